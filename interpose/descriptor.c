@@ -202,7 +202,7 @@ static int note_copied_fd(int from, int to)
 static int share_fd(int from, int to, bool cloexec)
 {
 	struct call call;
-	bool is_heir;
+	bool from_parent;
 	int rc;
 
 	if (to < 0)
@@ -217,7 +217,7 @@ static int share_fd(int from, int to, bool cloexec)
 		return to;
 	}
 	rc = vma_fd_install(to, call.file);
-	is_heir = call.file->is_heir;
+	from_parent = call.file->from_parent;
 	call_leave(&call);
 	vma_stream_linger(); /* for what `to` was */
 	if (rc == -EBADF) {  /* closed meanwhile */
@@ -227,7 +227,7 @@ static int share_fd(int from, int to, bool cloexec)
 	if (rc == 0) {
 		if (to <= STDERR_FILENO)
 			pass_on(to);
-		else if (!cloexec && is_heir)
+		else if (!cloexec && from_parent)
 			inherited_is_copied(to);
 		return to;
 	}

@@ -108,7 +108,7 @@ void inherited_is_copied(int fd)
 	struct vma_thread *self = vma_enter();
 	struct vma_file *file = vma_fd_lookup(fd);
 
-	if (file != NULL && file->is_heir) {
+	if (file != NULL && file->from_parent) {
 		file->is_copied = true;
 		atomic_store(&inherited_copies, true);
 	}
@@ -132,13 +132,13 @@ static void leave_one(int fd, const struct vma_file *file)
 /* Inside. A datagram socket of this process's own. */
 static void leave_datagrams(struct vma_file *file, void *arg)
 {
-	const int flags = file->kind == VMA_FILE_UDP && !file->os_only && !file->is_heir
+	const int flags = file->kind == VMA_FILE_UDP && !file->os_only && !file->from_parent
 	                          ? vma_os.fcntl(atomic_load(&file->fd), F_GETFD, NULL)
 	                          : -1;
 
 	(void)arg;
 	if (flags >= 0 && (flags & FD_CLOEXEC) == 0)
-		file->ops->bequeath(file);
+		file->ops->exec_export(file);
 }
 
 void inherited_before_exec(void)

@@ -119,9 +119,9 @@ bool vma_nic_qp_is_alone(const struct vma_nic_qp *qp)
 	return qp->ops->is_alone == NULL || qp->ops->is_alone(qp);
 }
 
-int vma_nic_flows_bequeath(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n)
+int vma_nic_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n)
 {
-	return qp->ops->flows_bequeath != NULL ? qp->ops->flows_bequeath(qp, heirs, n) : -EOPNOTSUPP;
+	return qp->ops->minisock_export != NULL ? qp->ops->minisock_export(qp, minisocks, n) : -EOPNOTSUPP;
 }
 
 int vma_nic_moderate(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec)

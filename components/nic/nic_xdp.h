@@ -165,7 +165,7 @@ int nic_xdp_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 int nic_xdp_flow_retire(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 bool nic_xdp_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be);
 bool nic_xdp_is_alone(const struct vma_nic_qp *qp);
-int nic_xdp_flows_bequeath(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n);
+int nic_xdp_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n);
 /* Lock held: all flows again at a new owner; one that the owner has taken back; the next of those, to be reported. */
 void nic_xdp_flow_restore(struct xdp_qp *qp);
 void nic_xdp_flow_present(struct xdp_qp *qp); /* all flows once more, at an owner that has them */

@@ -496,7 +496,7 @@ bool nic_xdp_is_alone(const struct vma_nic_qp *base)
 }
 
 /* An owner in this process ends with it: there is nobody to leave anything to. */
-int nic_xdp_flows_bequeath(struct vma_nic_qp *base, const struct vma_flow_heir *heirs, unsigned n)
+int nic_xdp_minisock_export(struct vma_nic_qp *base, const struct vma_flow_minisock *minisocks, unsigned n)
 {
 	struct xdp_qp *qp = (struct xdp_qp *)base;
 	struct nic_xdp *nic = qp->nic;
@@ -506,13 +506,14 @@ int nic_xdp_flows_bequeath(struct vma_nic_qp *base, const struct vma_flow_heir *
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	for (int tries = 0; nic->kind == VMA_NIC_OWNER_VMAD && tries < TRIES; tries++) {
-		rc = nic->vmad != NULL && !vma_nic_qp_lost(base) ? vmad_client_bequeath(nic->vmad, qp->slot, heirs, n)
-		                                                 : -EPIPE;
+		rc = nic->vmad != NULL && !vma_nic_qp_lost(base)
+		             ? vmad_client_minisock_export(nic->vmad, qp->slot, minisocks, n)
+		             : -EPIPE;
 		if (rc != -EPIPE || vma_nic_qp_lost(base) || !nic_xdp_await_vmad(nic))
 			break;
 	}
 	for (unsigned i = 0; i < n && rc == 0; i++)
-		xdp_flow_free(xdp_flow_take(&qp->flows, &heirs[i].key));
+		xdp_flow_free(xdp_flow_take(&qp->flows, &minisocks[i].key));
 	pthread_mutex_unlock(&nic->lock);
 	return rc;
 }

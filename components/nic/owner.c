@@ -187,8 +187,8 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 	/* The program first: it fails at once where the sockets would have to be waited for. */
 	if (rc == 0)
 		rc = xdp_prog_load(owner->ifindex, owner->queues, &owner->prog);
-	if (rc == 0 && attr->heirs)
-		rc = owner_heirs_init(owner);
+	if (rc == 0 && attr->minisocks)
+		rc = owner_minisocks_init(owner);
 	if (rc == 0 && attr->kept)
 		rc = owner_record_init(owner);
 	if (rc == 0)
@@ -239,7 +239,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 	}
 	owner_groups_fini(owner);
 	owner_resets_fini(owner);
-	owner_heirs_fini(owner);
+	owner_minisocks_fini(owner);
 	owner_parked_fini(owner);
 	if (owner->link_fd >= 0)
 		nic_fd_close(owner->link_fd);
@@ -437,7 +437,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 			owner_group_send(owner, slot);
 	owner_parked_tick(owner, now);
 	owner_resets_tick(owner, now);
-	owner_heirs_tick(owner, now);
+	owner_minisocks_tick(owner, now);
 	owner_flows_detach_unused(owner, now);
 	/* What an adopted flow's shadows are is not known before its client has named them. */
 	if (owner->unpresented > 0 && now - owner->adopted_ns < OWNER_PRESENT_NS + FOREIGN_NS)
@@ -455,9 +455,9 @@ void xdp_owner_on_adopt(struct xdp_owner *owner, bool (*adopt)(uint32_t, const s
 	owner->adopt_arg = arg;
 }
 
-bool xdp_owner_has_heirs(const struct xdp_owner *owner)
+bool xdp_owner_has_minisocks(const struct xdp_owner *owner)
 {
-	return owner->resets.count > 0 || owner->heirs.count > 0;
+	return owner->resets.count > 0 || owner->minisocks.count > 0;
 }
 
 uint32_t xdp_owner_slot_flows(const struct xdp_owner *owner, uint32_t slot)
@@ -469,7 +469,7 @@ void xdp_owner_describe(const struct xdp_owner *owner)
 {
 	vma_log_info("%s: queue pairs: %u; flows: %u; connections of ended processes: %u; receive frames missing: %u "
 	             "of %u",
-	             owner->name, owner->slots_used, owner->flows, owner->heirs.count + owner->resets.count,
+	             owner->name, owner->slots_used, owner->flows, owner->minisocks.count + owner->resets.count,
 	             owner_frames_missing(owner), owner->rx_frames * owner->queues);
 }
 
@@ -504,9 +504,9 @@ static int next_of_the_living_ms(const struct xdp_owner *owner)
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 {
 	const int others = next_of_the_living_ms(owner);
-	const uint64_t resets_ns = owner_resets_due_ns(owner), heirs_ns = owner_heirs_due_ns(owner);
+	const uint64_t resets_ns = owner_resets_due_ns(owner), minisocks_ns = owner_minisocks_due_ns(owner);
 	const uint64_t parked_ns = owner_parked_due_ns(owner);
-	uint64_t due_ns = resets_ns < heirs_ns ? resets_ns : heirs_ns;
+	uint64_t due_ns = resets_ns < minisocks_ns ? resets_ns : minisocks_ns;
 	int of_the_dead;
 
 	due_ns = due_ns < parked_ns ? due_ns : parked_ns;

@@ -2,7 +2,7 @@
  * owner_adopt - an owner in place of one that has died: from the descriptors that the descriptor store (keeper) has
  * handed over, the record in one of them, and what the kernel knows.
  *
- *   program, maps, link      as they are; the map's entries say which flows and minisocks (heirs) there are
+ *   program, maps, link      as they are; the map's entries say which flows and minisocks there are
  *   packet memory, sockets   as they are; the fill and completion rings are shared with the clients all the time
  *   slots                    from the record; rings left in the middle of a take-back are looked through again
  *   frames                   owner_frames_adopt
@@ -188,8 +188,8 @@ static int see_entry(void *arg, const struct xdp_prog_entry *entry)
 	struct xdp_owner *owner = walk->owner;
 	struct owner_flow *flow;
 
-	if (entry->is_heir) {
-		owner_heir_adopt(owner, &entry->key, entry->slot);
+	if (entry->is_minisock) {
+		owner_minisock_adopt(owner, &entry->key, entry->slot);
 		return 0;
 	}
 	flow = calloc(1, sizeof(*flow));
@@ -265,8 +265,8 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct keeper *keeper, st
 		rc = adopt_record(owner, hand);
 	if (rc == 0)
 		rc = adopt_prog(owner, hand);
-	if (rc == 0 && attr->heirs)
-		rc = owner_heirs_init(owner);
+	if (rc == 0 && attr->minisocks)
+		rc = owner_minisocks_init(owner);
 	if (rc == 0)
 		rc = adopt_shares(owner);
 	if (rc == 0)

@@ -1,5 +1,5 @@
 /*
- * owner_answers - what a minisock (heir) answers to a segment: RFC 9293, 3.10.7.1 for connections that were cut,
+ * owner_answers - what a minisock answers to a segment: RFC 9293, 3.10.7.1 for connections that were cut,
  * 3.10.7.4 and RFC 1122, 4.2.2.13 for those that have ended on our side.
  *
  * A minisock of a connection that has ended knows both next sequence numbers, and nothing else: no window, no time
@@ -28,29 +28,29 @@
 #define TOKENS_PER_MS 100
 #define TOKENS_MAX 1000
 
-static bool answers_allowed(struct owner_heirs *heirs, uint64_t now)
+static bool answers_allowed(struct owner_minisocks *minisocks, uint64_t now)
 {
-	const uint64_t ms = (now - heirs->tokens_ns) / MS;
+	const uint64_t ms = (now - minisocks->tokens_ns) / MS;
 
 	if (ms >= TOKENS_MAX / TOKENS_PER_MS)
-		heirs->tokens = TOKENS_MAX;
+		minisocks->tokens = TOKENS_MAX;
 	else
-		heirs->tokens += (uint32_t)ms * TOKENS_PER_MS;
-	if (heirs->tokens > TOKENS_MAX)
-		heirs->tokens = TOKENS_MAX;
-	heirs->tokens_ns += ms * MS;
-	if (heirs->tokens == 0)
+		minisocks->tokens += (uint32_t)ms * TOKENS_PER_MS;
+	if (minisocks->tokens > TOKENS_MAX)
+		minisocks->tokens = TOKENS_MAX;
+	minisocks->tokens_ns += ms * MS;
+	if (minisocks->tokens == 0)
 		return false;
-	heirs->tokens--;
+	minisocks->tokens--;
 	return true;
 }
 
 static bool has_socket(struct xdp_owner *owner)
 {
-	struct owner_heirs *heirs = &owner->heirs;
+	struct owner_minisocks *minisocks = &owner->minisocks;
 	int fd;
 
-	if (heirs->is_open)
+	if (minisocks->is_open)
 		return true;
 	fd = owner_probe_open();
 	if (fd < 0) {
@@ -58,20 +58,20 @@ static bool has_socket(struct xdp_owner *owner)
 		             owner->name, strerrordesc_np(-fd));
 		return false;
 	}
-	heirs->fd = fd;
-	heirs->is_open = true;
+	minisocks->fd = fd;
+	minisocks->is_open = true;
 	return true;
 }
 
 /* One that cannot be sent is lost, as on the way: the peer says it again. */
-static void heir_answer(struct xdp_owner *owner, const struct vma_flow_key *key, const struct owner_segment *segment,
-                        uint64_t now)
+static void minisock_answer(struct xdp_owner *owner, const struct vma_flow_key *key,
+                            const struct owner_segment *segment, uint64_t now)
 {
-	if (answers_allowed(&owner->heirs, now) && has_socket(owner))
-		owner_segment_send(owner->heirs.fd, owner->ifindex, key, segment);
+	if (answers_allowed(&owner->minisocks, now) && has_socket(owner))
+		owner_segment_send(owner->minisocks.fd, owner->ifindex, key, segment);
 }
 
-static struct vma_flow_key heir_segment_key(const struct xdp_heir_segment *segment)
+static struct vma_flow_key minisock_segment_key(const struct xdp_minisock_segment *segment)
 {
 	struct vma_flow_key key = {.family = AF_INET,
 	                           .proto = segment->key.proto,
@@ -88,92 +88,94 @@ static struct vma_flow_key heir_segment_key(const struct xdp_heir_segment *segme
 
 /* What a peer had on its way when its connection was cut: the first RST is enough, and another one after a
  * millisecond, should that be lost. */
-static bool heir_peer_was_told(struct owner_heir *heir, const struct xdp_heir_segment *segment, uint64_t now)
+static bool minisock_peer_was_told(struct owner_minisock *minisock, const struct xdp_minisock_segment *segment,
+                                   uint64_t now)
 {
 	if (segment->payload_bytes == 0)
 		return false;
-	if (heir->told_ack == segment->ack && heir->told_port_be == segment->key.peer_port && now - heir->told_ns < MS)
+	if (minisock->told_ack == segment->ack && minisock->told_port_be == segment->key.peer_port &&
+	    now - minisock->told_ns < MS)
 		return true;
-	heir->told_ack = segment->ack;
-	heir->told_port_be = segment->key.peer_port;
-	heir->told_ns = now;
+	minisock->told_ack = segment->ack;
+	minisock->told_port_be = segment->key.peer_port;
+	minisock->told_ns = now;
 	return false;
 }
 
-static uint32_t data_end(const struct xdp_heir_segment *segment)
+static uint32_t data_end(const struct xdp_minisock_segment *segment)
 {
 	return segment->seq + segment->payload_bytes;
 }
 
-static void heir_reset_peer(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment,
-                            uint64_t now)
+static void minisock_reset_peer(struct xdp_owner *owner, struct owner_minisock *minisock,
+                                const struct xdp_minisock_segment *segment, uint64_t now)
 {
-	const struct vma_flow_key key = heir_segment_key(segment);
+	const struct vma_flow_key key = minisock_segment_key(segment);
 	struct owner_segment out = {.rst = true, .seq = segment->ack};
 
-	if (heir_peer_was_told(heir, segment, now))
+	if (minisock_peer_was_told(minisock, segment, now))
 		return;
 	if (!(segment->tcp_flags & ACK)) {
 		out.seq = 0;
 		out.has_ack = true;
 		out.ack = data_end(segment) + !!(segment->tcp_flags & SYN) + !!(segment->tcp_flags & FIN);
 	}
-	heir_answer(owner, &key, &out, now);
+	minisock_answer(owner, &key, &out, now);
 }
 
 /* ---- ACK ---- */
 
-static void heir_acknowledge(struct xdp_owner *owner, const struct owner_heir *heir,
-                             const struct xdp_heir_segment *segment, uint64_t now)
+static void minisock_acknowledge(struct xdp_owner *owner, const struct owner_minisock *minisock,
+                                 const struct xdp_minisock_segment *segment, uint64_t now)
 {
-	const struct owner_segment out = {.seq = heir->snd_nxt,
-	                                  .ack = heir->rcv_nxt,
+	const struct owner_segment out = {.seq = minisock->snd_nxt,
+	                                  .ack = minisock->rcv_nxt,
 	                                  .has_ack = true,
 	                                  .has_ts = segment->has_ts,
 	                                  .ts_val = segment->ts_ecr,
 	                                  .ts_ecr = segment->ts_val};
 
-	heir_answer(owner, &heir->key, &out, now);
+	minisock_answer(owner, &minisock->key, &out, now);
 }
 
-static bool is_keep_alive(const struct owner_heir *heir, const struct xdp_heir_segment *segment)
+static bool is_keep_alive(const struct owner_minisock *minisock, const struct xdp_minisock_segment *segment)
 {
-	return segment->payload_bytes <= 1 && segment->seq == heir->rcv_nxt - 1;
+	return segment->payload_bytes <= 1 && segment->seq == minisock->rcv_nxt - 1;
 }
 
 /* Our FIN is acknowledged, the peer's has not come. Data that nobody will read is worth a RST. */
-static void in_fin_wait(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment,
-                        uint64_t now)
+static void in_fin_wait(struct xdp_owner *owner, struct owner_minisock *minisock,
+                        const struct xdp_minisock_segment *segment, uint64_t now)
 {
 	const bool fin = segment->tcp_flags & FIN;
 
-	if (segment->payload_bytes > 0 && (int32_t)(data_end(segment) - heir->rcv_nxt) > 0) {
-		owner_heir_live_on(owner, heir, HEIR_RESET, now);
-		heir_reset_peer(owner, heir, segment, now);
+	if (segment->payload_bytes > 0 && (int32_t)(data_end(segment) - minisock->rcv_nxt) > 0) {
+		owner_minisock_live_on(owner, minisock, MINISOCK_RESET, now);
+		minisock_reset_peer(owner, minisock, segment, now);
 		return;
 	}
-	if (fin && data_end(segment) == heir->rcv_nxt) {
-		heir->rcv_nxt++;
-		owner_heir_live_on(owner, heir, HEIR_TIME_WAIT, now);
+	if (fin && data_end(segment) == minisock->rcv_nxt) {
+		minisock->rcv_nxt++;
+		owner_minisock_live_on(owner, minisock, MINISOCK_TIME_WAIT, now);
 	}
-	if (fin || segment->payload_bytes > 0 || is_keep_alive(heir, segment))
-		heir_acknowledge(owner, heir, segment, now);
+	if (fin || segment->payload_bytes > 0 || is_keep_alive(minisock, segment))
+		minisock_acknowledge(owner, minisock, segment, now);
 }
 
-static void in_time_wait(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment,
-                         uint64_t now)
+static void in_time_wait(struct xdp_owner *owner, struct owner_minisock *minisock,
+                         const struct xdp_minisock_segment *segment, uint64_t now)
 {
-	if (!(segment->tcp_flags & FIN) && segment->payload_bytes == 0 && !is_keep_alive(heir, segment))
+	if (!(segment->tcp_flags & FIN) && segment->payload_bytes == 0 && !is_keep_alive(minisock, segment))
 		return;
-	owner_heir_live_on(owner, heir, HEIR_TIME_WAIT, now);
-	heir_acknowledge(owner, heir, segment, now);
+	owner_minisock_live_on(owner, minisock, MINISOCK_TIME_WAIT, now);
+	minisock_acknowledge(owner, minisock, segment, now);
 }
 
 /* ---- a segment ---- */
 
 /* RFC 1122, 3.2.1.3: not a source. The kernel has not looked at it yet, and an answer would go to many, or to a
  * connection within this host. */
-static bool is_from_nobody(const struct xdp_heir_segment *segment)
+static bool is_from_nobody(const struct xdp_minisock_segment *segment)
 {
 	uint8_t first;
 
@@ -181,55 +183,57 @@ static bool is_from_nobody(const struct xdp_heir_segment *segment)
 	return first == 0 || first == IN_LOOPBACKNET || first >= 224 || segment->key.peer == segment->key.local;
 }
 
-static struct owner_heir *heir_of(struct xdp_owner *owner, const struct xdp_heir_segment *segment)
+static struct owner_minisock *minisock_of(struct xdp_owner *owner, const struct xdp_minisock_segment *segment)
 {
-	struct vma_flow_key key = heir_segment_key(segment);
-	struct owner_heir *heir = owner_heir_find(owner, &key);
+	struct vma_flow_key key = minisock_segment_key(segment);
+	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
 
-	if (heir == NULL || heir->number != segment->number) {
+	if (minisock == NULL || minisock->number != segment->number) {
 		key.peer_port_be = 0;
 		memset(key.peer, 0, sizeof(key.peer));
-		heir = owner_heir_find(owner, &key);
+		minisock = owner_minisock_find(owner, &key);
 	}
 	/* Another number: it met one that was here before. */
-	return heir != NULL && heir->number == segment->number ? heir : NULL;
+	return minisock != NULL && minisock->number == segment->number ? minisock : NULL;
 }
 
 /* RFC 5961, 3.2: with the very number that is expected. Of a process that died nobody knows that. */
-static bool is_believed(const struct owner_heir *heir, const struct xdp_heir_segment *segment)
+static bool is_believed(const struct owner_minisock *minisock, const struct xdp_minisock_segment *segment)
 {
-	const bool is_known = heir->state == HEIR_FIN_WAIT || heir->state == HEIR_TIME_WAIT;
+	const bool is_known = minisock->state == MINISOCK_FIN_WAIT || minisock->state == MINISOCK_TIME_WAIT;
 
-	return heir->key.peer_port_be != 0 && heir->state != HEIR_DELETED &&
-	       (!is_known || segment->seq == heir->rcv_nxt);
+	return minisock->key.peer_port_be != 0 && minisock->state != MINISOCK_DELETED &&
+	       (!is_known || segment->seq == minisock->rcv_nxt);
 }
 
-static void heir_take_segment(struct xdp_owner *owner, struct owner_heir *heir, const struct xdp_heir_segment *segment,
-                              uint64_t now)
+static void minisock_take_segment(struct xdp_owner *owner, struct owner_minisock *minisock,
+                                  const struct xdp_minisock_segment *segment, uint64_t now)
 {
-	if (heir->state == HEIR_WAITS || heir->state == HEIR_PARKED || is_from_nobody(segment))
+	if (minisock->state == MINISOCK_WAITS || minisock->state == MINISOCK_PARKED || is_from_nobody(segment))
 		return;
 	if (segment->tcp_flags & RST) {
-		if (is_believed(heir, segment))
-			owner_heir_live_on(owner, heir, HEIR_DELETED, now); /* as many come as there were segments */
-	} else if (heir->state == HEIR_DELETED || heir->state == HEIR_RESET || segment->tcp_flags & SYN) {
-		heir_reset_peer(owner, heir, segment, now);
+		if (is_believed(minisock, segment))
+			owner_minisock_live_on(owner, minisock, MINISOCK_DELETED,
+			                       now); /* as many come as there were segments */
+	} else if (minisock->state == MINISOCK_DELETED || minisock->state == MINISOCK_RESET ||
+	           segment->tcp_flags & SYN) {
+		minisock_reset_peer(owner, minisock, segment, now);
 	} else if (!(segment->tcp_flags & ACK)) {
 		return;
-	} else if (heir->state == HEIR_FIN_WAIT) {
-		in_fin_wait(owner, heir, segment, now);
+	} else if (minisock->state == MINISOCK_FIN_WAIT) {
+		in_fin_wait(owner, minisock, segment, now);
 	} else {
-		in_time_wait(owner, heir, segment, now);
+		in_time_wait(owner, minisock, segment, now);
 	}
 }
 
-int owner_heirs_hear(struct xdp_owner *owner, const struct xdp_heir_segment *segment, uint64_t now)
+int owner_minisocks_hear(struct xdp_owner *owner, const struct xdp_minisock_segment *segment, uint64_t now)
 {
-	struct owner_heir *heir = heir_of(owner, segment);
+	struct owner_minisock *minisock = minisock_of(owner, segment);
 
-	if (heir != NULL && segment->is_over)
-		owner_heir_end(owner, heir);
-	else if (heir != NULL)
-		heir_take_segment(owner, heir, segment, now);
-	return --owner->heirs.reads > 0 ? 0 : -EAGAIN;
+	if (minisock != NULL && segment->is_over)
+		owner_minisock_end(owner, minisock);
+	else if (minisock != NULL)
+		minisock_take_segment(owner, minisock, segment, now);
+	return --owner->minisocks.reads > 0 ? 0 : -EAGAIN;
 }

@@ -311,13 +311,13 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 /* ---- add and delete ---- */
 
 /*
- * What the map has under this key, a heir or a listener's flow that fades, is replaced, and not deleted before: a
+ * What the map has under this key, a minisock or a listener's flow that fades, is replaced, and not deleted before: a
  * segment that came between the two would find neither, and the kernel would answer it with RST. Replaced means
  * (BPF_EXIST) that the new entry is put in front of the old one in the same bucket, and only then the old one taken
  * out; who looks meanwhile, on any CPU, finds one or the other. At most one of them is there, as both begin where a
  * flow has ended.
  *
- * Where the map is full, the least heir makes way, or else what fades.
+ * Where the map is full, the least minisock makes way, or else what fades.
  */
 static int flow_put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
 {
@@ -325,7 +325,7 @@ static int flow_put_in_map(struct xdp_owner *owner, const struct owner_flow *flo
 	struct owner_flow *fading = yield_fading(owner, &rule->key);
 	int rc;
 
-	if (fading != NULL || owner_heirs_yield(owner, &rule->key)) {
+	if (fading != NULL || owner_minisocks_yield(owner, &rule->key)) {
 		rc = xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
 		if (fading != NULL)
 			free_fading(owner, fading);
@@ -334,7 +334,7 @@ static int flow_put_in_map(struct xdp_owner *owner, const struct owner_flow *flo
 		return rc;
 	}
 	rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
-	if (rc == -ENOSPC && (owner_heirs_yield_any(owner) || yield_any_fading(owner)))
+	if (rc == -ENOSPC && (owner_minisocks_yield_any(owner) || yield_any_fading(owner)))
 		rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
 	return rc;
 }
@@ -369,7 +369,7 @@ bool owner_flows_linger(const struct xdp_owner *owner)
 
 void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
 {
-	if (owner->unused_since_ns == 0 || now_ns - owner->unused_since_ns < LINGER_NS || owner->heirs.count > 0 ||
+	if (owner->unused_since_ns == 0 || now_ns - owner->unused_since_ns < LINGER_NS || owner->minisocks.count > 0 ||
 	    owner->fading != NULL)
 		return;
 	if (!owner_claims_close(owner)) {
@@ -569,24 +569,25 @@ void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place)
 	owner_flow_free(flow);
 }
 
-/* The same, but what still comes of TCP is a heir's; and a group's other members go on. */
-static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot, enum owner_heir_state state)
+/* The same, but what still comes of TCP is a minisock's; and a group's other members go on. */
+static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                       enum owner_minisock_state state)
 {
 	struct owner_flow *flow = *place;
-	const struct vma_flow_heir heir = {.key = flow->rule.key};
+	const struct vma_flow_minisock minisock = {.key = flow->rule.key};
 
 	if (flow->group != 0 && flow->members != 1ull << slot) {
 		owner_group_leave(owner, flow, slot);
 		return;
 	}
 
-	if (!owner_flow_is_connection(&heir.key) && !(flow->rule.flags & VMA_FLOW_LISTENER)) {
+	if (!owner_flow_is_connection(&minisock.key) && !(flow->rule.flags & VMA_FLOW_LISTENER)) {
 		owner_flow_end(owner, place);
 		return;
 	}
 	owner_parked_prepare(owner, flow, slot);
 	unlink_flow(owner, place);
-	owner_heirs_put(owner, &heir, state, true);
+	owner_minisocks_put(owner, &minisock, state, true);
 	owner_group_end(owner, flow);
 	owner_flow_free(flow);
 }
@@ -598,7 +599,7 @@ static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint
 	const uint32_t group = (*place)->group;
 
 	owner_record_leaving(owner, group, slot, true);
-	leave_flow(owner, place, slot, HEIR_DELETED);
+	leave_flow(owner, place, slot, MINISOCK_DELETED);
 	if (key.peer_port_be == 0) {
 		owner_group_move(owner, slot, &key);
 		owner_parked_close(owner, slot, &key);
@@ -685,10 +686,12 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 				place = &flow->next;
 				continue;
 			}
-			/* First: if this owner is killed in between, the flow is there, and the next one begins here. */
+			/*
+			 * First: if this owner is killed in between, the flow is there, and the next one begins here.
+			 */
 			if (owner_flow_is_connection(&key) || (listens && !dead))
 				owner_resets_note(owner, slot, &key, dead);
-			leave_flow(owner, place, slot, dead ? HEIR_RESET : HEIR_WAITS);
+			leave_flow(owner, place, slot, dead ? MINISOCK_RESET : MINISOCK_WAITS);
 			if (shared)
 				place = &flow->next;
 		}
@@ -787,44 +790,45 @@ bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct v
 	return flow != NULL ? flow->slot == slot : slot_covers_key(owner, slot, key);
 }
 
-static int heir_state_of_vmad(uint32_t state)
+static int minisock_state_of_vmad(uint32_t state)
 {
 	switch (state) {
-	case VMA_HEIR_RESET:
-		return HEIR_RESET;
-	case VMA_HEIR_FIN_WAIT:
-		return HEIR_FIN_WAIT;
-	case VMA_HEIR_TIME_WAIT:
-		return HEIR_TIME_WAIT;
+	case VMA_MINISOCK_RESET:
+		return MINISOCK_RESET;
+	case VMA_MINISOCK_FIN_WAIT:
+		return MINISOCK_FIN_WAIT;
+	case VMA_MINISOCK_TIME_WAIT:
+		return MINISOCK_TIME_WAIT;
 	default:
 		return -EINVAL;
 	}
 }
 
-int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_heir *heir)
+int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_minisock *minisock)
 {
-	const int state = heir_state_of_vmad(heir->state);
+	const int state = minisock_state_of_vmad(minisock->state);
 	struct owner_flow **place, *flow;
-	int rc = vma_flow_key_check(&heir->key);
+	int rc = vma_flow_key_check(&minisock->key);
 
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED || state < 0)
 		return -EINVAL;
-	if (rc < 0 || !owner_flow_is_connection(&heir->key))
+	if (rc < 0 || !owner_flow_is_connection(&minisock->key))
 		return rc < 0 ? rc : -EINVAL;
-	if (!owner->heirs.on)
+	if (!owner->minisocks.on)
 		return -EOPNOTSUPP;
-	place = owner_flow_place(owner, &heir->key);
+	place = owner_flow_place(owner, &minisock->key);
 	flow = *place;
-	if (flow != NULL ? flow->slot != slot : !slot_covers_key(owner, slot, &heir->key))
+	if (flow != NULL ? flow->slot != slot : !slot_covers_key(owner, slot, &minisock->key))
 		return -ENOENT;
 	if (flow == NULL) {
-		owner_heirs_put(owner, heir, (enum owner_heir_state)state, owner_heirs_yield(owner, &heir->key));
+		owner_minisocks_put(owner, minisock, (enum owner_minisock_state)state,
+		                    owner_minisocks_yield(owner, &minisock->key));
 		return 0;
 	}
-	if (state == HEIR_RESET) /* the process has not told the peer: see vma_tcp_leave */
-		owner_resets_note(owner, slot, &heir->key, true);
+	if (state == MINISOCK_RESET) /* the process has not told the peer: see vma_tcp_leave */
+		owner_resets_note(owner, slot, &minisock->key, true);
 	unlink_flow(owner, place);
-	owner_heirs_put(owner, heir, (enum owner_heir_state)state, true);
+	owner_minisocks_put(owner, minisock, (enum owner_minisock_state)state, true);
 	owner_flow_free(flow);
 	return 0;
 }

@@ -25,9 +25,9 @@
  * A member that has inherited the listener is a group of one, too: what waits there when it dies is kept for the next
  * member (owner_parked.c).
  *
- * What is on its way is in the record, too (owner_record.h). Its client is told in order. If the client is away, or does
- * not read, it is told later; and if it has come to another vmad, it is told again of what it has not made. (It knows
- * the numbers: nic_xdp_thread.c.)
+ * What is on its way is in the record, too (owner_record.h). Its client is told in order. If the client is away, or
+ * does not read, it is told later; and if it has come to another vmad, it is told again of what it has not made. (It
+ * knows the numbers: nic_xdp_thread.c.)
  *
  * Moving: the entry's state is changed by compare-and-swap, the program is told where the connection's segments go now,
  * and the new slot's client is told what to make. The connection has acknowledged none of the peer's data, so the peer
@@ -203,7 +203,7 @@ void owner_group_begin_alone(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	const uint64_t now = owner_now_ns();
 
-	if (owner->heirs.on && owner->groups < ALONE_MAX && begin_group(owner, flow, now) == 0)
+	if (owner->minisocks.on && owner->groups < ALONE_MAX && begin_group(owner, flow, now) == 0)
 		ask_anew(owner, flow->slot, now);
 }
 
@@ -446,20 +446,20 @@ void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot)
 	owner_group_send(owner, slot);
 }
 
-/* A heir has kept its segments from the kernel meanwhile, if the member before it had left. */
+/* A minisock has kept its segments from the kernel meanwhile, if the member before it had left. */
 static void group_give_pending(struct xdp_owner *owner, const struct owner_flow *flow, uint32_t to,
                                struct vma_pending *pending, uint32_t place, uint64_t now)
 {
 	const struct vma_flow_key key = owner_pending_key(pending);
 	struct vma_nic_member *member = member_of(owner, to);
-	struct owner_heir *heir = owner_heir_find(owner, &key);
+	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
 	const bool is_noted = note_pending_move(owner, to, pending, place);
 
 	atomic_store(&member->changed_ns, now); /* its segments may be there before it is */
 	if (flow->group != 0)
 		xdp_prog_note_recent(owner->prog, &key, to);
-	if (heir != NULL)
-		owner_heir_end(owner, heir);
+	if (minisock != NULL)
+		owner_minisock_end(owner, minisock);
 	if (is_noted)
 		owner_group_send(owner, to);
 	else

@@ -3,7 +3,7 @@
  * died or closed the listener, and the kernel's listener is still open in another, they are kept for the next process
  * that serves it, as the kernel would keep them.
  *
- *   the client leaves        each connection has a minisock (heir) that WAITS      a lot, of the listener's flow
+ *   the client leaves        each connection has a minisock that WAITS  a lot, of the listener's flow
  *   its process is dead      what waits there is PARKED: a copy of the entry       the lot's, up to 10 s
  *   (or it has closed the listener: both at once)
  *   a process serves it      given to a member, and the minisock ends              a burst at a time
@@ -64,26 +64,26 @@ struct shield {
 /* Whatever else has these names is of a connection before, or this one's: it is noted twice. */
 static bool parked_make_way(struct xdp_owner *owner, const struct owner_lot *lot, const struct vma_flow_key *key)
 {
-	struct owner_heir *heir = owner_heir_find(owner, key);
+	struct owner_minisock *minisock = owner_minisock_find(owner, key);
 
-	if (heir != NULL && heir->parked != NULL && heir->parked->lot == lot)
+	if (minisock != NULL && minisock->parked != NULL && minisock->parked->lot == lot)
 		return false;
-	if (heir != NULL)
-		owner_heir_end(owner, heir);
+	if (minisock != NULL)
+		owner_minisock_end(owner, minisock);
 	owner_flow_forget_connection(owner, lot->slot, key);
 	return !owner_flow_exists(owner, key);
 }
 
 /* As a connection that may still be accepted. */
-static void record(struct xdp_owner *owner, const struct owner_heir *heir, const struct vma_pending *pending)
+static void record(struct xdp_owner *owner, const struct owner_minisock *minisock, const struct vma_pending *pending)
 {
-	struct owner_parked *parked = heir->parked;
+	struct owner_parked *parked = minisock->parked;
 	struct owner_record_waiting *entry =
 	        parked->lot->place != OWNER_NO_PLACE ? owner_record_waiting(owner, &parked->place) : NULL;
 
 	if (entry == NULL)
 		return;
-	entry->heir = heir->number;
+	entry->minisock = minisock->number;
 	entry->lot = parked->lot->place;
 	memcpy(&entry->pending, pending, sizeof(*pending));
 	atomic_store(&entry->state, RECORD_WAITS);
@@ -94,9 +94,9 @@ static void shield_pending(const struct vma_pending *pending, void *arg)
 	const struct shield *shield = arg;
 	struct xdp_owner *owner = shield->owner;
 	struct owner_lot *lot = shield->lot;
-	const struct vma_flow_heir what = {.key = owner_pending_key(pending)};
+	const struct vma_flow_minisock what = {.key = owner_pending_key(pending)};
 	struct owner_parked *parked;
-	struct owner_heir *heir;
+	struct owner_minisock *minisock;
 
 	if (!owner_connection_is_at(&what.key, &lot->key) || vma_flow_key_check(&what.key) < 0 ||
 	    owner->parked >= PARKED_MAX || !parked_make_way(owner, lot, &what.key))
@@ -104,25 +104,25 @@ static void shield_pending(const struct vma_pending *pending, void *arg)
 	parked = calloc(1, sizeof(*parked));
 	if (parked == NULL)
 		return;
-	owner_heirs_put(owner, &what, HEIR_WAITS, false);
-	heir = owner_heir_find(owner, &what.key);
-	if (heir == NULL) {
+	owner_minisocks_put(owner, &what, MINISOCK_WAITS, false);
+	minisock = owner_minisock_find(owner, &what.key);
+	if (minisock == NULL) {
 		free(parked);
 		return;
 	}
-	heir->parked = parked;
+	minisock->parked = parked;
 	parked->lot = lot;
 	parked->place = OWNER_NO_PLACE;
 	lot->count++;
 	owner->parked++;
-	record(owner, heir, pending);
+	record(owner, minisock, pending);
 }
 
 void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
 	struct shield of = {.owner = owner};
 
-	if (!owner->heirs.on || !(flow->rule.flags & VMA_FLOW_INHERITED) || flow->group == 0)
+	if (!owner->minisocks.on || !(flow->rule.flags & VMA_FLOW_INHERITED) || flow->group == 0)
 		return;
 	of.lot = calloc(1, sizeof(*of.lot));
 	if (of.lot == NULL)
@@ -194,34 +194,35 @@ static void park_pending(const struct vma_pending *pending, enum owner_taking ta
 {
 	const struct take *take = arg;
 	const struct vma_flow_key key = owner_pending_key(pending);
-	struct owner_heir *heir = owner_heir_find(take->owner, &key);
+	struct owner_minisock *minisock = owner_minisock_find(take->owner, &key);
 
-	if (heir == NULL || heir->state != HEIR_WAITS || heir->parked == NULL || heir->parked->lot != take->lot)
+	if (minisock == NULL || minisock->state != MINISOCK_WAITS || minisock->parked == NULL ||
+	    minisock->parked->lot != take->lot)
 		return;
 	if (taking == OWNER_NOT_TAKEN)
-		record_not_parked(take->owner, heir->parked->place);
+		record_not_parked(take->owner, minisock->parked->place);
 	else
-		record_parked(take->owner, heir->parked->place, pending, take->now);
+		record_parked(take->owner, minisock->parked->place, pending, take->now);
 	if (taking != OWNER_TAKEN)
 		return;
-	memcpy(&heir->parked->pending, pending, sizeof(*pending));
-	owner_heir_live_on(take->owner, heir, HEIR_PARKED, take->now);
+	memcpy(&minisock->parked->pending, pending, sizeof(*pending));
+	owner_minisock_live_on(take->owner, minisock, MINISOCK_PARKED, take->now);
 }
 
 /* The listener is closed, or it was accepted in the last moment: by a client that has died since, or by one that lives.
  */
 static void end_others(struct xdp_owner *owner, const struct owner_lot *lot, bool dead, uint64_t now)
 {
-	struct owner_heir *heir = TAILQ_FIRST(&owner->heirs.list[HEIR_WAITS]), *next;
+	struct owner_minisock *minisock = TAILQ_FIRST(&owner->minisocks.list[MINISOCK_WAITS]), *next;
 
-	for (; heir != NULL; heir = next) {
-		next = TAILQ_NEXT(heir, link);
-		if (heir->parked == NULL || heir->parked->lot != lot)
+	for (; minisock != NULL; minisock = next) {
+		next = TAILQ_NEXT(minisock, link);
+		if (minisock->parked == NULL || minisock->parked->lot != lot)
 			continue;
 		if (dead)
-			owner_parked_reset(owner, heir, now);
+			owner_parked_reset(owner, minisock, now);
 		else
-			owner_heir_end(owner, heir);
+			owner_minisock_end(owner, minisock);
 	}
 }
 
@@ -267,23 +268,23 @@ void owner_parked_close(struct xdp_owner *owner, uint32_t slot, const struct vma
 
 /* ---- the next process, or none ---- */
 
-void owner_parked_free(struct xdp_owner *owner, struct owner_heir *heir)
+void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock)
 {
-	if (heir->parked == NULL)
+	if (minisock->parked == NULL)
 		return;
-	heir->parked->lot->count--;
+	minisock->parked->lot->count--;
 	owner->parked--;
-	owner_forget_waiting(owner, heir->parked->place);
-	free(heir->parked);
-	heir->parked = NULL;
+	owner_forget_waiting(owner, minisock->parked->place);
+	free(minisock->parked);
+	minisock->parked = NULL;
 }
 
 /* In this order each step is known before the one before it is forgotten. */
-void owner_parked_reset(struct xdp_owner *owner, struct owner_heir *heir, uint64_t now)
+void owner_parked_reset(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t now)
 {
-	owner_resets_note(owner, heir->parked->lot->slot, &heir->key, true);
-	owner_heir_live_on(owner, heir, HEIR_RESET, now);
-	owner_parked_free(owner, heir);
+	owner_resets_note(owner, minisock->parked->lot->slot, &minisock->key, true);
+	owner_minisock_live_on(owner, minisock, MINISOCK_RESET, now);
+	owner_parked_free(owner, minisock);
 }
 
 static bool is_same_service(const struct owner_lot *lot, const struct owner_flow *flow)
@@ -297,21 +298,21 @@ static bool is_same_service(const struct owner_lot *lot, const struct owner_flow
 /* `flow` NULL: to nobody. */
 static void end_parked(struct xdp_owner *owner, const struct owner_lot *lot, struct owner_flow *flow, uint64_t now)
 {
-	struct owner_heir *heir = TAILQ_FIRST(&owner->heirs.list[HEIR_PARKED]), *next;
+	struct owner_minisock *minisock = TAILQ_FIRST(&owner->minisocks.list[MINISOCK_PARKED]), *next;
 	uint32_t left = lot->count;
 
-	for (; heir != NULL && left > 0; heir = next) {
+	for (; minisock != NULL && left > 0; minisock = next) {
 		struct vma_pending pending;
 
-		next = TAILQ_NEXT(heir, link);
-		if (heir->parked->lot != lot)
+		next = TAILQ_NEXT(minisock, link);
+		if (minisock->parked->lot != lot)
 			continue;
 		left--;
 		if (flow == NULL) {
-			owner_parked_reset(owner, heir, now);
+			owner_parked_reset(owner, minisock, now);
 			continue;
 		}
-		memcpy(&pending, &heir->parked->pending, sizeof(pending));
+		memcpy(&pending, &minisock->parked->pending, sizeof(pending));
 		if (!owner_group_give(owner, flow, &pending, BURST, now))
 			return;
 	}
@@ -322,7 +323,7 @@ static bool pass_lot_to_listener(struct xdp_owner *owner, struct owner_lot *lot,
 	struct owner_flow *flow = owner_flow_listener(owner, &lot->key);
 
 	if (!lot->left)
-		return lot->count > 0; /* until its heirs have waited for long enough */
+		return lot->count > 0; /* until its minisocks have waited for long enough */
 	/* Of an adopted flow not all shadows are known before its clients have named it. */
 	if (lot->open && flow != NULL && flow->unpresented != 0 && !is_same_service(lot, flow))
 		return lot->count > 0;
@@ -413,13 +414,13 @@ static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_l
 {
 	const struct owner_record_waiting *entry = &owner->record->waiting[place];
 	const struct vma_flow_key key = owner_pending_key(&entry->pending);
-	struct owner_heir *heir = owner_heir_find(owner, &key);
+	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
 	struct owner_parked *parked;
 	const bool is_parked = atomic_load(&entry->state) == RECORD_PARKED &&
 	                       (lot == NULL || lot->left || !owner_group_has_waiting(owner, lot->slot, &key));
 
-	if (lot == NULL || heir == NULL || heir->number != entry->heir || heir->parked != NULL ||
-	    (heir->state != HEIR_WAITS && heir->state != HEIR_RESET))
+	if (lot == NULL || minisock == NULL || minisock->number != entry->minisock || minisock->parked != NULL ||
+	    (minisock->state != MINISOCK_WAITS && minisock->state != MINISOCK_RESET))
 		return false;
 	parked = calloc(1, sizeof(*parked));
 	if (parked == NULL)
@@ -427,14 +428,14 @@ static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_l
 	parked->lot = lot;
 	parked->place = place;
 	memcpy(&parked->pending, &entry->pending, sizeof(parked->pending));
-	heir->parked = parked;
+	minisock->parked = parked;
 	lot->count++;
 	owner->parked++;
 	owner_place_note(&owner->waiting_places, place);
 	if (is_parked) {
-		owner_heir_park_until(owner, heir, entry->due_ns);
+		owner_minisock_park_until(owner, minisock, entry->due_ns);
 	} else {
-		owner_heir_live_on(owner, heir, HEIR_WAITS, owner_now_ns());
+		owner_minisock_live_on(owner, minisock, MINISOCK_WAITS, owner_now_ns());
 		record_not_parked(owner, place);
 	}
 	return true;
@@ -442,13 +443,13 @@ static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_l
 
 bool owner_parked_is_over(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t to)
 {
-	struct owner_heir *heir = owner_heir_find(owner, key);
+	struct owner_minisock *minisock = owner_minisock_find(owner, key);
 
-	if (heir == NULL || heir->parked == NULL)
+	if (minisock == NULL || minisock->parked == NULL)
 		return false;
-	if (heir->parked->lot->slot == to)
-		return heir->state == HEIR_PARKED;
-	owner_heir_end(owner, heir);
+	if (minisock->parked->lot->slot == to)
+		return minisock->state == MINISOCK_PARKED;
+	owner_minisock_end(owner, minisock);
 	return false;
 }
 
@@ -462,7 +463,7 @@ static bool is_orphan(const struct xdp_owner *owner, const struct owner_lot *lot
 
 void owner_parked_adopt(struct xdp_owner *owner)
 {
-	if (!owner->heirs.on)
+	if (!owner->minisocks.on)
 		return;
 	for (uint32_t place = 0; place < OWNER_RECORD_LOTS; place++)
 		adopt_lot(owner, place);

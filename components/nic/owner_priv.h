@@ -4,7 +4,7 @@
  *   owner.c            life of owner and slots               owner_foreign.c   kernel sockets (of no client)
  *   owner_frames.c     packet memory and its division        owner_rivals.c    conflicts: kernel sockets in the way
  *   owner_flows.c      flow table, attachment                owner_resets.c    resets for peers of dead processes
- *   owner_claims.c     flows that clients claim              owner_heirs.c     minisocks: what these peers still send
+ *   owner_claims.c     flows that clients claim              owner_minisocks.c  minisocks: what these peers still send
  *   owner_entitled.c   flows that a client may ask for       owner_parked.c    connections not accepted by the dead
  *   owner_wishes.c     flow waiters: flows that two want     owner_groups.c    listeners that several slots serve
  *
@@ -142,18 +142,26 @@ struct owner_resets {
 	int fd;
 };
 
-/* See owner_heirs.c. Each state has a list of its own: in each the life is the same, so it is in order. */
-enum owner_heir_state { HEIR_DELETED, HEIR_WAITS, HEIR_PARKED, HEIR_RESET, HEIR_FIN_WAIT, HEIR_TIME_WAIT, HEIR_STATES };
-#define OWNER_HEIRS_MAX 32768 /* half of the program's map */
-#define OWNER_HEIR_READS 512  /* segments of one tick */
+/* See owner_minisocks.c. Each state has a list of its own: in each the life is the same, so it is in order. */
+enum owner_minisock_state {
+	MINISOCK_DELETED,
+	MINISOCK_WAITS,
+	MINISOCK_PARKED,
+	MINISOCK_RESET,
+	MINISOCK_FIN_WAIT,
+	MINISOCK_TIME_WAIT,
+	MINISOCK_STATES
+};
+#define OWNER_MINISOCKS_MAX 32768 /* half of the program's map */
+#define OWNER_MINISOCK_READS 512  /* segments of one tick */
 
 struct owner_parked;
 
-struct owner_heir {
-	struct owner_heir *next; /* in its bucket */
-	TAILQ_ENTRY(owner_heir) link;
+struct owner_minisock {
+	struct owner_minisock *next; /* in its bucket */
+	TAILQ_ENTRY(owner_minisock) link;
 	struct vma_flow_key key; /* of a listener: 3-tuple */
-	enum owner_heir_state state;
+	enum owner_minisock_state state;
 	uint32_t number; /* in the program's map */
 	uint32_t snd_nxt, rcv_nxt;
 	uint32_t told_ack; /* of the last RST, and the peer's port */
@@ -161,18 +169,18 @@ struct owner_heir {
 	uint64_t told_ns, due_ns;
 	struct owner_parked *parked; /* of PARKED, and before that: see owner_parked.c */
 };
-TAILQ_HEAD(owner_heir_list, owner_heir);
+TAILQ_HEAD(owner_minisock_list, owner_minisock);
 
 typedef bool owner_adopt_fn(uint32_t slot, const struct vma_pending *pending, void *arg);
 
-struct owner_heirs {
+struct owner_minisocks {
 	bool on, is_open;
 	int fd; /* raw socket, while is_open */
 	uint32_t count, last_number;
 	uint32_t tokens, reads; /* answers; and segments that one look may still take */
 	uint64_t tokens_ns;
-	struct owner_heir_list list[HEIR_STATES];
-	struct owner_heir *bucket[OWNER_FLOW_BUCKETS];
+	struct owner_minisock_list list[MINISOCK_STATES];
+	struct owner_minisock *bucket[OWNER_FLOW_BUCKETS];
 };
 
 struct xdp_owner {
@@ -230,7 +238,7 @@ struct xdp_owner {
 	uint64_t lots_look_ns;
 
 	struct owner_resets resets;
-	struct owner_heirs heirs;
+	struct owner_minisocks minisocks;
 
 	int link_fd;          /* netlink: interfaces change; -1: the clock has to do */
 	int diag_fd;          /* netlink: the kernel's sockets; -1: not asked for yet */
@@ -273,9 +281,10 @@ void owner_record_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot
 bool owner_is_leaving(const struct xdp_owner *owner, uint32_t group, uint32_t slot);
 /* The same of an adopted flow, into it; its members. */
 uint64_t owner_recall_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number);
-void owner_record_heir(struct xdp_owner *owner, const struct owner_heir *heir);
-void owner_forget_heir(struct xdp_owner *owner, uint32_t number);
-const struct owner_record_heir *owner_recorded_heir(const struct xdp_owner *owner, uint32_t number); /* or NULL */
+void owner_record_minisock(struct xdp_owner *owner, const struct owner_minisock *minisock);
+void owner_forget_minisock(struct xdp_owner *owner, uint32_t number);
+const struct owner_record_minisock *owner_recorded_minisock(const struct xdp_owner *owner,
+                                                            uint32_t number); /* or NULL */
 /* A place, or OWNER_NO_PLACE: there is no record. Other functions do nothing with that. */
 uint32_t owner_record_reset(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t slot, unsigned list);
 void owner_record_reset_list(struct xdp_owner *owner, uint32_t place, unsigned list);
@@ -410,7 +419,7 @@ bool owner_group_has_waiting(const struct xdp_owner *owner, uint32_t slot, const
 void owner_groups_adopt_moves(struct xdp_owner *owner);
 /* The slot's client is told what is on its way to it, and it was not told yet. */
 void owner_group_send(struct xdp_owner *owner, uint32_t slot);
-/* To a member; its heir ends. False: that one has not made `most` of those before yet. */
+/* To a member; its minisock ends. False: that one has not made `most` of those before yet. */
 bool owner_group_give(struct xdp_owner *owner, const struct owner_flow *flow, struct vma_pending *pending,
                       uint32_t most, uint64_t now_ns);
 void owner_groups_tick(struct xdp_owner *owner, uint64_t now_ns);
@@ -470,36 +479,37 @@ int owner_segment_send(int fd, unsigned ifindex, const struct vma_flow_key *key,
 /* One segment in the name of `key`: SYN, or else ACK. 0, or -errno. */
 int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq);
 
-/* ---- owner_heirs.c, owner_answers.c ---- */
+/* ---- owner_minisocks.c, owner_answers.c ---- */
 
-int owner_heirs_init(struct xdp_owner *owner);
-void owner_heirs_fini(struct xdp_owner *owner);
+int owner_minisocks_init(struct xdp_owner *owner);
+void owner_minisocks_fini(struct xdp_owner *owner);
 /*
- * A connection, or a listener, has a heir from now on; the numbers are of FIN_WAIT and TIME_WAIT. in_map: its flow is
- * in the program's map, and is not any more; so it is also where no heir can be had.
+ * A connection, or a listener, has a minisock from now on; the numbers are of FIN_WAIT and TIME_WAIT. in_map: its flow
+ * is in the program's map, and is not any more; so it is also where no minisock can be had.
  */
-void owner_heirs_put(struct xdp_owner *owner, const struct vma_flow_heir *what, enum owner_heir_state state,
-                     bool in_map);
+void owner_minisocks_put(struct xdp_owner *owner, const struct vma_flow_minisock *what, enum owner_minisock_state state,
+                         bool in_map);
 /* The map has it already. */
-void owner_heir_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number);
-/* A flow is about to take a heir's place in the map: there was one. */
-bool owner_heirs_yield(struct xdp_owner *owner, const struct vma_flow_key *key);
-/* Has room made in the program's map. False: no heir is left. */
-bool owner_heirs_yield_any(struct xdp_owner *owner);
+void owner_minisock_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number);
+/* A flow is about to take a minisock's place in the map: there was one. */
+bool owner_minisocks_yield(struct xdp_owner *owner, const struct vma_flow_key *key);
+/* Has room made in the program's map. False: no minisock is left. */
+bool owner_minisocks_yield_any(struct xdp_owner *owner);
 /* Who had only left has not come back. */
-void owner_heirs_cut(struct xdp_owner *owner, const struct vma_flow_key *key);
-/* The peer has not been heard to have ended it, nor begun anew. True as well without heirs. */
-bool owner_heirs_last(struct xdp_owner *owner, const struct vma_flow_key *key);
-void owner_heirs_tick(struct xdp_owner *owner, uint64_t now);
-uint64_t owner_heirs_due_ns(const struct xdp_owner *owner); /* UINT64_MAX: there is none */
-struct owner_heir *owner_heir_find(struct xdp_owner *owner, const struct vma_flow_key *key);
-void owner_heir_end(struct xdp_owner *owner, struct owner_heir *heir);
-void owner_heir_live_on(struct xdp_owner *owner, struct owner_heir *heir, enum owner_heir_state state, uint64_t now);
+void owner_minisocks_cut(struct xdp_owner *owner, const struct vma_flow_key *key);
+/* The peer has not been heard to have ended it, nor begun anew. True as well without minisocks. */
+bool owner_minisocks_last(struct xdp_owner *owner, const struct vma_flow_key *key);
+void owner_minisocks_tick(struct xdp_owner *owner, uint64_t now);
+uint64_t owner_minisocks_due_ns(const struct xdp_owner *owner); /* UINT64_MAX: there is none */
+struct owner_minisock *owner_minisock_find(struct xdp_owner *owner, const struct vma_flow_key *key);
+void owner_minisock_end(struct xdp_owner *owner, struct owner_minisock *minisock);
+void owner_minisock_live_on(struct xdp_owner *owner, struct owner_minisock *minisock, enum owner_minisock_state state,
+                            uint64_t now);
 /* An adopted one, which was parked and is so until then. */
-void owner_heir_park_until(struct xdp_owner *owner, struct owner_heir *heir, uint64_t due_ns);
+void owner_minisock_park_until(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t due_ns);
 /* What the program says of one segment. 0, or -EAGAIN: that was enough for now. */
-struct xdp_heir_segment;
-int owner_heirs_hear(struct xdp_owner *owner, const struct xdp_heir_segment *segment, uint64_t now);
+struct xdp_minisock_segment;
+int owner_minisocks_hear(struct xdp_owner *owner, const struct xdp_minisock_segment *segment, uint64_t now);
 
 /* ---- owner_parked.c ---- */
 
@@ -511,12 +521,12 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 void owner_parked_take(struct xdp_owner *owner, uint32_t slot); /* it is dead: what waits is kept for others */
 /* The same of one listener, which a living client has closed: what it has accepted by now is its own. */
 void owner_parked_close(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
-void owner_parked_reset(struct xdp_owner *owner, struct owner_heir *heir, uint64_t now); /* nobody has come */
-void owner_parked_free(struct xdp_owner *owner, struct owner_heir *heir);                /* is about to end */
+void owner_parked_reset(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t now); /* nobody has come */
+void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock);                /* is about to end */
 void owner_parked_tick(struct xdp_owner *owner, uint64_t now);
 uint64_t owner_parked_due_ns(const struct xdp_owner *owner); /* UINT64_MAX: there is nothing to do */
-void owner_parked_fini(struct xdp_owner *owner);             /* after the heirs */
-/* What the owner before has left: after the heirs; and after what is on its way to members. */
+void owner_parked_fini(struct xdp_owner *owner);             /* after the minisocks */
+/* What the owner before has left: after the minisocks; and after what is on its way to members. */
 void owner_parked_adopt(struct xdp_owner *owner);
 void owner_parked_adopted(struct xdp_owner *owner);
 /* The record has the connection on its way to a slot. True: it is parked, as that one has died. Else it is not any more

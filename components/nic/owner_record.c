@@ -157,40 +157,40 @@ uint64_t owner_recall_group(const struct xdp_owner *owner, struct owner_flow *fl
 }
 
 /*
- * By number: those of two heirs that live at once share a place only if so many others have come between them. The one
- * that has lived for longer is then adopted as one of which nothing is known.
+ * By number: those of two minisocks that live at once share a place only if so many others have come between them. The
+ * one that has lived for longer is then adopted as one of which nothing is known.
  */
-static struct owner_record_heir *heir_entry(const struct xdp_owner *owner, uint32_t number)
+static struct owner_record_minisock *minisock_entry(const struct xdp_owner *owner, uint32_t number)
 {
-	return owner->record != NULL ? &owner->record->heir[number % OWNER_RECORD_HEIRS] : NULL;
+	return owner->record != NULL ? &owner->record->minisock[number % OWNER_RECORD_MINISOCKS] : NULL;
 }
 
 /* One that is there already goes on with other numbers: in one step. */
-void owner_record_heir(struct xdp_owner *owner, const struct owner_heir *heir)
+void owner_record_minisock(struct xdp_owner *owner, const struct owner_minisock *minisock)
 {
-	struct owner_record_heir *entry = heir_entry(owner, heir->number);
-	const uint64_t state = heir->state | (uint64_t)heir->rcv_nxt << 32;
+	struct owner_record_minisock *entry = minisock_entry(owner, minisock->number);
+	const uint64_t state = minisock->state | (uint64_t)minisock->rcv_nxt << 32;
 
 	if (entry == NULL)
 		return;
-	if (atomic_load(&entry->number) != heir->number)
+	if (atomic_load(&entry->number) != minisock->number)
 		atomic_store(&entry->number, 0);
-	entry->snd_nxt = heir->snd_nxt; /* it never changes */
+	entry->snd_nxt = minisock->snd_nxt; /* it never changes */
 	atomic_store(&entry->state, state);
-	atomic_store(&entry->number, heir->number);
+	atomic_store(&entry->number, minisock->number);
 }
 
-void owner_forget_heir(struct xdp_owner *owner, uint32_t number)
+void owner_forget_minisock(struct xdp_owner *owner, uint32_t number)
 {
-	struct owner_record_heir *entry = heir_entry(owner, number);
+	struct owner_record_minisock *entry = minisock_entry(owner, number);
 
 	if (entry != NULL && atomic_load(&entry->number) == number)
 		atomic_store(&entry->number, 0);
 }
 
-const struct owner_record_heir *owner_recorded_heir(const struct xdp_owner *owner, uint32_t number)
+const struct owner_record_minisock *owner_recorded_minisock(const struct xdp_owner *owner, uint32_t number)
 {
-	const struct owner_record_heir *entry = heir_entry(owner, number);
+	const struct owner_record_minisock *entry = minisock_entry(owner, number);
 
 	return entry != NULL && atomic_load(&entry->number) == number ? entry : NULL;
 }

@@ -3,9 +3,9 @@
  *
  * The record lies in memory of its own. The vmads of one interface map it one after the other; no other process does.
  * The owner writes it as it works, and may be killed between two instructions. So each entry has one word that makes it
- * count, which is stored last and cleared first: `whole` of the record, `state` of a slot, `number` of a minisock
- * (heir), `list` of a reset, `state` of a listener's lot and of a connection that waits. An entry is never more than one step behind the kernel's maps and the shared object.
- * Adoption (owner_adopt.c) settles that step.
+ * count, which is stored last and cleared first: `whole` of the record, `state` of a slot, `number` of a minisock,
+ * `list` of a reset, `state` of a listener's lot and of a connection that waits. An entry is never more than one step
+ * behind the kernel's maps and the shared object. Adoption (owner_adopt.c) settles that step.
  *
  * A minisock is here before the map has it, and a reset before the flow of its connection ends. If the owner is killed
  * in between, the entry is of nothing, and adoption drops it; the other way round a peer would not be told.
@@ -31,7 +31,7 @@
 
 #define OWNER_RECORD_MAGIC 0x72776f76u
 #define OWNER_RECORD_VERSION 2u
-#define OWNER_RECORD_HEIRS 32768
+#define OWNER_RECORD_MINISOCKS 32768
 #define OWNER_RECORD_RESETS 65536 /* as many as there are: OWNER_FLOWS_MAX */
 #define OWNER_RECORD_LOTS 256     /* listeners at which connections wait in no process; what waits at others is lost */
 #define OWNER_RECORD_WAITING 8192 /* connections that wait in no process, or are on their way to one; the same */
@@ -50,10 +50,10 @@ struct owner_record_slot {
 	struct owner_tenant tenant;
 };
 
-struct owner_record_heir {
+struct owner_record_minisock {
 	_Atomic uint32_t number; /* as in the program's map; 0: the place is free */
 	uint32_t snd_nxt;
-	_Atomic uint64_t state; /* enum owner_heir_state; above it rcv_nxt: both change in one step */
+	_Atomic uint64_t state; /* enum owner_minisock_state; above it rcv_nxt: both change in one step */
 };
 
 /* A peer that is still to be told: owner_resets.c. */
@@ -94,8 +94,8 @@ struct owner_record_lot {
 enum owner_record_waiting_state { RECORD_NO_WAITING, RECORD_WAITS, RECORD_PARKED, RECORD_MOVING };
 struct owner_record_waiting {
 	_Atomic uint32_t state;
-	uint32_t heir, lot; /* the number of its minisock; its lot's place */
-	uint32_t from, to;  /* slots of a move; from XDP_NO_SLOT: it was parked */
+	uint32_t minisock, lot; /* the number of its minisock; its lot's place */
+	uint32_t from, to;      /* slots of a move; from XDP_NO_SLOT: it was parked */
 	uint32_t reserved;
 	uint64_t due_ns; /* of what is parked: until then */
 	struct vma_pending pending;
@@ -109,7 +109,7 @@ struct owner_record {
 	uint64_t begun_ns;
 	struct owner_record_slot slot[XDP_SLOTS_MAX];
 	struct owner_record_group group[XDP_GROUPS];
-	struct owner_record_heir heir[OWNER_RECORD_HEIRS];
+	struct owner_record_minisock minisock[OWNER_RECORD_MINISOCKS];
 	struct owner_record_reset reset[OWNER_RECORD_RESETS];
 	struct owner_record_waiting waiting[OWNER_RECORD_WAITING];
 	struct owner_record_lot lot[OWNER_RECORD_LOTS];

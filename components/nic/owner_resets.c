@@ -8,8 +8,8 @@
  * The second round is for lost segments, and for a peer that limits such answers to one in half a second. Its two ACKs
  * are half the sequence space apart, so one of them is outside any window. By then the peer's port may be free or
  * listen again: an ACK out of nowhere is answered by RST there, while a SYN would begin a connection. A connection that
- * has a flow again is not probed. Nor is one whose minisock (heir) is over: the peer has reset it, or begun another
- * one. The peers' answers meet the connections' minisocks (owner_heirs.c), which reset them.
+ * has a flow again is not probed. Nor is one whose minisock is over: the peer has reset it, or begun another
+ * one. The peers' answers meet the connections' minisocks (owner_minisocks.c), which reset them.
  *
  * A listener has no peer to be probed. It is noted only while its process may be back: if that has died instead, the
  * listener's minisock refuses at once, as the kernel would.
@@ -130,7 +130,7 @@ void owner_resets_dead(struct xdp_owner *owner, uint32_t slot)
 		if (reset->slot != slot) {
 			resets_append(resets, LATER, reset, reset->due_ns);
 		} else {
-			owner_heirs_cut(owner, &reset->key);
+			owner_minisocks_cut(owner, &reset->key);
 			if (has_peer(&reset->key))
 				pass(owner, NOW, reset, now);
 			else
@@ -190,12 +190,12 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 	while (left > 0 && resets->first[list] != NULL && resets->first[list]->due_ns <= now) {
 		struct owner_reset *reset = resets->first[list];
 		const bool over = !has_peer(&reset->key) || owner_flow_exists(owner, &reset->key) ||
-		                  !owner_heirs_last(owner, &reset->key);
+		                  !owner_minisocks_last(owner, &reset->key);
 
 		if (!over && !resets_probe(owner, list, &reset->key))
 			return 0;
 		if (!over && list == LATER)
-			owner_heirs_cut(owner, &reset->key);
+			owner_minisocks_cut(owner, &reset->key);
 		resets->first[list] = reset->next;
 		if (over || list == AGAIN)
 			reset_drop(owner, reset);

@@ -229,17 +229,17 @@ int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const str
 	return client_ask(client, &msg, NULL, NULL);
 }
 
-static struct vmad_heir pack_heir(const struct vma_flow_heir *heir)
+static struct vmad_minisock pack_minisock(const struct vma_flow_minisock *minisock)
 {
-	struct vmad_heir out = {.local_port_be = heir->key.local_port_be,
-	                        .peer_port_be = heir->key.peer_port_be,
-	                        .vlan = heir->key.vlan,
-	                        .state = (uint16_t)heir->state,
-	                        .snd_nxt = heir->snd_nxt,
-	                        .rcv_nxt = heir->rcv_nxt};
+	struct vmad_minisock out = {.local_port_be = minisock->key.local_port_be,
+	                            .peer_port_be = minisock->key.peer_port_be,
+	                            .vlan = minisock->key.vlan,
+	                            .state = (uint16_t)minisock->state,
+	                            .snd_nxt = minisock->snd_nxt,
+	                            .rcv_nxt = minisock->rcv_nxt};
 
-	memcpy(out.local, heir->key.local, sizeof(out.local));
-	memcpy(out.peer, heir->key.peer, sizeof(out.peer));
+	memcpy(out.local, minisock->key.local, sizeof(out.local));
+	memcpy(out.peer, minisock->key.peer, sizeof(out.peer));
 	return out;
 }
 
@@ -259,18 +259,19 @@ static int client_say(struct vmad_client *client, struct vmad_msg *msg)
 }
 
 /* The first message is answered, lest an older vmad answers all of them; and the last one, so that all is done. */
-int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct vma_flow_heir *heirs, unsigned n)
+int vmad_client_minisock_export(struct vmad_client *client, uint32_t slot, const struct vma_flow_minisock *minisocks,
+                                unsigned n)
 {
 	int rc = 0;
 
 	for (unsigned done = 0; done < n && rc == 0;) {
-		const unsigned count = n - done < VMAD_HEIRS_MAX ? n - done : VMAD_HEIRS_MAX;
+		const unsigned count = n - done < VMAD_MINISOCKS_MAX ? n - done : VMAD_MINISOCKS_MAX;
 		const bool more = done != 0 && done + count < n;
-		struct vmad_msg msg = {.type = VMAD_BEQUEATH,
-		                       .heirs = {.slot = slot, .count = (uint16_t)count, .more = more}};
+		struct vmad_msg msg = {.type = VMAD_MINISOCK_EXPORT,
+		                       .minisocks = {.slot = slot, .count = (uint16_t)count, .more = more}};
 
 		for (unsigned i = 0; i < count; i++)
-			msg.heirs.heir[i] = pack_heir(&heirs[done + i]);
+			msg.minisocks.minisock[i] = pack_minisock(&minisocks[done + i]);
 		rc = more ? client_say(client, &msg) : client_ask(client, &msg, NULL, NULL);
 		done += count;
 	}

@@ -48,8 +48,9 @@ int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const st
 int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 
-/* Any number. -EOPNOTSUPP: this vmad has no heirs. */
-int vmad_client_bequeath(struct vmad_client *client, uint32_t slot, const struct vma_flow_heir *heirs, unsigned n);
+/* Any number. -EOPNOTSUPP: this vmad has no minisocks. */
+int vmad_client_minisock_export(struct vmad_client *client, uint32_t slot, const struct vma_flow_minisock *minisocks,
+                                unsigned n);
 
 /* A channel to hand over connections by: vmad_repair.h. -EOPNOTSUPP: this vmad cannot. */
 int vmad_client_repair(struct vmad_client *client, int *fd);

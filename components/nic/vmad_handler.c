@@ -261,26 +261,27 @@ static int flow_shadows(struct vmad_server *server, const struct vmad_peer *peer
 }
 
 /* One that is refused (another process has the flow by now) is none the less over for its client. */
-static int handle_heirs(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_heirs *heirs)
+static int handle_minisock_export(struct vmad_server *server, const struct vmad_peer *peer,
+                                  const struct vmad_minisocks *minisocks)
 {
-	if (!has_slot(peer, heirs->slot))
+	if (!has_slot(peer, minisocks->slot))
 		return -ENOENT;
-	if (heirs->count > VMAD_HEIRS_MAX)
+	if (minisocks->count > VMAD_MINISOCKS_MAX)
 		return -EINVAL;
-	for (unsigned i = 0; i < heirs->count; i++) {
-		const struct vmad_heir *from = &heirs->heir[i];
-		struct vma_flow_heir heir = {.key = {.family = AF_INET,
-		                                     .proto = IPPROTO_TCP,
-		                                     .vlan = from->vlan,
-		                                     .local_port_be = from->local_port_be,
-		                                     .peer_port_be = from->peer_port_be},
-		                             .state = from->state,
-		                             .snd_nxt = from->snd_nxt,
-		                             .rcv_nxt = from->rcv_nxt};
+	for (unsigned i = 0; i < minisocks->count; i++) {
+		const struct vmad_minisock *from = &minisocks->minisock[i];
+		struct vma_flow_minisock minisock = {.key = {.family = AF_INET,
+		                                             .proto = IPPROTO_TCP,
+		                                             .vlan = from->vlan,
+		                                             .local_port_be = from->local_port_be,
+		                                             .peer_port_be = from->peer_port_be},
+		                                     .state = from->state,
+		                                     .snd_nxt = from->snd_nxt,
+		                                     .rcv_nxt = from->rcv_nxt};
 
-		memcpy(heir.key.local, from->local, sizeof(from->local));
-		memcpy(heir.key.peer, from->peer, sizeof(from->peer));
-		xdp_owner_bequeath(server->owner, heirs->slot, &heir);
+		memcpy(minisock.key.local, from->local, sizeof(from->local));
+		memcpy(minisock.key.peer, from->peer, sizeof(from->peer));
+		xdp_owner_minisock_export(server->owner, minisocks->slot, &minisock);
 	}
 	return 0;
 }
@@ -315,8 +316,8 @@ static int handle_request(struct vmad_server *server, struct vmad_peer *peer, co
 		               : -ENOENT;
 	case VMAD_FLOW_SHADOWS:
 		return flow_shadows(server, peer, &msg->shadows, fds, nfds);
-	case VMAD_BEQUEATH:
-		return handle_heirs(server, peer, &msg->heirs);
+	case VMAD_MINISOCK_EXPORT:
+		return handle_minisock_export(server, peer, &msg->minisocks);
 	case VMAD_RESUME:
 		return handle_resume(server, peer, &msg->resume);
 	case VMAD_RESUMED:
@@ -382,7 +383,7 @@ int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct
 		return -EPROTO;
 	begin_answer(answer, msg->type, msg->seq);
 	answer->msg.result = handle_request(server, peer, msg, fds, nfds, answer);
-	return msg->type != VMAD_BEQUEATH || !msg->heirs.more;
+	return msg->type != VMAD_MINISOCK_EXPORT || !msg->minisocks.more;
 }
 
 void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too)

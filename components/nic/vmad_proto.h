@@ -13,12 +13,12 @@
  *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad: as
  *                                              many sockets are shown as named
  *                                 <------ the same, with a result
- *   RESUME slot, ticket           ------>        the client's other connection has ended, or its vmad: the slot is still
- *                                                rented, and belongs to this connection from now on
+ *   RESUME slot, ticket           ------>        the client's other connection has ended, or its vmad: the slot is
+ *                                                still rented, and belongs to this connection from now on
  *   RESUMED slot                  ------>        all its flows were added again
  *   REPAIR                        ------>        a channel to have connections handed over to the kernel: vmad_repair.h
  *                                 <------ REPAIR: its end
- *   BEQUEATH                      ------>        what a process that ends leaves; answered unless more follows at once
+ *   MINISOCK_EXPORT               ------>        what a process that ends leaves; answered unless more follows at once
  *                                 <------ REVOKED slot, flow: whenever it happens, answers nothing
  *                                 <------ ADOPT slot, a connection to make: the same
  *
@@ -57,7 +57,7 @@ enum vmad_type {
 	VMAD_FLOW_DEL,
 	VMAD_REVOKED,
 	VMAD_FLOW_SHADOWS,
-	VMAD_BEQUEATH,
+	VMAD_MINISOCK_EXPORT,
 	VMAD_ADOPT,
 	VMAD_FLOW_RETIRE,
 	VMAD_RESUME,
@@ -106,19 +106,19 @@ struct vmad_shadows {
 	uint64_t cookie[VMAD_SHADOWS_MAX];
 };
 
-/* struct vma_flow_heir of IPv4, TCP */
-struct vmad_heir {
+/* struct vma_flow_minisock of IPv4, TCP */
+struct vmad_minisock {
 	uint8_t local[4], peer[4];
 	uint16_t local_port_be, peer_port_be;
 	uint16_t vlan, state;
 	uint32_t snd_nxt, rcv_nxt;
 };
 
-#define VMAD_HEIRS_MAX 4
-struct vmad_heirs {
+#define VMAD_MINISOCKS_MAX 4
+struct vmad_minisocks {
 	uint32_t slot;
 	uint16_t count, more; /* more: no answer */
-	struct vmad_heir heir[VMAD_HEIRS_MAX];
+	struct vmad_minisock minisock[VMAD_MINISOCKS_MAX];
 };
 
 struct vmad_adopt {
@@ -137,7 +137,7 @@ struct vmad_msg {
 		struct vmad_return ret;
 		struct vmad_flow flow;
 		struct vmad_shadows shadows;
-		struct vmad_heirs heirs;
+		struct vmad_minisocks minisocks;
 		struct vmad_adopt adopt;
 		struct vmad_resume resume;
 		struct vmad_keep keep;

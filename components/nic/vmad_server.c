@@ -297,7 +297,7 @@ static bool ends_later(const struct vmad_server *server, const struct vmad_peer 
 	       !vmad_closer_late(server->closer, job_of(server, peer, CLOSE_PASSED), server_now_ms());
 }
 
-/* What it has said last, its heirs, may still be in the socket, which holds about as much as LAST_TURNS take. A child
+/* What it has said last, its minisocks, may still be in the socket, which holds about as much as LAST_TURNS take. A child
  * may hold that, too, and go on. */
 static void hear_and_drop(struct vmad_server *server, struct vmad_peer *peer)
 {
@@ -436,7 +436,7 @@ static int take_interface(struct vmad_server *server)
 	        .ifindex = server->ifindex,
 	        .window_bytes = server->attr->window_bytes,
 	        .huge_pages = server->attr->huge_pages,
-	        .heirs = true,
+	        .minisocks = true,
 	        .kept = server->kept,
 	};
 	const bool first = !server->looked;
@@ -616,7 +616,7 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 			return -ENODEV;
 		}
 	}
-	return server->attr->exit_when_idle && !xdp_owner_has_heirs(server->owner) &&
+	return server->attr->exit_when_idle && !xdp_owner_has_minisocks(server->owner) &&
 	       now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
 }
 
@@ -627,7 +627,7 @@ static struct xdp_owner *left;
 static bool server_may_leave(struct vmad_server *server)
 {
 	const bool asked = server->attr->stops_for_good != NULL && !server->attr->stops_for_good(server->attr->stop_fd);
-	bool any = server->owner != NULL && xdp_owner_has_heirs(server->owner);
+	bool any = server->owner != NULL && xdp_owner_has_minisocks(server->owner);
 
 	for (const struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
 		any = any || (peer->slots != 0 && peer->state != PEER_GHOST);

@@ -30,18 +30,18 @@ struct xdp_flow_key {
 #define XDP_FLOW_PORTS 256
 
 #define XDP_FLOW_LISTENER 1u
-#define XDP_FLOW_HEIR 2u   /* of TCP: nobody receives any more; what comes is told to the owner, and goes nowhere */
-#define XDP_FLOW_FADING 4u /* of a listener: what begins anew is the kernel's, and what has begun is not yet */
-#define XDP_FLOW_GROUP 8u  /* of a listener: several slots share it */
+#define XDP_FLOW_MINISOCK 2u /* of TCP: nobody receives any more; what comes is told to the owner, and goes nowhere */
+#define XDP_FLOW_FADING 4u   /* of a listener: what begins anew is the kernel's, and what has begun is not yet */
+#define XDP_FLOW_GROUP 8u    /* of a listener: several slots share it */
 #define XDP_FLOW_YIELDS                                                                                                \
 	16u /* of a connection that nothing but a block of ports covers: if the kernel has it, it is the               \
 	       kernel's */
 
 struct xdp_flow_value {
-	__u32 slot; /* of a heir: its number, never 0, and never that of another */
+	__u32 slot; /* of a minisock: its number, never 0, and never that of another */
 	__u32 flags;
 	union {
-		__u32 over;  /* of a heir, the program's: the number of a heir that is over */
+		__u32 over;  /* of a minisock, the program's: the number of a minisock that is over */
 		__u32 group; /* of a listener with XDP_FLOW_GROUP */
 	};
 };
@@ -138,16 +138,16 @@ static inline __attribute__((always_inline)) __u32 xdp_recent_place(const volati
 	return place;
 }
 
-/* What the program tells the owner of a segment that met a heir. Numbers in host order. */
-struct xdp_heir_segment {
-	struct xdp_flow_key key; /* the segment's own, also where the heir is a 3-tuple */
-	__u32 number;            /* the heir's */
+/* What the program tells the owner of a segment that met a minisock. Numbers in host order. */
+struct xdp_minisock_segment {
+	struct xdp_flow_key key; /* the segment's own, also where the minisock is a 3-tuple */
+	__u32 number;            /* the minisock's */
 	__u32 seq, ack;
 	__u32 ts_val, ts_ecr; /* with has_ts */
 	__u16 payload_bytes;
 	__u8 tcp_flags;
 	__u8 has_ts : 1;
-	__u8 is_over : 1; /* no segment: another connection has begun under the heir's key */
+	__u8 is_over : 1; /* no segment: another connection has begun under the minisock's key */
 };
 
 /*

@@ -115,8 +115,8 @@ int xdp_prog_adopt(unsigned ifindex, uint32_t queues, int fds[XDP_PROG_FDS], int
                    struct xdp_prog **out);
 struct xdp_prog_entry {
 	struct vma_flow_key key;
-	uint32_t slot; /* of a heir: its number */
-	bool is_listener, is_heir, fades;
+	uint32_t slot; /* of a minisock: its number */
+	bool is_listener, is_minisock, fades;
 	uint32_t group;
 };
 #define XDP_PROG_ENTRIES 65536
@@ -143,7 +143,7 @@ void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue)
 #define XDP_PROG_YIELDS (1u << 31) /* a flag besides a rule's own: XDP_FLOW_YIELDS */
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags);
 int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
-                          uint32_t flags); /* in place of a heir, or of what fades */
+                          uint32_t flags); /* in place of a minisock, or of what fades */
 /* A listener's flow becomes a group's, or one slot's again (group 0). Group 0 is none. */
 int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group);
 /* Groups as the program sees them, XDP_GROUPS; NULL: there can be none. */
@@ -154,10 +154,10 @@ void xdp_prog_slot_rented(struct xdp_prog *prog, uint32_t slot); /* anew: what w
 void xdp_prog_note_recent(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot);
 int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
                        uint32_t group);                                       /* of a listener's, that is there */
-int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key); /* or heir */
-/* `number`: not 0, and of no other heir. in_place: of a flow, or a heir, that is there. */
-int xdp_prog_heir_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place);
-/* Segments that met a heir (struct xdp_heir_segment), one call each from read; see returns 0, or -errno to end this
+int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key); /* or minisock */
+/* `number`: not 0, and of no other minisock. in_place: of a flow, or a minisock, that is there. */
+int xdp_prog_minisock_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place);
+/* Segments that met a minisock (struct xdp_minisock_segment), one call each from read; see returns 0, or -errno to end this
  * read, whose result it is: the rest waits. fd is readable when there are some; -1: not open. */
 int xdp_prog_segments_open(struct xdp_prog *prog, int (*see)(void *arg, void *segment, size_t bytes), void *arg);
 int xdp_prog_segments_fd(const struct xdp_prog *prog);
@@ -232,8 +232,8 @@ struct xdp_owner_attr {
 	unsigned ifindex;
 	uint32_t window_bytes; /* per device queue; 0: 16 MB; less where RLIMIT_MEMLOCK does not allow it (one line) */
 	bool huge_pages;
-	bool heirs; /* it outlives its clients, and answers in their place: owner_heirs.c */
-	bool kept;  /* it has a record, and another owner may take its place: owner_adopt.c */
+	bool minisocks; /* it outlives its clients, and answers in their place: owner_minisocks.c */
+	bool kept;      /* it has a record, and another owner may take its place: owner_adopt.c */
 };
 int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out);
 void xdp_owner_destroy(struct xdp_owner *owner);
@@ -299,10 +299,10 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 /* A listener's flow that the slot shares with others: they get what begins anew. -ENOENT: it shares none. */
 int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /* A connection of the slot's, with a flow or covered by a listener's or a block, is the owner's from now on.
- * -EOPNOTSUPP: the owner has no heirs; -EINVAL, -EAFNOSUPPORT, -ENOENT: the slot has no such connection. */
+ * -EOPNOTSUPP: the owner has no minisocks; -EINVAL, -EAFNOSUPPORT, -ENOENT: the slot has no such connection. */
 /* It is a TCP connection that the slot has a flow for, or a listener's flow, or a block. */
 bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
-int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_heir *heir);
+int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_minisock *minisock);
 /* Readable: call tick. -1: none. */
 int xdp_owner_fd(const struct xdp_owner *owner);
 int xdp_owner_link_fd(const struct xdp_owner *owner); /* of the same use: interfaces have changed */
@@ -319,7 +319,7 @@ void xdp_owner_on_adopt(struct xdp_owner *owner,
 bool xdp_owner_device_gone(const struct xdp_owner *owner); /* the interface was deleted */
 void xdp_owner_close_in_child(struct xdp_owner *owner);    /* only closes fds; async-signal-safe */
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner);
-bool xdp_owner_has_heirs(const struct xdp_owner *owner); /* of dead clients, or peers to tell: it should stay */
+bool xdp_owner_has_minisocks(const struct xdp_owner *owner); /* of dead clients, or peers to tell: it should stay */
 uint32_t xdp_owner_slot_flows(const struct xdp_owner *owner, uint32_t slot);
 /* One line into the log: what clients have at this moment. Receive frames are missing if no client has them, and
  * neither the fill rings nor the owner; a driver that copies nothing has some of them, too. */

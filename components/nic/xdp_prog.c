@@ -500,9 +500,9 @@ int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key,
 	return put_flow(prog, key, slot, flags, BPF_EXIST);
 }
 
-int xdp_prog_heir_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place)
+int xdp_prog_minisock_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place)
 {
-	const struct xdp_flow_value value = {.slot = number, .flags = XDP_FLOW_HEIR};
+	const struct xdp_flow_value value = {.slot = number, .flags = XDP_FLOW_MINISOCK};
 
 	return prog_put_flow(prog, key, &value, in_place ? BPF_EXIST : BPF_NOEXIST);
 }
@@ -564,7 +564,7 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 	return rc;
 }
 
-/* ---- what met a heir ---- */
+/* ---- what met a minisock ---- */
 
 int xdp_prog_segments_open(struct xdp_prog *prog, int (*see)(void *arg, void *segment, size_t bytes), void *arg)
 {
@@ -629,7 +629,7 @@ int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_
 		from_map_key(&at, &entry.key);
 		entry.slot = value.slot;
 		entry.is_listener = (value.flags & XDP_FLOW_LISTENER) != 0;
-		entry.is_heir = (value.flags & XDP_FLOW_HEIR) != 0;
+		entry.is_minisock = (value.flags & XDP_FLOW_MINISOCK) != 0;
 		entry.fades = (value.flags & XDP_FLOW_FADING) != 0;
 		entry.group = value.flags & XDP_FLOW_GROUP ? value.group : 0;
 		count_flow(&counts, &entry.key, 1);

@@ -26,11 +26,11 @@
  * Fragments of a datagram follow its first one, which has the ports. So what is sent in order arrives in order
  * (ring_fragments.c puts them together). If a later one comes before the first, all of that datagram are the kernel's.
  *
- * A minisock's (heir's) flow is what is left of a process, or of a connection, that has gone: the kernel knows nothing
- * of it and would answer with RST. The owner is told what has come and answers in its place (owner_heirs.c). A minisock
- * has nothing to do with what begins anew: a SYN for which there is a listener, and all segments of a connection that
- * the kernel has. A SYN without a listener is the minisock's as well: it may be the probe of the peer's owner
- * (owner_resets.c).
+ * A minisock's flow is what is left of a process, or of a connection, that has gone: the kernel knows nothing
+ * of it and would answer with RST. The owner is told what has come and answers in its place (owner_minisocks.c). A
+ * minisock has nothing to do with what begins anew: a SYN for which there is a listener, and all segments of a
+ * connection that the kernel has. A SYN without a listener is the minisock's as well: it may be the probe of the peer's
+ * owner (owner_resets.c).
  *
  * If the kernel would not take a packet for its own, by its MAC, its source or its IP options, the packet is not ours
  * either, even if there is a flow for it: whose_is() has the list. The kernel refuses it, and may be told otherwise
@@ -138,7 +138,7 @@ struct {
 	__type(value, struct xdp_recents);
 } recents SEC(".maps");
 
-/* Segments that met a heir. When it is full they are lost, as on a wire. */
+/* Segments that met a minisock. When it is full they are lost, as on a wire. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 65536);
@@ -289,7 +289,7 @@ static __always_inline struct xdp_flow_value *port_block_of(const struct xdp_flo
 	return counts.blocks ? bpf_map_lookup_elem(&flows, &first) : 0;
 }
 
-/* ---- heirs ---- */
+/* ---- minisocks ---- */
 
 static __always_inline int begins_anew(const struct tcp_head *tcp)
 {
@@ -304,8 +304,8 @@ static __always_inline int begins_something(const struct packet *packet)
 	return (const void *)(tcp + 1) > packet->end || begins_anew(tcp);
 }
 
-static __always_inline void fill_heir_segment(struct xdp_heir_segment *out, const struct packet *packet,
-                                              const struct tcp_head *tcp)
+static __always_inline void fill_minisock_segment(struct xdp_minisock_segment *out, const struct packet *packet,
+                                                  const struct tcp_head *tcp)
 {
 	const struct tcp_stamps *stamps = (const void *)(tcp + 1);
 	const __u32 head_bytes = (tcp->words >> 4) * 4;
@@ -323,11 +323,11 @@ static __always_inline void fill_heir_segment(struct xdp_heir_segment *out, cons
 	}
 }
 
-/* `tcp` NULL: the heir is over. */
-static __always_inline void report_heir_segment(const struct xdp_flow_key *key, __u32 number,
-                                                const struct packet *packet, const struct tcp_head *tcp)
+/* `tcp` NULL: the minisock is over. */
+static __always_inline void report_minisock_segment(const struct xdp_flow_key *key, __u32 number,
+                                                    const struct packet *packet, const struct tcp_head *tcp)
 {
-	struct xdp_heir_segment *out = bpf_ringbuf_reserve(&segments, sizeof(*out), 0);
+	struct xdp_minisock_segment *out = bpf_ringbuf_reserve(&segments, sizeof(*out), 0);
 
 	if (!out)
 		return;
@@ -335,7 +335,7 @@ static __always_inline void report_heir_segment(const struct xdp_flow_key *key, 
 	out->key = *key;
 	out->number = number;
 	if (tcp)
-		fill_heir_segment(out, packet, tcp);
+		fill_minisock_segment(out, packet, tcp);
 	else
 		out->is_over = 1;
 	bpf_ringbuf_submit(out, 0);
@@ -351,20 +351,20 @@ static __always_inline int is_anothers_connection(struct xdp_md *ctx, struct xdp
 	if (!begins_anew(tcp) || state != 0)
 		return begins_anew(tcp) || is_connection_state(state);
 	wild = wild_flow(key, 1);
-	return wild && !(wild->flags & XDP_FLOW_HEIR);
+	return wild && !(wild->flags & XDP_FLOW_MINISOCK);
 }
 
 /*
- * True: the segment is the heir's. A SYN that carries an ACK begins nothing by itself: who is answered by it has a
- * socket in the kernel, or a flow that has taken the heir's place before its SYN left.
+ * True: the segment is the minisock's. A SYN that carries an ACK begins nothing by itself: who is answered by it has a
+ * socket in the kernel, or a flow that has taken the minisock's place before its SYN left.
  *
- * The heir's end is written into the value, where it lies: deleting the entry could hit the flow that the owner is just
- * putting in its place. `flow` may have left the map meanwhile, and its memory may be another entry's already. That
- * does no harm: user space replaces entries whole and never changes them; `over` is nobody's to write but the
- * program's, means nothing to a flow that is no heir, and to another heir only if it is its own number.
+ * The minisock's end is written into the value, where it lies: deleting the entry could hit the flow that the owner is
+ * just putting in its place. `flow` may have left the map meanwhile, and its memory may be another entry's already.
+ * That does no harm: user space replaces entries whole and never changes them; `over` is nobody's to write but the
+ * program's, means nothing to a flow that is no minisock, and to another minisock only if it is its own number.
  */
-static __always_inline int is_heirs(struct xdp_md *ctx, struct xdp_flow_key *key, struct xdp_flow_value *flow,
-                                    const struct packet *packet)
+static __always_inline int is_minisocks(struct xdp_md *ctx, struct xdp_flow_key *key, struct xdp_flow_value *flow,
+                                        const struct packet *packet)
 {
 	const struct tcp_head *tcp = packet->l4;
 	const __u32 number = flow->slot;
@@ -375,20 +375,21 @@ static __always_inline int is_heirs(struct xdp_md *ctx, struct xdp_flow_key *key
 		return 1; /* and cut: nobody is told */
 	if (is_anothers_connection(ctx, key, tcp)) {
 		flow->over = number;
-		report_heir_segment(key, number, packet, 0);
+		report_minisock_segment(key, number, packet, 0);
 		return 0;
 	}
-	report_heir_segment(key, number, packet, tcp);
+	report_minisock_segment(key, number, packet, tcp);
 	return 1;
 }
 
 /*
- * The same of a listener's heir, which stays as it is. A kernel's listener on its port may use SYN cookies, and know
- * more connections than it has sockets. A SYN is the kernel's in any case: with no listener its answer is RST, too, and
- * comes at once; what the owner is told of would be lost if a new listener took the heir's place meanwhile.
+ * The same of a listener's minisock, which stays as it is. A kernel's listener on its port may use SYN cookies, and
+ * know more connections than it has sockets. A SYN is the kernel's in any case: with no listener its answer is RST,
+ * too, and comes at once; what the owner is told of would be lost if a new listener took the minisock's place
+ * meanwhile.
  */
-static __always_inline int is_listeners_heirs(struct xdp_md *ctx, const struct xdp_flow_key *key,
-                                              const struct xdp_flow_value *flow, const struct packet *packet)
+static __always_inline int is_listeners_minisocks(struct xdp_md *ctx, const struct xdp_flow_key *key,
+                                                  const struct xdp_flow_value *flow, const struct packet *packet)
 {
 	const struct tcp_head *tcp = packet->l4;
 
@@ -396,7 +397,7 @@ static __always_inline int is_listeners_heirs(struct xdp_md *ctx, const struct x
 		return 1;
 	if (begins_anew(tcp) || kernel_socket_state(ctx, key))
 		return 0;
-	report_heir_segment(key, flow->slot, packet, tcp);
+	report_minisock_segment(key, flow->slot, packet, tcp);
 	return 1;
 }
 
@@ -462,10 +463,10 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 		flow = bpf_map_lookup_elem(&flows, key);
 		if (flow && flow->flags & XDP_FLOW_YIELDS && is_kernels_connection(ctx, key))
 			return XDP_PASS;
-		if (flow && !(flow->flags & XDP_FLOW_HEIR))
-			/* Of a connection the kernel knows nothing: whose socket goes in this moment has a heir. */
+		if (flow && !(flow->flags & XDP_FLOW_MINISOCK))
+			/* Of a connection the kernel knows nothing: whose socket goes in this moment has a minisock. */
 			return to_slot(ctx, flow->slot, packet->is_tcp ? XDP_DROP : XDP_PASS);
-		if (flow && is_heirs(ctx, key, flow, packet))
+		if (flow && is_minisocks(ctx, key, flow, packet))
 			return XDP_DROP;
 	}
 	if (!packet->is_tcp && (is_front(key, &slot) || is_taken(key, &slot)))
@@ -477,8 +478,8 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 	}
 	if (!flow)
 		return XDP_PASS;
-	if (flow->flags & XDP_FLOW_HEIR)
-		return is_listeners_heirs(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
+	if (flow->flags & XDP_FLOW_MINISOCK)
+		return is_listeners_minisocks(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
 	if (flow->flags & XDP_FLOW_FADING && begins_something(packet))
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_LISTENER && is_kernels(ctx, key, packet))

@@ -267,7 +267,7 @@ static void look_for_wants(struct vma_file *file, void *arg)
 	struct wants *wants = arg;
 	const int fd = atomic_load_explicit(&file->fd, memory_order_relaxed);
 
-	if (!wants->devices && file->is_heir && !atomic_load(&file->os_only))
+	if (!wants->devices && file->from_parent && !atomic_load(&file->os_only))
 		wants->devices = file->kind == VMA_FILE_UDP || (file->kind == VMA_FILE_TCP && is_tcp_listener(fd));
 	if (wants->devices || (!wants->engine && file->kind == VMA_FILE_EXEC && is_tcp_listener(fd)))
 		wants->engine = true;

@@ -5,7 +5,7 @@
  *   parent ── offloads the socket ── fork ── exec ──> program: an os_only file for each number   untouched: no word
  *     ^                                                  │ first use
  *     └── "which of your files is my number 7?" ─────────┘ asked of all names of taken.c in /proc/net/unix
- *        the same file, says the kernel: ops->bequeath ──> the kernel's, in both; what waits for accept comes by a
+ *        the same file, says the kernel: ops->exec_export ──> the kernel's, in both; what waits for accept comes by a
  *                                                          descriptor that is sent along
  *
  * All processes are asked, because the workers of one service may offload one listener together. An answer counts only

@@ -175,8 +175,8 @@ static int is_same_file(int fd, pid_t other, int number)
  * question that nothing comes of costs a system call for each socket, so the next one waits for the next
  * millisecond.
  */
-static enum taken_answer answer_heir(const struct inherited_question *question, const struct vma_named_message *message,
-                                     int *waiting_fd)
+static enum taken_answer answer_minisock(const struct inherited_question *question,
+                                         const struct vma_named_message *message, int *waiting_fd)
 {
 	struct search search = {.cookie = question->cookie};
 	const bool is_trusted = vma_named_is_trusted(&message->sender);
@@ -192,8 +192,8 @@ static enum taken_answer answer_heir(const struct inherited_question *question, 
 	                        : is_same_file(atomic_load(&search.found->fd), message->sender.pid, question->number);
 	if (same <= 0)
 		return !is_trusted ? TAKEN_REFUSED : same == 0 ? TAKEN_NOT_MINE : TAKEN_SHOW;
-	if (search.found->ops->bequeath != NULL)
-		*waiting_fd = search.found->ops->bequeath(search.found);
+	if (search.found->ops->exec_export != NULL)
+		*waiting_fd = search.found->ops->exec_export(search.found);
 	else if (search.found->ops->hand_over != NULL)
 		search.found->ops->hand_over(search.found);
 	return search.found->ops->reason(search.found) == VMA_SOCK_OFFLOADED ? TAKEN_STAYS : TAKEN_HANDED_OVER;
@@ -219,7 +219,7 @@ static bool answer_one(void)
 	if (rc == sizeof(question.taken) && vma_named_is_trusted(&message.sender))
 		answer = question_answer(&question.taken, message.fd);
 	else if (rc == sizeof(question.inherited))
-		answer = answer_heir(&question.inherited, &message, &waiting_fd);
+		answer = answer_minisock(&question.inherited, &message, &waiting_fd);
 	if (message.fd >= 0)
 		syscall(SYS_close, message.fd);
 	byte = (uint8_t)answer;

@@ -278,7 +278,7 @@ static int endpoint_open_listener(struct endpoint *endpoint, struct stream_sock 
 	                                   .shadow_cookie = sock->cookie,
 	                                   .shadow_fd = atomic_load(&sock->file.fd),
 	                                   .backlog = atomic_load(&sock->backlog),
-	                                   .inherited = sock->file.is_heir};
+	                                   .inherited = sock->file.from_parent};
 	struct vma_tcp *tcp;
 	int rc = vma_rail_tcp(endpoint->rail, &tcp);
 

@@ -325,7 +325,7 @@ void stream_listen_update(struct stream_sock *sock)
 /* By a fork or a message: then that one goes on listening, and requests under way are not to be refused. */
 static bool another_process_has(const struct stream_sock *sock)
 {
-	return sock->passed != NULL || sock->file.is_heir ||
+	return sock->passed != NULL || sock->file.from_parent ||
 	       sock->file.forks != atomic_load_explicit(&vma_forks, memory_order_relaxed);
 }
 

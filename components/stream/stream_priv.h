@@ -265,8 +265,8 @@ void stream_legacy_leave(struct stream_sock *listener);
 bool stream_legacy_waits(const struct stream_sock *listener);
 int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
 /*
- * The listener was bequeathed to a program that has it by exec, and is the kernel's: what is queued is left where all of
- * them find it, now and whenever something comes; the internal thread's, without the lock. The descriptor for that
+ * The listener was bequeathed to a program that has it by exec, and is the kernel's: what is queued is left where all
+ * of them find it, now and whenever something comes; the internal thread's, without the lock. The descriptor for that
  * program, -1: none.
  */
 int stream_legacy_bequeath(struct stream_sock *listener);
@@ -279,7 +279,7 @@ bool stream_legacy_take(struct stream_sock *listener, int waiting_fd);
 void stream_legacy_watch(struct stream_sock *listener); /* file.lock */
 void stream_legacy_unwatch(struct stream_sock *listener);
 void stream_legacy_free(struct stream_sock *listener);
-int stream_bequeath(struct vma_file *file); /* ops->bequeath */
+int stream_bequeath(struct vma_file *file); /* ops->exec_export */
 
 /* ---- way.c: routes and paths ---- */
 

@@ -106,10 +106,10 @@ bool vma_tcp_is_parting(struct vma_tcp *tcp)
 }
 
 /*
- * The peer has all of it, FIN included, and goes on as long as it likes: the owner of the device answers it (heirs.c),
- * or, where there is none, the kernel, with RST, which ends what is closed already. Any other connection has something
- * that its peer waits for: it is left to the owner of the device, who resets the peer, or, where that owner knows no
- * rule of it, reset here.
+ * The peer has all of it, FIN included, and goes on as long as it likes: the owner of the device answers it
+ * (minisocks.c), or, where there is none, the kernel, with RST, which ends what is closed already. Any other connection
+ * has something that its peer waits for: it is left to the owner of the device, who resets the peer, or, where that
+ * owner knows no rule of it, reset here.
  */
 static void leave_conn(struct vma_tcp_conn *conn)
 {
@@ -125,7 +125,7 @@ void vma_tcp_leave(struct vma_tcp *tcp)
 {
 	uint32_t left = LEAVE_MOST;
 
-	tcp_heirs_bequeath(tcp, LEAVE_MOST);
+	tcp_minisocks_export(tcp, LEAVE_MOST);
 	if (!vma_ring_acquire(tcp->ring))
 		return;
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL && left > 0; conn = conn->next_all, left--)

@@ -22,7 +22,7 @@
  *   pending.c     connections that wait for accept, and that another process may take
  *   timewait.c    what is left of a connection in TIME_WAIT
  *   export.c      a connection leaves for another stack
- *   heirs.c       what connections leave to the device's owner when their process ends (minisocks)
+ *   minisocks.c   what connections leave to the device's owner when their process ends (minisocks)
  *   fifo.c        bytes from one thread to another
  *   lwip_port.c   what lwIP asks of its surroundings, and calls back
  *
@@ -748,7 +748,7 @@ void timewait_each(const struct vma_tcp *tcp,
                    void (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
                    void *arg);
 
-/* heirs.c: the owner of the device goes on for all, or `most`, of them. Control path; nothing ends here. */
-void tcp_heirs_bequeath(struct vma_tcp *tcp, uint32_t most);
+/* minisocks.c: the owner of the device goes on for all, or `most`, of them. Control path; nothing ends here. */
+void tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most);
 
 #endif

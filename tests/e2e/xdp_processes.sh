@@ -131,8 +131,8 @@ child=$(pid_of_ready two 7003)
 stop two KILL
 wait $pinging
 check "kill -9 of a parent leaves its forked child at work" all_back 7001 7003
-serve heir 7002 vmad
-check "and frees the parent's flow" log_has heir '^flow 7002: ok'
+serve forked 7002 vmad
+check "and frees the parent's flow" log_has forked '^flow 7002: ok'
 kill -KILL "$child"
 
 serve leaky 7008 vmad leak
@@ -158,7 +158,7 @@ ping 1.5 7010 7010 7010 7010 7010 7010 7010 7001
 check "one that hoards what it receives does not starve the others" all_back 7001
 stop hoarder
 
-stop again; stop heir; stop after
+stop again; stop forked; stop after
 check "the last flow's end detaches the program" wait_for 2 no_xdp b "$IF_B"
 check "vmad stays, and ends cleanly on SIGTERM" stop vmad
 

@@ -120,12 +120,12 @@ for what in records dead; do
 	check "$a: the server lives" alive mix
 	check "$a: vmad lives" alive vmad
 	stop vmad
-	start heir b "$BUILD/bin/vmad" --foreground --replace --allow-user nobody "$IF_B" # the server may have started one
-	check "$a: a new vmad goes on" wait_for 5 log_has heir "goes on where another vmad has ended"
-	check "$a: and lives, as the server does" eval 'sleep 1; alive heir && alive mix'
+	start successor b "$BUILD/bin/vmad" --foreground --replace --allow-user nobody "$IF_B" # the server may have started one
+	check "$a: a new vmad goes on" wait_for 5 log_has successor "goes on where another vmad has ended"
+	check "$a: and lives, as the server does" eval 'sleep 1; alive successor && alive mix'
 	start vmad b "$BUILD/bin/vmad" --foreground --replace --anew --allow-user nobody "$IF_B"
 	wait_for 5 log_has vmad owns
-	finish heir 5
+	finish successor 5
 	sleep 1
 	check "$a: with a new vmad all is right" ask 2 6
 	end

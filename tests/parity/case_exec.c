@@ -1,9 +1,9 @@
 /*
  * exec: sockets that a program inherits from the one that executed it.
  *
- * An heir is this program once more, started by fork and exec, with the socket under its number HEIR_FD (a copy, as
- * supervisors make it) or under the number that it had. It is preloaded as its parent is, or plain. Lines of a script
- * say what it does; it prints what it sees, and is waited for.
+ * An successor is this program once more, started by fork and exec, with the socket under its number SUCCESSOR_FD (a
+ * copy, as supervisors make it) or under the number that it had. It is preloaded as its parent is, or plain. Lines of a
+ * script say what it does; it prints what it sees, and is waited for.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -17,22 +17,22 @@
 
 #include "parity.h"
 
-enum { HEIR_FD = 70, HEIR_WAIT_MS = 5000 };
+enum { SUCCESSOR_FD = 70, SUCCESSOR_WAIT_MS = 5000 };
 
-/* ---- the heir ---- */
+/* ---- the successor ---- */
 
-static void heir_accept(int *s, int from)
+static void successor_accept(int *s, int from)
 {
 	OKAY(*s = accept(from, NULL, NULL));
 }
 
-static void heir_epoll(int fd)
+static void successor_epoll(int fd)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 	const int set = epoll_create1(0);
 
 	epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
-	say("epoll: %d", epoll_wait(set, &event, 1, HEIR_WAIT_MS));
+	say("epoll: %d", epoll_wait(set, &event, 1, SUCCESSOR_WAIT_MS));
 	close(set);
 }
 
@@ -40,13 +40,13 @@ static void do_word(char verb, int *s, int fd)
 {
 	switch (verb) {
 	case 'a':
-		heir_accept(s, fd);
+		successor_accept(s, fd);
 		break;
 	case 'p':
-		say_state("the heir's poll", fd, POLLIN, HEIR_WAIT_MS);
+		say_state("the heir's poll", fd, POLLIN, SUCCESSOR_WAIT_MS);
 		break;
 	case 'e':
-		heir_epoll(fd);
+		successor_epoll(fd);
 		break;
 	case 'n':
 		say_name("its own name", fd);
@@ -61,7 +61,7 @@ static void do_word(char verb, int *s, int fd)
 		say_write(*s, 100, 2, MSG_NOSIGNAL);
 		break;
 	case 't':
-		take(*s, HEIR_WAIT_MS, 0);
+		take(*s, SUCCESSOR_WAIT_MS, 0);
 		break;
 	case 'c':
 		RES(close(*s));
@@ -74,9 +74,9 @@ static void do_word(char verb, int *s, int fd)
 	}
 }
 
-static bool is_heir(void)
+static bool is_successor(void)
 {
-	const char *script = getenv("PARITY_HEIR"), *number = getenv("PARITY_HEIR_FD");
+	const char *script = getenv("PARITY_SUCCESSOR"), *number = getenv("PARITY_SUCCESSOR_FD");
 	int s = -1;
 
 	if (script == NULL || number == NULL)
@@ -88,13 +88,13 @@ static bool is_heir(void)
 
 /* ---- the parent ---- */
 
-static void become_heir(const char *name, const char *script, int fd, bool preloaded)
+static void become_successor(const char *name, const char *script, int fd, bool preloaded)
 {
 	char number[16];
 
 	snprintf(number, sizeof(number), "%d", fd);
-	setenv("PARITY_HEIR", script, 1);
-	setenv("PARITY_HEIR_FD", number, 1);
+	setenv("PARITY_SUCCESSOR", script, 1);
+	setenv("PARITY_SUCCESSOR_FD", number, 1);
 	if (!preloaded) {
 		unsetenv("LD_PRELOAD");
 		unsetenv("PARITY_PRELOAD");
@@ -104,7 +104,7 @@ static void become_heir(const char *name, const char *script, int fd, bool prelo
 }
 
 /* keep: it has the number that the socket has here. */
-static pid_t heir_start(const char *name, const char *script, int fd, bool preloaded, bool keep)
+static pid_t successor_start(const char *name, const char *script, int fd, bool preloaded, bool keep)
 {
 	pid_t pid;
 
@@ -112,13 +112,13 @@ static pid_t heir_start(const char *name, const char *script, int fd, bool prelo
 	pid = fork();
 	if (pid != 0)
 		return pid;
-	if (!keep && dup2(fd, HEIR_FD) != HEIR_FD)
+	if (!keep && dup2(fd, SUCCESSOR_FD) != SUCCESSOR_FD)
 		_exit(98);
-	become_heir(name, script, keep ? fd : HEIR_FD, preloaded);
+	become_successor(name, script, keep ? fd : SUCCESSOR_FD, preloaded);
 	return -1;
 }
 
-static void heir_end(pid_t pid)
+static void successor_end(pid_t pid)
 {
 	int status = -1;
 
@@ -141,48 +141,48 @@ static void dial(int slot, int at)
 	peer(far(), "dial %d %s %d", slot, here, port_of(at));
 }
 
-/* The heir is there, and waits: nothing to be seen tells it. */
-static void await_heir(void)
+/* The successor is there, and waits: nothing to be seen tells it. */
+static void await_successor(void)
 {
 	pause_ms(400);
 }
 
-/* The heir answers; what it prints comes first. */
-static void talk(int slot, pid_t heir)
+/* The successor answers; what it prints comes first. */
+static void talk(int slot, pid_t successor)
 {
 	far_writes(slot, 100, 1, 1);
-	heir_end(heir);
+	successor_end(successor);
 	far_reads(slot, 100, 2, 1);
 }
 
 /* A connection that comes when the program runs is accepted there, by these steps. */
 static void accepts_there(const char *name, const char *steps)
 {
-	pid_t heir;
+	pid_t successor;
 	int at;
 
-	if (is_heir())
+	if (is_successor())
 		return;
 	at = listener_in_use();
-	heir = heir_start(name, steps, at, true, true);
-	await_heir();
+	successor = successor_start(name, steps, at, true, true);
+	await_successor();
 	dial(1, at);
-	talk(1, heir);
+	talk(1, successor);
 	close(at);
 }
 
 CASE(exec_listener, "a program accepts from the listener that its parent has polled and still polls")
 {
-	pid_t heir;
+	pid_t successor;
 	int at;
 
-	if (is_heir())
+	if (is_successor())
 		return;
 	at = listener_in_use();
-	heir = heir_start("exec_listener", "akrwc", at, true, false);
-	await_heir();
+	successor = successor_start("exec_listener", "akrwc", at, true, false);
+	await_successor();
 	dial(1, at);
-	talk(1, heir);
+	talk(1, successor);
 	say("readable: %d", is_readable(at, 50));
 	expect_os(at, VMA_SOCK_EXEC);
 	close(at);
@@ -205,49 +205,49 @@ CASE(exec_listener_epoll, "the same of epoll")
 
 CASE(exec_listener_waits, "a connection that has waited since before the program was started is accepted there")
 {
-	pid_t heir;
+	pid_t successor;
 	int at;
 
-	if (is_heir())
+	if (is_successor())
 		return;
 	at = listener_in_use();
 	dial(1, at);
 	say("readable: %d", is_readable(at, 2000));
-	heir = heir_start("exec_listener_waits", "parwc", at, true, false);
-	talk(1, heir);
+	successor = successor_start("exec_listener_waits", "parwc", at, true, false);
+	talk(1, successor);
 	say("readable: %d", is_readable(at, 50));
 	dial(2, at);
 	say("readable: %d", is_readable(at, 2000));
-	heir = heir_start("exec_listener_waits", "arwc", at, true, false);
-	talk(2, heir);
+	successor = successor_start("exec_listener_waits", "arwc", at, true, false);
+	talk(2, successor);
 	close(at);
 }
 
 CASE(exec_listener_plain, "a program without the library accepts from the listener that was copied for it")
 {
-	pid_t heir;
+	pid_t successor;
 	int at;
 
-	if (is_heir())
+	if (is_successor())
 		return;
 	at = listener_in_use();
-	heir = heir_start("exec_listener_plain", "arwc", at, false, false);
-	await_heir();
+	successor = successor_start("exec_listener_plain", "arwc", at, false, false);
+	await_successor();
 	dial(1, at);
-	talk(1, heir);
+	talk(1, successor);
 	close(at);
 }
 
 CASE(exec_untouched, "a program that has the listener by its number, and does nothing, leaves it as it was")
 {
-	pid_t heir;
+	pid_t successor;
 	int at, s;
 
-	if (is_heir())
+	if (is_successor())
 		return;
 	at = listener_in_use();
-	heir = heir_start("exec_untouched", "nuc", at, true, true);
-	heir_end(heir);
+	successor = successor_start("exec_untouched", "nuc", at, true, true);
+	successor_end(successor);
 	expect_offloaded(at);
 	dial(1, at);
 	OKAY(s = accept(at, NULL, NULL));
@@ -260,16 +260,16 @@ CASE(exec_untouched, "a program that has the listener by its number, and does no
 
 CASE(exec_connection, "a connection goes on in the program, with what was not read, and in its parent after it")
 {
-	pid_t heir;
+	pid_t successor;
 	int s;
 
-	if (is_heir())
+	if (is_successor())
 		return;
 	s = tcp_in(NULL);
 	far_writes(1, 100, 1, 1);
 	let_arrive(20);
-	heir = heir_start("exec_connection", "urw", s, true, true);
-	heir_end(heir);
+	successor = successor_start("exec_connection", "urw", s, true, true);
+	successor_end(successor);
 	far_reads(1, 100, 2, 1);
 	expect_os(s, VMA_SOCK_EXEC);
 	say_write(s, 100, 3, 0);
@@ -279,26 +279,26 @@ CASE(exec_connection, "a connection goes on in the program, with what was not re
 
 CASE(exec_connection_plain, "the same with a program without the library, for which it was copied")
 {
-	pid_t heir;
+	pid_t successor;
 	int s;
 
-	if (is_heir())
+	if (is_successor())
 		return;
 	s = tcp_in(NULL);
 	far_writes(1, 100, 1, 1);
 	let_arrive(20);
-	heir = heir_start("exec_connection_plain", "urw", s, false, false);
-	heir_end(heir);
+	successor = successor_start("exec_connection_plain", "urw", s, false, false);
+	successor_end(successor);
 	far_reads(1, 100, 2, 1);
 	close(s);
 }
 
 CASE(exec_udp, "a UDP socket goes on in the program, with what was not read")
 {
-	pid_t heir;
+	pid_t successor;
 	int s, port;
 
-	if (is_heir())
+	if (is_successor())
 		return;
 	s = udp_at(here, 0);
 	expect_offloaded(s);
@@ -308,10 +308,10 @@ CASE(exec_udp, "a UDP socket goes on in the program, with what was not read")
 	take(s, 2000, 0);
 	peer_send(far(), 0, here, port, 100, 2);
 	let_arrive(20);
-	heir = heir_start("exec_udp", "utt", s, true, true);
-	await_heir();
+	successor = successor_start("exec_udp", "utt", s, true, true);
+	await_successor();
 	peer_send(far(), 0, here, port, 100, 3);
-	heir_end(heir);
+	successor_end(successor);
 	expect_os(s, VMA_SOCK_EXEC);
 	close(s);
 }
@@ -321,7 +321,7 @@ CASE(exec_of_oneself, "a listener, and a connection that waits, outlive the prog
 	int at, status = -1;
 	pid_t pid;
 
-	if (is_heir())
+	if (is_successor())
 		return;
 	fflush(stdout);
 	pid = fork();
@@ -336,7 +336,7 @@ CASE(exec_of_oneself, "a listener, and a connection that waits, outlive the prog
 		peer(far(), "later 300 write 1 100 1 1");
 		peer(far(), "later 300 write 2 100 1 1");
 		fflush(stdout);
-		become_heir("exec_of_oneself", "arwcparwc", at, true);
+		become_successor("exec_of_oneself", "arwcparwc", at, true);
 	}
 	waitpid(pid, &status, 0);
 	say("it ended with %d", status);

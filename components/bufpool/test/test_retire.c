@@ -62,7 +62,7 @@ static void test_frames_of_an_ended_pool_may_be_given_to_another(void **state)
 	vma_buf_put_burst(f.arena, bufs, 30);
 	fixture_retire(&f);
 	assert_int_equal(atomic_load(&f.drained), 1);
-	f.pool = pool_in(f.arena, "heir", 0, 1);
+	f.pool = pool_in(f.arena, "successor", 0, 1);
 	assert_int_equal(vma_bufpool_add(f.pool, f.first, 64), 0);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 64), 64);
 	for (int i = 0; i < 64; i++)

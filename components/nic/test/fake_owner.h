@@ -29,9 +29,9 @@ static struct xdp_owner {
 	} flow[FAKE_FLOWS];
 	_Atomic uint64_t shadow[FAKE_FLOWS]; /* of the last calls of flow_shadows */
 	_Atomic unsigned shadows;
-	struct xdp_proof proof;                /* of the last flow_ask */
-	struct vma_flow_heir heir[FAKE_FLOWS]; /* of the last calls of bequeath */
-	_Atomic unsigned heirs;
+	struct xdp_proof proof;                        /* of the last flow_ask */
+	struct vma_flow_minisock minisock[FAKE_FLOWS]; /* of the last calls of minisock_export */
+	_Atomic unsigned minisocks;
 	int fd;
 } fake;
 
@@ -162,11 +162,11 @@ int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct v
 	return -ENOENT;
 }
 
-int xdp_owner_bequeath(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_heir *heir)
+int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_minisock *minisock)
 {
 	if (slot >= XDP_SLOTS_MAX || !(owner->rented >> slot & 1))
 		return -EINVAL;
-	owner->heir[owner->heirs++ % FAKE_FLOWS] = *heir;
+	owner->minisock[owner->minisocks++ % FAKE_FLOWS] = *minisock;
 	return 0;
 }
 
@@ -213,7 +213,7 @@ void xdp_owner_on_adopt(struct xdp_owner *owner, bool (*adopt)(uint32_t, const s
 	(void)owner, (void)adopt, (void)arg;
 }
 
-bool xdp_owner_has_heirs(const struct xdp_owner *owner)
+bool xdp_owner_has_minisocks(const struct xdp_owner *owner)
 {
 	(void)owner;
 	return false;

@@ -16,7 +16,7 @@
 
 static struct {
 	struct {
-		bool used, is_heir;
+		bool used, is_minisock;
 		struct vma_flow_key key;
 		uint32_t slot; /* or number */
 		uint32_t group;
@@ -27,7 +27,7 @@ static struct {
 	bool has_no_memory; /* for what takes another's place */
 	int (*see)(void *arg, void *segment, size_t bytes);
 	void *arg;
-	struct xdp_heir_segment waiting[2048];
+	struct xdp_minisock_segment waiting[2048];
 	unsigned first, last;
 } prog;
 
@@ -57,7 +57,7 @@ static unsigned fake_used(void)
 	return used;
 }
 
-static int fake_put(const struct vma_flow_key *key, uint32_t slot, bool is_heir, bool in_place)
+static int fake_put(const struct vma_flow_key *key, uint32_t slot, bool is_minisock, bool in_place)
 {
 	int at = fake_find(key);
 
@@ -72,7 +72,7 @@ static int fake_put(const struct vma_flow_key *key, uint32_t slot, bool is_heir,
 		if (!prog.entry[i].used)
 			at = i;
 	prog.entry[at].used = true;
-	prog.entry[at].is_heir = is_heir;
+	prog.entry[at].is_minisock = is_minisock;
 	prog.entry[at].key = *key;
 	prog.entry[at].slot = slot;
 	prog.entry[at].group = 0;
@@ -124,7 +124,7 @@ void xdp_prog_note_recent(struct xdp_prog *of, const struct vma_flow_key *key, u
 	fake_step_on();
 }
 
-int xdp_prog_heir_set(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t number, bool in_place)
+int xdp_prog_minisock_set(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t number, bool in_place)
 {
 	(void)of;
 	return fake_put(key, number, true, in_place);

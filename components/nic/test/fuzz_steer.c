@@ -128,8 +128,8 @@ static void make_sockets(void)
 static int take_told(void *context, void *data, size_t size)
 {
 	(void)context;
-	MUST(size >= sizeof(struct xdp_heir_segment) && tells_seen < model.tells);
-	MUST(memcmp(data, &model.told[tells_seen++ % MODEL_TOLD], sizeof(struct xdp_heir_segment)) == 0);
+	MUST(size >= sizeof(struct xdp_minisock_segment) && tells_seen < model.tells);
+	MUST(memcmp(data, &model.told[tells_seen++ % MODEL_TOLD], sizeof(struct xdp_minisock_segment)) == 0);
 	return 0;
 }
 
@@ -208,8 +208,16 @@ static void steer_forget_all(void)
 
 static void steer_add_flow(struct input *in)
 {
-	static uint32_t heirs;
-	enum { UDP_EXACT, UDP_WILD, TCP_EXACT, TCP_WILD, TCP_BLOCK, EXACT_HEIR, WILD_HEIR } kind = steer_take8(in) % 7;
+	static uint32_t minisocks;
+	enum {
+		UDP_EXACT,
+		UDP_WILD,
+		TCP_EXACT,
+		TCP_WILD,
+		TCP_BLOCK,
+		EXACT_MINISOCK,
+		WILD_MINISOCK
+	} kind = steer_take8(in) % 7;
 	uint8_t where = steer_take8(in), slot = steer_take8(in) % SLOTS, how = steer_take8(in);
 	struct model_flow *flow = &model.flow[model.flows];
 
@@ -218,7 +226,7 @@ static void steer_add_flow(struct input *in)
 	                                  .vlan = where & 16 ? 5 : 0,
 	                                  .proto = kind <= UDP_WILD ? IPPROTO_UDP : IPPROTO_TCP};
 	flow->value = (struct xdp_flow_value){.slot = slot};
-	if (kind == UDP_EXACT || kind == TCP_EXACT || kind == EXACT_HEIR) {
+	if (kind == UDP_EXACT || kind == TCP_EXACT || kind == EXACT_MINISOCK) {
 		flow->key.peer = steer_peer_of(where >> 5);
 		flow->key.peer_port = peer_port_of(where >> 6);
 		skel->bss->counts.exact[kind != UDP_EXACT]++;
@@ -229,8 +237,8 @@ static void steer_add_flow(struct input *in)
 	} else {
 		skel->bss->counts.wild[kind != UDP_WILD]++;
 	}
-	if (kind == EXACT_HEIR || kind == WILD_HEIR)
-		flow->value = (struct xdp_flow_value){.slot = ++heirs, .flags = XDP_FLOW_HEIR};
+	if (kind == EXACT_MINISOCK || kind == WILD_MINISOCK)
+		flow->value = (struct xdp_flow_value){.slot = ++minisocks, .flags = XDP_FLOW_MINISOCK};
 	if (kind == TCP_EXACT && how & 1)
 		flow->value.flags = XDP_FLOW_YIELDS;
 	if (kind == TCP_WILD)
@@ -381,7 +389,7 @@ static void steer_compare(const uint8_t *packet, size_t n)
 	MUST(tells_seen == model.tells);
 }
 
-/* A heir that is over is so in both. */
+/* A minisock that is over is so in both. */
 static void compare_flows(void)
 {
 	struct xdp_flow_value value;

@@ -51,7 +51,7 @@ struct steer_model {
 	} fragment[MODEL_NOTES];
 	unsigned fragments;
 	/* what it has told the owner of the packet */
-	struct xdp_heir_segment told[MODEL_TOLD];
+	struct xdp_minisock_segment told[MODEL_TOLD];
 	unsigned tells;
 };
 
@@ -196,7 +196,7 @@ static inline bool model_begins(const struct model_packet *p)
 
 static inline void model_tell(struct steer_model *m, const struct model_packet *p, uint32_t number, bool is_over)
 {
-	struct xdp_heir_segment *out = &m->told[m->tells++ % MODEL_TOLD];
+	struct xdp_minisock_segment *out = &m->told[m->tells++ % MODEL_TOLD];
 	const uint8_t *tcp = p->bytes + p->l4;
 	uint32_t head, total = model_be(p->bytes + p->l3 + 2, 2), ip_bytes = (uint32_t)(p->l4 - p->l3);
 
@@ -219,24 +219,24 @@ static inline void model_tell(struct steer_model *m, const struct model_packet *
 	}
 }
 
-/* A connection's heir: true if the segment is its own. */
-static inline bool model_heirs(struct steer_model *m, struct model_flow *heir, const struct model_packet *p)
+/* A connection's minisock: true if the segment is its own. */
+static inline bool model_minisocks(struct steer_model *m, struct model_flow *minisock, const struct model_packet *p)
 {
 	enum model_socket socket = m->kernels(&p->key);
 	const struct model_flow *wild = model_wild(m, p->key);
 	bool others;
 
-	if (heir->value.over == heir->value.slot)
+	if (minisock->value.over == minisock->value.slot)
 		return false;
 	if (model_is_cut(p))
 		return true;
 	if (model_begins(p))
-		others = socket != MODEL_NO_SOCKET || (wild != NULL && !(wild->value.flags & XDP_FLOW_HEIR));
+		others = socket != MODEL_NO_SOCKET || (wild != NULL && !(wild->value.flags & XDP_FLOW_MINISOCK));
 	else
 		others = socket == MODEL_CONNECTION;
 	if (others)
-		heir->value.over = heir->value.slot;
-	model_tell(m, p, heir->value.slot, others);
+		minisock->value.over = minisock->value.slot;
+	model_tell(m, p, minisock->value.slot, others);
 	return !others;
 }
 
@@ -271,9 +271,9 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 
 	if (flow != NULL && flow->value.flags & XDP_FLOW_YIELDS && m->kernels(&p->key) == MODEL_CONNECTION)
 		return XDP_PASS;
-	if (flow != NULL && !(flow->value.flags & XDP_FLOW_HEIR))
+	if (flow != NULL && !(flow->value.flags & XDP_FLOW_MINISOCK))
 		return model_to_slot(m, flow->value.slot, XDP_DROP);
-	if (flow != NULL && model_heirs(m, flow, p))
+	if (flow != NULL && model_minisocks(m, flow, p))
 		return XDP_DROP;
 	if (wild == NULL) {
 		flow = model_block(m, &p->key);
@@ -281,7 +281,7 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 		               ? model_to_slot(m, flow->value.slot, XDP_PASS)
 		               : XDP_PASS;
 	}
-	if (wild->value.flags & XDP_FLOW_HEIR) {
+	if (wild->value.flags & XDP_FLOW_MINISOCK) {
 		if (is_cut)
 			return XDP_DROP;
 		if (begins || m->kernels(&p->key) != MODEL_NO_SOCKET)

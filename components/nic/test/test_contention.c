@@ -114,8 +114,8 @@ int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key,
 	return 0;
 }
 
-/* Without attr.heirs there is none. */
-int xdp_prog_heir_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place)
+/* Without attr.minisocks there is none. */
+int xdp_prog_minisock_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place)
 {
 	(void)prog, (void)key, (void)number, (void)in_place;
 	fail();

@@ -106,10 +106,10 @@ static int teardown(void **state)
 	owner_groups_fini(&owner);
 	owner_resets_fini(&owner); /* of what the flows above had */
 	munmap(owner.members, MEMBERS_BYTES);
-	owner_heirs_fini(&owner);
+	owner_minisocks_fini(&owner);
 	owner_parked_fini(&owner);
 	assert_int_equal(owner.parked, 0);
-	assert_int_equal(owner.heirs.count, 0);
+	assert_int_equal(owner.minisocks.count, 0);
 	if (listener >= 0)
 		close(listener);
 	return 0;
@@ -120,7 +120,7 @@ static int setup_inherited(void **state)
 {
 	setup(state);
 	rule.flags |= VMA_FLOW_INHERITED;
-	return owner_heirs_init(&owner);
+	return owner_minisocks_init(&owner);
 }
 
 static void groups_join(uint32_t slot)
@@ -148,7 +148,7 @@ static void pass_ms(unsigned ms)
 		now_ns += 40 * MS;
 		owner_groups_tick(&owner, now_ns);
 		owner_parked_tick(&owner, now_ns);
-		owner_heirs_tick(&owner, now_ns);
+		owner_minisocks_tick(&owner, now_ns);
 	}
 }
 
@@ -475,7 +475,7 @@ static bool is_kept(unsigned place)
 	const struct vma_flow_key key = groups_peer_of(place);
 	const int at = fake_find(&key);
 
-	return at >= 0 && prog.entry[at].is_heir;
+	return at >= 0 && prog.entry[at].is_minisock;
 }
 
 static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
@@ -593,7 +593,7 @@ static void test_nobody_comes(void **state)
 	assert_true(is_kept(7)); /* its answer to the probe is reset */
 	assert_int_equal(owner_parked_due_ns(&owner), UINT64_MAX);
 	pass_ms(4000);
-	assert_int_equal(owner.heirs.count, 0);
+	assert_int_equal(owner.minisocks.count, 0);
 	assert_int_equal(fake_used(), 0);
 }
 
@@ -740,7 +740,7 @@ static struct owner_record *bury_owner(void)
 		owner_flows_end(&owner, slot, false);
 	owner_groups_fini(&owner);
 	owner_resets_fini(&owner);
-	owner_heirs_fini(&owner);
+	owner_minisocks_fini(&owner);
 	owner_parked_fini(&owner);
 	free(owner.members);
 	munmap(owner.record, sizeof(*record));
@@ -754,13 +754,13 @@ static struct owner_record *bury_owner(void)
 }
 
 /* As owner_adopt.c. */
-static void adopt_entry(const struct vma_flow_key *key, bool is_heir, uint32_t slot, uint32_t group)
+static void adopt_entry(const struct vma_flow_key *key, bool is_minisock, uint32_t slot, uint32_t group)
 {
 	struct owner_flow *flow;
 	uint64_t members;
 
-	if (is_heir) {
-		owner_heir_adopt(&owner, key, slot);
+	if (is_minisock) {
+		owner_minisock_adopt(&owner, key, slot);
 		return;
 	}
 	assert_int_equal(key->peer_port_be, 0);
@@ -780,11 +780,12 @@ static void succeed(uint32_t dead)
 	begin_owner(bury_owner());
 	for (uint32_t slot = 0; slot < 4; slot++)
 		owner.slot[slot].state = slot < dead ? SLOT_DRAINING : SLOT_RENTED;
-	assert_int_equal(owner_heirs_init(&owner), 0);
+	assert_int_equal(owner_minisocks_init(&owner), 0);
 	owner_resets_adopt(&owner);
 	for (unsigned i = 0; i < FAKE_ENTRIES; i++)
 		if (prog.entry[i].used)
-			adopt_entry(&prog.entry[i].key, prog.entry[i].is_heir, prog.entry[i].slot, prog.entry[i].group);
+			adopt_entry(&prog.entry[i].key, prog.entry[i].is_minisock, prog.entry[i].slot,
+			            prog.entry[i].group);
 	owner_parked_adopt(&owner);
 	owner_groups_adopt_moves(&owner);
 	owner_parked_adopted(&owner);

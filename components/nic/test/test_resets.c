@@ -25,24 +25,24 @@ static struct {
 } probes;
 static uint16_t alive_port; /* of a connection that has a flow again */
 
-/* ---- in place of owner.c, owner_flows.c, owner_heirs.c and owner_probe.c ---- */
+/* ---- in place of owner.c, owner_flows.c, owner_minisocks.c and owner_probe.c ---- */
 
-static unsigned cuts; /* heirs that waited, and do no longer */
+static unsigned cuts; /* minisocks that waited, and do no longer */
 
-void owner_heirs_cut(struct xdp_owner *of, const struct vma_flow_key *key)
+void owner_minisocks_cut(struct xdp_owner *of, const struct vma_flow_key *key)
 {
 	(void)of;
 	(void)key;
 	cuts++;
 }
 
-static bool heir_is_over;
+static bool minisock_is_over;
 
-bool owner_heirs_last(struct xdp_owner *of, const struct vma_flow_key *key)
+bool owner_minisocks_last(struct xdp_owner *of, const struct vma_flow_key *key)
 {
 	(void)of;
 	(void)key;
-	return !heir_is_over;
+	return !minisock_is_over;
 }
 
 uint64_t owner_now_ns(void)
@@ -104,7 +104,7 @@ static int setup(void **state)
 	memset(&owner, 0, sizeof(owner));
 	memset(&probes, 0, sizeof(probes));
 	alive_port = 0;
-	heir_is_over = false;
+	minisock_is_over = false;
 	cuts = 0;
 	now_ns = 1000 * MS;
 	return 0;
@@ -158,7 +158,7 @@ static void test_who_left_alive_has_two_seconds_to_come_back(void **state)
 	resets_tick_after(1 * MS);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(probes.last_port, 1001);
-	assert_int_equal(cuts, 1); /* from now on its heir speaks */
+	assert_int_equal(cuts, 1); /* from now on its minisock speaks */
 	resets_tick_after(600 * MS);
 	assert_int_equal(probes.acks, 2);
 	assert_int_equal(owner.resets.count, 0);
@@ -210,7 +210,7 @@ static void test_a_peer_that_has_ended_it_is_not_probed_again(void **state)
 	(void)state;
 	resets_note(1000, true);
 	resets_tick_after(0);
-	heir_is_over = true;
+	minisock_is_over = true;
 	resets_tick_after(600 * MS);
 	assert_int_equal(probes.acks, 0);
 	resets_note(1001, true);

@@ -567,21 +567,21 @@ static void test_more_shadows_than_a_message_holds_are_refused(void **state)
 	close(fd);
 }
 
-#define HEIRS 3001u /* many more messages than the socket holds */
+#define MINISOCKS 3001u /* many more messages than the socket holds */
 
-static struct vma_flow_heir left(unsigned i)
+static struct vma_flow_minisock left(unsigned i)
 {
-	struct vma_flow_heir heir = {.key = rule.key, .state = 1 + i % 3, .snd_nxt = i, .rcv_nxt = ~i};
+	struct vma_flow_minisock minisock = {.key = rule.key, .state = 1 + i % 3, .snd_nxt = i, .rcv_nxt = ~i};
 
-	heir.key.proto = 6; /* TCP */
-	heir.key.peer_port_be = (uint16_t)(i + 1);
-	heir.key.peer[0] = 10;
-	return heir;
+	minisock.key.proto = 6; /* TCP */
+	minisock.key.peer_port_be = (uint16_t)(i + 1);
+	minisock.key.peer[0] = 10;
+	return minisock;
 }
 
 static void test_what_a_process_leaves_arrives_whole_before_it_goes_on(void **state)
 {
-	struct vma_flow_heir *heirs = calloc(HEIRS, sizeof(*heirs));
+	struct vma_flow_minisock *minisocks = calloc(MINISOCKS, sizeof(*minisocks));
 	struct vmad_client *client, *other;
 	uint32_t slot;
 
@@ -589,17 +589,17 @@ static void test_what_a_process_leaves_arrives_whole_before_it_goes_on(void **st
 	client = joined();
 	other = joined();
 	slot = rented(client);
-	for (unsigned i = 0; i < HEIRS; i++)
-		heirs[i] = left(i);
-	assert_int_equal(vmad_client_bequeath(client, slot, heirs, HEIRS), 0);
-	assert_int_equal(fake.heirs, HEIRS);
-	for (unsigned i = HEIRS - FAKE_FLOWS; i < HEIRS; i++)
-		assert_memory_equal(&fake.heir[i % FAKE_FLOWS], &heirs[i], sizeof(*heirs));
-	assert_int_equal(vmad_client_bequeath(other, slot, heirs, 1), -ENOENT);
-	assert_int_equal(fake.heirs, HEIRS);
+	for (unsigned i = 0; i < MINISOCKS; i++)
+		minisocks[i] = left(i);
+	assert_int_equal(vmad_client_minisock_export(client, slot, minisocks, MINISOCKS), 0);
+	assert_int_equal(fake.minisocks, MINISOCKS);
+	for (unsigned i = MINISOCKS - FAKE_FLOWS; i < MINISOCKS; i++)
+		assert_memory_equal(&fake.minisock[i % FAKE_FLOWS], &minisocks[i], sizeof(*minisocks));
+	assert_int_equal(vmad_client_minisock_export(other, slot, minisocks, 1), -ENOENT);
+	assert_int_equal(fake.minisocks, MINISOCKS);
 	vmad_client_close(client);
 	vmad_client_close(other);
-	free(heirs);
+	free(minisocks);
 }
 
 /* What is still in the socket when the process ends counts: nobody has waited for an answer. */
@@ -613,11 +613,11 @@ static void test_last_words_are_heard_when_the_process_has_ended(void **state)
 	if (pid == 0) {
 		struct vmad_client *client = joined();
 		const uint32_t slot = rented(client);
-		struct vmad_msg msg = vmad_proto_message(VMAD_BEQUEATH);
+		struct vmad_msg msg = vmad_proto_message(VMAD_MINISOCK_EXPORT);
 
-		msg.heirs.slot = slot;
-		msg.heirs.count = 4;
-		msg.heirs.more = 1;
+		msg.minisocks.slot = slot;
+		msg.minisocks.count = 4;
+		msg.minisocks.more = 1;
 		for (int i = 0; i < 100; i++)
 			if (vmad_send(vmad_client_fd(client), &msg, NULL, 0) < 0)
 				_exit(1);
@@ -628,7 +628,7 @@ static void test_last_words_are_heard_when_the_process_has_ended(void **state)
 	for (int i = 0; i < 2000 && fake.finals == 0; i++)
 		usleep(1000);
 	assert_int_equal(fake.finals, 1);
-	assert_int_equal(fake.heirs, 400);
+	assert_int_equal(fake.minisocks, 400);
 }
 
 static void test_what_was_taken_back_before_a_new_grant_is_no_news(void **state)

@@ -79,14 +79,14 @@ static void test_peers_of_unfinished_connections_without_rule_are_reset(void **s
 
 /* ---- who goes on ---- */
 
-static struct vma_flow_heir left[8];
+static struct vma_flow_minisock left[8];
 static unsigned left_count;
 
-static int take_heirs(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n)
+static int take_minisocks(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n)
 {
 	(void)qp;
 	assert_true(left_count + n <= 8);
-	memcpy(left + left_count, heirs, n * sizeof(*heirs));
+	memcpy(left + left_count, minisocks, n * sizeof(*minisocks));
 	left_count += n;
 	return 0;
 }
@@ -96,16 +96,16 @@ static void leave_to_owner(int i)
 {
 	struct vma_nic_qp *qp = vma_ring_qp(side[i].ring);
 	const struct vma_nic_ops *ops = qp->ops;
-	struct vma_nic_ops with_heirs = *ops;
+	struct vma_nic_ops with_minisocks = *ops;
 
-	with_heirs.flows_bequeath = take_heirs;
+	with_minisocks.minisock_export = take_minisocks;
 	left_count = 0;
-	qp->ops = &with_heirs;
+	qp->ops = &with_minisocks;
 	vma_tcp_leave(side[i].tcp);
 	qp->ops = ops;
 }
 
-static void check_left(const struct app *app, enum vma_heir_state state)
+static void check_left(const struct app *app, enum vma_minisock_state state)
 {
 	struct vma_flow_key key;
 
@@ -125,11 +125,11 @@ static void test_the_owner_waits_for_the_end_of_a_peer_that_has_not_closed(void 
 	vma_tcp_close(client->conn, false);
 	pair_run(MS);
 	leave_to_owner(0);
-	check_left(client, VMA_HEIR_FIN_WAIT);
+	check_left(client, VMA_MINISOCK_FIN_WAIT);
 	snd_nxt = left[0].snd_nxt;
 	rcv_nxt = left[0].rcv_nxt;
 	leave_to_owner(1); /* the other side has the same numbers, the other way round */
-	check_left(server, VMA_HEIR_RESET);
+	check_left(server, VMA_MINISOCK_RESET);
 	assert_int_equal(left[0].rcv_nxt, snd_nxt);
 	assert_int_equal(left[0].snd_nxt, rcv_nxt);
 	app_free(client);
@@ -145,7 +145,7 @@ static void test_the_owner_goes_on_with_time_wait(void **state)
 	vma_tcp_close(server->conn, false);
 	pair_run(MS);
 	leave_to_owner(0);
-	check_left(client, VMA_HEIR_TIME_WAIT);
+	check_left(client, VMA_MINISOCK_TIME_WAIT);
 	app_free(client);
 }
 
@@ -156,7 +156,7 @@ static void test_the_owner_resets_what_is_not_finished(void **state)
 	(void)state;
 	establish(&client, &server);
 	leave_to_owner(0);
-	check_left(client, VMA_HEIR_RESET);
+	check_left(client, VMA_MINISOCK_RESET);
 	app_free(client);
 }
 

@@ -136,14 +136,14 @@ struct vma_flow_rule {
  * What a process that ends leaves of a TCP connection to who owns the device, who answers the peer from then on, as a
  * kernel would that had kept the connection.
  */
-enum vma_heir_state {
-	VMA_HEIR_RESET = 1,     /* it was cut: RST for whatever comes, for 3 s */
-	VMA_HEIR_FIN_WAIT = 2,  /* its FIN has been acknowledged: the peer's FIN is, too, if it comes within 60 s */
-	VMA_HEIR_TIME_WAIT = 3, /* both FINs have been: what is repeated is acknowledged again, for 2 s */
+enum vma_minisock_state {
+	VMA_MINISOCK_RESET = 1,     /* it was cut: RST for whatever comes, for 3 s */
+	VMA_MINISOCK_FIN_WAIT = 2,  /* its FIN has been acknowledged: the peer's FIN is, too, if it comes within 60 s */
+	VMA_MINISOCK_TIME_WAIT = 3, /* both FINs have been: what is repeated is acknowledged again, for 2 s */
 };
-struct vma_flow_heir {
+struct vma_flow_minisock {
 	struct vma_flow_key key; /* one peer */
-	uint32_t state;          /* enum vma_heir_state */
+	uint32_t state;          /* enum vma_minisock_state */
 	uint32_t snd_nxt, rcv_nxt;
 };
 
@@ -215,7 +215,8 @@ struct vma_nic_ops {
 	int (*flow_retire)(struct vma_nic_qp *qp, const struct vma_flow_key *key);  /* NULL: there are no groups */
 	bool (*port_is_named)(const struct vma_nic_qp *qp, uint16_t local_port_be); /* NULL: may be */
 	bool (*is_alone)(const struct vma_nic_qp *qp);                              /* NULL: it is */
-	int (*flows_bequeath)(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n); /* NULL: none */
+	int (*minisock_export)(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks,
+	                       unsigned n);                                               /* NULL: none */
 	int (*mem_register)(struct vma_nic *nic, uint32_t first, uint32_t count);         /* NULL: windows only */
 	void (*mem_unregister)(struct vma_nic *nic, uint32_t first, uint32_t count);      /* NULL with mem_register */
 	int (*moderate)(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);     /* NULL: none */
@@ -283,7 +284,7 @@ bool vma_nic_qp_is_alone(const struct vma_nic_qp *qp);
  * was not polled may be lost. Also of connections that a listener's flow or a block covers. -EOPNOTSUPP: nobody
  * outlives this process (a wire; an owner in the process itself), and nothing has changed; -EPIPE: vmad has gone.
  */
-int vma_nic_flows_bequeath(struct vma_nic_qp *qp, const struct vma_flow_heir *heirs, unsigned n);
+int vma_nic_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n);
 
 /* Interrupt moderation: an armed queue reports after `count` packets or `period_usec` from the first. -EOPNOTSUPP
  * where the device has none. */

@@ -135,7 +135,7 @@ struct vma_file_ops {
 	 * program, which is the file's: what waits for accept here comes there, in messages; or -1. The internal
 	 * thread, inside. NULL: hand_over.
 	 */
-	int (*bequeath)(struct vma_file *file);
+	int (*exec_export)(struct vma_file *file);
 	/*
 	 * A file that is os_only may be another process's socket: a call on number fd of it is about to use it. Another
 	 * file may stand under the number afterwards. Inside, no lock; NULL: it never is.
@@ -164,7 +164,7 @@ struct vma_file {
 	 */
 	_Atomic bool own_poll;
 	_Atomic bool lent;      /* a vfork child waits for ops->hand_over: loan.c */
-	bool is_heir;           /* a process that forked this one made it */
+	bool from_parent;       /* a process that forked this one made it */
 	bool is_copied;         /* then: this one has made a copy for its next program */
 	_Atomic bool retry;     /* offloaded in part: net_changed is wanted once a second, whatever `reason` says */
 	_Atomic uint32_t refs;  /* one for all descriptors together, one for each holder */

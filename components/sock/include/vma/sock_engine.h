@@ -233,8 +233,8 @@ int vma_engine_ask_owner(int pidfd, int number, int copy) __attribute__((cold));
 void vma_inherited_note(int fd) __attribute__((cold));
 /*
  * The processes of this network namespace that have the library are asked for the socket: who has it under a number of
- * its own, the same open file, calls ops->bequeath. Returns the first descriptor that one of them sends, or -1. Waits
- * until all have answered; no longer than a second, and five for those that have the socket. Makes no use of the
+ * its own, the same open file, calls ops->exec_export. Returns the first descriptor that one of them sends, or -1.
+ * Waits until all have answered; no longer than a second, and five for those that have the socket. Makes no use of the
  * engine.
  */
 int vma_inherited_ask(int fd) __attribute__((cold));

@@ -1,6 +1,6 @@
 /*
- * Heirs: which connections have one, what it answers, how long it lives and to whom it gives way. The program's map and
- * the answers are the test's own.
+ * Minisocks: which connections have one, what it answers, how long it lives and to whom it gives way. The program's map
+ * and the answers are the test's own.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -130,34 +130,35 @@ static void minisocks_add(uint32_t slot, uint16_t peer_port)
 	assert_int_equal(xdp_owner_flow_add(&owner, slot, &rule), 0);
 }
 
-static int bequeath(uint32_t slot, uint16_t peer_port, uint32_t state)
+static int minisock_export(uint32_t slot, uint16_t peer_port, uint32_t state)
 {
-	const struct vma_flow_heir heir = {
+	const struct vma_flow_minisock minisock = {
 	        .key = minisocks_connection(peer_port), .state = state, .snd_nxt = OUR_NXT, .rcv_nxt = THEIR_NXT};
 
-	return xdp_owner_bequeath(&owner, slot, &heir);
+	return xdp_owner_minisock_export(&owner, slot, &minisock);
 }
 
-static bool has_heir(uint16_t peer_port)
+static bool has_minisock(uint16_t peer_port)
 {
 	const struct vma_flow_key key = minisocks_connection(peer_port);
 	const int at = fake_find(&key);
 
-	return at >= 0 && prog.entry[at].is_heir;
+	return at >= 0 && prog.entry[at].is_minisock;
 }
 
 static uint32_t minisocks_number_of(uint16_t peer_port)
 {
 	const struct vma_flow_key key = minisocks_connection(peer_port);
 
-	assert_true(has_heir(peer_port));
+	assert_true(has_minisock(peer_port));
 	return prog.entry[fake_find(&key)].slot;
 }
 
-static struct xdp_heir_segment segment(uint16_t peer_port, uint32_t number, uint8_t flags, uint32_t seq, uint16_t bytes)
+static struct xdp_minisock_segment segment(uint16_t peer_port, uint32_t number, uint8_t flags, uint32_t seq,
+                                           uint16_t bytes)
 {
 	const struct vma_flow_key key = minisocks_connection(peer_port);
-	struct xdp_heir_segment out = {
+	struct xdp_minisock_segment out = {
 	        .number = number,
 	        .seq = seq,
 	        .ack = OUR_NXT,
@@ -174,12 +175,12 @@ static void minisocks_tick_after(uint64_t ns)
 {
 	now_ns += ns;
 	owner_resets_tick(&owner, now_ns);
-	owner_heirs_tick(&owner, now_ns);
+	owner_minisocks_tick(&owner, now_ns);
 	owner_flows_detach_unused(&owner, now_ns);
 }
 
 /* What of it is answered: RST, ACK, or 0. */
-static uint8_t minisocks_hear(const struct xdp_heir_segment *what)
+static uint8_t minisocks_hear(const struct xdp_minisock_segment *what)
 {
 	const unsigned before = answers.count;
 
@@ -195,7 +196,7 @@ static uint8_t minisocks_hear(const struct xdp_heir_segment *what)
 
 static uint8_t minisocks_comes(uint16_t peer_port, uint8_t flags, uint32_t seq, uint16_t bytes)
 {
-	const struct xdp_heir_segment what = segment(peer_port, minisocks_number_of(peer_port), flags, seq, bytes);
+	const struct xdp_minisock_segment what = segment(peer_port, minisocks_number_of(peer_port), flags, seq, bytes);
 
 	return minisocks_hear(&what);
 }
@@ -208,7 +209,7 @@ static int setup(void **state)
 	memset(&answers, 0, sizeof(answers));
 	now_ns = 1000 * MS;
 	owner.slot[SLOT].state = owner.slot[OTHER].state = SLOT_RENTED;
-	assert_int_equal(owner_heirs_init(&owner), 0);
+	assert_int_equal(owner_minisocks_init(&owner), 0);
 	return 0;
 }
 
@@ -218,14 +219,14 @@ static int teardown(void **state)
 	owner_flows_end(&owner, SLOT, true);
 	owner_flows_end(&owner, OTHER, true);
 	owner_resets_fini(&owner);
-	owner_heirs_fini(&owner);
-	assert_int_equal(owner.heirs.count, 0);
+	owner_minisocks_fini(&owner);
+	assert_int_equal(owner.minisocks.count, 0);
 	return 0;
 }
 
 /* ---- who has one ---- */
 
-static void test_a_deleted_connection_has_a_heir_until_an_unanswered_syn_ack_has_come_again(void **state)
+static void test_a_deleted_connection_has_a_minisock_until_an_unanswered_syn_ack_has_come_again(void **state)
 {
 	const struct vma_flow_key key = minisocks_connection(1000);
 
@@ -237,29 +238,29 @@ static void test_a_deleted_connection_has_a_heir_until_an_unanswered_syn_ack_has
 	minisocks_tick_after(1100 * MS); /* a retransmission timer of a second, and what it may be late */
 	assert_int_equal(minisocks_comes(1000, SYN | ACK, THEIR_NXT - 1, 0), RST);
 	minisocks_tick_after(399 * MS);
-	assert_true(has_heir(1000));
-	assert_true(owner_heirs_due_ns(&owner) == now_ns + 1 * MS);
+	assert_true(has_minisock(1000));
+	assert_true(owner_minisocks_due_ns(&owner) == now_ns + 1 * MS);
 	minisocks_tick_after(1 * MS);
 	assert_int_equal(fake_used(), 0);
-	assert_true(owner_heirs_due_ns(&owner) == UINT64_MAX);
+	assert_true(owner_minisocks_due_ns(&owner) == UINT64_MAX);
 }
 
-static void test_an_owner_that_ends_with_its_clients_has_no_heirs(void **state)
+static void test_an_owner_that_ends_with_its_clients_has_no_minisocks(void **state)
 {
 	const struct vma_flow_key key = minisocks_connection(1000);
 
 	(void)state;
-	owner.heirs.on = false;
+	owner.minisocks.on = false;
 	minisocks_add(SLOT, 1000);
 	minisocks_add(SLOT, 1001);
 	assert_int_equal(xdp_owner_flow_del(&owner, SLOT, &key), 0);
-	assert_int_equal(bequeath(SLOT, 1001, VMA_HEIR_FIN_WAIT), -EOPNOTSUPP);
+	assert_int_equal(minisock_export(SLOT, 1001, VMA_MINISOCK_FIN_WAIT), -EOPNOTSUPP);
 	owner_flows_end(&owner, SLOT, true);
 	assert_int_equal(fake_used(), 0);
-	owner.heirs.on = true;
+	owner.minisocks.on = true;
 }
 
-static void test_a_datagram_flow_has_no_heir(void **state)
+static void test_a_datagram_flow_has_no_minisock(void **state)
 {
 	struct vma_flow_rule rule = {.key = minisocks_connection(1000)};
 
@@ -270,16 +271,16 @@ static void test_a_datagram_flow_has_no_heir(void **state)
 	assert_int_equal(fake_used(), 0);
 }
 
-static void test_the_dead_have_heirs_for_three_seconds(void **state)
+static void test_the_dead_have_minisocks_for_three_seconds(void **state)
 {
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
 	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 0), RST);
 	minisocks_tick_after(2999 * MS);
-	assert_true(has_heir(1000));
+	assert_true(has_minisock(1000));
 	minisocks_tick_after(1 * MS);
-	assert_false(has_heir(1000));
+	assert_false(has_minisock(1000));
 }
 
 static void test_who_only_left_is_not_answered_for_until_it_is_dead(void **state)
@@ -291,7 +292,7 @@ static void test_who_only_left_is_not_answered_for_until_it_is_dead(void **state
 	owner_flows_end(&owner, OTHER, false);
 	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 100), 0);
 	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0);
-	assert_true(has_heir(1000)); /* and the kernel hears nothing */
+	assert_true(has_minisock(1000)); /* and the kernel hears nothing */
 	owner_resets_dead(&owner, SLOT);
 	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 100), RST);
 	assert_int_equal(minisocks_comes(1001, ACK, THEIR_NXT, 100), 0);
@@ -301,7 +302,7 @@ static void test_who_only_left_is_not_answered_for_until_it_is_dead(void **state
 
 static void test_a_listener_that_left_refuses_from_the_moment_it_is_dead(void **state)
 {
-	struct xdp_heir_segment syn;
+	struct xdp_minisock_segment syn;
 
 	(void)state;
 	minisocks_add(SLOT, 0);
@@ -318,10 +319,10 @@ static void test_who_left_and_comes_back_has_its_flow_again(void **state)
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, false);
-	assert_true(has_heir(1000));
+	assert_true(has_minisock(1000));
 	minisocks_add(OTHER, 1000);
-	assert_false(has_heir(1000));
-	assert_int_equal(owner.heirs.count, 0);
+	assert_false(has_minisock(1000));
+	assert_int_equal(owner.minisocks.count, 0);
 	minisocks_tick_after(10000 * MS);
 	assert_int_equal(fake_used(), 1);
 }
@@ -329,15 +330,15 @@ static void test_who_left_and_comes_back_has_its_flow_again(void **state)
 static void test_a_connection_without_rule_can_be_left_by_who_has_its_listener_only(void **state)
 {
 	(void)state;
-	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), -ENOENT);
+	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), -ENOENT);
 	minisocks_add(SLOT, 0);
-	assert_int_equal(bequeath(OTHER, 1000, VMA_HEIR_FIN_WAIT), -ENOENT);
+	assert_int_equal(minisock_export(OTHER, 1000, VMA_MINISOCK_FIN_WAIT), -ENOENT);
 	assert_int_equal(fake_used(), 1);
-	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), 0);
-	assert_true(has_heir(1000));
-	assert_int_equal(bequeath(SLOT, 0, VMA_HEIR_FIN_WAIT), -EINVAL);
-	assert_int_equal(bequeath(SLOT, 1001, 0), -EINVAL);
-	assert_int_equal(bequeath(SLOT, 1001, 4), -EINVAL);
+	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_true(has_minisock(1000));
+	assert_int_equal(minisock_export(SLOT, 0, VMA_MINISOCK_FIN_WAIT), -EINVAL);
+	assert_int_equal(minisock_export(SLOT, 1001, 0), -EINVAL);
+	assert_int_equal(minisock_export(SLOT, 1001, 4), -EINVAL);
 }
 
 /* Its flow may have been asked for, and not been granted yet. */
@@ -348,12 +349,12 @@ static void test_so_can_one_whose_listener_fades(void **state)
 	(void)state;
 	minisocks_add(SLOT, 0);
 	assert_int_equal(xdp_owner_flow_add(&owner, OTHER, &rule), -EADDRINUSE);
-	assert_int_equal(bequeath(OTHER, 1000, VMA_HEIR_FIN_WAIT), -ENOENT);
-	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), 0);
-	assert_true(has_heir(1000));
+	assert_int_equal(minisock_export(OTHER, 1000, VMA_MINISOCK_FIN_WAIT), -ENOENT);
+	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_true(has_minisock(1000));
 	owner_flows_end(&owner, SLOT, true);
-	assert_true(has_heir(1000));
-	assert_false(has_heir(0));
+	assert_true(has_minisock(1000));
+	assert_false(has_minisock(0));
 }
 
 static void test_so_can_one_whose_port_lies_in_a_block(void **state)
@@ -364,20 +365,20 @@ static void test_so_can_one_whose_port_lies_in_a_block(void **state)
 	block.key.proto = VMA_FLOW_TCP_PORTS;
 	block.key.local_port_be = 0; /* the first of those that 80 belongs to */
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &block), 0);
-	assert_int_equal(bequeath(OTHER, 1000, VMA_HEIR_FIN_WAIT), -ENOENT);
-	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), 0);
-	assert_true(has_heir(1000));
+	assert_int_equal(minisock_export(OTHER, 1000, VMA_MINISOCK_FIN_WAIT), -ENOENT);
+	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_true(has_minisock(1000));
 	owner_flows_end(&owner, SLOT, true);
 	assert_int_equal(fake_used(), 1); /* the block has none */
 }
 
-static void test_what_was_left_twice_has_one_heir(void **state)
+static void test_what_was_left_twice_has_one_minisock(void **state)
 {
 	(void)state;
 	minisocks_add(SLOT, 0);
-	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT), 0);
-	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_RESET), 0);
-	assert_int_equal(owner.heirs.count, 1);
+	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), 0);
+	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_RESET), 0);
+	assert_int_equal(owner.minisocks.count, 1);
 	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT, 0), RST);
 }
 
@@ -386,8 +387,8 @@ static void test_the_flow_of_another_cannot_be_left(void **state)
 	(void)state;
 	minisocks_add(SLOT, 0);
 	minisocks_add(OTHER, 1000);
-	assert_int_equal(bequeath(SLOT, 1000, VMA_HEIR_RESET), -ENOENT);
-	assert_false(has_heir(1000));
+	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_RESET), -ENOENT);
+	assert_false(has_minisock(1000));
 }
 
 static void test_what_was_cut_is_probed_and_what_has_ended_is_not(void **state)
@@ -396,10 +397,10 @@ static void test_what_was_cut_is_probed_and_what_has_ended_is_not(void **state)
 	minisocks_add(SLOT, 1000);
 	minisocks_add(SLOT, 1001);
 	minisocks_add(SLOT, 1002);
-	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
-	bequeath(SLOT, 1001, VMA_HEIR_TIME_WAIT);
+	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
+	minisock_export(SLOT, 1001, VMA_MINISOCK_TIME_WAIT);
 	assert_int_equal(owner.resets.count, 0);
-	bequeath(SLOT, 1002, VMA_HEIR_RESET);
+	minisock_export(SLOT, 1002, VMA_MINISOCK_RESET);
 	assert_int_equal(owner.resets.count, 1);
 	owner_flows_end(&owner, SLOT, true);
 	assert_int_equal(owner.resets.count, 1); /* none of them is the dead one's any more */
@@ -411,7 +412,7 @@ static void test_a_late_end_is_acknowledged_and_so_is_its_repetition(void **stat
 {
 	(void)state;
 	minisocks_add(SLOT, 1000);
-	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	minisocks_tick_after(59000 * MS);
 	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT, 0), ACK);
 	assert_int_equal(answers.segment.seq, OUR_NXT);
@@ -421,20 +422,20 @@ static void test_a_late_end_is_acknowledged_and_so_is_its_repetition(void **stat
 	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT, 0), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
 	minisocks_tick_after(1999 * MS);
-	assert_true(has_heir(1000));
+	assert_true(has_minisock(1000));
 	minisocks_tick_after(1 * MS);
-	assert_false(has_heir(1000));
+	assert_false(has_minisock(1000));
 }
 
 static void test_without_an_end_the_wait_is_over_after_a_minute(void **state)
 {
 	(void)state;
 	minisocks_add(SLOT, 1000);
-	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	minisocks_tick_after(59999 * MS);
-	assert_true(has_heir(1000));
+	assert_true(has_minisock(1000));
 	minisocks_tick_after(1 * MS);
-	assert_false(has_heir(1000));
+	assert_false(has_minisock(1000));
 }
 
 /* A stranger who knows the ports must not end the wait: the late FIN would be answered with RST. */
@@ -442,35 +443,35 @@ static void test_a_reset_with_another_number_ends_nothing(void **state)
 {
 	(void)state;
 	minisocks_add(SLOT, 1000);
-	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT + 1, 0), 0);
 	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT - 1, 0), 0);
 	minisocks_tick_after(3000 * MS);
-	assert_true(has_heir(1000));
+	assert_true(has_minisock(1000));
 	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0);
 	minisocks_tick_after(1500 * MS);
-	assert_false(has_heir(1000));
+	assert_false(has_minisock(1000));
 }
 
 static void test_data_that_nobody_will_read_is_reset(void **state)
 {
 	(void)state;
 	minisocks_add(SLOT, 1000);
-	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 100), RST);
 	assert_int_equal(answers.segment.seq, OUR_NXT);
 	assert_false(answers.segment.has_ack);
 	minisocks_tick_after(2 * MS);
 	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT + 100, 0), RST); /* no peace after that */
 	minisocks_tick_after(3000 * MS);
-	assert_false(has_heir(1000));
+	assert_false(has_minisock(1000));
 }
 
 static void test_data_that_had_been_read_is_acknowledged_again(void **state)
 {
 	(void)state;
 	minisocks_add(SLOT, 1000);
-	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT - 100, 100), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT);
 	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT - 100, 100), ACK); /* and its end came with it */
@@ -483,11 +484,11 @@ static void test_an_end_behind_a_gap_does_not_count(void **state)
 {
 	(void)state;
 	minisocks_add(SLOT, 1000);
-	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT + 100, 0), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT);
 	minisocks_tick_after(2500 * MS);
-	assert_true(has_heir(1000));
+	assert_true(has_minisock(1000));
 }
 
 static void test_acknowledgements_are_not_acknowledged(void **state)
@@ -495,8 +496,8 @@ static void test_acknowledgements_are_not_acknowledged(void **state)
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	minisocks_add(SLOT, 1001);
-	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
-	bequeath(SLOT, 1001, VMA_HEIR_TIME_WAIT);
+	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
+	minisock_export(SLOT, 1001, VMA_MINISOCK_TIME_WAIT);
 	for (uint16_t port = 1000; port <= 1001; port++) {
 		assert_int_equal(minisocks_comes(port, ACK, THEIR_NXT, 0), 0);
 		assert_int_equal(minisocks_comes(port, ACK, THEIR_NXT + 1000, 0), 0);
@@ -507,11 +508,11 @@ static void test_acknowledgements_are_not_acknowledged(void **state)
 
 static void test_the_time_stamp_is_what_the_peer_has_seen(void **state)
 {
-	struct xdp_heir_segment fin;
+	struct xdp_minisock_segment fin;
 
 	(void)state;
 	minisocks_add(SLOT, 1000);
-	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	fin = segment(1000, minisocks_number_of(1000), ACK | FIN, THEIR_NXT, 0);
 	fin.has_ts = 1;
 	fin.ts_val = 77;
@@ -541,7 +542,7 @@ static void test_a_reset_is_not_answered_and_ends_it_soon_after(void **state)
 	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0);
 	minisocks_tick_after(700 * MS);
 	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0); /* for another segment of ours */
-	assert_true(has_heir(1000));
+	assert_true(has_minisock(1000));
 	minisocks_tick_after(800 * MS);
 	assert_int_equal(fake_used(), 0);
 }
@@ -576,7 +577,7 @@ static void test_a_flood_is_not_answered_by_a_flood(void **state)
 
 static void test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name(void **state)
 {
-	struct xdp_heir_segment late;
+	struct xdp_minisock_segment late;
 
 	(void)state;
 	minisocks_add(SLOT, 0);
@@ -586,34 +587,34 @@ static void test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name(v
 	assert_int_equal(answers.key.peer_port_be, htons(1234));
 	late = segment(1234, minisocks_number_of(0), RST, THEIR_NXT, 0);
 	assert_int_equal(minisocks_hear(&late), 0);
-	assert_true(has_heir(0)); /* which has others */
+	assert_true(has_minisock(0)); /* which has others */
 	minisocks_add(OTHER, 0);
-	assert_false(has_heir(0));
+	assert_false(has_minisock(0));
 }
 
 /* ---- making way ---- */
 
-static void test_a_new_connection_ends_the_heir_that_it_met_and_no_other(void **state)
+static void test_a_new_connection_ends_the_minisock_that_it_met_and_no_other(void **state)
 {
-	struct xdp_heir_segment over;
+	struct xdp_minisock_segment over;
 
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
 	over = segment(1000, minisocks_number_of(1000), 0, 0, 0);
 	over.is_over = 1;
-	minisocks_add(OTHER, 1000); /* has come first, and ended: this is another heir */
+	minisocks_add(OTHER, 1000); /* has come first, and ended: this is another minisock */
 	owner_flows_end(&owner, OTHER, true);
 	assert_int_equal(minisocks_hear(&over), 0);
-	assert_true(has_heir(1000));
+	assert_true(has_minisock(1000));
 	over.number = minisocks_number_of(1000);
 	assert_int_equal(minisocks_hear(&over), 0);
 	assert_int_equal(fake_used(), 0);
 }
 
-static void test_a_late_word_of_a_heir_does_not_hurt_the_flow_in_its_place(void **state)
+static void test_a_late_word_of_a_minisock_does_not_hurt_the_flow_in_its_place(void **state)
 {
-	struct xdp_heir_segment late;
+	struct xdp_minisock_segment late;
 
 	(void)state;
 	minisocks_add(SLOT, 1000);
@@ -626,7 +627,7 @@ static void test_a_late_word_of_a_heir_does_not_hurt_the_flow_in_its_place(void 
 	assert_int_equal(fake_used(), 1);
 }
 
-static void test_a_full_map_has_room_for_flows_as_long_as_there_are_heirs(void **state)
+static void test_a_full_map_has_room_for_flows_as_long_as_there_are_minisocks(void **state)
 {
 	const struct vma_flow_rule rule = {.key = minisocks_connection(1004)};
 
@@ -634,22 +635,22 @@ static void test_a_full_map_has_room_for_flows_as_long_as_there_are_heirs(void *
 	prog.most = 4;
 	for (uint16_t port = 1000; port < 1003; port++)
 		minisocks_add(SLOT, port);
-	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
-	bequeath(SLOT, 1001, VMA_HEIR_TIME_WAIT);
+	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
+	minisock_export(SLOT, 1001, VMA_MINISOCK_TIME_WAIT);
 	minisocks_add(SLOT, 1003);
 	assert_int_equal(fake_used(), 4);
 	minisocks_add(SLOT, 1005);
-	assert_false(has_heir(1001)); /* which had less to expect */
-	assert_true(has_heir(1000));
+	assert_false(has_minisock(1001)); /* which had less to expect */
+	assert_true(has_minisock(1000));
 	minisocks_add(SLOT, 1006);
-	assert_int_equal(owner.heirs.count, 0);
+	assert_int_equal(owner.minisocks.count, 0);
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), -ENOSPC);
 }
 
 static void test_who_cannot_have_sent_it_is_not_answered(void **state)
 {
 	static const char *const nobody[] = {"0.0.0.1", "127.0.0.1", "224.0.0.1", "255.255.255.255", "10.0.0.1"};
-	struct xdp_heir_segment what;
+	struct xdp_minisock_segment what;
 
 	(void)state;
 	minisocks_add(SLOT, 0);
@@ -664,7 +665,7 @@ static void test_who_cannot_have_sent_it_is_not_answered(void **state)
 }
 
 /* What nobody knows of any more would lie there for ever, and take what comes. */
-static void test_a_flow_that_cannot_take_a_heirs_place_leaves_nothing_behind(void **state)
+static void test_a_flow_that_cannot_take_a_minisocks_place_leaves_nothing_behind(void **state)
 {
 	const struct vma_flow_rule rule = {.key = minisocks_connection(1000)};
 
@@ -673,18 +674,18 @@ static void test_a_flow_that_cannot_take_a_heirs_place_leaves_nothing_behind(voi
 	owner_flows_end(&owner, SLOT, true);
 	prog.has_no_memory = true;
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), -ENOMEM);
-	assert_int_equal(owner.heirs.count, 0);
+	assert_int_equal(owner.minisocks.count, 0);
 	assert_int_equal(fake_used(), 0);
 	prog.has_no_memory = false;
 	minisocks_add(SLOT, 1000);
 }
 
-static void test_the_program_stays_attached_as_long_as_there_is_a_heir(void **state)
+static void test_the_program_stays_attached_as_long_as_there_is_a_minisock(void **state)
 {
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	assert_true(prog.attached);
-	bequeath(SLOT, 1000, VMA_HEIR_FIN_WAIT);
+	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	minisocks_tick_after(50000 * MS);
 	assert_true(prog.attached);
 	minisocks_tick_after(10000 * MS);
@@ -693,17 +694,17 @@ static void test_the_program_stays_attached_as_long_as_there_is_a_heir(void **st
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 static const struct CMUnitTest tests[] = {
-        CASE(test_a_deleted_connection_has_a_heir_until_an_unanswered_syn_ack_has_come_again),
-        CASE(test_an_owner_that_ends_with_its_clients_has_no_heirs),
-        CASE(test_a_datagram_flow_has_no_heir),
-        CASE(test_the_dead_have_heirs_for_three_seconds),
+        CASE(test_a_deleted_connection_has_a_minisock_until_an_unanswered_syn_ack_has_come_again),
+        CASE(test_an_owner_that_ends_with_its_clients_has_no_minisocks),
+        CASE(test_a_datagram_flow_has_no_minisock),
+        CASE(test_the_dead_have_minisocks_for_three_seconds),
         CASE(test_who_only_left_is_not_answered_for_until_it_is_dead),
         CASE(test_a_listener_that_left_refuses_from_the_moment_it_is_dead),
         CASE(test_who_left_and_comes_back_has_its_flow_again),
         CASE(test_a_connection_without_rule_can_be_left_by_who_has_its_listener_only),
         CASE(test_so_can_one_whose_listener_fades),
         CASE(test_so_can_one_whose_port_lies_in_a_block),
-        CASE(test_what_was_left_twice_has_one_heir),
+        CASE(test_what_was_left_twice_has_one_minisock),
         CASE(test_the_flow_of_another_cannot_be_left),
         CASE(test_what_was_cut_is_probed_and_what_has_ended_is_not),
         CASE(test_a_late_end_is_acknowledged_and_so_is_its_repetition),
@@ -719,11 +720,11 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_window_full_of_data_is_reset_once_per_millisecond),
         CASE(test_a_flood_is_not_answered_by_a_flood),
         CASE(test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name),
-        CASE(test_a_new_connection_ends_the_heir_that_it_met_and_no_other),
-        CASE(test_a_late_word_of_a_heir_does_not_hurt_the_flow_in_its_place),
-        CASE(test_a_full_map_has_room_for_flows_as_long_as_there_are_heirs),
+        CASE(test_a_new_connection_ends_the_minisock_that_it_met_and_no_other),
+        CASE(test_a_late_word_of_a_minisock_does_not_hurt_the_flow_in_its_place),
+        CASE(test_a_full_map_has_room_for_flows_as_long_as_there_are_minisocks),
         CASE(test_who_cannot_have_sent_it_is_not_answered),
-        CASE(test_a_flow_that_cannot_take_a_heirs_place_leaves_nothing_behind),
-        CASE(test_the_program_stays_attached_as_long_as_there_is_a_heir),
+        CASE(test_a_flow_that_cannot_take_a_minisocks_place_leaves_nothing_behind),
+        CASE(test_the_program_stays_attached_as_long_as_there_is_a_minisock),
 };
 VMA_TEST_MAIN(tests)
