@@ -389,13 +389,13 @@ static inline uint32_t ask_for_checksum(const struct xdp_qp *qp, const struct vm
 {
 	uint8_t *frame = (uint8_t *)vma_buf_frame(qp->base.arena, seg->buf) + seg->off;
 	const unsigned ip = frame[12] == 0x81 && frame[13] == 0x00 ? 18 : 14;
-	const struct xdp_tx_metadata wish = {
+	const struct xdp_tx_metadata request = {
 	        .flags = XDP_TX_METADATA_CSUM,
 	        .csum_start = (uint16_t)(ip + (frame[ip] & 15) * 4u),
 	        .csum_offset = frame[ip + 9] == IPPROTO_TCP ? 16 : 6,
 	};
 
-	memcpy(frame - sizeof(wish), &wish, sizeof(wish));
+	memcpy(frame - sizeof(request), &request, sizeof(request));
 	return XDP_DESC_TX_METADATA;
 }
 

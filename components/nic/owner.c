@@ -23,7 +23,7 @@
 
 #define SETTLE_NS 20000000ull /* after it left the maps, a socket may get packets of a NAPI poll that was under way */
 #define IN_FLIGHT_NS 1000000000ull
-#define FOREIGN_NS 500000000ull
+#define KERNEL_SOCK_NS 500000000ull
 #define MAC_NS 500000000ull
 #define HEADERS 18 /* Ethernet and one VLAN tag */
 
@@ -440,12 +440,12 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	owner_minisocks_tick(owner, now);
 	owner_flows_detach_unused(owner, now);
 	/* What an adopted flow's shadows are is not known before its client has named them. */
-	if (owner->unpresented > 0 && now - owner->adopted_ns < OWNER_PRESENT_NS + FOREIGN_NS)
+	if (owner->unpresented > 0 && now - owner->adopted_ns < OWNER_PRESENT_NS + KERNEL_SOCK_NS)
 		return;
-	if (owner->flows + owner->wishes > 0 && now - owner->foreign_check_ns >= owner->foreign_pause_ns) {
-		owner->foreign_check_ns = now;
-		owner_wishes_expire(owner);
-		owner_rivals_recheck(owner, revoked, arg);
+	if (owner->flows + owner->waiters > 0 && now - owner->kernel_sock_check_ns >= owner->kernel_sock_pause_ns) {
+		owner->kernel_sock_check_ns = now;
+		owner_flow_waiters_expire(owner);
+		owner_conflicts_recheck(owner, revoked, arg);
 	}
 }
 
@@ -496,8 +496,8 @@ static int next_of_the_living_ms(const struct xdp_owner *owner)
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			return 25;
-	return owner->flows + owner->wishes + owner->slots_used > 0 || owner_flows_linger(owner)
-	               ? (int)(FOREIGN_NS / 1000000)
+	return owner->flows + owner->waiters + owner->slots_used > 0 || owner_flows_linger(owner)
+	               ? (int)(KERNEL_SOCK_NS / 1000000)
 	               : -1;
 }
 

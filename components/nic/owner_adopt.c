@@ -9,7 +9,7 @@
  *   groups                   the program's; members and shadows from the record
  *   shadows of other flows   each client names them again when it comes back (VMAD_RESUME); until then kernel sockets
  *                            are not looked for. A flow that is not named within ten seconds ends
- *   flow waiters (wishes)    clients ask again
+ *   flow waiters (waiters)   clients ask again
  *
  *   resets                   from the record
  *   connections that wait    from the record, their minisocks and their listeners' pages (owner_parked.c,

@@ -96,7 +96,7 @@ struct sighting {
 	bool seen;
 };
 
-static void entitled_see_socket(const struct owner_foreign *socket, void *arg)
+static void entitled_see_socket(const struct owner_kernel_sock *socket, void *arg)
 {
 	static const uint8_t none[16];
 	struct sighting *sighting = arg;
@@ -113,8 +113,8 @@ static bool is_bound(struct xdp_owner *owner, const struct vma_flow_key *key, co
 	struct sighting sighting = {.key = key, .cookie = proof->cookie};
 
 	return proof->cookie != 0 &&
-	       owner_foreign_bound(&owner->diag_fd, proof->family, key->proto, ntohs(key->local_port_be),
-	                           entitled_see_socket, &sighting) == 0 &&
+	       owner_kernel_sock_bound(&owner->diag_fd, proof->family, key->proto, ntohs(key->local_port_be),
+	                               entitled_see_socket, &sighting) == 0 &&
 	       sighting.seen;
 }
 
@@ -125,7 +125,7 @@ struct muster {
 	bool any;
 };
 
-static void look_for_any(const struct owner_foreign *socket, void *arg)
+static void look_for_any(const struct owner_kernel_sock *socket, void *arg)
 {
 	struct muster *muster = arg;
 
@@ -143,12 +143,12 @@ bool owner_any_is_bound(struct xdp_owner *owner, const struct vma_flow_key *key,
 	struct muster muster = {.key = key, .cookies = cookies, .n = n};
 
 	for (size_t i = 0; i < sizeof(families) && !muster.any; i++)
-		owner_foreign_bound(&owner->diag_fd, families[i], key->proto, ntohs(key->local_port_be), look_for_any,
-		                    &muster);
+		owner_kernel_sock_bound(&owner->diag_fd, families[i], key->proto, ntohs(key->local_port_be),
+		                        look_for_any, &muster);
 	return muster.any;
 }
 
-static void see_listener(const struct owner_foreign *socket, void *arg)
+static void see_listener(const struct owner_kernel_sock *socket, void *arg)
 {
 	bool *any = arg;
 
@@ -160,7 +160,7 @@ static bool has_listener(struct xdp_owner *owner, const struct vma_flow_key *key
 {
 	bool any = false;
 
-	return owner_foreign_connection(&owner->diag_fd, key, owner->ifindex, see_listener, &any) < 0 || any;
+	return owner_kernel_sock_connection(&owner->diag_fd, key, owner->ifindex, see_listener, &any) < 0 || any;
 }
 
 /* ---- flows ---- */

@@ -78,7 +78,7 @@ bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
 
 #define LINGER_NS 1000000000ULL /* how long the program stays after the last flow */
 
-/* ---- two clients that want the same, see owner_wishes.c ---- */
+/* ---- two clients that want the same, see owner_flow_waiters.c ---- */
 
 /* Out of the table; it is still in the program's map. */
 static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
@@ -202,10 +202,10 @@ static void flow_fade(struct xdp_owner *owner, struct owner_flow *flow)
 
 static int refuse_contended(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
-	struct owner_wish *wish = owner_wish_say(owner, slot, &rule->key);
+	struct owner_flow_waiter *waiter = owner_flow_waiter_say(owner, slot, &rule->key);
 
-	if (wish != NULL)
-		xdp_cookies_add(&wish->shadows, &rule->key, rule->shadow_cookie);
+	if (waiter != NULL)
+		xdp_cookies_add(&waiter->shadows, &rule->key, rule->shadow_cookie);
 	return -EADDRINUSE;
 }
 
@@ -215,10 +215,11 @@ static uint64_t slots_of(const struct owner_flow *flow)
 }
 
 /* Each slot that has the flow wants it still. */
-static bool say_losers_wishes(struct xdp_owner *owner, const struct owner_flow *flow)
+static bool say_losers_waiters(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	for (uint64_t left = slots_of(flow); left != 0; left &= left - 1) {
-		struct owner_wish *loser = owner_wish_say(owner, (uint32_t)__builtin_ctzll(left), &flow->rule.key);
+		struct owner_flow_waiter *loser =
+		        owner_flow_waiter_say(owner, (uint32_t)__builtin_ctzll(left), &flow->rule.key);
 
 		if (loser == NULL)
 			return false;
@@ -228,14 +229,14 @@ static bool say_losers_wishes(struct xdp_owner *owner, const struct owner_flow *
 	return true;
 }
 
-/* The flow at `place` is another slot's: the kernel gets its packets, and both slots a wish. */
+/* The flow at `place` is another slot's: the kernel gets its packets, and both slots a waiter. */
 static int flow_contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
                         const struct vma_flow_rule *rule)
 {
 	struct owner_flow *flow = *place;
 	char text[96];
 
-	if (!say_losers_wishes(owner, flow))
+	if (!say_losers_waiters(owner, flow))
 		return -EADDRINUSE; /* it stays with who has it: better than a flow that goes to and fro */
 	unlink_flow(owner, place);
 	flow_fade(owner, flow); /* its members are still known, to be told */
@@ -283,7 +284,7 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
                            const uint64_t *cookies, unsigned n)
 {
 	struct owner_flow *flow;
-	struct owner_wish *wish;
+	struct owner_flow_waiter *waiter;
 	struct xdp_cookies *shadows;
 	int rc;
 
@@ -295,12 +296,12 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 	flow = *owner_flow_place(owner, key);
 	if (flow != NULL && !owner_flow_has(flow, slot))
 		flow = NULL;
-	if (flow == NULL && !owner_any_is_bound(owner, key, cookies, n)) /* a wish keeps others from the flow */
+	if (flow == NULL && !owner_any_is_bound(owner, key, cookies, n)) /* a waiter keeps others from the flow */
 		return -EPERM;
-	wish = flow != NULL ? NULL : owner_wish_say(owner, slot, key);
-	if (wish == NULL && flow == NULL)
+	waiter = flow != NULL ? NULL : owner_flow_waiter_say(owner, slot, key);
+	if (waiter == NULL && flow == NULL)
 		return -ENOMEM;
-	shadows = wish != NULL ? &wish->shadows : &flow->shadows;
+	shadows = waiter != NULL ? &waiter->shadows : &flow->shadows;
 	for (unsigned i = 0; i < n && rc == 0; i++)
 		rc = xdp_cookies_add(shadows, key, cookies[i]);
 	if (flow != NULL)
@@ -381,16 +382,16 @@ void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
 	owner_keep_link(owner);
 }
 
-/* What a wish was granted has its shadows from there. */
+/* What a waiter was granted has its shadows from there. */
 static void inherit_shadows(struct xdp_owner *owner, struct owner_flow *flow)
 {
-	struct owner_wish *wish = owner_wish_find(owner, flow->slot, &flow->rule.key);
+	struct owner_flow_waiter *waiter = owner_flow_waiter_find(owner, flow->slot, &flow->rule.key);
 
-	if (wish == NULL)
+	if (waiter == NULL)
 		return;
-	flow->shadows = wish->shadows;
-	wish->shadows = (struct xdp_cookies){0};
-	owner_wish_end(owner, flow->slot, &flow->rule.key);
+	flow->shadows = waiter->shadows;
+	waiter->shadows = (struct xdp_cookies){0};
+	owner_flow_waiter_end(owner, flow->slot, &flow->rule.key);
 }
 
 /* A listener's, which the slot shares from now on if it may. */
@@ -398,7 +399,7 @@ static int flow_share(struct xdp_owner *owner, struct owner_flow **place, uint32
                       const struct vma_flow_rule *rule)
 {
 	struct owner_flow *flow = *place;
-	int rc = owner_rivals_related(owner, rule, &flow->shadows);
+	int rc = owner_conflicts_related(owner, rule, &flow->shadows);
 
 	if (rc == -EADDRINUSE)
 		return flow_contend(owner, place, slot, rule);
@@ -407,7 +408,7 @@ static int flow_share(struct xdp_owner *owner, struct owner_flow **place, uint32
 	if (rc < 0)
 		return rc == -ENOSPC ? flow_contend(owner, place, slot, rule) : rc;
 	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
-	owner_wish_end(owner, slot, &rule->key);
+	owner_flow_waiter_end(owner, slot, &rule->key);
 	forget_given_up(owner, slot, &rule->key);
 	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	owner_record_group(owner, flow);
@@ -481,11 +482,11 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 		owner_record_group(owner, *place);
 		return rc < 0 ? rc : -EEXIST;
 	}
-	if (owner_wish_of_another(owner, slot, rule))
+	if (owner_flow_waiter_of_another(owner, slot, rule))
 		return refuse_contended(owner, slot, rule);
 	if (owner->flows >= OWNER_FLOWS_MAX)
 		return -ENOSPC;
-	rc = key_is_block(&rule->key) ? 0 : owner_rivals_refuse(owner, slot, rule);
+	rc = key_is_block(&rule->key) ? 0 : owner_conflicts_refuse(owner, slot, rule);
 	if (rc == -EADDRINUSE && rule->flags & VMA_FLOW_LISTENER)
 		return refuse_contended(owner, slot, rule); /* the other may be a worker's that asks next */
 	if (rc < 0)
@@ -633,7 +634,7 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	if (key->peer_port_be == 0)
 		owner_parked_close(owner, slot, key);
 	/* It was taken back, and the client does not know yet: it does not want it any more. */
-	owner_wish_end(owner, slot, key);
+	owner_flow_waiter_end(owner, slot, key);
 	return -ENOENT;
 }
 
@@ -707,7 +708,7 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 	owner_claims_end(owner, slot);
 	end_fading_of(owner, slot);
 	forget_given_up(owner, slot, NULL);
-	owner_wishes_end(owner, slot);
+	owner_flow_waiters_end(owner, slot);
 }
 
 static void end_unpresented(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot)

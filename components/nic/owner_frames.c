@@ -593,12 +593,12 @@ static uint32_t free_tx_frames(const struct xdp_owner *owner, uint32_t queue)
 }
 
 /* An eighth of what is free, so that the first come well off and the sixteenth still gets a range. */
-static int grant_tx(struct xdp_owner *owner, struct owner_slot *slot, uint32_t queue, uint32_t wish)
+static int grant_tx(struct xdp_owner *owner, struct owner_slot *slot, uint32_t queue, uint32_t waiter)
 {
 	uint32_t count = clamp_frames(free_tx_frames(owner, queue) / 8, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
 	uint32_t block = UINT32_MAX;
 
-	count = clamp_frames(floor_power_of_two(count), OWNER_TX_BLOCK, wish);
+	count = clamp_frames(floor_power_of_two(count), OWNER_TX_BLOCK, waiter);
 	while (count >= OWNER_TX_BLOCK && (block = find_blocks(owner, queue, count / OWNER_TX_BLOCK)) == UINT32_MAX)
 		count /= 2;
 	if (block == UINT32_MAX)
@@ -616,25 +616,25 @@ static uint32_t up_to_power_of_two(uint32_t n, uint32_t least, uint32_t most)
 	return n & (n - 1) ? floor_power_of_two(n) * 2 : n;
 }
 
-int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wish, uint32_t tx_wish)
+int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wanted, uint32_t tx_wanted)
 {
 	struct owner_slot *slot = &owner->slot[index];
 	uint32_t share;
 	bool alone;
 	int rc = -ENOSPC;
 
-	tx_wish = up_to_power_of_two(tx_wish, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
-	rx_wish = up_to_power_of_two(rx_wish, OWNER_RX_MIN, OWNER_RX_MAX);
+	tx_wanted = up_to_power_of_two(tx_wanted, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
+	rx_wanted = up_to_power_of_two(rx_wanted, OWNER_RX_MIN, OWNER_RX_MAX);
 	for (uint32_t i = 0; i < 2 * owner->queues && rc < 0; i++) {
 		if (i == owner->queues)
 			wait_no_more(owner);
-		rc = grant_tx(owner, slot, (index + i) % owner->queues, tx_wish);
+		rc = grant_tx(owner, slot, (index + i) % owner->queues, tx_wanted);
 	}
 	if (rc < 0)
 		return rc;
 	/* A quarter of what is not promised yet, and half of that to hold. Beyond the 16th or so, shares overlap with
 	 * the base: then only several clients that all hoard at once can make the others run short. */
-	share = floor_power_of_two(clamp_frames(owner->rx_free / 4, OWNER_RX_MIN, rx_wish));
+	share = floor_power_of_two(clamp_frames(owner->rx_free / 4, OWNER_RX_MIN, rx_wanted));
 	slot->rx_quota = share / 2;
 	if (owner->rx_free < share + slot->rx_quota)
 		slot->rx_quota = OWNER_RX_MIN / 2;
@@ -642,7 +642,7 @@ int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_wish
 	 * does not run. Only if that also keeps all it may do later ones miss some of what they were promised, 427
 	 * frames of the default window's 5120. */
 	alone = owner->rx_free == frames_unpromised(owner) && share > OWNER_RX_MIN;
-	slot->rx_size = alone && 2 * share <= rx_wish ? 2 * share : share;
+	slot->rx_size = alone && 2 * share <= rx_wanted ? 2 * share : share;
 	slot->rx_promised = share + slot->rx_quota;
 	owner->rx_free -= clamp_frames(slot->rx_promised, 0, owner->rx_free);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)

@@ -2,10 +2,10 @@
  * owner_groups - TCP listeners that several slots serve: the workers of one service, which have its socket by fork, or
  * sockets of their own with SO_REUSEPORT.
  *
- *   A has the flow, B asks, both may have it (owner_rivals.c)      a group of A and B
+ *   A has the flow, B asks, both may have it (owner_conflicts.c)   a group of A and B
  *   C asks                                                         of A, B and C
  *   a member deletes the flow, leaves, or dies                     the others go on; a group of one is none
- *   a client asks that may not share it                            the flow is the kernel's (owner_wishes.c)
+ *   a client asks that may not share it                            the flow is the kernel's (owner_flow_waiters.c)
  *
  * Every 40 ms the owner looks what the members say of themselves (nic_group.h). New connections go to the members that
  * *ask*: a thread sleeps until a listener has something, or has called accept or a wait for a listener in the last 100

@@ -144,7 +144,7 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 
 /* ---- whether the kernel's listeners are open ---- */
 
-static void parked_see_socket(const struct owner_foreign *socket, void *arg)
+static void parked_see_socket(const struct owner_kernel_sock *socket, void *arg)
 {
 	struct xdp_owner *owner = arg;
 
@@ -159,7 +159,7 @@ static void parked_look(struct xdp_owner *owner, uint64_t now)
 	owner->lots_look_ns = now;
 	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next)
 		lot->open = false;
-	owner_foreign_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, parked_see_socket, owner);
+	owner_kernel_sock_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, parked_see_socket, owner);
 }
 
 /* ---- the process is dead, or has closed the listener ---- */

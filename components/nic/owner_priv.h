@@ -1,12 +1,12 @@
 /*
  * owner_priv - the owner object of one interface, shared by these files:
  *
- *   owner.c            life of owner and slots               owner_foreign.c   kernel sockets (of no client)
- *   owner_frames.c     packet memory and its division        owner_rivals.c    conflicts: kernel sockets in the way
+ *   owner.c            life of owner and slots               owner_kernel_sock.c  kernel sockets (of no client)
+ *   owner_frames.c     packet memory and its division        owner_conflicts.c  conflicts: kernel sockets in the way
  *   owner_flows.c      flow table, attachment                owner_resets.c    resets for peers of dead processes
  *   owner_claims.c     flows that clients claim              owner_minisocks.c  minisocks: what these peers still send
  *   owner_entitled.c   flows that a client may ask for       owner_parked.c    connections not accepted by the dead
- *   owner_wishes.c     flow waiters: flows that two want     owner_groups.c    listeners that several slots serve
+ *   owner_flow_waiters.c  flow waiters: flows that two want     owner_groups.c    listeners that several slots serve
  *
  *   window of one device queue (16 MB: 8192 frames)
  *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
@@ -45,9 +45,9 @@
 #define OWNER_RX_MAX 4096
 #define OWNER_FLOWS_MAX 65536 /* as the program's map */
 #define OWNER_FLOW_BUCKETS 4096
-#define OWNER_WISHES_MAX 65536
-#define OWNER_WISHES_EACH 4096      /* of one slot */
-#define OWNER_WISH_NS 3000000000ull /* a wish counts for so long after its client last said it */
+#define OWNER_FLOW_WAITERS_MAX 65536
+#define OWNER_FLOW_WAITERS_EACH 4096       /* of one slot */
+#define OWNER_FLOW_WAITER_NS 3000000000ull /* a waiter counts for so long after its client last said it */
 
 /*
  * A block whose tenant has gone while the kernel still had a frame of it waits until that frame completes: a completion
@@ -61,7 +61,7 @@ struct owner_slot {
 	enum owner_slot_state state;
 	uint32_t rx_size, rx_quota, rx_promised, tx_size; /* rx_promised: received frames that it need not share */
 	uint32_t tx_first, tx_count;
-	uint32_t flows, wishes; /* flows: of a group's, those that it has been in for longest */
+	uint32_t flows, waiters; /* flows: of a group's, those that it has been in for longest */
 	uint64_t drain_since_ns;
 	bool sockets_open;
 	int socket_fd[XDP_QUEUES_MAX];
@@ -113,12 +113,13 @@ struct owner_flow {
 	struct xdp_cookies shadows; /* of this flow's members, the rule's own among them */
 	uint64_t fades_ns;          /* in `fading`: so long */
 	uint64_t unpresented;       /* of an adopted one: slots whose clients have not named it yet, a bit each */
-	uint64_t suspect_cookie;    /* a foreign socket seen at the last check; seen again, the flow is given up */
+	uint64_t
+	        suspect_cookie; /* a kernel socket of no client seen at the last check; seen again, the flow is given up */
 };
 
-/* See owner_wishes.c. */
-struct owner_wish {
-	struct owner_wish *next;
+/* See owner_flow_waiters.c. */
+struct owner_flow_waiter {
+	struct owner_flow_waiter *next;
 	struct vma_flow_key key;
 	uint32_t slot;
 	struct xdp_cookies shadows;
@@ -211,17 +212,18 @@ struct xdp_owner {
 	uint32_t flows;
 	struct owner_flow *given_up; /* out of the table, and their clients not told yet */
 	struct owner_flow *fading;   /* listeners' out of the table, and still in the program's map; the oldest first */
-	uint64_t foreign_check_ns, foreign_pause_ns; /* the last look at foreign sockets; the next one not before */
-	uint64_t unused_since_ns;                    /* attached without a flow; 0: not so */
+	uint64_t kernel_sock_check_ns,
+	        kernel_sock_pause_ns; /* the last look at kernel sockets of no client; the next one not before */
+	uint64_t unused_since_ns;     /* attached without a flow; 0: not so */
 
 	/* owner_claims.c; NULL: clients take no ports by themselves */
 	struct xdp_claim_bucket *claims;
 	int claims_fd;
 	uint32_t claims_made; /* as last seen */
 
-	/* owner_wishes.c */
-	struct owner_wish *wish[OWNER_FLOW_BUCKETS];
-	uint32_t wishes;
+	/* owner_flow_waiters.c */
+	struct owner_flow_waiter *waiter[OWNER_FLOW_BUCKETS];
+	uint32_t waiters;
 
 	/* owner_groups.c */
 	struct vma_nic_member *members; /* by slot; NULL: there are no groups */
@@ -317,7 +319,7 @@ void owner_frames_fini(struct xdp_owner *owner);
 /* The same from what is there: `hand` has it, the slots have their shares. */
 int owner_frames_adopt(struct xdp_owner *owner, struct keeper_hand *hand);
 /* Divides: sets rx_size, rx_quota, tx_size, tx_first and tx_count of the slot. -ENOSPC. */
-int owner_frames_grant(struct xdp_owner *owner, uint32_t slot, uint32_t rx_wish, uint32_t tx_wish);
+int owner_frames_grant(struct xdp_owner *owner, uint32_t slot, uint32_t rx_wanted, uint32_t tx_wanted);
 void owner_frames_ungrant(struct xdp_owner *owner, uint32_t slot);
 /* The slot's client is dead: who comes now has the share that it had to receive; its frames come back soon. */
 void owner_frames_unpromise(struct xdp_owner *owner, uint32_t slot);
@@ -434,31 +436,34 @@ void owner_claims_open(struct xdp_owner *owner); /* the program is attached */
 bool owner_claims_close(struct xdp_owner *owner);
 void owner_claims_end(struct xdp_owner *owner, uint32_t slot);
 
-/* ---- owner_rivals.c, owner_recheck.c ---- */
+/* ---- owner_conflicts.c, owner_recheck.c ---- */
 
 /* 0, or -EADDRINUSE: a socket that is nobody's shadow would receive this; -errno: not to be known. The log has it. */
-int owner_rivals_refuse(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
+int owner_conflicts_refuse(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
 /*
  * Whether a listener with this rule may share a flow with those whose shadows are `others`: 0, they are one kernel
  * socket, or of one SO_REUSEPORT group, which the kernel lets one user's sockets form; -EADDRINUSE: no; -EAGAIN: the
  * rule's socket does not listen yet, and others' do; -errno: not to be known.
  */
-int owner_rivals_related(struct xdp_owner *owner, const struct vma_flow_rule *rule, const struct xdp_cookies *others);
+int owner_conflicts_related(struct xdp_owner *owner, const struct vma_flow_rule *rule,
+                            const struct xdp_cookies *others);
 /* Flows that such a socket has come up for since they were added end, and `revoked` tells. */
-void owner_rivals_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
-                          void *arg);
+void owner_conflicts_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
+                             void *arg);
 
-/* ---- owner_wishes.c ---- */
+/* ---- owner_flow_waiters.c ---- */
 
-/* The slot says (again) that it wants the flow. NULL: no memory, or too many wishes. */
-struct owner_wish *owner_wish_say(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
-struct owner_wish *owner_wish_find(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+/* The slot says (again) that it wants the flow. NULL: no memory, or too many waiters. */
+struct owner_flow_waiter *owner_flow_waiter_say(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+struct owner_flow_waiter *owner_flow_waiter_find(const struct xdp_owner *owner, uint32_t slot,
+                                                 const struct vma_flow_key *key);
 /* Does another slot want this flow, too, and may not share it? One whose shadows are all closed does not. */
-bool owner_wish_of_another(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
-bool owner_wish_names(const struct xdp_owner *owner, const struct vma_flow_key *key, uint64_t cookie); /* any slot's */
-bool owner_wish_end(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key); /* there was one */
-void owner_wishes_end(struct xdp_owner *owner, uint32_t slot);                               /* all of a slot's */
-void owner_wishes_expire(struct xdp_owner *owner);
+bool owner_flow_waiter_of_another(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
+bool owner_flow_waiter_names(const struct xdp_owner *owner, const struct vma_flow_key *key,
+                             uint64_t cookie);                                                      /* any slot's */
+bool owner_flow_waiter_end(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key); /* there was one */
+void owner_flow_waiters_end(struct xdp_owner *owner, uint32_t slot); /* all of a slot's */
+void owner_flow_waiters_expire(struct xdp_owner *owner);
 
 /* ---- owner_resets.c, owner_probe.c ---- */
 
@@ -535,10 +540,10 @@ bool owner_parked_is_over(struct xdp_owner *owner, const struct vma_flow_key *ke
 /* The slot's client lives, and has named its listeners: what it has closed meanwhile is kept for others. */
 void owner_parked_presented(struct xdp_owner *owner, uint32_t slot);
 
-/* ---- owner_foreign.c ---- */
+/* ---- owner_kernel_sock.c ---- */
 
 /* A kernel socket that would receive what `key` asks for. */
-struct owner_foreign {
+struct owner_kernel_sock {
 	uint64_t cookie;
 	uint32_t inode, uid;
 	uint8_t family, proto, state;
@@ -552,8 +557,8 @@ struct owner_foreign {
  * only the TCP listeners: a list of all connections costs the kernel a walk over a large table. -errno.
  * Asked by the netlink socket *kept, which is opened if it is -1, and stays open: the program would see its number come
  * and go. NULL: one for this question. */
-int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
-                       void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
+int owner_kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
+                           void (*see)(const struct owner_kernel_sock *socket, void *arg), void *arg);
 /* The same of ranges of local ports, which the kernel looks at: of any set of ports as few ranges as there is room for,
  * with ports between them that are not in the set. */
 #define OWNER_RANGES_MAX 16
@@ -562,16 +567,17 @@ struct owner_ranges {
 	uint16_t first[OWNER_RANGES_MAX], last[OWNER_RANGES_MAX];
 };
 void owner_ranges_of(const uint8_t ports[65536 / 8], struct owner_ranges *out);
-int owner_foreign_walk_ranges(int *kept, uint8_t proto, const struct owner_ranges *ranges, bool listeners,
-                              void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
+int owner_kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct owner_ranges *ranges, bool listeners,
+                                  void (*see)(const struct owner_kernel_sock *socket, void *arg), void *arg);
 /* The sockets of one family that are bound to a local port (host order): all of UDP; of TCP those that listen or have
  * no connection yet (Linux 6.8: kernels before that do not tell of these). -errno. */
-int owner_foreign_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
-                        void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
+int owner_kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
+                            void (*see)(const struct owner_kernel_sock *socket, void *arg), void *arg);
 /* The one TCP socket that the kernel would ask first for a packet of this 5-tuple, if there is one. -errno. */
-int owner_foreign_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
-                             void (*see)(const struct owner_foreign *socket, void *arg), void *arg);
+int owner_kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
+                                 void (*see)(const struct owner_kernel_sock *socket, void *arg), void *arg);
 /* Would the kernel give `socket` packets that the rule takes? */
-bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owner_foreign *socket, unsigned ifindex);
+bool owner_kernel_sock_conflicts(const struct vma_flow_rule *rule, const struct owner_kernel_sock *socket,
+                                 unsigned ifindex);
 
 #endif

@@ -1,6 +1,6 @@
 /*
  * owner_recheck - looks twice a second for kernel sockets that have come up since a flow was added, and would receive
- * what it takes (conflicts, owner_rivals.c).
+ * what it takes (conflicts, owner_conflicts.c).
  *
  * A host has many sockets, and a client may make more. So the kernel passes over those whose ports no flow has. For
  * each that is left, two tables tell whether it is some flow's shadow, and which flows its port has. Both are made anew
@@ -152,7 +152,7 @@ static uint32_t note_ports(struct recheck *check)
  * A socket is foreign for certain only when it is seen twice: between bind() of a shadow and the call that registers it
  * with its flow it looks foreign, too.
  */
-static bool suspected_before(struct owner_flow *flow, const struct owner_foreign *socket)
+static bool suspected_before(struct owner_flow *flow, const struct owner_kernel_sock *socket)
 {
 	const bool before = flow->suspect_cookie == socket->cookie;
 
@@ -160,7 +160,7 @@ static bool suspected_before(struct owner_flow *flow, const struct owner_foreign
 	return before;
 }
 
-static void recheck_revoke(struct recheck *check, struct owner_flow *flow, const struct owner_foreign *socket)
+static void recheck_revoke(struct recheck *check, struct owner_flow *flow, const struct owner_kernel_sock *socket)
 {
 	const struct vma_flow_key key = flow->rule.key;
 	const uint64_t slots = flow->members != 0 ? flow->members : 1ull << flow->slot;
@@ -177,7 +177,7 @@ static void recheck_revoke(struct recheck *check, struct owner_flow *flow, const
 		check->revoked((uint32_t)__builtin_ctzll(left), &key, check->arg);
 }
 
-static void see_again(const struct owner_foreign *socket, void *arg)
+static void see_again(const struct owner_kernel_sock *socket, void *arg)
 {
 	struct recheck *check = arg;
 	const uint32_t first = check->first[ntohs(socket->port_be)];
@@ -187,7 +187,7 @@ static void see_again(const struct owner_foreign *socket, void *arg)
 	for (uint32_t at = first; at != 0; at = check->entry[at].next) {
 		struct owner_flow *flow = check->entry[at].flow;
 
-		if (flow == NULL || !owner_foreign_conflicts(&flow->rule, socket, check->owner->ifindex) ||
+		if (flow == NULL || !owner_kernel_sock_conflicts(&flow->rule, socket, check->owner->ifindex) ||
 		    !suspected_before(flow, socket))
 			continue;
 		recheck_revoke(check, flow, socket);
@@ -205,7 +205,7 @@ static void recheck_walk_proto(struct recheck *check, uint8_t proto)
 	if (note_ports(check) == 0)
 		return;
 	owner_ranges_of(check->ports, &ranges);
-	owner_foreign_walk_ranges(&check->owner->diag_fd, proto, &ranges, proto == IPPROTO_TCP, see_again, check);
+	owner_kernel_sock_walk_ranges(&check->owner->diag_fd, proto, &ranges, proto == IPPROTO_TCP, see_again, check);
 }
 
 static uint64_t recheck_cpu_ns(void)
@@ -216,8 +216,8 @@ static uint64_t recheck_cpu_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
-void owner_rivals_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
-                          void *arg)
+void owner_conflicts_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
+                             void *arg)
 {
 	const uint64_t begun = recheck_cpu_ns();
 	struct recheck *check = recheck_new(owner);
@@ -231,5 +231,5 @@ void owner_rivals_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, con
 	recheck_walk_proto(check, IPPROTO_TCP);
 	recheck_free(check);
 	pause = (recheck_cpu_ns() - begun) * RECHECK_SHARE;
-	owner->foreign_pause_ns = pause > RECHECK_NS ? pause : RECHECK_NS;
+	owner->kernel_sock_pause_ns = pause > RECHECK_NS ? pause : RECHECK_NS;
 }

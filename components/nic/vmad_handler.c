@@ -101,12 +101,13 @@ static uint64_t name_tenant(struct vmad_server *server, const struct vmad_peer *
 	return tenant.ticket;
 }
 
-static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_rent *wish,
+static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_rent *wanted,
                        struct vmad_answer *answer)
 {
 	struct xdp_rental rental;
-	int rc = has_enough(server, peer, true) ? -ENOSPC
-	                                        : xdp_owner_rent(server->owner, wish->rx_wre, wish->tx_wre, &rental);
+	int rc = has_enough(server, peer, true)
+	                 ? -ENOSPC
+	                 : xdp_owner_rent(server->owner, wanted->rx_wre, wanted->tx_wre, &rental);
 
 	if (rc < 0)
 		return rc;

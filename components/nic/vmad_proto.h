@@ -4,7 +4,7 @@
  *   client                                vmad
  *   HELLO + a proof (SCM_RIGHTS)  ------>        may this process be a client? answered when the interface is ready
  *                                 <------ HELLO
- *   RENT wishes                   ------>
+ *   RENT requests                 ------>
  *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue,
  *                                              the table of claims, if it may have it, and the end of a pipe (keeper.h)
  *   FLOW_ADD + the shadow, FLOW_DEL, RETURN ----->   FLOW_ADD shows the socket by which the client has a right to the

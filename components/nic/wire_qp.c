@@ -396,13 +396,13 @@ static void qp_free(struct wire_qp *qp)
 }
 
 /* What is wished, and never so little that the longest frame would wait for ever for room. */
-static uint32_t wire_depth(const struct wire_end *end, uint32_t wish)
+static uint32_t wire_depth(const struct wire_end *end, uint32_t wanted)
 {
 	uint32_t longest = (end->layout.frame_max >> end->nic.arena->frame_shift) + 1, size = DEPTH_MIN;
 
-	if (wish == 0)
-		wish = DEPTH_DEFAULT;
-	while ((size < wish || size < 2 * longest) && size < DEPTH_MAX)
+	if (wanted == 0)
+		wanted = DEPTH_DEFAULT;
+	while ((size < wanted || size < 2 * longest) && size < DEPTH_MAX)
 		size *= 2;
 	return size;
 }

@@ -25,7 +25,7 @@ struct roll_call {
 	uint32_t present; /* the first ones of the list */
 };
 
-static void cookies_roll_answer(const struct owner_foreign *socket, void *arg)
+static void cookies_roll_answer(const struct owner_kernel_sock *socket, void *arg)
 {
 	struct roll_call *call = arg;
 	uint64_t *list = call->set->list;
@@ -43,8 +43,8 @@ void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key, 
 {
 	struct roll_call call = {.set = set};
 
-	if (set->n > 0 &&
-	    owner_foreign_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, cookies_roll_answer, &call) == 0)
+	if (set->n > 0 && owner_kernel_sock_walk(kept_fd, key->proto, ntohs(key->local_port_be), false,
+	                                         cookies_roll_answer, &call) == 0)
 		set->n = call.present;
 }
 

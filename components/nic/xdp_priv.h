@@ -306,7 +306,7 @@ int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const stru
 /* Readable: call tick. -1: none. */
 int xdp_owner_fd(const struct xdp_owner *owner);
 int xdp_owner_link_fd(const struct xdp_owner *owner); /* of the same use: interfaces have changed */
-/* Periodic work: quarantined frames, foreign sockets that came up later. Flows that had to be given up are reported
+/* Periodic work: quarantined frames, kernel sockets of no client that came up later. Flows that had to be given up are reported
  * through `revoked`. next_tick_ms: when it wants to be called next, -1: not before the next other call. */
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
                     void *arg);

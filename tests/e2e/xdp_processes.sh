@@ -283,7 +283,7 @@ stop red
 check "only when that is closed" wait_for 1.5 log_has blue '^flow 7026: ok'
 stop blue; stop vmad
 
-# ---- foreign sockets ----
+# ---- kernel sockets of no client ----
 
 start foreign b "$client" kernel "$IP_B" 7040
 wait_for 2 log_has foreign ready

@@ -34,7 +34,7 @@ UDP, with a file: Operation not permitted
 UDP, without a socket: Operation not permitted
 UDP from one peer, without a socket: Operation not permitted
 UDP, as one of its shadows: Operation not permitted
-UDP, as a wish without a shadow: Operation not permitted
+UDP, as a waiter without a shadow: Operation not permitted
 a listener, by its cookie: Operation not permitted
 a connection to it: Operation not permitted
 a listener of another client: Operation not permitted

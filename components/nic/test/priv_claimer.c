@@ -173,7 +173,7 @@ static void ask_for_anothers(unsigned udp_port, uint64_t udp_cookie, unsigned tc
 	claimer_say("UDP, as one of its shadows", shadows.result);
 	shadows = (struct vmad_msg){.type = VMAD_FLOW_SHADOWS, .shadows = {.slot = slot, .key = udp}};
 	claimer_ask(&shadows, NULL, 0);
-	claimer_say("UDP, as a wish without a shadow", shadows.result);
+	claimer_say("UDP, as a waiter without a shadow", shadows.result);
 	claimer_say("a listener, by its cookie", flow(tcp, VMA_FLOW_LISTENER, tcp_cookie, -1));
 	claimer_say("a connection to it", flow(with_peer(tcp), 0, 0, -1));
 	claimer_say("a listener of another client",

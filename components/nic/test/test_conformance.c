@@ -61,7 +61,7 @@ static int setup(void **state)
 		attr.arena[0] = attr.arena[1] = w->arena;
 		assert_int_equal(vma_wire_pair(&attr, w->nic), 0);
 	} else {
-		w->foreign = strncmp(make->spec[0], "wire:", 5) != 0;
+		w->kernel_sock = strncmp(make->spec[0], "wire:", 5) != 0;
 		conformance_open_end(w, make, 0);
 		conformance_open_end(w, make, 1);
 	}
@@ -537,7 +537,7 @@ static void test_unarmed_fd_is_armed_again_by_the_next_arm(void **state)
 		vma_nic_unarm(qp);
 		vma_nic_unarm(qp);
 		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i));
-		assert_false(w->foreign && fd_readable(vma_nic_fd(qp), 50));
+		assert_false(w->kernel_sock && fd_readable(vma_nic_fd(qp), 50));
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i));
 		arm_for_sure(qp);
 		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));

@@ -190,7 +190,7 @@ static int teardown(void **state)
 		close(owner.diag_fd);
 	owner_resets_fini(&owner);
 	assert_int_equal(owner.flows, 0);
-	assert_int_equal(owner.wishes, 0);
+	assert_int_equal(owner.waiters, 0);
 	assert_null(owner.given_up);
 	assert_null(owner.fading);
 	for (int i = 0; i < 2; i++)
@@ -268,7 +268,7 @@ static void test_neither_gets_it_while_both_go_on_asking(void **state)
 		now_ns += SECOND;
 		assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 		assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EADDRINUSE);
-		owner_wishes_expire(&owner);
+		owner_flow_waiters_expire(&owner);
 	}
 	assert_int_equal(grants, 1);
 }
@@ -360,7 +360,7 @@ static void test_unless_it_was_named_as_a_shadow_before(void **state)
 
 	assert_int_equal(xdp_owner_flow_shadows(&owner, A, &bed->rule.key, bed->cookie, 2), 0);
 	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(owner.wishes, 0);
+	assert_int_equal(owner.waiters, 0);
 	assert_true(owner_flows_has_cookie(&owner, bed->cookie[1]));
 }
 
@@ -480,23 +480,23 @@ static void test_a_connection_stays_with_who_has_it(void **state)
 	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
 	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
 	assert_int_equal(steered, 1);
-	assert_int_equal(owner.wishes, 0);
+	assert_int_equal(owner.waiters, 0);
 	assert_int_equal(xdp_owner_flow_del(&owner, B, &bed->rule.key), -ENOENT);
 	assert_int_equal(xdp_owner_flow_del(&owner, A, &bed->rule.key), 0);
 	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), 0);
 }
 
-static void test_wishes_are_forgotten_when_nobody_repeats_them(void **state)
+static void test_waiters_are_forgotten_when_nobody_repeats_them(void **state)
 {
 	struct bed *bed = *state;
 
 	share(bed);
 	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
 	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
-	assert_int_equal(owner.wishes, 2);
+	assert_int_equal(owner.waiters, 2);
 	now_ns += 4 * SECOND;
-	owner_wishes_expire(&owner);
-	assert_int_equal(owner.wishes, 0);
+	owner_flow_waiters_expire(&owner);
+	assert_int_equal(owner.waiters, 0);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -512,7 +512,7 @@ static void test_a_block_is_its_first_ones_and_nobody_is_told(void **state)
 	assert_int_equal(xdp_owner_flow_add(&owner, A, &block), 0);
 	assert_int_equal(xdp_owner_flow_add(&owner, A, &block), -EEXIST);
 	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), -EADDRINUSE);
-	assert_int_equal(owner.wishes, 0);
+	assert_int_equal(owner.waiters, 0);
 	assert_null(owner.given_up);
 	assert_null(owner.fading);
 	owner_flows_end(&owner, A, true);
@@ -539,7 +539,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_what_fades_ends_with_its_client),
         CASE(test_a_connection_stays_with_who_has_it),
         CASE(test_a_block_is_its_first_ones_and_nobody_is_told),
-        CASE(test_wishes_are_forgotten_when_nobody_repeats_them),
+        CASE(test_waiters_are_forgotten_when_nobody_repeats_them),
 };
 
 VMA_TEST_MAIN(tests)

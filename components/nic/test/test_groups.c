@@ -197,7 +197,7 @@ static void test_listeners_of_a_reuseport_group_are_shared(void **state)
 	int fd = listen_somewhere(&address, true, &other.shadow_cookie);
 
 	(void)state;
-	/* The first to ask does not know whose the other is; the second finds the first one's wish. */
+	/* The first to ask does not know whose the other is; the second finds the first one's waiter. */
 	assert_int_equal(xdp_owner_flow_add(&owner, 0, &rule), -EADDRINUSE);
 	assert_int_equal(xdp_owner_flow_add(&owner, 1, &other), 0);
 	assert_int_equal(xdp_owner_flow_add(&owner, 0, &rule), 0);

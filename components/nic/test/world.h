@@ -30,8 +30,8 @@ struct world {
 	struct vma_nic *nic[2];
 	struct vma_nic_qp *qp[2][WORLD_QPS];
 	uint8_t mac[2][6];
-	int netns[2]; /* -1: where we are */
-	bool foreign; /* the kernel's stack sees the link too and may put frames of its own on it */
+	int netns[2];     /* -1: where we are */
+	bool kernel_sock; /* the kernel's stack sees the link too and may put frames of its own on it */
 };
 
 /* A received packet, in one piece. */
@@ -267,7 +267,7 @@ static inline void assert_silence(struct world *w, int end, int i)
 {
 	static _Thread_local struct packet packet;
 
-	assert_false(world_recv(w->qp[end][i], &packet, w->foreign ? 50000000 : 2000000));
+	assert_false(world_recv(w->qp[end][i], &packet, w->kernel_sock ? 50000000 : 2000000));
 }
 
 static inline bool fd_readable(int fd, int timeout_ms)

@@ -149,15 +149,15 @@ struct vma_flow_minisock {
 
 /* What became of a queue pair or flow behind its user's back. */
 enum vma_nic_event {
-	VMA_NIC_EVENT_LOST,         /* the owner has gone; call vma_nic_qp_rebind with both halves held */
-	VMA_NIC_EVENT_FLOW_REVOKED, /* `key` is the kernel's again (a foreign socket or second process wants it too) */
+	VMA_NIC_EVENT_LOST, /* the owner has gone; call vma_nic_qp_rebind with both halves held */
+	VMA_NIC_EVENT_FLOW_REVOKED, /* `key` is the kernel's again (a kernel socket of no client or second process wants it too) */
 };
 
 struct vma_nic_qp_attr {
 	uint32_t rx_wre;           /* wished receive depth (VMA_RX_WRE); granted: qp->rx_depth */
 	uint32_t tx_wre;           /* wished transmit depth and buffers (VMA_TX_WRE); granted: qp->tx_depth */
 	uint32_t tx_inline;        /* wished inline bytes (VMA_TX_MAX_INLINE); granted: info.inline_max at most */
-	uint32_t tx_device_memory; /* wished bytes of device memory to send from, 0: none; a wish, never an error */
+	uint32_t tx_device_memory; /* wished bytes of device memory to send from, 0: none; a waiter, never an error */
 	const char *name;
 	/* Called from a thread of the nic's own, never from a data call. May be NULL: then vma_nic_qp_lost tells. */
 	void (*event)(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg);
@@ -266,7 +266,7 @@ void vma_nic_qp_destroy(struct vma_nic_qp *qp);
  * -EAGAIN when there is no owner yet (the nic's thread goes on trying and will send EVENT_LOST again). */
 int vma_nic_qp_rebind(struct vma_nic_qp *qp);
 
-/* -EEXIST this queue pair has it already, -EADDRINUSE another queue pair, process or a foreign kernel socket has it
+/* -EEXIST this queue pair has it already, -EADDRINUSE another queue pair, process or a kernel socket of no client has it
  * (the log says which), -ENOSPC the table is full, -EINVAL a bad key or flag (vma_flow_key_check says what is bad),
  * -EAFNOSUPPORT. del: -ENOENT. Packets received before del returned may still be polled. */
 int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);

@@ -69,13 +69,13 @@ for cookies in 1 2; do
 	check "clients come" wait_for 20 log_has "$clients" started
 	sleep 0.5
 	[ -n "$kernel" ] || check_eq "and are not the kernel's" "$(snmp b Tcp PassiveOpens)" "$passive"
-	start rival b python3 "$WORK/server.py" "$IP_B" $PORT
+	start other b python3 "$WORK/server.py" "$IP_B" $PORT
 	[ -n "$kernel" ] || check "another process listens, and the port is the kernel's again" \
 		wait_for 20 log_has "$server" "the kernel has TCP port $PORT"
 	passive=$(snmp b Tcp PassiveOpens)
 	check "no client has noticed" finish "$clients" 20
 	check_num "and the kernel had some of them" "$(snmp b Tcp PassiveOpens)" -gt "$passive"
-	stop rival
+	stop other
 	stop "$server"
 done
 done_testing

@@ -1,6 +1,6 @@
 /*
- * owner_foreign - the kernel sockets (of no client) from which a flow would take packets: listed by sock_diag, judged
- * as the kernel would deliver.
+ * owner_kernel_sock - the kernel sockets (of no client) from which a flow would take packets: listed by sock_diag,
+ * judged as the kernel would deliver.
  *
  *   UDP, any peer (unicast)    a socket bound to that port, on the address or on none
  *   UDP, any peer (multicast)  the same: every such socket may get a copy
@@ -33,7 +33,7 @@
 struct walk {
 	const struct owner_ranges *ranges; /* of local ports; NULL: all */
 	uint32_t states;
-	void (*see)(const struct owner_foreign *socket, void *arg);
+	void (*see)(const struct owner_kernel_sock *socket, void *arg);
 	void *arg;
 };
 
@@ -155,7 +155,7 @@ static bool is_asked_for(const struct walk *walk, uint16_t port)
 static void report_diag_socket(const struct walk *walk, uint8_t proto, const struct nlmsghdr *head)
 {
 	const struct inet_diag_msg *msg = NLMSG_DATA(head);
-	struct owner_foreign socket = {.proto = proto};
+	struct owner_kernel_sock socket = {.proto = proto};
 	int left = (int)head->nlmsg_len - (int)NLMSG_LENGTH(sizeof(*msg));
 
 	/* What remains of a closed connection (TIME_WAIT, or FIN_WAIT2 without a socket) has no reader to rob. */
@@ -271,8 +271,8 @@ static uint32_t states_of(bool listeners)
 	return listeners ? 1u << TCP_LISTEN : ~(1u << TCP_TIME_WAIT);
 }
 
-int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
-                       void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
+int owner_kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
+                           void (*see)(const struct owner_kernel_sock *socket, void *arg), void *arg)
 {
 	const struct owner_ranges one = {.n = 1, .first = {port}, .last = {port}};
 	const struct walk walk = {
@@ -281,16 +281,16 @@ int owner_foreign_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
 	return walk_both(kept, proto, &walk);
 }
 
-int owner_foreign_walk_ranges(int *kept, uint8_t proto, const struct owner_ranges *ranges, bool listeners,
-                              void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
+int owner_kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct owner_ranges *ranges, bool listeners,
+                                  void (*see)(const struct owner_kernel_sock *socket, void *arg), void *arg)
 {
 	const struct walk walk = {.ranges = ranges, .states = states_of(listeners), .see = see, .arg = arg};
 
 	return walk_both(kept, proto, &walk);
 }
 
-int owner_foreign_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
-                        void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
+int owner_kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
+                            void (*see)(const struct owner_kernel_sock *socket, void *arg), void *arg)
 {
 	const uint32_t bound = 1u << TCP_LISTEN | 1u << BOUND_INACTIVE;
 	const struct owner_ranges one = {.n = 1, .first = {port}, .last = {port}};
@@ -304,8 +304,8 @@ int owner_foreign_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
 	return rc;
 }
 
-int owner_foreign_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
-                             void (*see)(const struct owner_foreign *socket, void *arg), void *arg)
+int owner_kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
+                                 void (*see)(const struct owner_kernel_sock *socket, void *arg), void *arg)
 {
 	const struct walk walk = {.see = see, .arg = arg};
 	struct request request = {
@@ -334,7 +334,8 @@ int owner_foreign_connection(int *kept, const struct vma_flow_key *key, unsigned
 	return rc == -ENOENT || rc > 0 ? 0 : rc;
 }
 
-bool owner_foreign_conflicts(const struct vma_flow_rule *rule, const struct owner_foreign *socket, unsigned ifindex)
+bool owner_kernel_sock_conflicts(const struct vma_flow_rule *rule, const struct owner_kernel_sock *socket,
+                                 unsigned ifindex)
 {
 	const struct vma_flow_key *key = &rule->key;
 	const bool connected = socket->peer_port_be != 0;
