@@ -56,16 +56,16 @@ static void arena_return_range(struct vma_bufarena *arena)
 }
 
 /* Address space may be limited (RLIMIT_AS): half as much is better than nothing. */
-static int reserve_what_is_possible(struct vma_bufarena *arena, uint32_t wish)
+static int reserve_what_is_possible(struct vma_bufarena *arena, uint32_t wanted)
 {
-	uint32_t capacity = wish;
+	uint32_t capacity = wanted;
 	int rc;
 
 	while ((rc = arena_reserve_range(arena, capacity)) != 0 && capacity / 2 >= UNIT_FRAMES)
 		capacity = capacity / 2 / UNIT_FRAMES * UNIT_FRAMES;
-	if (rc == 0 && capacity < wish)
+	if (rc == 0 && capacity < wanted)
 		vma_log_once(VMA_LOG_WARN,
-		             "bufpool: no address space for %u buffers (RLIMIT_AS?), going on with room for %u", wish,
+		             "bufpool: no address space for %u buffers (RLIMIT_AS?), going on with room for %u", wanted,
 		             capacity);
 	return rc;
 }

@@ -96,7 +96,7 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
  * It may be ready now. If not it stays out of the queue, or news that come while a wait looks at it would be told by
  * that and, queued once more, by the next: edges twice. `wanted` was stored before the look, and a file's news are
  * visible before its watchers are told (with full fences between the two, here and there): of a file that becomes ready
- * at this moment either the look sees the news or the watcher the wish.
+ * at this moment either the look sees the news or the watcher the request.
  */
 static void enqueue_if_ready(struct epoll_set *set, struct epoll_item *item)
 {
@@ -276,15 +276,15 @@ int vma_iomux_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
 	struct vma_file *file = vma_fd_lookup(fd);
 	struct epoll_set *set = epoll_set_find(epfd);
-	struct epoll_event wish = {.events = 0};
+	struct epoll_event wanted = {.events = 0};
 	int rc = 0;
 
 	if (!iomux_file_is_ours(file) || (set == NULL && op != EPOLL_CTL_ADD) || op < EPOLL_CTL_ADD ||
 	    op > EPOLL_CTL_MOD)
 		return os_member(set, epfd, op, fd, event);
-	if (op != EPOLL_CTL_DEL && vma_copy(&wish, event, sizeof(wish)) < 0)
+	if (op != EPOLL_CTL_DEL && vma_copy(&wanted, event, sizeof(wanted)) < 0)
 		return -EFAULT;
 	if (set == NULL)
 		rc = first_of_ours(epfd, file, fd, &set);
-	return rc < 0 ? rc : ctl_offloaded(set, epfd, op, file, fd, &wish);
+	return rc < 0 ? rc : ctl_offloaded(set, epfd, op, file, fd, &wanted);
 }

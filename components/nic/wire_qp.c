@@ -395,7 +395,7 @@ static void qp_free(struct wire_qp *qp)
 	free(qp);
 }
 
-/* What is wished, and never so little that the longest frame would wait for ever for room. */
+/* What is requested, and never so little that the longest frame would wait for ever for room. */
 static uint32_t wire_depth(const struct wire_end *end, uint32_t wanted)
 {
 	uint32_t longest = (end->layout.frame_max >> end->nic.arena->frame_shift) + 1, size = DEPTH_MIN;

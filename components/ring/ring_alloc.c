@@ -78,7 +78,9 @@ void vma_ring_migration_init(struct vma_ring_migration *m, int32_t ratio, struct
 	m->current = m->candidate = current;
 }
 
-/* One access. The candidate of a look is what was wished at it: two looks agree, and differ from where we are: move. */
+/*
+ * One access. The candidate of a look is what was requested at it: two looks agree, and differ from where we are: move.
+ */
 bool vma_ring_migration_step(struct vma_ring_migration *m, struct vma_ring_key wished)
 {
 	bool again;

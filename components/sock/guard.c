@@ -31,10 +31,10 @@ int vma_fd_guard_here(int fd)
 /* As high as RLIMIT_NOFILE allows; where even that is full, it stays where it is. */
 static int move_up(int fd)
 {
-	static const int wishes[] = {1000, 500, 200, 100};
+	static const int candidates[] = {1000, 500, 200, 100};
 
-	for (size_t i = 0; i < sizeof(wishes) / sizeof(wishes[0]); i++) {
-		long up = fd < wishes[i] ? syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, wishes[i]) : fd;
+	for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++) {
+		long up = fd < candidates[i] ? syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, candidates[i]) : fd;
 
 		if (up == fd)
 			return fd;

@@ -240,12 +240,12 @@ static uint64_t internal_turn(const struct epoll_event *events, long n)
 	return earlier_ns(next, rail_care_turn_ending(now));
 }
 
-static void set_affinity(const char *wish)
+static void set_affinity(const char *wanted)
 {
 	cpu_set_t cpus;
 
-	if (vma_conf_cpus(wish, &cpus) > 0 && sched_setaffinity(0, sizeof(cpus), &cpus) < 0)
-		vma_log_once(VMA_LOG_WARN, "VMA_INTERNAL_THREAD_AFFINITY='%s': this program may not run there", wish);
+	if (vma_conf_cpus(wanted, &cpus) > 0 && sched_setaffinity(0, sizeof(cpus), &cpus) < 0)
+		vma_log_once(VMA_LOG_WARN, "VMA_INTERNAL_THREAD_AFFINITY='%s': this program may not run there", wanted);
 }
 
 /* See sleep_time.h. */

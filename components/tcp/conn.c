@@ -170,7 +170,7 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 
 void tcp_conn_take_path(struct vma_tcp_conn *conn)
 {
-	struct vma_tcp_path *path = atomic_exchange_explicit(&conn->path_wish, NULL, memory_order_acq_rel);
+	struct vma_tcp_path *path = atomic_exchange_explicit(&conn->path_request, NULL, memory_order_acq_rel);
 
 	bool lost = conn->path.len == 0;
 
@@ -366,7 +366,7 @@ void tcp_conns_free(struct vma_tcp *tcp)
 void vma_tcp_conn_free(struct vma_tcp_conn *conn)
 {
 	void (*release)(void *memory) = conn->memory.free;
-	struct vma_tcp_path *path = atomic_load(&conn->path_wish);
+	struct vma_tcp_path *path = atomic_load(&conn->path_request);
 
 	if (path != NULL)
 		release(path);

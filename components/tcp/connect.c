@@ -47,9 +47,9 @@ static uint32_t mss_of_path(const struct vma_tcp_conn *conn)
 {
 	uint32_t mtu = conn->path.len != 0 && conn->path.mtu >= 68 ? conn->path.mtu : conn->tcp->nic->mtu;
 	uint32_t mss = (mtu < conn->tcp->nic->mtu ? mtu : conn->tcp->nic->mtu) - 40,
-	         wish = (uint32_t)tcp_option(conn, VMA_TCP_OPT_MAXSEG);
+	         wanted = (uint32_t)tcp_option(conn, VMA_TCP_OPT_MAXSEG);
 
-	return wish != 0 && wish < mss ? wish : mss;
+	return wanted != 0 && wanted < mss ? wanted : mss;
 }
 
 /* What this side tells the peer: RFC 9293 3.7.1. */

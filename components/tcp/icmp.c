@@ -23,7 +23,7 @@ int vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path)
 	if (copy == NULL)
 		return -ENOMEM;
 	*copy = *path;
-	before = atomic_exchange_explicit(&conn->path_wish, copy, memory_order_acq_rel);
+	before = atomic_exchange_explicit(&conn->path_request, copy, memory_order_acq_rel);
 	if (before != NULL)
 		conn->memory.free(before);
 	tcp_post(conn, TCP_WORK_PATH);
@@ -32,9 +32,9 @@ int vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path)
 
 void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_t mtu, uint32_t seq)
 {
-	uint64_t wish = (uint64_t)type << 56 | (uint64_t)(code & 0xff) << 48 | (uint64_t)mtu << 32 | seq;
+	uint64_t request = (uint64_t)type << 56 | (uint64_t)(code & 0xff) << 48 | (uint64_t)mtu << 32 | seq;
 
-	atomic_store_explicit(&conn->icmp_wish, wish, memory_order_release);
+	atomic_store_explicit(&conn->icmp_request, request, memory_order_release);
 	tcp_post(conn, TCP_WORK_ICMP);
 }
 
@@ -115,16 +115,16 @@ static void shorten_mtu(struct vma_tcp_conn *conn, uint32_t mtu)
 
 void tcp_icmp_work(struct vma_tcp_conn *conn)
 {
-	uint64_t wish = atomic_exchange_explicit(&conn->icmp_wish, 0, memory_order_acq_rel);
-	uint8_t type = (uint8_t)(wish >> 56), code = (uint8_t)(wish >> 48);
+	uint64_t request = atomic_exchange_explicit(&conn->icmp_request, 0, memory_order_acq_rel);
+	uint8_t type = (uint8_t)(request >> 56), code = (uint8_t)(request >> 48);
 	const struct tcp_pcb *pcb = conn->pcb;
-	uint32_t seq = (uint32_t)wish;
+	uint32_t seq = (uint32_t)request;
 	int error = error_of(type, code);
 
 	if (pcb == NULL || error == 0 || TCP_SEQ_LT(seq, pcb->lastack) || TCP_SEQ_GT(seq, pcb->snd_nxt))
 		return;
 	if (type == ICMP_UNREACHABLE && code == CODE_TOO_LONG)
-		shorten_mtu(conn, (uint32_t)(wish >> 32) & 0xffff);
+		shorten_mtu(conn, (uint32_t)(request >> 32) & 0xffff);
 	else if (pcb->state == SYN_SENT || pcb->state == SYN_RCVD)
 		tcp_conn_fail(conn, error, false);
 	else

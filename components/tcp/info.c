@@ -22,9 +22,9 @@ static uint32_t msec_since(const struct vma_tcp *tcp, uint64_t then_ns)
 /* What the peer takes is not known yet: RFC 9293 3.7.1's default, or what this side wants, less the time stamps. */
 static uint32_t mss_at_first(const struct vma_tcp_conn *conn)
 {
-	uint32_t wish = (uint32_t)tcp_option(conn, VMA_TCP_OPT_MAXSEG);
+	uint32_t wanted = (uint32_t)tcp_option(conn, VMA_TCP_OPT_MAXSEG);
 
-	return (wish != 0 ? wish : 536) - (conn->tcp->attr.no_timestamps ? 0 : LWIP_TCP_OPT_LEN_TS_OUT);
+	return (wanted != 0 ? wanted : 536) - (conn->tcp->attr.no_timestamps ? 0 : LWIP_TCP_OPT_LEN_TS_OUT);
 }
 
 static void fill_options(const struct tcp_pcb *pcb, struct tcp_info *info)

@@ -233,8 +233,8 @@ struct vma_tcp_conn {
 	size_t rx_step;                /* reader's: bytes that its last look at the front has stepped over */
 
 	/* posted values, under post_lock of the poster's side: a seqlock is not worth it, a spin of two stores */
-	struct vma_tcp_path *_Atomic path_wish; /* exchanged; the driver frees it after copying */
-	_Atomic uint64_t icmp_wish;             /* type << 56 | code << 48 | mtu << 32 | seq; the last one counts */
+	struct vma_tcp_path *_Atomic path_request; /* exchanged; the driver frees it after copying */
+	_Atomic uint64_t icmp_request;             /* type << 56 | code << 48 | mtu << 32 | seq; the last one counts */
 
 	/* ---- driver's ---- */
 	_Alignas(64) struct tcp_pcb *pcb; /* NULL: not yet, or no longer */

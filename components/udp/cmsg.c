@@ -41,23 +41,23 @@ void udp_cmsg_put(struct udp_cmsgs *cmsgs, int level, int type, const void *data
 }
 
 /* Both layouts of a time are the same where long has 64 bits. SO_TIMESTAMPNS overrules SO_TIMESTAMP. */
-static void put_stamps(struct udp_cmsgs *cmsgs, uint32_t wishes, uint64_t stamp_ns)
+static void put_stamps(struct udp_cmsgs *cmsgs, uint32_t rx_opts, uint64_t stamp_ns)
 {
-	bool new = wishes &UDP_WISH_STAMP_NEW;
+	bool new = rx_opts &UDP_RX_OPT_STAMP_NEW;
 	const struct timespec at = {.tv_sec = (time_t)(stamp_ns / NSEC), .tv_nsec = (long)(stamp_ns % NSEC)};
 	const struct timeval at_usec = {.tv_sec = at.tv_sec, .tv_usec = at.tv_nsec / 1000};
 	const struct timespec all[3] = {at}; /* struct scm_timestamping: software, and no hardware's */
 
-	if (wishes & UDP_WISH_TIMESTAMPNS)
+	if (rx_opts & UDP_RX_OPT_TIMESTAMPNS)
 		udp_cmsg_put(cmsgs, SOL_SOCKET, new ? STAMPNS_NEW : STAMPNS_OLD, &at, sizeof(at));
-	else if (wishes & UDP_WISH_TIMESTAMP)
+	else if (rx_opts & UDP_RX_OPT_TIMESTAMP)
 		udp_cmsg_put(cmsgs, SOL_SOCKET, new ? STAMP_NEW : STAMP_OLD, &at_usec, sizeof(at_usec));
-	if (wishes & UDP_WISH_TIMESTAMPING)
+	if (rx_opts & UDP_RX_OPT_TIMESTAMPING)
 		udp_cmsg_put(cmsgs, SOL_SOCKET, new ? STAMPING_NEW : STAMPING_OLD, all, sizeof(all));
 }
 _Static_assert(sizeof(long) == 8 && sizeof(time_t) == 8, "one layout for both names");
 
-void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t wishes, const struct udp_datagram *datagram, uint64_t stamp_ns,
+void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_datagram *datagram, uint64_t stamp_ns,
                    uint32_t spec_dst)
 {
 	const struct in_pktinfo pktinfo = {.ipi_ifindex = (int)datagram->ifindex,
@@ -69,18 +69,18 @@ void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t wishes, const struct udp_da
 	        .sin_family = AF_INET, .sin_port = datagram->dst_port_be, .sin_addr.s_addr = datagram->dst};
 	int ttl = datagram->ttl;
 
-	put_stamps(cmsgs, wishes, stamp_ns);
-	if (wishes & UDP_WISH_RXQ_OVFL && datagram->drops != 0)
+	put_stamps(cmsgs, rx_opts, stamp_ns);
+	if (rx_opts & UDP_RX_OPT_RXQ_OVFL && datagram->drops != 0)
 		udp_cmsg_put(cmsgs, SOL_SOCKET, SO_RXQ_OVFL, &datagram->drops, sizeof(datagram->drops));
-	if (wishes & UDP_WISH_PKTINFO6)
+	if (rx_opts & UDP_RX_OPT_PKTINFO6)
 		udp_cmsg_put(cmsgs, IPPROTO_IPV6, IPV6_PKTINFO, &pktinfo6, sizeof(pktinfo6));
-	if (wishes & UDP_WISH_PKTINFO)
+	if (rx_opts & UDP_RX_OPT_PKTINFO)
 		udp_cmsg_put(cmsgs, IPPROTO_IP, IP_PKTINFO, &pktinfo, sizeof(pktinfo));
-	if (wishes & UDP_WISH_RECVTTL)
+	if (rx_opts & UDP_RX_OPT_RECVTTL)
 		udp_cmsg_put(cmsgs, IPPROTO_IP, IP_TTL, &ttl, sizeof(ttl));
-	if (wishes & UDP_WISH_RECVTOS)
+	if (rx_opts & UDP_RX_OPT_RECVTOS)
 		udp_cmsg_put(cmsgs, IPPROTO_IP, IP_TOS, &datagram->tos, 1);
-	if (wishes & UDP_WISH_ORIGDST)
+	if (rx_opts & UDP_RX_OPT_ORIGDST)
 		udp_cmsg_put(cmsgs, IPPROTO_IP, IP_ORIGDSTADDR, &to, sizeof(to));
 }
 
@@ -128,20 +128,20 @@ static uint64_t stamp_of(const struct udp_datagram *datagram)
 	return (uint64_t)now.tv_sec * NSEC + (uint64_t)now.tv_nsec;
 }
 
-void udp_cmsg_give(struct msghdr *msg, uint32_t wishes, const struct udp_datagram *datagram)
+void udp_cmsg_give(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagram *datagram)
 {
-	const uint32_t stamps = UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPNS | UDP_WISH_TIMESTAMPING;
+	const uint32_t stamps = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING;
 	size_t room = msg->msg_control != NULL ? msg->msg_controllen : 0;
 	struct udp_cmsgs cmsgs = {.room = room < UDP_CMSG_ROOM ? room : UDP_CMSG_ROOM};
 	uint32_t spec_dst = datagram->dst;
 
-	if ((wishes & ~(uint32_t)UDP_WISH_KIN) == 0) {
+	if ((rx_opts & ~(uint32_t)UDP_RX_OPT_KIN) == 0) {
 		msg->msg_controllen = 0;
 		return;
 	}
-	if (wishes & UDP_WISH_PKTINFO && is_for_many(datagram))
+	if (rx_opts & UDP_RX_OPT_PKTINFO && is_for_many(datagram))
 		spec_dst = spec_dst_of(datagram);
-	udp_cmsg_fill(&cmsgs, wishes, datagram, wishes & stamps ? stamp_of(datagram) : 0, spec_dst);
+	udp_cmsg_fill(&cmsgs, rx_opts, datagram, rx_opts & stamps ? stamp_of(datagram) : 0, spec_dst);
 	if (cmsgs.used != 0 && vma_copy(msg->msg_control, cmsgs.bytes, cmsgs.used) != 0)
 		cmsgs.used = 0;
 	msg->msg_controllen = cmsgs.used;

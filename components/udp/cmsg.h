@@ -4,7 +4,7 @@
 
 #include "udp_priv.h"
 
-/* Room for all that can be wished at once. */
+/* Room for all that can be on at once. */
 enum { UDP_CMSG_ROOM = 320 };
 
 struct udp_cmsgs {
@@ -15,10 +15,10 @@ struct udp_cmsgs {
 
 /* As the kernel's put_cmsg. */
 void udp_cmsg_put(struct udp_cmsgs *cmsgs, int level, int type, const void *data, size_t len);
-/* What `wishes` ask for. spec_dst: IP_PKTINFO's. stamp_ns: never 0 when a stamp is wished. */
-void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t wishes, const struct udp_datagram *datagram, uint64_t stamp_ns,
+/* What `rx_opts` ask for. spec_dst: IP_PKTINFO's. stamp_ns: never 0 when a stamp is on. */
+void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_datagram *datagram, uint64_t stamp_ns,
                    uint32_t spec_dst);
 /* Writes them to msg_control, and msg_controllen and msg_flags; a bad pointer loses them, as with the kernel. */
-void udp_cmsg_give(struct msghdr *msg, uint32_t wishes, const struct udp_datagram *datagram);
+void udp_cmsg_give(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagram *datagram);
 
 #endif

@@ -412,7 +412,7 @@ static void dst_run_task(struct vma_task *task)
 	struct vma_engine *engine = vma_engine();
 	const struct udp_tx_options *tx;
 
-	/* Before anything is looked at: a wish that comes later posts the task again. */
+	/* Before anything is looked at: a request that comes later posts the task again. */
 	atomic_store(&sock->dst_asked, false);
 	pthread_mutex_lock(&sock->dst_lock);
 	tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);

@@ -8,8 +8,8 @@
 
 /*
  * A sender would like the cache to have `key` (0: the peer again). Never waits. All four accesses of want and asked are
- * sequentially consistent: a sender that finds `asked` set has written its wish before the task clears it, so that run
- * sees the wish.
+ * sequentially consistent: a sender that finds `asked` set has written its request before the task clears it, so that
+ * run sees the request.
  */
 static void dst_ask(struct udp_sock *sock, uint64_t key)
 {

@@ -83,7 +83,7 @@ static int last_stamp(struct udp_sock *sock, int fd, unsigned long request, void
 	struct timeval coarse;
 
 	_Static_assert(sizeof(struct timespec) == 16 && sizeof(struct timeval) == 16, "old and new names are one");
-	atomic_fetch_or_explicit(&sock->wishes, UDP_WISH_LAST_STAMP, memory_order_relaxed);
+	atomic_fetch_or_explicit(&sock->rx_opts, UDP_RX_OPT_LAST_STAMP, memory_order_relaxed);
 	if (ns == 0 && !has_read(sock))
 		return udp_os_ioctl(fd, request, arg);
 	if (ns == 0) {

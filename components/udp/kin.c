@@ -63,7 +63,7 @@ static void kin_init_sock(struct udp_sock *sock, struct udp_kin_lot *lot)
 	sock->kin_lot = lot;
 	atomic_store_explicit(&sock->kin, kin, memory_order_release);
 	atomic_fetch_or(&sock->unplain, UDP_SHARED);
-	atomic_fetch_or(&sock->wishes, UDP_WISH_KIN);
+	atomic_fetch_or(&sock->rx_opts, UDP_RX_OPT_KIN);
 }
 
 static void kin_give_file(struct vma_file *file, void *arg)

@@ -1,5 +1,5 @@
 /*
- * kin.h - processes that share a socket by fork (fork_shared): if one changes it, the others follow (kin.c).
+ * kin.h - processes that share a socket by fork: if one changes it, the others follow (kin.c).
  *
  *   setsockopt, connect, ... ── the kernel's socket ── `changes` moves (A)        in one process
  *   recv, send ── has `changes` moved? (B) ── no: go on
@@ -10,7 +10,7 @@
  * kernel is asked. So a process that has seen a number finds at least what was changed before it.
  *
  * A socket that no fork has seen has none of this, and its sends and receives do not look for it. What makes them look
- * is a bit among others that they test anyway (UDP_SHARED, UDP_WISH_KIN).
+ * is a bit among others that they test anyway (UDP_SHARED, UDP_RX_OPT_KIN).
  *
  * Threads: any thread of any of the processes, inside. Changes are made under the file's lock of the process that makes
  * them; several processes may change at once.

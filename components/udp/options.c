@@ -202,12 +202,12 @@ static int udp_may_ask(const struct kernel_option *option, const void *value, so
 
 /* ---- SOL_SOCKET ---- */
 
-static void set_wish(struct udp_sock *sock, uint32_t wish, bool on)
+static void set_rx_opt(struct udp_sock *sock, uint32_t rx_opt, bool on)
 {
 	if (on)
-		atomic_fetch_or_explicit(&sock->wishes, wish, memory_order_relaxed);
+		atomic_fetch_or_explicit(&sock->rx_opts, rx_opt, memory_order_relaxed);
 	else
-		atomic_fetch_and_explicit(&sock->wishes, ~wish, memory_order_relaxed);
+		atomic_fetch_and_explicit(&sock->rx_opts, ~rx_opt, memory_order_relaxed);
 }
 
 /* Each of the six names changes the others. Those that are off say 0, and so do those of the other generation. */
@@ -220,10 +220,10 @@ static void mirror_stamps(struct udp_sock *sock, int fd)
 	bool fine_new = get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW);
 	bool coarse_new = !fine_new && get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_NEW); /* which tells of either */
 
-	set_wish(sock, UDP_WISH_TIMESTAMP, coarse_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_OLD));
-	set_wish(sock, UDP_WISH_TIMESTAMPNS, fine_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD));
-	set_wish(sock, UDP_WISH_TIMESTAMPING, ((flags | flags_new) & served) == served);
-	set_wish(sock, UDP_WISH_STAMP_NEW, coarse_new || fine_new || flags_new != 0);
+	set_rx_opt(sock, UDP_RX_OPT_TIMESTAMP, coarse_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_OLD));
+	set_rx_opt(sock, UDP_RX_OPT_TIMESTAMPNS, fine_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD));
+	set_rx_opt(sock, UDP_RX_OPT_TIMESTAMPING, ((flags | flags_new) & served) == served);
+	set_rx_opt(sock, UDP_RX_OPT_STAMP_NEW, coarse_new || fine_new || flags_new != 0);
 	udp_set_os_bit(sock, BIT_TX_STAMPS, ((flags | flags_new) & sent) != 0);
 }
 
@@ -306,7 +306,7 @@ static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const voi
 		mirror_stamps(sock, fd);
 		break;
 	case SO_RXQ_OVFL:
-		set_wish(sock, UDP_WISH_RXQ_OVFL, get_bool(fd, SOL_SOCKET, name));
+		set_rx_opt(sock, UDP_RX_OPT_RXQ_OVFL, get_bool(fd, SOL_SOCKET, name));
 		break;
 	case SO_BINDTODEVICE:
 	case SO_BINDTOIFINDEX:
@@ -510,16 +510,16 @@ static void mirror_ip(struct udp_sock *sock, int fd, int name, const void *value
 {
 	switch (name) {
 	case IP_PKTINFO:
-		set_wish(sock, UDP_WISH_PKTINFO, get_bool(fd, IPPROTO_IP, name));
+		set_rx_opt(sock, UDP_RX_OPT_PKTINFO, get_bool(fd, IPPROTO_IP, name));
 		break;
 	case IP_RECVTTL:
-		set_wish(sock, UDP_WISH_RECVTTL, get_bool(fd, IPPROTO_IP, name));
+		set_rx_opt(sock, UDP_RX_OPT_RECVTTL, get_bool(fd, IPPROTO_IP, name));
 		break;
 	case IP_RECVTOS:
-		set_wish(sock, UDP_WISH_RECVTOS, get_bool(fd, IPPROTO_IP, name));
+		set_rx_opt(sock, UDP_RX_OPT_RECVTOS, get_bool(fd, IPPROTO_IP, name));
 		break;
 	case IP_RECVORIGDSTADDR:
-		set_wish(sock, UDP_WISH_ORIGDST, get_bool(fd, IPPROTO_IP, name));
+		set_rx_opt(sock, UDP_RX_OPT_ORIGDST, get_bool(fd, IPPROTO_IP, name));
 		break;
 	case IP_RECVERR:
 		if (!sock->errors_watched && get_bool(fd, IPPROTO_IP, name))
@@ -549,7 +549,7 @@ static void mirror_ip(struct udp_sock *sock, int fd, int name, const void *value
 static void mirror_ipv6(struct udp_sock *sock, int fd, int name)
 {
 	if (name == IPV6_RECVPKTINFO)
-		set_wish(sock, UDP_WISH_PKTINFO6, get_bool(fd, IPPROTO_IPV6, name));
+		set_rx_opt(sock, UDP_RX_OPT_PKTINFO6, get_bool(fd, IPPROTO_IPV6, name));
 	if (name == IPV6_ADDRFORM)
 		udp_follow(sock, fd);
 	if (name == IPV6_ADDRFORM || name == IPV6_MULTICAST_LOOP)

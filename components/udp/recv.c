@@ -42,13 +42,13 @@ static uint32_t __attribute__((cold)) drops_of(const struct udp_sock *sock)
 
 /* False: the socket is not what it was, and does not get it. */
 static bool __attribute__((noinline))
-note_wishes(struct udp_sock *sock, uint32_t wishes, const struct vma_buf *packet, struct udp_datagram *datagram)
+note_rx_opts(struct udp_sock *sock, uint32_t rx_opts, const struct vma_buf *packet, struct udp_datagram *datagram)
 {
 	if (udp_kin_moved(sock) && !udp_kin_accepts(sock, datagram))
 		return false;
-	if (wishes & (UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPNS | UDP_WISH_TIMESTAMPING | UDP_WISH_LAST_STAMP))
+	if (rx_opts & (UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_LAST_STAMP))
 		datagram->arrival_ns = arrival_of(packet);
-	if (wishes & UDP_WISH_RXQ_OVFL)
+	if (rx_opts & UDP_RX_OPT_RXQ_OVFL)
 		datagram->drops = drops_of(sock);
 	return true;
 }
@@ -72,7 +72,7 @@ static inline bool is_from_peer(const struct udp_sock *sock, const struct udp_da
 bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct udp_sock *sock = at->sock;
-	uint32_t wishes = atomic_load_explicit(&sock->wishes, memory_order_relaxed);
+	uint32_t rx_opts = atomic_load_explicit(&sock->rx_opts, memory_order_relaxed);
 	struct udp_datagram datagram = {.packet = packet,
 	                                .src_port_be = info->src_port_be,
 	                                .dst_port_be = info->dst_port_be,
@@ -88,7 +88,7 @@ bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct
 	if (__builtin_expect((info->dst[0] & 0xf0) == 0xe0, 0) &&
 	    !udp_group_accepts(sock, datagram.dst, datagram.src, datagram.ifindex))
 		return false;
-	if (__builtin_expect(wishes != 0, 0) && !note_wishes(sock, wishes, packet, &datagram))
+	if (__builtin_expect(rx_opts != 0, 0) && !note_rx_opts(sock, rx_opts, packet, &datagram))
 		return false;
 	if (!udp_queue_push(&at->queue, &datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))) {
 		count_drop(sock, datagram.len);
@@ -274,23 +274,23 @@ give_name(const struct udp_sock *sock, struct msghdr *msg, const struct udp_data
 	return vma_copy(msg->msg_name, &name, len < msg->msg_namelen ? len : msg->msg_namelen);
 }
 
-/* What is wished is what is set now, by whichever process. */
+/* What is on is what is set now, by whichever process. */
 static void __attribute__((noinline))
-give_wishes(struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
+give_rx_opts(struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
 {
 	if (udp_kin_moved(sock))
 		udp_kin_follow(sock);
-	udp_cmsg_give(msg, atomic_load_explicit(&sock->wishes, memory_order_relaxed), datagram);
+	udp_cmsg_give(msg, atomic_load_explicit(&sock->rx_opts, memory_order_relaxed), datagram);
 }
 
 /* What recv says of a datagram beside its bytes, `len` of which are copied. */
 static inline __attribute__((always_inline)) ssize_t give_about(struct udp_sock *sock, struct msghdr *msg, int flags,
                                                                 const struct udp_datagram *datagram, size_t len)
 {
-	uint32_t wishes = atomic_load_explicit(&sock->wishes, memory_order_relaxed);
+	uint32_t rx_opts = atomic_load_explicit(&sock->rx_opts, memory_order_relaxed);
 
-	if (__builtin_expect(wishes != 0, 0))
-		give_wishes(sock, msg, datagram);
+	if (__builtin_expect(rx_opts != 0, 0))
+		give_rx_opts(sock, msg, datagram);
 	else
 		msg->msg_controllen = 0;
 	if (msg->msg_name != NULL && give_name(sock, msg, datagram) != 0)

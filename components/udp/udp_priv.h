@@ -118,20 +118,20 @@ struct udp_tx_rails;
 
 /* ---- the socket ---- */
 
-enum udp_rx_wish { /* what recv has to produce beside the bytes; set by setsockopt */
-	           UDP_WISH_TIMESTAMP = 1 << 0,
-	           UDP_WISH_TIMESTAMPNS = 1 << 1,
-	           UDP_WISH_TIMESTAMPING = 1 << 2, /* SOF_TIMESTAMPING_RX_SOFTWARE with SOF_TIMESTAMPING_SOFTWARE */
-	           UDP_WISH_PKTINFO = 1 << 3,
-	           UDP_WISH_RECVTTL = 1 << 4,
-	           UDP_WISH_RECVTOS = 1 << 5,
-	           UDP_WISH_ORIGDST = 1 << 6,
-	           UDP_WISH_RXQ_OVFL = 1 << 7,
-	           /* The time stamps were asked for by their _NEW names: so are the answers' types. */
-	           UDP_WISH_STAMP_NEW = 1 << 8,
-	           UDP_WISH_LAST_STAMP = 1 << 9, /* SIOCGSTAMP has been used */
-	           UDP_WISH_KIN = 1 << 10,       /* to look first for what other processes have changed: kin.h */
-	           UDP_WISH_PKTINFO6 = 1 << 11,  /* IPV6_RECVPKTINFO, which tells of IPv4, too */
+enum udp_rx_opt { /* what recv has to produce beside the bytes; set by setsockopt */
+	          UDP_RX_OPT_TIMESTAMP = 1 << 0,
+	          UDP_RX_OPT_TIMESTAMPNS = 1 << 1,
+	          UDP_RX_OPT_TIMESTAMPING = 1 << 2, /* SOF_TIMESTAMPING_RX_SOFTWARE with SOF_TIMESTAMPING_SOFTWARE */
+	          UDP_RX_OPT_PKTINFO = 1 << 3,
+	          UDP_RX_OPT_RECVTTL = 1 << 4,
+	          UDP_RX_OPT_RECVTOS = 1 << 5,
+	          UDP_RX_OPT_ORIGDST = 1 << 6,
+	          UDP_RX_OPT_RXQ_OVFL = 1 << 7,
+	          /* The time stamps were asked for by their _NEW names: so are the answers' types. */
+	          UDP_RX_OPT_STAMP_NEW = 1 << 8,
+	          UDP_RX_OPT_LAST_STAMP = 1 << 9, /* SIOCGSTAMP has been used */
+	          UDP_RX_OPT_KIN = 1 << 10,       /* to look first for what other processes have changed: kin.h */
+	          UDP_RX_OPT_PKTINFO6 = 1 << 11,  /* IPV6_RECVPKTINFO, which tells of IPv4, too */
 };
 
 enum udp_unplain {                      /* why a send is to look twice */
@@ -148,7 +148,7 @@ struct udp_sock {
 	/* read by every recv */
 	_Alignas(64) struct udp_attachments *_Atomic attachments; /* NULL: all comes through the shadow */
 	struct udp_legacy *_Atomic legacy;                        /* of a fork: read before all else; NULL: none */
-	_Atomic uint32_t wishes;                                  /* enum udp_rx_wish */
+	_Atomic uint32_t rx_opts;                                 /* enum udp_rx_opt */
 	_Atomic bool nonblocking; /* O_NONBLOCK as last set through us; see recv.c for fds shared with others */
 	_Atomic bool shut_rd, shut_wr;
 	_Atomic bool os_attention;                 /* the shadow has an error or data that should be asked for next */

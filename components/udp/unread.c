@@ -138,11 +138,11 @@ void udp_unread_give(struct udp_sock *sock)
  */
 static bool may_be_said_again(const struct udp_sock *sock)
 {
-	const uint32_t lost = UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPNS | UDP_WISH_TIMESTAMPING | UDP_WISH_PKTINFO |
-	                      UDP_WISH_PKTINFO6;
+	const uint32_t lost = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING |
+	                      UDP_RX_OPT_PKTINFO | UDP_RX_OPT_PKTINFO6;
 
 	return !sock->reuse_addr && !sock->reuse_port && sock->bound_ifindex == 0 &&
-	       (atomic_load_explicit(&sock->wishes, memory_order_relaxed) & lost) == 0;
+	       (atomic_load_explicit(&sock->rx_opts, memory_order_relaxed) & lost) == 0;
 }
 
 void udp_unread_share(struct udp_sock *sock)

@@ -52,7 +52,7 @@ struct direction {
 static struct {
 	uint32_t loss, reorder, duplicate, queue;
 	uint64_t delay_ns, seed;
-} wish = {.queue = 4096, .seed = 1};
+} request = {.queue = 4096, .seed = 1};
 static volatile sig_atomic_t ended;
 
 static void middlebox_die(const char *what)
@@ -131,19 +131,19 @@ static void middlebox_keep(struct direction *d, struct frame *queue, uint32_t si
 
 static void decide(struct direction *d, const uint8_t *bytes, uint32_t len, uint64_t now)
 {
-	uint64_t due = now + wish.delay_ns;
+	uint64_t due = now + request.delay_ns;
 
-	if (by_chance(d, wish.loss)) {
+	if (by_chance(d, request.loss)) {
 		d->lost++;
 		return;
 	}
-	if (by_chance(d, wish.reorder)) {
+	if (by_chance(d, request.reorder)) {
 		d->reordered++;
 		middlebox_keep(d, d->late, LATE_MAX, d->late_head, &d->late_count, bytes, len, due + REORDER_NS);
 		return;
 	}
 	middlebox_keep(d, d->queue, d->size, d->head, &d->count, bytes, len, due);
-	if (by_chance(d, wish.duplicate)) {
+	if (by_chance(d, request.duplicate)) {
 		d->duplicated++;
 		middlebox_keep(d, d->queue, d->size, d->head, &d->count, bytes, len, due);
 	}
@@ -260,28 +260,28 @@ static void middlebox_read_options(int argc, char **argv)
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (option) {
 		case 'l':
-			wish.loss = (uint32_t)number(optarg, 1000000);
+			request.loss = (uint32_t)number(optarg, 1000000);
 			break;
 		case 'd':
-			wish.delay_ns = number(optarg, 10000000) * 1000;
+			request.delay_ns = number(optarg, 10000000) * 1000;
 			break;
 		case 'r':
-			wish.reorder = (uint32_t)number(optarg, 1000000);
+			request.reorder = (uint32_t)number(optarg, 1000000);
 			break;
 		case 'D':
-			wish.duplicate = (uint32_t)number(optarg, 1000000);
+			request.duplicate = (uint32_t)number(optarg, 1000000);
 			break;
 		case 'q':
-			wish.queue = (uint32_t)number(optarg, 1 << 20);
+			request.queue = (uint32_t)number(optarg, 1 << 20);
 			break;
 		case 's':
-			wish.seed = number(optarg, UINT64_MAX);
+			request.seed = number(optarg, UINT64_MAX);
 			break;
 		default:
 			exit(2);
 		}
 	}
-	if (argc - optind != 2 || wish.queue == 0) {
+	if (argc - optind != 2 || request.queue == 0) {
 		fprintf(stderr, "usage: middlebox IF_A IF_B [--loss PPM] [--delay-us N] [--reorder PPM] "
 		                "[--duplicate PPM] [--queue FRAMES] [--seed N]\n");
 		exit(2);
@@ -291,8 +291,12 @@ static void middlebox_read_options(int argc, char **argv)
 static void open_direction(struct direction *d, const char *from_name, const char *to_name, int from, int to,
                            uint64_t seed)
 {
-	*d = (struct direction){
-	        .from_name = from_name, .to_name = to_name, .from = from, .to = to, .random = seed, .size = wish.queue};
+	*d = (struct direction){.from_name = from_name,
+	                        .to_name = to_name,
+	                        .from = from,
+	                        .to = to,
+	                        .random = seed,
+	                        .size = request.queue};
 	d->queue = calloc(d->size, sizeof(*d->queue));
 	d->late = calloc(LATE_MAX, sizeof(*d->late));
 	if (d->queue == NULL || d->late == NULL)
@@ -311,8 +315,8 @@ int main(int argc, char **argv)
 	sigaction(SIGINT, &end, NULL);
 	a = middlebox_open_port(argv[optind]);
 	b = middlebox_open_port(argv[optind + 1]);
-	open_direction(&d[0], argv[optind], argv[optind + 1], a, b, wish.seed);
-	open_direction(&d[1], argv[optind + 1], argv[optind], b, a, ~wish.seed);
+	open_direction(&d[0], argv[optind], argv[optind + 1], a, b, request.seed);
+	open_direction(&d[1], argv[optind + 1], argv[optind], b, a, ~request.seed);
 	printf("forwarding\n");
 	fflush(stdout);
 	while (!ended) {

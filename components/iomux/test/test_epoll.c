@@ -83,25 +83,25 @@ SAME_IN_ALL_WORLDS(one_shot_is_told_once_until_it_is_changed)
 
 static void only_what_was_asked_for_is_told(struct world *w)
 {
-	static const uint32_t wishes[] = {EPOLLIN,
-	                                  EPOLLOUT,
-	                                  EPOLLIN | EPOLLOUT,
-	                                  EPOLLRDNORM,
-	                                  EPOLLWRNORM | EPOLLWRBAND,
-	                                  EPOLLPRI,
-	                                  0,
-	                                  EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLMSG | EPOLLRDBAND};
+	static const uint32_t requests[] = {EPOLLIN,
+	                                    EPOLLOUT,
+	                                    EPOLLIN | EPOLLOUT,
+	                                    EPOLLRDNORM,
+	                                    EPOLLWRNORM | EPOLLWRBAND,
+	                                    EPOLLPRI,
+	                                    0,
+	                                    EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLMSG | EPOLLRDBAND};
 	int ep = epoll_create1(0), fd = w_socket(w);
 
 	w_ctl(w, ep, EPOLL_CTL_ADD, fd, 0, 0);
-	for (unsigned i = 0; i < sizeof(wishes) / sizeof(wishes[0]); i++) {
-		say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, wishes[i], i));
+	for (unsigned i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
+		say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, requests[i], i));
 		backends_see(w, ep, 8, 0);
 		w_send(w, fd);
 		backends_see(w, ep, 8, 0);
 		w_recv(w, fd);
 		backends_see(w, ep, 8, 0);
-		say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, wishes[i] | EPOLLET, i));
+		say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, requests[i] | EPOLLET, i));
 		backends_see(w, ep, 8, 0);
 		backends_see(w, ep, 8, 0);
 		w_send(w, fd);

@@ -83,8 +83,8 @@ static void *fd_table_look(void *arg)
 
 static void test_nobody_inside_ever_sees_a_dead_file(void **state)
 {
-	const char *wish = getenv("STRESS_SECONDS");
-	const double until = fd_table_seconds() + (wish != NULL ? atof(wish) : 1);
+	const char *wanted = getenv("STRESS_SECONDS");
+	const double until = fd_table_seconds() + (wanted != NULL ? atof(wanted) : 1);
 	pthread_t threads[CHANGERS + READERS];
 
 	(void)state;

@@ -166,14 +166,14 @@ static inline void pair_run(uint64_t ns)
 
 /* ---- the world ---- */
 
-static void side_open(struct side *s, int i, const struct vma_tcp_attr *wishes)
+static void side_open(struct side *s, int i, const struct vma_tcp_attr *requests)
 {
 	struct vma_ring_attr attr = {.nic = s->nic,
 	                             .spill_pool = pair_spill,
 	                             .thread_mode = VMA_THREAD_SPIN,
 	                             .rx_sw_csum = true,
 	                             .name = "pair"};
-	struct vma_tcp_attr tcp = *wishes;
+	struct vma_tcp_attr tcp = *requests;
 
 	assert_int_equal(vma_ring_create(&attr, &s->ring), 0);
 	tcp.ring = s->ring;
@@ -187,7 +187,7 @@ static void side_open(struct side *s, int i, const struct vma_tcp_attr *wishes)
 	vma_tcp_options_init(&s->options);
 }
 
-static inline void pair_open_with(const struct vma_tcp_attr *wishes, uint32_t mtu)
+static inline void pair_open_with(const struct vma_tcp_attr *requests, uint32_t mtu)
 {
 	const bool jumbo = mtu > 1500;
 	struct vma_bufarena_attr arena = {.capacity = jumbo ? 1 << 13 : 1 << 16, .frame_size = jumbo ? 16384 : 2048};
@@ -205,16 +205,16 @@ static inline void pair_open_with(const struct vma_tcp_attr *wishes, uint32_t mt
 	assert_int_equal(vma_wire_pair(&wire, nics), 0);
 	for (int i = 0; i < 2; i++) {
 		side[i].nic = nics[i];
-		side_open(&side[i], i, wishes);
+		side_open(&side[i], i, requests);
 	}
 }
 
 static inline int pair_open(void **state)
 {
-	struct vma_tcp_attr wishes = {.gro_streams_max = 16};
+	struct vma_tcp_attr requests = {.gro_streams_max = 16};
 
 	(void)state;
-	pair_open_with(&wishes, 0);
+	pair_open_with(&requests, 0);
 	return 0;
 }
 

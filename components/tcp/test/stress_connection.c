@@ -116,8 +116,8 @@ static void connection_write_all(struct end *end, uint64_t total)
 
 	while (done < total) {
 		struct iovec spans[4];
-		uint64_t wish = 1 + (done * 2654435761U) % 9000, part = 0;
-		int n = vma_tcp_tx_reserve(end->conn, wish < total - done ? wish : total - done, spans, 4);
+		uint64_t request = 1 + (done * 2654435761U) % 9000, part = 0;
+		int n = vma_tcp_tx_reserve(end->conn, request < total - done ? request : total - done, spans, 4);
 
 		assert_true(n >= 0);
 		if (n == 0) {

@@ -13,13 +13,13 @@ static size_t sent[CONNS], got[CONNS];
 
 static int open_bounded(void **state)
 {
-	struct vma_tcp_attr wishes = {.gro_streams_max = 16, .memory = &memory};
+	struct vma_tcp_attr requests = {.gro_streams_max = 16, .memory = &memory};
 
 	(void)state;
 	memory = (struct vma_tcp_memory){.pressure = LIMIT / 2, .limit = LIMIT};
 	memset(sent, 0, sizeof(sent));
 	memset(got, 0, sizeof(got));
-	pair_open_with(&wishes, 0);
+	pair_open_with(&requests, 0);
 	listen_on_with(1, &side[1].options, CONNS);
 	for (unsigned i = 0; i < CONNS; i++)
 		client[i] = pair_connect_from(0, (uint16_t)(2000 + i));

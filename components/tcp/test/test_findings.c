@@ -3,10 +3,10 @@
 
 static int open_jumbo(void **state)
 {
-	struct vma_tcp_attr wishes = {.gro_streams_max = 16};
+	struct vma_tcp_attr requests = {.gro_streams_max = 16};
 
 	(void)state;
-	pair_open_with(&wishes, 9000);
+	pair_open_with(&requests, 9000);
 	return 0;
 }
 

@@ -211,12 +211,12 @@ static void test_more_that_is_said_after_it_holds_back(void **state)
 /* One segment has filled the send buffer: who waits for room is told of it together with the answer. */
 static void test_room_that_it_makes_is_told_with_it(void **state)
 {
-	const struct vma_tcp_attr wishes = {.gro_streams_max = 16};
+	const struct vma_tcp_attr requests = {.gro_streams_max = 16};
 	struct app *client, *server;
 
 	(void)state;
 	for (int way = 0; way < WAYS; way++) {
-		pair_open_with(&wishes, 9000);
+		pair_open_with(&requests, 9000);
 		side[0].tcp->predicts_nothing = way == GENERAL;
 		side[0].options.sndbuf = 2304;
 		establish(&client, &server);

@@ -11,14 +11,14 @@
 
 static const struct udp_datagram datagram = {
         .src = 1, .src_port_be = 2, .dst = 3, .dst_port_be = 4, .ttl = 64, .tos = 0x10, .ifindex = 5, .drops = 6};
-static const uint32_t all_wishes = UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPING | UDP_WISH_PKTINFO | UDP_WISH_RECVTTL |
-                                   UDP_WISH_RECVTOS | UDP_WISH_ORIGDST | UDP_WISH_RXQ_OVFL;
+static const uint32_t all_rx_opts = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_PKTINFO |
+                                    UDP_RX_OPT_RECVTTL | UDP_RX_OPT_RECVTOS | UDP_RX_OPT_ORIGDST | UDP_RX_OPT_RXQ_OVFL;
 
-static struct udp_cmsgs filled(uint32_t wishes, size_t room)
+static struct udp_cmsgs filled(uint32_t rx_opts, size_t room)
 {
 	struct udp_cmsgs cmsgs = {.room = room};
 
-	udp_cmsg_fill(&cmsgs, wishes, &datagram, 1500000000123456789, 7);
+	udp_cmsg_fill(&cmsgs, rx_opts, &datagram, 1500000000123456789, 7);
 	return cmsgs;
 }
 
@@ -35,7 +35,7 @@ static unsigned list(void *control, size_t len, int (*out)[2], unsigned max)
 	return n;
 }
 
-static void test_no_wish_gives_no_message(void **state)
+static void test_no_request_gives_no_message(void **state)
 {
 	struct udp_cmsgs cmsgs = filled(0, UDP_CMSG_ROOM);
 
@@ -46,7 +46,7 @@ static void test_no_wish_gives_no_message(void **state)
 
 static void test_everything_at_once_fits(void **state)
 {
-	struct udp_cmsgs cmsgs = filled(all_wishes, UDP_CMSG_ROOM);
+	struct udp_cmsgs cmsgs = filled(all_rx_opts, UDP_CMSG_ROOM);
 	int seen[16][2];
 
 	(void)state;
@@ -56,7 +56,7 @@ static void test_everything_at_once_fits(void **state)
 
 static void test_stamp_in_nanoseconds_overrules_that_in_microseconds(void **state)
 {
-	struct udp_cmsgs cmsgs = filled(UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPNS, UDP_CMSG_ROOM);
+	struct udp_cmsgs cmsgs = filled(UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS, UDP_CMSG_ROOM);
 	struct timespec at;
 	int seen[4][2];
 
@@ -70,7 +70,8 @@ static void test_stamp_in_nanoseconds_overrules_that_in_microseconds(void **stat
 
 static void test_new_names_give_new_types(void **state)
 {
-	struct udp_cmsgs cmsgs = filled(UDP_WISH_TIMESTAMP | UDP_WISH_TIMESTAMPING | UDP_WISH_STAMP_NEW, UDP_CMSG_ROOM);
+	struct udp_cmsgs cmsgs =
+	        filled(UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_STAMP_NEW, UDP_CMSG_ROOM);
 	int seen[4][2];
 
 	(void)state;
@@ -86,7 +87,7 @@ static void test_drops_are_told_only_when_there_were_any(void **state)
 
 	(void)state;
 	calm.drops = 0;
-	udp_cmsg_fill(&cmsgs, UDP_WISH_RXQ_OVFL, &calm, 0, 0);
+	udp_cmsg_fill(&cmsgs, UDP_RX_OPT_RXQ_OVFL, &calm, 0, 0);
 	assert_int_equal(cmsgs.used, 0);
 }
 
@@ -150,7 +151,7 @@ static void assert_same_shape(const struct heard *kernel, const struct udp_cmsgs
 
 static void test_order_and_cuts_are_the_kernels_at_every_room(void **state)
 {
-	const uint32_t wishes = all_wishes & ~(uint32_t)UDP_WISH_RXQ_OVFL;
+	const uint32_t rx_opts = all_rx_opts & ~(uint32_t)UDP_RX_OPT_RXQ_OVFL;
 	struct sockaddr_in addr;
 	struct heard heard;
 	int fd = kernel_socket(&addr);
@@ -162,7 +163,7 @@ static void test_order_and_cuts_are_the_kernels_at_every_room(void **state)
 		vma_test_skip("there is no loopback here");
 	}
 	for (size_t room = 0; room <= UDP_CMSG_ROOM; room++) {
-		struct udp_cmsgs ours = filled(wishes, room);
+		struct udp_cmsgs ours = filled(rx_opts, room);
 
 		assert_true(cmsg_hear(fd, &addr, room, &heard));
 		assert_same_shape(&heard, &ours);
@@ -171,7 +172,7 @@ static void test_order_and_cuts_are_the_kernels_at_every_room(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_wish_gives_no_message),
+        cmocka_unit_test(test_no_request_gives_no_message),
         cmocka_unit_test(test_everything_at_once_fits),
         cmocka_unit_test(test_stamp_in_nanoseconds_overrules_that_in_microseconds),
         cmocka_unit_test(test_new_names_give_new_types),

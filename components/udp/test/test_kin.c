@@ -53,7 +53,7 @@ static void test_what_no_fork_has_seen_looks_for_nothing(void **state)
 	assert_null(udp_kin(control_fixture_sock_of(alone)));
 	assert_false(udp_kin_moved(control_fixture_sock_of(alone)));
 	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->unplain), 0);
-	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->wishes), 0);
+	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->rx_opts), 0);
 	control_fixture_world_close(alone);
 }
 
@@ -153,13 +153,13 @@ static void test_what_comes_along_with_data_is_followed_and_the_look_stays_wishe
 	control_fixture_set(fd, IPPROTO_IP, IP_RECVTTL, 1);
 	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
 	fork_shared_fixture_look(other);
-	assert_true(atomic_load(&control_fixture_sock_of(other)->wishes) & UDP_WISH_RECVTTL);
-	assert_true(atomic_load(&control_fixture_sock_of(other)->wishes) & UDP_WISH_TIMESTAMPNS);
+	assert_true(atomic_load(&control_fixture_sock_of(other)->rx_opts) & UDP_RX_OPT_RECVTTL);
+	assert_true(atomic_load(&control_fixture_sock_of(other)->rx_opts) & UDP_RX_OPT_TIMESTAMPNS);
 	control_fixture_set(fd, IPPROTO_IP, IP_RECVTTL, 0);
 	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 0);
 	fork_shared_fixture_look(other);
-	assert_int_equal(atomic_load(&control_fixture_sock_of(other)->wishes), 0);
-	assert_int_equal(atomic_load(&control_fixture_sock_of(fd)->wishes), UDP_WISH_KIN);
+	assert_int_equal(atomic_load(&control_fixture_sock_of(other)->rx_opts), 0);
+	assert_int_equal(atomic_load(&control_fixture_sock_of(fd)->rx_opts), UDP_RX_OPT_KIN);
 }
 
 /* Whether there is a filter the kernel does not tell. */

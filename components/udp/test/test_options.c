@@ -88,13 +88,13 @@ static void test_time_stamps_exclude_each_other_as_in_the_kernel(void **state)
 {
 	(void)state;
 	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMP_OLD, 1);
-	assert_int_equal(atomic_load(&sock->wishes), UDP_WISH_TIMESTAMP);
+	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_TIMESTAMP);
 	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD, 1);
-	assert_int_equal(atomic_load(&sock->wishes), UDP_WISH_TIMESTAMPNS);
+	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_TIMESTAMPNS);
 	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 1);
-	assert_int_equal(atomic_load(&sock->wishes), UDP_WISH_TIMESTAMPNS | UDP_WISH_STAMP_NEW);
+	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_STAMP_NEW);
 	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 0);
-	assert_int_equal(atomic_load(&sock->wishes), 0);
+	assert_int_equal(atomic_load(&sock->rx_opts), 0);
 }
 
 static void test_software_stamps_of_reception_are_ours_and_those_of_sending_the_kernel_s(void **state)
@@ -103,10 +103,10 @@ static void test_software_stamps_of_reception_are_ours_and_those_of_sending_the_
 
 	(void)state;
 	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, received);
-	assert_int_equal(atomic_load(&sock->wishes), UDP_WISH_TIMESTAMPING);
+	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_TIMESTAMPING);
 	assert_false(atomic_load(&sock->os_send));
 	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, received | SOF_TIMESTAMPING_TX_SOFTWARE);
-	assert_int_equal(atomic_load(&sock->wishes), UDP_WISH_TIMESTAMPING | UDP_WISH_STAMP_NEW);
+	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_STAMP_NEW);
 	assert_true(atomic_load(&sock->os_send));
 	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
 	assert_false(atomic_load(&sock->os_send));
@@ -116,19 +116,19 @@ static void test_each_control_message_is_wished_for_by_its_option(void **state)
 {
 	static const struct {
 		int level, name;
-		uint32_t wish;
-	} pairs[] = {{IPPROTO_IP, IP_PKTINFO, UDP_WISH_PKTINFO},
-	             {IPPROTO_IP, IP_RECVTTL, UDP_WISH_RECVTTL},
-	             {IPPROTO_IP, IP_RECVTOS, UDP_WISH_RECVTOS},
-	             {IPPROTO_IP, IP_RECVORIGDSTADDR, UDP_WISH_ORIGDST},
-	             {SOL_SOCKET, SO_RXQ_OVFL, UDP_WISH_RXQ_OVFL}};
+		uint32_t rx_opt;
+	} pairs[] = {{IPPROTO_IP, IP_PKTINFO, UDP_RX_OPT_PKTINFO},
+	             {IPPROTO_IP, IP_RECVTTL, UDP_RX_OPT_RECVTTL},
+	             {IPPROTO_IP, IP_RECVTOS, UDP_RX_OPT_RECVTOS},
+	             {IPPROTO_IP, IP_RECVORIGDSTADDR, UDP_RX_OPT_ORIGDST},
+	             {SOL_SOCKET, SO_RXQ_OVFL, UDP_RX_OPT_RXQ_OVFL}};
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
 		assert_int_equal(control_fixture_set(fd, pairs[i].level, pairs[i].name, 1), 0);
-		assert_int_equal(atomic_load(&sock->wishes), pairs[i].wish);
+		assert_int_equal(atomic_load(&sock->rx_opts), pairs[i].rx_opt);
 		assert_int_equal(control_fixture_set(fd, pairs[i].level, pairs[i].name, 0), 0);
-		assert_int_equal(atomic_load(&sock->wishes), 0);
+		assert_int_equal(atomic_load(&sock->rx_opts), 0);
 	}
 }
 

@@ -305,7 +305,7 @@ static void test_bad_name_or_control_pointer(void **state)
 	assert_int_equal(receive_msg(&msg, 0), -EFAULT);
 	assert_nothing_is_there();
 	/* Control messages that cannot be written are left out in silence. */
-	atomic_store(&sock->wishes, UDP_WISH_RECVTTL);
+	atomic_store(&sock->rx_opts, UDP_RX_OPT_RECVTTL);
 	come("two");
 	msg = (struct msghdr){.msg_control = page, .msg_controllen = 64, .msg_iov = &iov, .msg_iovlen = 1};
 	assert_int_equal(receive_msg(&msg, 0), 3);
@@ -396,7 +396,7 @@ static void test_full_queue_drops_and_tells(void **state)
 
 	(void)state;
 	memset(data, 'x', sizeof(data));
-	atomic_store(&sock->wishes, UDP_WISH_RXQ_OVFL);
+	atomic_store(&sock->rx_opts, UDP_RX_OPT_RXQ_OVFL);
 	atomic_store(&sock->rcvbuf, 300);
 	for (int i = 0; i < 5; i++)
 		udp_fixture_bed_peer_send(PEER, bed_port(sock), data, 100);
@@ -414,7 +414,7 @@ static void test_full_queue_drops_and_tells(void **state)
 	assert_int_equal(vma_stats_read(&sock->stats->rx_dropped), 2);
 }
 
-static void test_wishes_come_as_control_messages(void **state)
+static void test_rx_opts_come_as_control_messages(void **state)
 {
 	char data[8], control[256];
 	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
@@ -425,7 +425,8 @@ static void test_wishes_come_as_control_messages(void **state)
 	struct cmsghdr *c;
 
 	(void)state;
-	atomic_store(&sock->wishes, UDP_WISH_TIMESTAMPNS | UDP_WISH_PKTINFO | UDP_WISH_RECVTTL | UDP_WISH_RECVTOS);
+	atomic_store(&sock->rx_opts,
+	             UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_PKTINFO | UDP_RX_OPT_RECVTTL | UDP_RX_OPT_RECVTOS);
 	come("hi");
 	clock_gettime(CLOCK_REALTIME, &now);
 	assert_int_equal(receive_msg(&msg, 0), 2);
@@ -735,7 +736,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_what_lies_behind_what_is_others_is_found),
         CASE(test_groups_pass_their_filter_only),
         CASE(test_full_queue_drops_and_tells),
-        CASE(test_wishes_come_as_control_messages),
+        CASE(test_rx_opts_come_as_control_messages),
         CASE(test_first_empty_look_asks_the_shadow),
         CASE(test_shadow_comes_first_while_it_has_attention),
         CASE(test_shadow_is_asked_again_after_twenty_microseconds),

@@ -80,8 +80,8 @@ int vma_conf_start(struct vma_conf *conf, char *const *env);
 void vma_conf_banner(const struct vma_conf *conf);
 
 /*
- * What VMA_INTERNAL_THREAD_AFFINITY means: the number of processors in *cpus, 0 for "-1" (no wish); -EINVAL what is not
- * understood, and a processor beyond CPU_SETSIZE.
+ * What VMA_INTERNAL_THREAD_AFFINITY means: the number of processors in *cpus, 0 for "-1" (no request); -EINVAL what is
+ * not understood, and a processor beyond CPU_SETSIZE.
  */
 int vma_conf_cpus(const char *text, cpu_set_t *cpus);
 

@@ -154,10 +154,11 @@ enum vma_nic_event {
 };
 
 struct vma_nic_qp_attr {
-	uint32_t rx_wre;           /* wished receive depth (VMA_RX_WRE); granted: qp->rx_depth */
-	uint32_t tx_wre;           /* wished transmit depth and buffers (VMA_TX_WRE); granted: qp->tx_depth */
-	uint32_t tx_inline;        /* wished inline bytes (VMA_TX_MAX_INLINE); granted: info.inline_max at most */
-	uint32_t tx_device_memory; /* wished bytes of device memory to send from, 0: none; a waiter, never an error */
+	uint32_t rx_wre;    /* requested receive depth (VMA_RX_WRE); granted: qp->rx_depth */
+	uint32_t tx_wre;    /* requested transmit depth and buffers (VMA_TX_WRE); granted: qp->tx_depth */
+	uint32_t tx_inline; /* requested inline bytes (VMA_TX_MAX_INLINE); granted: info.inline_max at most */
+	uint32_t
+	        tx_device_memory; /* requested bytes of device memory to send from, 0: none; a waiter, never an error */
 	const char *name;
 	/* Called from a thread of the nic's own, never from a data call. May be NULL: then vma_nic_qp_lost tells. */
 	void (*event)(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg);

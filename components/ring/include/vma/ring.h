@@ -294,7 +294,7 @@ struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_rin
 int vma_ring_choose(struct vma_ring_key key, uint32_t existing, uint32_t limit);
 /*
  * Migration, as a rule that no component applies: sockets keep their ring. `ratio` (-1: off) accesses between looks. A
- * socket would move when its wished key has been the same, and other than its present one, for two looks in a row.
+ * socket would move when its requested key has been the same, and other than its present one, for two looks in a row.
  */
 struct vma_ring_migration {
 	int32_t ratio;
