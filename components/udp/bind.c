@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "control.h"
-#include "kin.h"
+#include "fork_shared.h"
 #include "young.h"
 
 static bool same_name(const struct sockaddr_in *a, const struct sockaddr_in *b)
@@ -175,15 +175,15 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
  */
 static void announce_shutdown(struct udp_sock *sock, int how)
 {
-	struct udp_kin *kin = udp_kin(sock);
+	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 
-	if (kin == NULL || how < SHUT_RD || how > SHUT_RDWR)
+	if (fork_shared == NULL || how < SHUT_RD || how > SHUT_RDWR)
 		return;
 	if (how != SHUT_WR)
-		atomic_store(&kin->shut_rd, true);
+		atomic_store(&fork_shared->shut_rd, true);
 	if (how != SHUT_RD)
-		atomic_store(&kin->shut_wr, true);
-	udp_kin_tell(sock);
+		atomic_store(&fork_shared->shut_wr, true);
+	udp_fork_shared_tell(sock);
 }
 
 /* On an unconnected socket the kernel says ENOTCONN, and shuts it down all the same. */

@@ -135,7 +135,7 @@ void udp_cmsg_give(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagr
 	struct udp_cmsgs cmsgs = {.room = room < UDP_CMSG_ROOM ? room : UDP_CMSG_ROOM};
 	uint32_t spec_dst = datagram->dst;
 
-	if ((rx_opts & ~(uint32_t)UDP_RX_OPT_KIN) == 0) {
+	if ((rx_opts & ~(uint32_t)UDP_RX_OPT_FORK_SHARED) == 0) {
 		msg->msg_controllen = 0;
 		return;
 	}

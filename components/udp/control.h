@@ -10,7 +10,7 @@ int udp_shutdown(struct vma_file *file, int fd, int how);
 
 int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len);
 /* file.lock. Other processes have changed options, or file flags: all are mirrored anew. */
-void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_kin *kin);
+void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_fork_shared *fork_shared);
 /* What a new socket has by the system's settings and by ours. */
 void udp_options_init(struct udp_sock *sock, int fd);
 /* The option for which the kernel receives; NULL: none. Takes file.lock. */

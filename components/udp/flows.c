@@ -11,7 +11,7 @@
 
 #include "endpoint.h"
 #include "flows.h"
-#include "kin.h"
+#include "fork_shared.h"
 #include "legacy.h"
 #include "os_sends.h"
 #include "unread.h"
@@ -354,7 +354,7 @@ static void flows_update_task(struct vma_task *task)
 	atomic_store(&flows->task_asked, false);
 	pthread_mutex_lock(&sock->file.lock);
 	udp_flows_update(sock);
-	if (udp_kin(sock) != NULL && flows->members == NULL)
+	if (udp_fork_shared(sock) != NULL && flows->members == NULL)
 		udp_unread_share(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
@@ -368,8 +368,8 @@ void udp_flows_task_init(struct udp_flows *flows)
 }
 
 /*
- * The exchange is sequentially consistent with flows_update_task's clearing: who finds the task asked for has marked its flow
- * before the task looks. The flow is attached, so the socket has not ended and its count is not zero.
+ * The exchange is sequentially consistent with flows_update_task's clearing: who finds the task asked for has marked
+ * its flow before the task looks. The flow is attached, so the socket has not ended and its count is not zero.
  */
 void udp_flows_ask(struct udp_flows *flows)
 {
@@ -386,8 +386,8 @@ static void run_take_up(struct vma_task *task)
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, take_up_task));
 
 	atomic_store(&sock->take_up_asked, false);
-	if (udp_kin_moved(sock))
-		udp_kin_follow(sock);
+	if (udp_fork_shared_moved(sock))
+		udp_fork_shared_follow(sock);
 	udp_take_up(sock);
 	vma_file_put(&sock->file);
 }

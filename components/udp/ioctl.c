@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "control.h"
-#include "kin.h"
+#include "fork_shared.h"
 
 static int udp_os_ioctl(int fd, unsigned long request, void *arg)
 {
@@ -130,7 +130,7 @@ int udp_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 	if (rc >= 0 && cmd == F_SETFL) {
 		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
 		udp_set_async(sock, (flags & O_ASYNC) != 0);
-		udp_kin_tell(sock);
+		udp_fork_shared_tell(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	return rc;

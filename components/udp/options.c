@@ -26,7 +26,7 @@
 #include "defaults.h"
 #include "flows.h"
 #include "groups.h"
-#include "kin.h"
+#include "fork_shared.h"
 
 static int udp_get_int(int fd, int level, int name, int otherwise)
 {
@@ -156,12 +156,12 @@ static void set_os_options(struct udp_sock *sock, uint64_t options)
 
 static void udp_set_os_bit(struct udp_sock *sock, unsigned bit, bool on)
 {
-	struct udp_kin *kin = udp_kin(sock);
+	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 
-	if (kin != NULL && on)
-		atomic_fetch_or(&kin->os_options, BIT(bit));
-	else if (kin != NULL)
-		atomic_fetch_and(&kin->os_options, ~BIT(bit));
+	if (fork_shared != NULL && on)
+		atomic_fetch_or(&fork_shared->os_options, BIT(bit));
+	else if (fork_shared != NULL)
+		atomic_fetch_and(&fork_shared->os_options, ~BIT(bit));
 	set_os_options(sock, on ? sock->os_options | BIT(bit) : sock->os_options & ~BIT(bit));
 }
 
@@ -266,11 +266,11 @@ static void mirror_mark(struct udp_sock *sock, int fd)
 static void mirror_timeout(struct udp_sock *sock, int fd, int name, const void *value)
 {
 	const uint64_t ns = vma_sock_timeout_ns(fd, name, value);
-	struct udp_kin *kin = udp_kin(sock);
+	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 
 	atomic_store(name == SO_RCVTIMEO_OLD ? &sock->rcvtimeo_ns : &sock->sndtimeo_ns, ns);
-	if (kin != NULL)
-		atomic_store(name == SO_RCVTIMEO_OLD ? &kin->rcvtimeo_ns : &kin->sndtimeo_ns, ns);
+	if (fork_shared != NULL)
+		atomic_store(name == SO_RCVTIMEO_OLD ? &fork_shared->rcvtimeo_ns : &fork_shared->sndtimeo_ns, ns);
 }
 
 /* True: it is another one now. */
@@ -424,7 +424,7 @@ static void set_mc_interface(struct udp_sock *sock, uint32_t ifindex, struct in_
 /* The kernel has checked it; it tells the address only. The shorter forms begin alike. */
 static void mirror_mc_interface(struct udp_sock *sock, const void *value, socklen_t len)
 {
-	struct udp_kin *kin = udp_kin(sock);
+	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	struct ip_mreqn request = {0};
 	uint32_t ifindex;
 
@@ -439,8 +439,8 @@ static void mirror_mc_interface(struct udp_sock *sock, const void *value, sockle
 	ifindex = (uint32_t)request.imr_ifindex;
 	if (ifindex == 0)
 		ifindex = address_interface_of(request.imr_address.s_addr);
-	if (kin != NULL)
-		atomic_store(&kin->mc_ifindex, ifindex);
+	if (fork_shared != NULL)
+		atomic_store(&fork_shared->mc_ifindex, ifindex);
 	set_mc_interface(sock, ifindex, request.imr_address);
 }
 
@@ -480,14 +480,14 @@ static bool mc_loop_now(const struct udp_sock *sock, int fd)
 static void mirror_header(struct udp_sock *sock, int fd, int name)
 {
 	const int value = udp_get_int(fd, IPPROTO_IP, name, 0);
-	struct udp_kin *kin = udp_kin(sock);
+	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	bool changed;
 
 	switch (name) {
 	case IP_TTL:
 		changed = put_byte(&sock->ttl, value);
-		if (kin != NULL)
-			atomic_store(&kin->ttl, (uint8_t)value);
+		if (fork_shared != NULL)
+			atomic_store(&fork_shared->ttl, (uint8_t)value);
 		break;
 	case IP_TOS:
 		changed = put_byte(&sock->tos, value);
@@ -600,19 +600,19 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 
 /* ---- what other processes have set ---- */
 
-static void follow_ttl(struct udp_sock *sock, const struct udp_kin *kin)
+static void follow_ttl(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
 {
-	if (put_byte(&sock->ttl, atomic_load(&kin->ttl)))
+	if (put_byte(&sock->ttl, atomic_load(&fork_shared->ttl)))
 		udp_dst_reset(sock);
 }
 
-static void follow_mc_interface(struct udp_sock *sock, int fd, const struct udp_kin *kin)
+static void follow_mc_interface(struct udp_sock *sock, int fd, const struct udp_fork_shared *fork_shared)
 {
 	struct in_addr source = sock->mc_source;
 	socklen_t len = sizeof(source);
 
 	vma_os.getsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &source, &len);
-	set_mc_interface(sock, atomic_load(&kin->mc_ifindex), source);
+	set_mc_interface(sock, atomic_load(&fork_shared->mc_ifindex), source);
 }
 
 /* Those that are known here; what others have joined comes by the kernel. */
@@ -627,7 +627,7 @@ static void follow_groups(struct udp_sock *sock, int fd)
 }
 
 /* Most of these change nothing, and then cost nothing but the question. */
-void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_kin *kin)
+void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_fork_shared *fork_shared)
 {
 	static const int socket_names[] = {SO_RCVBUF,    SO_TIMESTAMP_OLD, SO_RXQ_OVFL,  SO_BINDTOIFINDEX,
 	                                   SO_REUSEADDR, SO_REUSEPORT,     SO_BROADCAST, SO_MARK};
@@ -638,18 +638,18 @@ void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_kin *kin
 
 	if (flags >= 0)
 		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
-	atomic_store(&sock->rcvtimeo_ns, atomic_load(&kin->rcvtimeo_ns));
-	atomic_store(&sock->sndtimeo_ns, atomic_load(&kin->sndtimeo_ns));
+	atomic_store(&sock->rcvtimeo_ns, atomic_load(&fork_shared->rcvtimeo_ns));
+	atomic_store(&sock->sndtimeo_ns, atomic_load(&fork_shared->sndtimeo_ns));
 	for (unsigned i = 0; i < sizeof(socket_names) / sizeof(socket_names[0]); i++)
 		udp_mirror_socket(sock, fd, socket_names[i], NULL);
 	for (unsigned i = 0; i < sizeof(ip_names) / sizeof(ip_names[0]); i++)
 		mirror_ip(sock, fd, ip_names[i], NULL, 0);
 	if (sock->file.family == AF_INET6)
 		mirror_ipv6(sock, fd, IPV6_RECVPKTINFO);
-	follow_ttl(sock, kin);
-	follow_mc_interface(sock, fd, kin);
+	follow_ttl(sock, fork_shared);
+	follow_mc_interface(sock, fd, fork_shared);
 	follow_groups(sock, fd);
-	set_os_options(sock, atomic_load(&kin->os_options));
+	set_os_options(sock, atomic_load(&fork_shared->os_options));
 }
 
 /* ---- new sockets ---- */

@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "cmsg.h"
-#include "kin.h"
+#include "fork_shared.h"
 #include "legacy.h"
 #include "pieces.h"
 #include "recv.h"
@@ -44,7 +44,7 @@ static uint32_t __attribute__((cold)) drops_of(const struct udp_sock *sock)
 static bool __attribute__((noinline))
 note_rx_opts(struct udp_sock *sock, uint32_t rx_opts, const struct vma_buf *packet, struct udp_datagram *datagram)
 {
-	if (udp_kin_moved(sock) && !udp_kin_accepts(sock, datagram))
+	if (udp_fork_shared_moved(sock) && !udp_fork_shared_accepts(sock, datagram))
 		return false;
 	if (rx_opts & (UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_LAST_STAMP))
 		datagram->arrival_ns = arrival_of(packet);
@@ -278,8 +278,8 @@ give_name(const struct udp_sock *sock, struct msghdr *msg, const struct udp_data
 static void __attribute__((noinline))
 give_rx_opts(struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
 {
-	if (udp_kin_moved(sock))
-		udp_kin_follow(sock);
+	if (udp_fork_shared_moved(sock))
+		udp_fork_shared_follow(sock);
 	udp_cmsg_give(msg, atomic_load_explicit(&sock->rx_opts, memory_order_relaxed), datagram);
 }
 

@@ -18,7 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "kin.h"
+#include "fork_shared.h"
 #include "legacy.h"
 #include "os_sends.h"
 #include "pieces.h"
@@ -199,7 +199,7 @@ static int recv_wait_ask_os(struct vma_wait *wait)
 	}
 	rx->shadow.fd = rx->edges >= 0 && fd >= 0 ? rx->edges : fd;
 	if (len == -EAGAIN)
-		return udp_kin_moved(rx->sock);
+		return udp_fork_shared_moved(rx->sock);
 	rx->answered = true;
 	rx->answer = len;
 	return 1;
@@ -312,8 +312,8 @@ static ssize_t receive_once(struct rx_wait *rx)
 	}
 	if (rc < 0 && !(rc == -EINTR && is_restarted(rx)))
 		return rc;
-	if (udp_kin_moved(sock))
-		udp_kin_follow(sock);
+	if (udp_fork_shared_moved(sock))
+		udp_fork_shared_follow(sock);
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
 		len = recv_ask_os(sock, rx->fd, rx->msg, rx->flags);
 		if (len != -EAGAIN)
@@ -395,8 +395,8 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 {
 	ssize_t len = -EAGAIN;
 
-	if (udp_kin_moved(sock))
-		udp_kin_follow(sock);
+	if (udp_fork_shared_moved(sock))
+		udp_fork_shared_follow(sock);
 	if (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)) {
 		if (is_time_to_ask(sock, vma_engine()))
 			len = recv_ask_os(sock, fd, msg, flags);
@@ -425,8 +425,8 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 		udp_young_leave(sock);
 		return len;
 	}
-	if (udp_kin_moved(sock))
-		udp_kin_follow(sock);
+	if (udp_fork_shared_moved(sock))
+		udp_fork_shared_follow(sock);
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 		udp_take_up(sock);
 	if (vma_engine() == NULL)

@@ -13,7 +13,7 @@
 
 #include "dst.h"
 #include "frame.h"
-#include "kin.h"
+#include "fork_shared.h"
 #include "os_sends.h"
 #include "pieces.h"
 #include "young.h"
@@ -130,7 +130,7 @@ static void send_count_os(struct udp_sock *sock, ssize_t sent)
 static void note_cork(struct udp_sock *sock, bool corked)
 {
 	const bool was = atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_CORKED;
-	struct udp_kin *kin = udp_kin(sock);
+	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 
 	if (was == corked)
 		return;
@@ -138,9 +138,9 @@ static void note_cork(struct udp_sock *sock, bool corked)
 		atomic_fetch_or_explicit(&sock->unplain, UDP_CORKED, memory_order_relaxed);
 	else
 		atomic_fetch_and_explicit(&sock->unplain, (uint8_t)~UDP_CORKED, memory_order_relaxed);
-	if (kin != NULL) {
-		atomic_store(&kin->corked, corked);
-		atomic_fetch_add(&kin->changes, 1);
+	if (fork_shared != NULL) {
+		atomic_store(&fork_shared->corked, corked);
+		atomic_fetch_add(&fork_shared->changes, 1);
 	}
 }
 
@@ -455,8 +455,8 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	struct udp_pieces pieces;
 	ssize_t sent;
 
-	if (udp_kin_moved(sock))
-		udp_kin_follow(sock);
+	if (udp_fork_shared_moved(sock))
+		udp_fork_shared_follow(sock);
 	if (__builtin_expect(atomic_load_explicit(&sock->sends_left, memory_order_relaxed) != 0, 0) &&
 	    !sock->file.os_only) {
 		udp_watch_errors(sock, fd);
@@ -499,8 +499,8 @@ static bool __attribute__((noinline)) is_plain_for_all(struct udp_sock *sock, co
 {
 	if (!(atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_SHARED))
 		return false;
-	if (udp_kin_moved(sock))
-		udp_kin_follow(sock);
+	if (udp_fork_shared_moved(sock))
+		udp_fork_shared_follow(sock);
 	return send_is_plain(sock, msg, flags, UDP_SHARED);
 }
 

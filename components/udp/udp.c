@@ -7,7 +7,7 @@
 #include "control.h"
 #include "flows.h"
 #include "groups.h"
-#include "kin.h"
+#include "fork_shared.h"
 #include "legacy.h"
 #include "members.h"
 #include "unread.h"
@@ -54,8 +54,8 @@ static void udp_net_changed(struct vma_file *file)
 	uint64_t generation;
 
 	pthread_mutex_lock(&file->lock);
-	if (udp_kin_moved(sock))
-		udp_kin_follow_locked(sock);
+	if (udp_fork_shared_moved(sock))
+		udp_fork_shared_follow_locked(sock);
 	if (engine != NULL && !udp_file_has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
 		generation = vma_net_generation(engine->net);
 		before = udp_reason(file);
@@ -151,7 +151,7 @@ static void udp_destroy(struct vma_file *file)
 	udp_flows_destroy(sock);
 	udp_legacy_destroy(sock);
 	udp_data_destroy(sock);
-	udp_kin_destroy(sock);
+	udp_fork_shared_destroy(sock);
 	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
 		vma_engine_stats_put(engine, sock->stats);
 	pthread_mutex_destroy(&sock->reader);
@@ -207,7 +207,7 @@ void vma_udp_fork_prepare(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	udp_kin_make();
+	udp_fork_shared_make();
 	vma_file_each(pause_file, NULL);
 	vma_leave(self);
 }
@@ -273,9 +273,9 @@ static void give_to_another(struct vma_file *file, enum vma_sock_reason why)
 	pthread_mutex_lock(&file->lock);
 	if (!file->os_only) {
 		udp_give_to_kernel(sock, why);
-		if (udp_kin(sock) != NULL)
-			atomic_store(&udp_kin(sock)->passed_on, true);
-		udp_kin_tell(sock);
+		if (udp_fork_shared(sock) != NULL)
+			atomic_store(&udp_fork_shared(sock)->passed_on, true);
+		udp_fork_shared_tell(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 }

@@ -130,18 +130,19 @@ enum udp_rx_opt { /* what recv has to produce beside the bytes; set by setsockop
 	          /* The time stamps were asked for by their _NEW names: so are the answers' types. */
 	          UDP_RX_OPT_STAMP_NEW = 1 << 8,
 	          UDP_RX_OPT_LAST_STAMP = 1 << 9, /* SIOCGSTAMP has been used */
-	          UDP_RX_OPT_KIN = 1 << 10,       /* to look first for what other processes have changed: kin.h */
-	          UDP_RX_OPT_PKTINFO6 = 1 << 11,  /* IPV6_RECVPKTINFO, which tells of IPv4, too */
+	          UDP_RX_OPT_FORK_SHARED =
+	                  1 << 10, /* to look first for what other processes have changed: fork_shared.h */
+	          UDP_RX_OPT_PKTINFO6 = 1 << 11, /* IPV6_RECVPKTINFO, which tells of IPv4, too */
 };
 
 enum udp_unplain {                      /* why a send is to look twice */
 	           UDP_CORKED = 1 << 0, /* the shadow holds a datagram begun with MSG_MORE */
-	           UDP_SHARED = 1 << 1, /* with other processes: kin.h */
+	           UDP_SHARED = 1 << 1, /* with other processes: fork_shared.h */
 };
 
 struct udp_legacy;
-struct udp_kin;
-struct udp_kin_lot;
+struct udp_fork_shared;
+struct udp_fork_shared_batch;
 struct udp_sock {
 	struct vma_file file;
 
@@ -188,9 +189,10 @@ struct udp_sock {
 	_Atomic uint64_t dst_asked_tsc;
 	_Atomic uint64_t dst_made_tsc; /* a sender has made one in the place of another */
 	bool dst_ended;
-	struct udp_kin *_Atomic kin; /* common to processes by fork; NULL: no fork has seen the socket */
-	_Atomic uint32_t kin_seen;   /* kin->changes as last followed; stored under file.lock */
-	struct udp_kin_lot *kin_lot; /* the memory that kin lies in */
+	struct udp_fork_shared
+	        *_Atomic fork_shared;      /* common to processes by fork; NULL: no fork has seen the socket */
+	_Atomic uint32_t fork_shared_seen; /* fork_shared->changes as last followed; stored under file.lock */
+	struct udp_fork_shared_batch *fork_shared_batch; /* the memory that fork_shared lies in */
 	struct vma_task
 	        take_up_task;       /* flows.c: an inherited socket has been polled, or there is something to follow */
 	_Atomic bool take_up_asked; /* and holds a reference */

@@ -79,7 +79,7 @@ run_case() { # NAMESPACE CASE PRELOAD [ENVIRONMENT...]
 # in the child, which then hangs in its first malloc (one run in some fifteen). Only for that a case is run once more;
 # the other builds show a child that hangs for another reason.
 hung_in_the_sanitizer() { # CASE STATUS
-	[ "$SAN" = address ] && [ "$2" -eq 124 ] && [[ $1 == fork_* || $1 == kin_* ]]
+	[ "$SAN" = address ] && [ "$2" -eq 124 ] && [[ $1 == fork_* || $1 == inherited_* ]]
 }
 
 # A handler that interrupts ThreadSanitizer's runtime while that holds a lock of its own, and then calls it again or never

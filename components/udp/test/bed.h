@@ -61,17 +61,17 @@ void udp_ask_take_up(struct udp_sock *sock)
 	bed.takes_up++;
 }
 
-void udp_kin_follow(struct udp_sock *sock)
+void udp_fork_shared_follow(struct udp_sock *sock)
 {
 	(void)sock;
 }
 
-void udp_kin_follow_locked(struct udp_sock *sock)
+void udp_fork_shared_follow_locked(struct udp_sock *sock)
 {
 	(void)sock;
 }
 
-bool udp_kin_accepts(struct udp_sock *sock, const struct udp_datagram *datagram)
+bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *datagram)
 {
 	(void)sock, (void)datagram;
 	return true;

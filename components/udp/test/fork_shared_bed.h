@@ -1,19 +1,20 @@
 /*
- * kin_bed.h - relatives without a fork: a second object for the same kernel socket, by a copy of its descriptor, with
+ * fork_shared_bed.h - relatives without a fork: a second object for the same kernel socket, by a copy of its
+ * descriptor, with
  *             the memory that a child would have from its parent.
  */
-#ifndef VMA_UDP_TEST_KIN_BED_H
-#define VMA_UDP_TEST_KIN_BED_H
+#ifndef VMA_UDP_TEST_FORK_SHARED_BED_H
+#define VMA_UDP_TEST_FORK_SHARED_BED_H
 
 #include "control_bed.h"
 
-#include "../kin.h"
+#include "../fork_shared.h"
 
 static inline void forks(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	udp_kin_make();
+	udp_fork_shared_make();
 	vma_leave(self);
 }
 
@@ -26,10 +27,10 @@ static inline int relative_of(int fd)
 	assert_true(copy >= 0);
 	assert_int_equal(vma_udp_socket(copy, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), 0);
 	relative = control_fixture_sock_of(copy);
-	relative->kin_lot = sock->kin_lot;
-	atomic_fetch_add(&sock->kin_lot->refs, 1);
-	atomic_store(&relative->kin_seen, atomic_load(&sock->kin->changes) - 1);
-	atomic_store(&relative->kin, sock->kin);
+	relative->fork_shared_batch = sock->fork_shared_batch;
+	atomic_fetch_add(&sock->fork_shared_batch->refs, 1);
+	atomic_store(&relative->fork_shared_seen, atomic_load(&sock->fork_shared->changes) - 1);
+	atomic_store(&relative->fork_shared, sock->fork_shared);
 	return copy;
 }
 
@@ -37,8 +38,8 @@ static inline void fork_shared_fixture_look(int fd)
 {
 	struct vma_thread *self = vma_enter();
 
-	if (udp_kin_moved(control_fixture_sock_of(fd)))
-		udp_kin_follow(control_fixture_sock_of(fd));
+	if (udp_fork_shared_moved(control_fixture_sock_of(fd)))
+		udp_fork_shared_follow(control_fixture_sock_of(fd));
 	vma_leave(self);
 }
 

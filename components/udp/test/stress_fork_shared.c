@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <sched.h>
 
-#include "kin_bed.h"
+#include "fork_shared_bed.h"
 
 /* SO_RCVBUF only grows, from above VMA_RX_BYTES_MIN to what every kernel allows, and the kernel doubles it. */
 enum { FIRST = 40000, LAST = 100000, LOOKERS = 2 };
@@ -79,7 +79,7 @@ static void agrees(int fd)
 	const struct udp_sock *sock = control_fixture_sock_of(fd);
 
 	fork_shared_fixture_look(fd);
-	assert_false(udp_kin_moved(sock));
+	assert_false(udp_fork_shared_moved(sock));
 	assert_int_equal(sock->ttl, fork_shared_get(fd, IPPROTO_IP, IP_TTL));
 	assert_int_equal(atomic_load(&sock->rcvbuf), fork_shared_get(fd, SOL_SOCKET, SO_RCVBUF));
 	assert_int_equal(atomic_load(&sock->nonblocking), (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
@@ -93,8 +93,8 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	changers[0] = world_socket();
 	forks();
 	/* The counter passes its end on the way. */
-	atomic_store(&udp_kin(control_fixture_sock_of(changers[0]))->changes, UINT32_MAX - 1000);
-	atomic_store(&control_fixture_sock_of(changers[0])->kin_seen, UINT32_MAX - 1000);
+	atomic_store(&udp_fork_shared(control_fixture_sock_of(changers[0]))->changes, UINT32_MAX - 1000);
+	atomic_store(&control_fixture_sock_of(changers[0])->fork_shared_seen, UINT32_MAX - 1000);
 	changers[1] = relative_of(changers[0]);
 	for (int i = 0; i < LOOKERS; i++)
 		lookers[i] = relative_of(changers[0]);
@@ -120,4 +120,4 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(test_who_looks_finds_what_was_changed_before)};
 
-WORLD_MAIN("stress_kin", tests)
+WORLD_MAIN("stress_fork_shared", tests)

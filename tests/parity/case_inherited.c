@@ -1,4 +1,4 @@
-/* kin: what one process changes of a UDP socket that it shares with others by fork holds for all of them. */
+/* inherited: what one process changes of a UDP socket that it shares with others by fork holds for all of them. */
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -126,7 +126,8 @@ static void say_recv(const char *who, int s, int flags)
 
 /* ---- names ---- */
 
-CASE(kin_connect, "a child connects its parent's socket: the parent sends to that peer, and hears from nobody else")
+CASE(inherited_connect,
+     "a child connects its parent's socket: the parent sends to that peer, and hears from nobody else")
 {
 	struct sockaddr_in first, second;
 	int s = ours(7420, &first, &second);
@@ -164,7 +165,8 @@ CASE(kin_connect, "a child connects its parent's socket: the parent sends to tha
 	bypass_end(1, 1);
 }
 
-CASE(kin_reconnect, "a child connects its parent's socket to another peer: sends and receives of the parent follow")
+CASE(inherited_reconnect,
+     "a child connects its parent's socket to another peer: sends and receives of the parent follow")
 {
 	struct sockaddr_in first, second;
 	int s = ours(7421, &first, &second);
@@ -189,7 +191,7 @@ CASE(kin_reconnect, "a child connects its parent's socket to another peer: sends
 	inherited_await(&r);
 }
 
-CASE(kin_dissolve, "a child dissolves an association: its parent hears from others, and has nobody to send to")
+CASE(inherited_dissolve, "a child dissolves an association: its parent hears from others, and has nobody to send to")
 {
 	int s = inherited_connected(7422);
 	struct sockaddr nobody = {.sa_family = AF_UNSPEC};
@@ -212,7 +214,7 @@ CASE(kin_dissolve, "a child dissolves an association: its parent hears from othe
 	inherited_await(&r);
 }
 
-CASE(kin_parent_connects, "a parent connects the socket: its child, which has sent and received before, follows")
+CASE(inherited_parent_connects, "a parent connects the socket: its child, which has sent and received before, follows")
 {
 	struct sockaddr_in first, second;
 	int s = ours(7423, &first, &second);
@@ -237,7 +239,7 @@ CASE(kin_parent_connects, "a parent connects the socket: its child, which has se
 	inherited_await(&r);
 }
 
-CASE(kin_grandchild, "a grandchild connects the socket of its parent's parent; a child in between follows, too")
+CASE(inherited_grandchild, "a grandchild connects the socket of its parent's parent; a child in between follows, too")
 {
 	struct sockaddr_in first, second;
 	int s = ours(7424, &first, &second);
@@ -284,7 +286,7 @@ static int connect_cloned(void *arg)
 	return join_peer(cloned->s, &cloned->peer) == 0 ? 0 : 1;
 }
 
-CASE(kin_clone, "a child of clone, with memory of its own, connects its parent's socket")
+CASE(inherited_clone, "a child of clone, with memory of its own, connects its parent's socket")
 {
 	static _Alignas(16) char stack[262144];
 	struct sockaddr_in second;
@@ -306,7 +308,7 @@ CASE(kin_clone, "a child of clone, with memory of its own, connects its parent's
 
 /* ---- how calls wait ---- */
 
-CASE(kin_nonblocking,
+CASE(inherited_nonblocking,
      "O_NONBLOCK is set and taken away by one process, by fcntl and ioctl: recv of the other goes by it")
 {
 	struct sockaddr_in first, second;
@@ -328,7 +330,7 @@ CASE(kin_nonblocking,
 	inherited_await(&r);
 }
 
-CASE(kin_timeouts, "SO_RCVTIMEO is set by one process, and recv of the other one waits so long")
+CASE(inherited_timeouts, "SO_RCVTIMEO is set by one process, and recv of the other one waits so long")
 {
 	struct sockaddr_in first, second;
 	int s = ours(7426, &first, &second);
@@ -353,7 +355,7 @@ CASE(kin_timeouts, "SO_RCVTIMEO is set by one process, and recv of the other one
 	inherited_await(&r);
 }
 
-CASE(kin_shutdown_read, "a child shuts down reading: its parent's recv, which waits, ends, and so do later ones")
+CASE(inherited_shutdown_read, "a child shuts down reading: its parent's recv, which waits, ends, and so do later ones")
 {
 	int s = inherited_connected(7427);
 	struct pollfd fd = {.fd = s, .events = POLLIN | POLLRDHUP};
@@ -387,7 +389,7 @@ static void *receive_nothing(void *arg)
 	return NULL;
 }
 
-CASE(kin_shutdown_threads, "a child shuts down reading while two threads of its parent wait in recv")
+CASE(inherited_shutdown_threads, "a child shuts down reading while two threads of its parent wait in recv")
 {
 	int s = inherited_connected(7428);
 	long what[2] = {s, s};
@@ -411,7 +413,7 @@ CASE(kin_shutdown_threads, "a child shuts down reading while two threads of its 
 	inherited_await(&r);
 }
 
-CASE(kin_shutdown_write, "a child shuts down writing: sends of its parent fail, and its receives go on")
+CASE(inherited_shutdown_write, "a child shuts down writing: sends of its parent fail, and its receives go on")
 {
 	int s = inherited_connected(7429);
 	struct relative r = split();
@@ -433,7 +435,7 @@ CASE(kin_shutdown_write, "a child shuts down writing: sends of its parent fail, 
 
 /* ---- options ---- */
 
-CASE(kin_ttl_tos, "IP_TTL and IP_TOS are set by one process, and are on what the other one sends")
+CASE(inherited_ttl_tos, "IP_TTL and IP_TOS are set by one process, and are on what the other one sends")
 {
 	int s = inherited_connected(7430);
 	struct relative r = split();
@@ -467,7 +469,8 @@ static int inherited_send_to(int s, const char *ip, int port)
 	return (int)sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to));
 }
 
-CASE(kin_multicast_sender, "multicast TTL, interface and loop, and SO_BROADCAST, set by a child: its parent's sends")
+CASE(inherited_multicast_sender,
+     "multicast TTL, interface and loop, and SO_BROADCAST, set by a child: its parent's sends")
 {
 	int s = udp_at("0.0.0.0", 7431);
 	struct in_addr second = address_of(here_second, 0).sin_addr;
@@ -528,7 +531,8 @@ static void say_messages(int s)
 		say("level %d, type %d, %zu bytes", c->cmsg_level, c->cmsg_type, (size_t)c->cmsg_len);
 }
 
-CASE(kin_messages, "what comes along with data is wished by a child, and its parent gets it, also with what was queued")
+CASE(inherited_messages,
+     "what comes along with data is wished by a child, and its parent gets it, also with what was queued")
 {
 	struct sockaddr_in first, second;
 	int s = ours(7434, &first, &second);
@@ -554,7 +558,7 @@ CASE(kin_messages, "what comes along with data is wished by a child, and its par
 	inherited_await(&r);
 }
 
-CASE(kin_cork, "a child begins a datagram with MSG_MORE, and its parent ends it")
+CASE(inherited_cork, "a child begins a datagram with MSG_MORE, and its parent ends it")
 {
 	int s = inherited_connected(7435);
 	struct relative r = split();
@@ -576,7 +580,7 @@ CASE(kin_cork, "a child begins a datagram with MSG_MORE, and its parent ends it"
 
 /* ---- who receives ---- */
 
-CASE(kin_late, "what comes long after a fork, and its parent does not read, is the child's when that first looks")
+CASE(inherited_late, "what comes long after a fork, and its parent does not read, is the child's when that first looks")
 {
 	struct sockaddr_in first, second;
 	int s = ours(7436, &first, &second);

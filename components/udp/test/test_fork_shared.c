@@ -3,7 +3,7 @@
 #include <linux/filter.h>
 #include <sys/time.h>
 
-#include "kin_bed.h"
+#include "fork_shared_bed.h"
 
 static int fd, other;
 
@@ -50,8 +50,8 @@ static void test_what_no_fork_has_seen_looks_for_nothing(void **state)
 
 	(void)state;
 	control_fixture_set(alone, IPPROTO_IP, IP_TTL, 9);
-	assert_null(udp_kin(control_fixture_sock_of(alone)));
-	assert_false(udp_kin_moved(control_fixture_sock_of(alone)));
+	assert_null(udp_fork_shared(control_fixture_sock_of(alone)));
+	assert_false(udp_fork_shared_moved(control_fixture_sock_of(alone)));
 	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->unplain), 0);
 	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->rx_opts), 0);
 	control_fixture_world_close(alone);
@@ -60,21 +60,23 @@ static void test_what_no_fork_has_seen_looks_for_nothing(void **state)
 static void test_memory_is_made_once_and_lives_as_long_as_the_last_socket_in_it(void **state)
 {
 	int first = world_socket(), second = world_socket();
-	struct udp_kin *kin;
+	struct udp_fork_shared *fork_shared;
 
 	(void)state;
 	forks();
-	kin = udp_kin(control_fixture_sock_of(second));
-	assert_ptr_equal(control_fixture_sock_of(first)->kin_lot, control_fixture_sock_of(second)->kin_lot);
-	assert_ptr_not_equal(udp_kin(control_fixture_sock_of(first)), kin);
-	assert_ptr_not_equal(control_fixture_sock_of(fd)->kin_lot, control_fixture_sock_of(second)->kin_lot);
+	fork_shared = udp_fork_shared(control_fixture_sock_of(second));
+	assert_ptr_equal(control_fixture_sock_of(first)->fork_shared_batch,
+	                 control_fixture_sock_of(second)->fork_shared_batch);
+	assert_ptr_not_equal(udp_fork_shared(control_fixture_sock_of(first)), fork_shared);
+	assert_ptr_not_equal(control_fixture_sock_of(fd)->fork_shared_batch,
+	                     control_fixture_sock_of(second)->fork_shared_batch);
 	forks();
-	assert_ptr_equal(udp_kin(control_fixture_sock_of(second)), kin);
+	assert_ptr_equal(udp_fork_shared(control_fixture_sock_of(second)), fork_shared);
 	control_fixture_world_close(first);
 	for (int i = 0; i < 10; i++)
 		vma_retire_poll();
 	control_fixture_set(second, IPPROTO_IP, IP_TTL, 9);
-	assert_int_equal(atomic_load(&kin->changes), 1);
+	assert_int_equal(atomic_load(&fork_shared->changes), 1);
 	control_fixture_world_close(second);
 }
 
@@ -82,10 +84,10 @@ static void test_who_changes_something_does_not_look_but_the_others_do_once(void
 {
 	(void)state;
 	control_fixture_set(fd, IPPROTO_IP, IP_TOS, 0x10);
-	assert_false(udp_kin_moved(control_fixture_sock_of(fd)));
-	assert_true(udp_kin_moved(control_fixture_sock_of(other)));
+	assert_false(udp_fork_shared_moved(control_fixture_sock_of(fd)));
+	assert_true(udp_fork_shared_moved(control_fixture_sock_of(other)));
 	fork_shared_fixture_look(other);
-	assert_false(udp_kin_moved(control_fixture_sock_of(other)));
+	assert_false(udp_fork_shared_moved(control_fixture_sock_of(other)));
 	assert_int_equal(control_fixture_sock_of(other)->tos, 0x10);
 }
 
@@ -94,7 +96,7 @@ static void test_who_changes_something_on_top_of_others_has_looked_first(void **
 	(void)state;
 	control_fixture_set(fd, IPPROTO_IP, IP_TOS, 0x10);
 	control_fixture_set(other, IPPROTO_IP, IP_TTL, 9);
-	assert_false(udp_kin_moved(control_fixture_sock_of(other)));
+	assert_false(udp_fork_shared_moved(control_fixture_sock_of(other)));
 	assert_int_equal(control_fixture_sock_of(other)->tos, 0x10);
 	fork_shared_fixture_look(fd);
 	assert_int_equal(control_fixture_sock_of(fd)->ttl, 9);
@@ -159,7 +161,7 @@ static void test_what_comes_along_with_data_is_followed_and_the_look_stays_wishe
 	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPNS, 0);
 	fork_shared_fixture_look(other);
 	assert_int_equal(atomic_load(&control_fixture_sock_of(other)->rx_opts), 0);
-	assert_int_equal(atomic_load(&control_fixture_sock_of(fd)->rx_opts), UDP_RX_OPT_KIN);
+	assert_int_equal(atomic_load(&control_fixture_sock_of(fd)->rx_opts), UDP_RX_OPT_FORK_SHARED);
 }
 
 /* Whether there is a filter the kernel does not tell. */
@@ -223,7 +225,7 @@ static void test_shutting_down_is_followed(void **state)
 	fork_shared_fixture_look(other);
 	assert_true(atomic_load(&control_fixture_sock_of(other)->shut_wr));
 	shut(fd, 17);
-	assert_false(udp_kin_moved(control_fixture_sock_of(other)));
+	assert_false(udp_fork_shared_moved(control_fixture_sock_of(other)));
 }
 
 /* Before its process has looked, a sink asks the kernel whom a datagram is for. */
@@ -240,13 +242,13 @@ static void test_a_datagram_is_judged_by_the_kernels_names(void **state)
 	assert_int_equal(fork_shared_connect_to(fd, (const struct sockaddr *)&peer, sizeof(peer)), 0);
 	datagram.dst_port_be = control_fixture_sock_of(fd)->local.sin_port;
 	self = vma_enter();
-	assert_true(udp_kin_accepts(control_fixture_sock_of(other), &datagram));
+	assert_true(udp_fork_shared_accepts(control_fixture_sock_of(other), &datagram));
 	datagram.src_port_be = htons(10);
-	assert_false(udp_kin_accepts(control_fixture_sock_of(other), &datagram));
+	assert_false(udp_fork_shared_accepts(control_fixture_sock_of(other), &datagram));
 	vma_leave(self);
 	assert_int_equal(fork_shared_connect_to(fd, &nobody, sizeof(nobody)), 0);
 	self = vma_enter();
-	assert_false(udp_kin_accepts(control_fixture_sock_of(other), &datagram)); /* the port has gone, too */
+	assert_false(udp_fork_shared_accepts(control_fixture_sock_of(other), &datagram)); /* the port has gone, too */
 	vma_leave(self);
 }
 
@@ -267,4 +269,4 @@ static const struct CMUnitTest tests[] = {
         T(a_datagram_is_judged_by_the_kernels_names),
 };
 
-WORLD_MAIN("kin", tests)
+WORLD_MAIN("fork_shared", tests)

@@ -1,0 +1,183 @@
+/*
+ * fork_shared.c - a socket that processes have in common by fork: the memory that tells them of changes, and following
+ * them.
+ */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "control.h"
+#include "flows.h"
+#include "fork_shared.h"
+#include "young.h"
+
+/* ---- memory ---- */
+
+static void batch_put(struct udp_fork_shared_batch *batch)
+{
+	if (batch == NULL || atomic_fetch_sub(&batch->refs, 1) != 1)
+		return;
+	munmap(batch->at, batch->room * sizeof(batch->at[0]));
+	vma_free(batch);
+}
+
+static struct udp_fork_shared_batch *batch_create(uint32_t room)
+{
+	struct udp_fork_shared_batch *batch = vma_alloc(sizeof(*batch));
+
+	if (batch == NULL)
+		return NULL;
+	batch->at = mmap(NULL, room * sizeof(batch->at[0]), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (batch->at == MAP_FAILED) {
+		vma_free(batch);
+		return NULL;
+	}
+	batch->room = room;
+	atomic_init(&batch->refs, 1);
+	return batch;
+}
+
+static bool has_none(const struct vma_file *file)
+{
+	return file->kind == VMA_FILE_UDP && !file->os_only &&
+	       udp_fork_shared(udp_sock((struct vma_file *)file)) == NULL;
+}
+
+static void fork_shared_count_missing(struct vma_file *file, void *arg)
+{
+	*(uint32_t *)arg += has_none(file);
+}
+
+/* file.lock, since two threads may fork. */
+static void fork_shared_init_sock(struct udp_sock *sock, struct udp_fork_shared_batch *batch)
+{
+	struct udp_fork_shared *fork_shared;
+
+	if (udp_fork_shared(sock) != NULL)
+		return;
+	fork_shared = &batch->at[batch->used++];
+	atomic_store(&fork_shared->mc_ifindex, sock->mc_ifindex);
+	atomic_store(&fork_shared->os_options, sock->os_options);
+	atomic_store(&fork_shared->rcvtimeo_ns, atomic_load(&sock->rcvtimeo_ns));
+	atomic_store(&fork_shared->sndtimeo_ns, atomic_load(&sock->sndtimeo_ns));
+	atomic_store(&fork_shared->ttl, sock->ttl);
+	atomic_store(&fork_shared->shut_rd, atomic_load(&sock->shut_rd));
+	atomic_store(&fork_shared->shut_wr, atomic_load(&sock->shut_wr));
+	atomic_store(&fork_shared->corked, (atomic_load(&sock->unplain) & UDP_CORKED) != 0);
+	atomic_fetch_add(&batch->refs, 1);
+	sock->fork_shared_batch = batch;
+	atomic_store_explicit(&sock->fork_shared, fork_shared, memory_order_release);
+	atomic_fetch_or(&sock->unplain, UDP_SHARED);
+	atomic_fetch_or(&sock->rx_opts, UDP_RX_OPT_FORK_SHARED);
+}
+
+static void fork_shared_give_file(struct vma_file *file, void *arg)
+{
+	struct udp_fork_shared_batch *batch = arg;
+
+	if (!has_none(file) || batch->used == batch->room)
+		return;
+	pthread_mutex_lock(&file->lock);
+	fork_shared_init_sock(udp_sock(file), batch);
+	pthread_mutex_unlock(&file->lock);
+}
+
+void udp_fork_shared_make(void)
+{
+	struct udp_fork_shared_batch *batch;
+	uint32_t n = 0;
+
+	vma_file_each(fork_shared_count_missing, &n);
+	batch = n != 0 ? batch_create(n) : NULL;
+	if (batch != NULL)
+		vma_file_each(fork_shared_give_file, batch);
+	batch_put(batch);
+}
+
+void udp_fork_shared_destroy(struct udp_sock *sock)
+{
+	batch_put(sock->fork_shared_batch);
+}
+
+/* ---- following ---- */
+
+/* -1: the socket has ended. */
+static int fork_shared_shadow_of(const struct udp_sock *sock)
+{
+	const int lingering = atomic_load(&sock->lingering_fd);
+
+	if ((atomic_load(&sock->file.slots) & VMA_FILE_ENDED) == 0)
+		return atomic_load(&sock->file.fd);
+	return lingering != 0 ? lingering : -1;
+}
+
+static void follow_shutdown(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
+{
+	if (atomic_load(&fork_shared->shut_rd) && !atomic_exchange(&sock->shut_rd, true))
+		vma_waitq_wake(&sock->file.waitq, true);
+	if (!atomic_load(&fork_shared->shut_wr) || atomic_load(&sock->shut_wr))
+		return;
+	atomic_store(&sock->shut_wr, true);
+	udp_dst_reset(sock);
+}
+
+static void follow_cork(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
+{
+	if (atomic_load(&fork_shared->corked))
+		atomic_fetch_or(&sock->unplain, UDP_CORKED);
+	else
+		atomic_fetch_and(&sock->unplain, (uint8_t)~UDP_CORKED);
+}
+
+/* As after connect, errors of what is sent from now on are watched for with the next sends. */
+static void follow_names(struct udp_sock *sock, int fd)
+{
+	const bool was_connected = atomic_load(&sock->connected);
+
+	udp_follow(sock, fd);
+	if (!was_connected && atomic_load(&sock->connected) && !sock->errors_watched)
+		atomic_store_explicit(&sock->sends_left, UDP_FEW_SENDS, memory_order_relaxed);
+}
+
+void udp_fork_shared_follow_locked(struct udp_sock *sock)
+{
+	const struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
+	const uint32_t changes = atomic_load_explicit(&fork_shared->changes, memory_order_acquire);
+	const int fd = fork_shared_shadow_of(sock);
+
+	if (atomic_load(&fork_shared->passed_on) && !sock->file.os_only) {
+		udp_give_to_kernel(sock, VMA_SOCK_PASSED_ON);
+	} else if (fd >= 0 && !sock->file.os_only) {
+		udp_options_follow(sock, fd, fork_shared);
+		follow_shutdown(sock, fork_shared);
+		follow_cork(sock, fork_shared);
+		if (!udp_is_young(sock))
+			follow_names(sock, fd);
+	}
+	/* Last: a child that is forked in between finds that it has to look. */
+	atomic_store_explicit(&sock->fork_shared_seen, changes, memory_order_release);
+}
+
+void udp_fork_shared_follow(struct udp_sock *sock)
+{
+	pthread_mutex_lock(&sock->file.lock);
+	if (udp_fork_shared_moved(sock))
+		udp_fork_shared_follow_locked(sock);
+	pthread_mutex_unlock(&sock->file.lock);
+}
+
+/* A group's or a broadcast's flow is followed like the others, but what it brings is for any socket on that port. */
+bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *datagram)
+{
+	union vma_name name;
+	const int fd = fork_shared_shadow_of(sock);
+
+	udp_ask_take_up(sock);
+	if (fd < 0 || vma_shadow_name(fd, &name, NULL) != 0)
+		return true;
+	if (name.in.sin_port != datagram->dst_port_be)
+		return false;
+	if (vma_shadow_peer(fd, &name) != 0)
+		return true;
+	return name.any.sa_family == AF_INET && name.in.sin_addr.s_addr == datagram->src &&
+	       name.in.sin_port == datagram->src_port_be;
+}
