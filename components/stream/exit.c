@@ -107,7 +107,7 @@ void vma_stream_exit(void)
 	atomic_store(&stream_exits, true);
 	self = vma_enter();
 	vma_file_each(close_one, NULL);
-	stream_family_leave();
+	stream_fork_owner_leave();
 	vma_leave(self);
 	drive_while(stack_is_busy, FLUSH_NS);
 	drive_while(vma_tcp_is_parting, PART_NS);

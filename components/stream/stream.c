@@ -204,8 +204,8 @@ static void drop_tasks(struct stream_sock *sock)
 
 /*
  * A connection is its parent's: here it is left behind, with its memory, and what is called on it is the shadow's,
- * which is connected when the parent has handed it over (family.c). A listener's shadow listens; its flows are asked
- * for when it is used.
+ * which is connected when the parent has handed it over (fork_owner.c). A listener's shadow listens; its flows are
+ * asked for when it is used.
  */
 static __attribute__((cold)) void stream_forked(struct vma_file *file)
 {

@@ -43,11 +43,11 @@ struct stream_turn {
 	pthread_mutex_t queue; /* waiting room */
 };
 
-struct stream_family; /* family.c: through which a forked child asks for its parent's connections */
-struct stream_legacy; /* legacy.c: connections that waited for accept when a process forked */
-struct stream_listen; /* endpoint.c: what is attached for a listener */
-struct stream_passed; /* passed.c: who has a listener that was passed on */
-struct stream_tally;  /* forking.c: how many connections of a listener were handed over unused */
+struct stream_fork_owner; /* fork_owner.c: through which a forked child asks for its parent's connections */
+struct stream_legacy;     /* legacy.c: connections that waited for accept when a process forked */
+struct stream_listen;     /* endpoint.c: what is attached for a listener */
+struct stream_passed;     /* passed.c: who has a listener that was passed on */
+struct stream_tally;      /* forking.c: how many connections of a listener were handed over unused */
 
 /* An option that was set, for sockets that inherit it. */
 struct stream_set {
@@ -132,14 +132,14 @@ struct stream_sock {
 	struct vma_net_watch watch;
 	struct vma_tcp_path way; /* as last given to the connection */
 	struct vma_task path_task;
-	_Atomic bool path_asked;            /* the task is posted, and holds a reference */
-	struct vma_task end_task;           /* holds the connection's reference */
-	struct stream_sock *next_lingering; /* of this thread's */
-	_Atomic uint64_t cookie;            /* the shadow's, 0: not asked yet */
-	_Atomic bool forked;                /* a child was forked while it was connected, and may use it */
-	_Atomic bool is_parents;            /* a connection of the process that forked this one */
-	struct stream_family *family;       /* then: where to ask for it */
-	_Atomic uint32_t move;              /* while it is handed over: of stream_move_begin */
+	_Atomic bool path_asked;              /* the task is posted, and holds a reference */
+	struct vma_task end_task;             /* holds the connection's reference */
+	struct stream_sock *next_lingering;   /* of this thread's */
+	_Atomic uint64_t cookie;              /* the shadow's, 0: not asked yet */
+	_Atomic bool forked;                  /* a child was forked while it was connected, and may use it */
+	_Atomic bool is_parents;              /* a connection of the process that forked this one */
+	struct stream_fork_owner *fork_owner; /* then: where to ask for it */
+	_Atomic uint32_t move;                /* while it is handed over: of stream_move_begin */
 	struct vma_task update_task;
 	_Atomic bool has_port_alone; /* the shadow, until the connection has a rule of its own: port.c */
 	_Atomic bool share_asked;    /* the task was posted; it holds a reference until has_port_alone is false */
@@ -231,14 +231,14 @@ void stream_moved(struct stream_sock *sock); /* tells who waits */
 bool stream_to_os_fresh(struct stream_sock *sock, enum vma_sock_reason reason);
 void stream_pass_on(struct vma_file *file); /* ops->hand_over: what it can be, in whatever state it is */
 
-/* ---- family.c ---- */
+/* ---- fork_owner.c ---- */
 
 bool stream_hand_over(struct stream_sock *sock);         /* file.lock: to_kernel, if a child may use it */
 void stream_forked_connection(struct stream_sock *sock); /* in the child */
 /* exit.c: the process ends, and its connections are closed by that. */
 extern _Atomic bool stream_exits __attribute__((visibility("hidden")));
 void stream_rest_at_exit(void) __attribute__((cold));
-void stream_family_leave(void); /* at exit: there is nobody to ask any more */
+void stream_fork_owner_leave(void); /* at exit: there is nobody to ask any more */
 /* Children do not touch the shadow between the two. rc: what has come of it. file.lock. */
 void stream_move_begin(struct stream_sock *sock);
 void stream_move_end(struct stream_sock *sock, int rc);

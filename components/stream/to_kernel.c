@@ -16,7 +16,7 @@
  *
  * Without CAP_NET_ADMIN the interface's vmad does what needs it (nic_repair.h), and reinjects the segments.
  *
- * Other processes do not touch the shadow before all is done: family.c.
+ * Other processes do not touch the shadow before all is done: fork_owner.c.
  */
 #include <errno.h>
 #include <string.h>

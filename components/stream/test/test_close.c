@@ -3,7 +3,7 @@
 
 #include <sys/wait.h>
 
-#include "../ask.h"
+#include "../fork_rpc.h"
 
 static bool close_has(const struct bed_conn *peer, uint32_t events)
 {
@@ -358,8 +358,9 @@ static bool child_sees_move(int fd, uint64_t id)
 	child = fork();
 	if (child == 0) {
 		vma_engine_fork_child();
-		/* The page is a family's first field. */
-		_exit(ask_is_moving(*(struct ask_page **)stream_sock(vma_fd_lookup(fd))->family, id) ? 7 : 8);
+		/* The page is a fork_owner's first field. */
+		_exit(fork_rpc_is_moving(*(struct fork_rpc_page **)stream_sock(vma_fd_lookup(fd))->fork_owner, id) ? 7
+		                                                                                                   : 8);
 	}
 	vma_engine_fork_parent();
 	assert_int_equal(waitpid(child, &status, 0), child);

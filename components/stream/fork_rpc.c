@@ -1,5 +1,5 @@
 /*
- * ask.c - fork_rpc: requests between forked processes, through slots of shared memory.
+ * fork_rpc.c - fork_rpc: requests between forked processes, through slots of shared memory.
  *
  * A slot belongs to the process that has put its id into `owner`, by compare-and-swap from 0, or from the id of a
  * process that has been killed with it. Two cannot have it: a living process is never robbed, and of those that find
@@ -40,7 +40,7 @@
 
 #include <vma/sock.h>
 
-#include "ask.h"
+#include "fork_rpc.h"
 
 enum { IDLE, ASKED, ANSWERED_DONE, ANSWERED_UNKNOWN };
 enum { STATE_BITS = 2, STATE_MASK = 3 };
@@ -53,9 +53,10 @@ static uint64_t pid_space(void)
 	return stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
 }
 
-struct ask_page *ask_page_create(void)
+struct fork_rpc_page *fork_rpc_page_create(void)
 {
-	struct ask_page *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct fork_rpc_page *page =
+	        mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 	if (page == MAP_FAILED)
 		return NULL;
@@ -63,52 +64,53 @@ struct ask_page *ask_page_create(void)
 	return page;
 }
 
-void ask_page_free(struct ask_page *page)
+void fork_rpc_page_free(struct fork_rpc_page *page)
 {
 	munmap(page, sizeof(*page));
 }
 
-static long ask_futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
+static long fork_rpc_futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
 {
 	return syscall(SYS_futex, word, op, value, timeout, NULL, 0);
 }
 
 /* ---- the parent ---- */
 
-static void ask_slot_say(struct ask_slot *slot, uint32_t asked, uint32_t state)
+static void fork_rpc_slot_say(struct fork_rpc_slot *slot, uint32_t asked, uint32_t state)
 {
 	if (atomic_compare_exchange_strong(&slot->word, &asked, (asked & ~(uint32_t)STATE_MASK) | state))
-		ask_futex(&slot->word, FUTEX_WAKE, INT_MAX, NULL);
+		fork_rpc_futex(&slot->word, FUTEX_WAKE, INT_MAX, NULL);
 }
 
-void ask_answer_all(struct ask_page *page, enum ask_answer (*answer)(uint64_t id))
+void fork_rpc_answer_all(struct fork_rpc_page *page, enum fork_rpc_answer (*answer)(uint64_t id))
 {
-	for (unsigned i = 0; i < ASK_SLOTS; i++) {
-		struct ask_slot *slot = &page->slot[i];
+	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++) {
+		struct fork_rpc_slot *slot = &page->slot[i];
 		uint32_t word = atomic_load(&slot->word);
 
 		if ((word & STATE_MASK) == ASKED)
-			ask_slot_say(slot, word,
-			             answer(atomic_load(&slot->id)) == ASK_UNKNOWN ? ANSWERED_UNKNOWN : ANSWERED_DONE);
+			fork_rpc_slot_say(slot, word,
+			                  answer(atomic_load(&slot->id)) == FORK_RPC_UNKNOWN ? ANSWERED_UNKNOWN
+			                                                                     : ANSWERED_DONE);
 	}
 }
 
-void ask_leave(struct ask_page *page)
+void fork_rpc_leave(struct fork_rpc_page *page)
 {
 	atomic_store(&page->gone, true);
-	for (unsigned i = 0; i < ASK_SLOTS; i++) {
+	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++) {
 		uint32_t word = atomic_load(&page->slot[i].word);
 
 		if ((word & STATE_MASK) == ASKED)
-			ask_slot_say(&page->slot[i], word, ANSWERED_DONE);
+			fork_rpc_slot_say(&page->slot[i], word, ANSWERED_DONE);
 	}
 }
 
 /* As many as have a place go on at once; the others wait for them, who wait for nobody. */
-unsigned ask_move_begin(struct ask_page *page, uint64_t id)
+unsigned fork_rpc_move_begin(struct fork_rpc_page *page, uint64_t id)
 {
 	for (;;) {
-		for (unsigned i = 0; i < ASK_MOVES; i++) {
+		for (unsigned i = 0; i < FORK_RPC_MOVES; i++) {
 			uint64_t none = 0;
 
 			if (atomic_compare_exchange_strong(&page->moving[i], &none, id))
@@ -118,14 +120,14 @@ unsigned ask_move_begin(struct ask_page *page, uint64_t id)
 	}
 }
 
-void ask_move_end(struct ask_page *page, unsigned move)
+void fork_rpc_move_end(struct fork_rpc_page *page, unsigned move)
 {
 	atomic_store(&page->moving[move], 0);
 }
 
 /* ---- a child ---- */
 
-static bool ask_slot_take(struct ask_slot *slot, int32_t self, bool may_rob)
+static bool fork_rpc_slot_take(struct fork_rpc_slot *slot, int32_t self, bool may_rob)
 {
 	int32_t owner = 0;
 
@@ -136,19 +138,19 @@ static bool ask_slot_take(struct ask_slot *slot, int32_t self, bool may_rob)
 }
 
 /* Those of the killed only when all are in use. */
-static struct ask_slot *ask_slot_find(struct ask_page *page)
+static struct fork_rpc_slot *fork_rpc_slot_find(struct fork_rpc_page *page)
 {
 	const bool at_home = page->pid_space != 0 && pid_space() == page->pid_space;
 	const int32_t pid = (int32_t)syscall(SYS_getpid);
 
 	for (unsigned pass = 0; pass < (at_home ? 2 : 1); pass++)
-		for (unsigned i = 0; i < ASK_SLOTS; i++)
-			if (ask_slot_take(&page->slot[i], at_home ? pid : -pid, pass != 0))
+		for (unsigned i = 0; i < FORK_RPC_SLOTS; i++)
+			if (fork_rpc_slot_take(&page->slot[i], at_home ? pid : -pid, pass != 0))
 				return &page->slot[i];
 	return NULL;
 }
 
-static uint32_t put_question(struct ask_slot *slot, uint64_t id)
+static uint32_t put_question(struct fork_rpc_slot *slot, uint64_t id)
 {
 	const uint32_t number = (atomic_load(&slot->word) >> STATE_BITS) + 1;
 
@@ -158,38 +160,38 @@ static uint32_t put_question(struct ask_slot *slot, uint64_t id)
 	return number << STATE_BITS | ASKED;
 }
 
-static enum ask_answer ask_take_answer(struct ask_slot *slot, uint32_t asked)
+static enum fork_rpc_answer fork_rpc_take_answer(struct fork_rpc_slot *slot, uint32_t asked)
 {
 	uint32_t word = asked;
 
 	if (atomic_compare_exchange_strong(&slot->word, &word, (asked & ~(uint32_t)STATE_MASK) | IDLE))
-		return ASK_IN_VAIN;
-	return (word & STATE_MASK) == ANSWERED_UNKNOWN ? ASK_UNKNOWN : ASK_DONE;
+		return FORK_RPC_IN_VAIN;
+	return (word & STATE_MASK) == ANSWERED_UNKNOWN ? FORK_RPC_UNKNOWN : FORK_RPC_DONE;
 }
 
-enum ask_answer ask(struct ask_page *page, uint64_t id, const struct ask_parent *parent)
+enum fork_rpc_answer fork_rpc_call(struct fork_rpc_page *page, uint64_t id, const struct fork_rpc_parent *parent)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
 	const uint64_t deadline_ns = vma_now_ns() + parent->patience_ns;
-	struct ask_slot *slot = atomic_load(&page->gone) ? NULL : ask_slot_find(page);
-	enum ask_answer answer;
+	struct fork_rpc_slot *slot = atomic_load(&page->gone) ? NULL : fork_rpc_slot_find(page);
+	enum fork_rpc_answer answer;
 	uint32_t asked;
 
 	if (slot == NULL)
-		return ASK_IN_VAIN;
+		return FORK_RPC_IN_VAIN;
 	asked = put_question(slot, id);
 	parent->wake(parent->arg);
 	while (atomic_load(&slot->word) == asked && !atomic_load(&page->gone) && parent->is_alive(parent->arg) &&
 	       vma_now_ns() < deadline_ns)
-		ask_futex(&slot->word, FUTEX_WAIT, asked, &nap);
-	answer = ask_take_answer(slot, asked);
+		fork_rpc_futex(&slot->word, FUTEX_WAIT, asked, &nap);
+	answer = fork_rpc_take_answer(slot, asked);
 	atomic_store(&slot->owner, 0);
 	return answer;
 }
 
-bool ask_is_moving(const struct ask_page *page, uint64_t id)
+bool fork_rpc_is_moving(const struct fork_rpc_page *page, uint64_t id)
 {
-	for (unsigned i = 0; i < ASK_MOVES; i++)
+	for (unsigned i = 0; i < FORK_RPC_MOVES; i++)
 		if (atomic_load(&page->moving[i]) == id)
 			return true;
 	return false;

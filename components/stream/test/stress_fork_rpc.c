@@ -17,7 +17,7 @@
 #include <vma/sock.h>
 #include <vma/test.h>
 
-#include "../ask.h"
+#include "../fork_rpc.h"
 
 /* On a machine whose cores are away, ENOUGH answers may take longer: PATIENCE_NS at most. */
 enum { CHILDREN = 6, FOR_NS = 700000000, NUMBERS = 1024, ENOUGH = 101 };
@@ -30,14 +30,14 @@ struct tally {
 	_Atomic bool stop;
 };
 
-static struct ask_page *page;
+static struct fork_rpc_page *page;
 static struct tally *tally;
 static int event_fd;
 
 static int fork_rpc_set_up(void **state)
 {
 	(void)state;
-	page = ask_page_create();
+	page = fork_rpc_page_create();
 	tally = mmap(NULL, sizeof(*tally), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	event_fd = eventfd(0, EFD_NONBLOCK);
 	return page == NULL || tally == MAP_FAILED || event_fd < 0;
@@ -46,7 +46,7 @@ static int fork_rpc_set_up(void **state)
 static int tear_down(void **state)
 {
 	(void)state;
-	ask_page_free(page);
+	fork_rpc_page_free(page);
 	munmap(tally, sizeof(*tally));
 	close(event_fd);
 	return 0;
@@ -55,10 +55,10 @@ static int tear_down(void **state)
 /* ---- the parent ---- */
 
 /* Odd ones are unknown. */
-static enum ask_answer fork_rpc_answer(uint64_t id)
+static enum fork_rpc_answer fork_rpc_answer(uint64_t id)
 {
 	atomic_fetch_add(&tally->answered[id % NUMBERS], 1);
-	return id % 2 != 0 ? ASK_UNKNOWN : ASK_DONE;
+	return id % 2 != 0 ? FORK_RPC_UNKNOWN : FORK_RPC_DONE;
 }
 
 static void answer_for(uint64_t ns)
@@ -69,7 +69,7 @@ static void answer_for(uint64_t ns)
 
 	while (vma_now_ns() < end_ns) {
 		if (poll(&fd, 1, 10) == 1 && read(event_fd, &times, sizeof(times)) > 0)
-			ask_answer_all(page, fork_rpc_answer);
+			fork_rpc_answer_all(page, fork_rpc_answer);
 	}
 }
 
@@ -96,20 +96,20 @@ static bool is_dead(void *arg)
 	return false;
 }
 
-static void fork_rpc_count(uint64_t id, enum ask_answer got)
+static void fork_rpc_count(uint64_t id, enum fork_rpc_answer got)
 {
-	if (got == ASK_IN_VAIN)
+	if (got == FORK_RPC_IN_VAIN)
 		atomic_fetch_add(&tally->in_vain, 1);
-	else if (got != (id % 2 != 0 ? ASK_UNKNOWN : ASK_DONE))
+	else if (got != (id % 2 != 0 ? FORK_RPC_UNKNOWN : FORK_RPC_DONE))
 		atomic_fetch_add(&tally->wrong, 1);
 	else
-		atomic_fetch_add(got == ASK_DONE ? &tally->done : &tally->unknown, 1);
+		atomic_fetch_add(got == FORK_RPC_DONE ? &tally->done : &tally->unknown, 1);
 }
 
 /* Some have no patience: they take the question back while it is answered. */
-static void ask_on(unsigned seed)
+static void fork_rpc_call_on(unsigned seed)
 {
-	struct ask_parent parent = {.wake = fork_rpc_wake, .is_alive = is_alive};
+	struct fork_rpc_parent parent = {.wake = fork_rpc_wake, .is_alive = is_alive};
 
 	while (!atomic_load(&tally->stop)) {
 		uint64_t id;
@@ -117,7 +117,7 @@ static void ask_on(unsigned seed)
 		seed = seed * 1664525 + 1013904223;
 		id = 1 + (seed >> 8) % (NUMBERS - 1);
 		parent.patience_ns = seed >> 28 == 0 ? 0 : 2000000000;
-		fork_rpc_count(id, ask(page, id, &parent));
+		fork_rpc_count(id, fork_rpc_call(page, id, &parent));
 	}
 }
 
@@ -156,7 +156,7 @@ static void test_every_answer_is_that_of_the_question(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < CHILDREN; i++)
-		child[i] = begin_child(ask_on, i);
+		child[i] = begin_child(fork_rpc_call_on, i);
 	begin_ns = vma_now_ns();
 	do
 		answer_for(FOR_NS);
@@ -172,7 +172,7 @@ static void test_every_answer_is_that_of_the_question(void **state)
 	}
 	assert_int_equal(atomic_load(&tally->wrong), 0);
 	assert_true(atomic_load(&tally->done) >= ENOUGH && atomic_load(&tally->unknown) >= ENOUGH);
-	for (unsigned i = 0; i < ASK_SLOTS; i++)
+	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++)
 		assert_int_equal(atomic_load(&page->slot[i].owner), 0);
 }
 
@@ -189,7 +189,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 	uint64_t begin_ns;
 
 	(void)state;
-	for (unsigned i = 0; i < ASK_SLOTS; i++) { /* as if each had been killed with one */
+	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++) { /* as if each had been killed with one */
 		pid_t dead = begin_child(end_at_once, 0);
 
 		fork_rpc_status_of(dead);
@@ -206,7 +206,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 			fork_rpc_status_of(child[i]);
 			killed++;
 		}
-		child[i] = begin_child(ask_on, killed);
+		child[i] = begin_child(fork_rpc_call_on, killed);
 		answer_for(3000000);
 	}
 	for (unsigned i = 0; i < CHILDREN; i++) {
@@ -222,16 +222,16 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 
 static void test_a_parent_that_is_gone_or_dead_is_not_waited_for(void **state)
 {
-	struct ask_parent parent = {.wake = fork_rpc_wake, .is_alive = is_dead, .patience_ns = 10000000000};
+	struct fork_rpc_parent parent = {.wake = fork_rpc_wake, .is_alive = is_dead, .patience_ns = 10000000000};
 	uint64_t begin_ns = vma_now_ns();
 
 	(void)state;
-	assert_int_equal(ask(page, 2, &parent), ASK_IN_VAIN);
+	assert_int_equal(fork_rpc_call(page, 2, &parent), FORK_RPC_IN_VAIN);
 	parent.is_alive = is_alive;
-	ask_leave(page);
-	assert_int_equal(ask(page, 2, &parent), ASK_IN_VAIN);
+	fork_rpc_leave(page);
+	assert_int_equal(fork_rpc_call(page, 2, &parent), FORK_RPC_IN_VAIN);
 	assert_true(vma_now_ns() - begin_ns < 5000000000);
-	for (unsigned i = 0; i < ASK_SLOTS; i++)
+	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++)
 		assert_int_equal(atomic_load(&page->slot[i].owner), 0);
 }
 
@@ -251,7 +251,7 @@ static void fork_rpc_watch(unsigned seed)
 	while (!atomic_load(&tally->stop)) {
 		uint64_t id = atomic_load(&moved->touched);
 
-		if (id == last || ask_is_moving(page, id)) {
+		if (id == last || fork_rpc_is_moving(page, id)) {
 			sched_yield();
 			continue;
 		}
@@ -275,13 +275,13 @@ static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
 	for (uint64_t id = 1; vma_now_ns() - begin_ns < FOR_NS / 2 ||
 	                      (atomic_load(&tally->done) < ENOUGH && vma_now_ns() - begin_ns < PATIENCE_NS);
 	     id++) {
-		unsigned move = ask_move_begin(page, id);
+		unsigned move = fork_rpc_move_begin(page, id);
 
 		atomic_store_explicit(&moved->touched, id, memory_order_release);
 		if (id % 8 == 0)
 			sched_yield();
 		atomic_store_explicit(&moved->finished, id, memory_order_relaxed);
-		ask_move_end(page, move);
+		fork_rpc_move_end(page, move);
 		if (id % 16 == 0)
 			sched_yield();
 	}

@@ -1,13 +1,13 @@
 /*
- * family.c - connections and fork: which process has them, and when they become the kernel's (fork_shared).
+ * fork_owner.c - connections and fork: which process has them, and when they become the kernel's (fork_shared).
  *
  *   parent ── has the connection ──┬─ close, exit, exec: handed over ────────────────┐
  *                                  └─ internal thread <── eventfd, shared page ──┐   ├──> the shadow, which both have
  *   child ──┬─ closes it, ends: nothing                                          │   │
  *           └─ uses it: is the shadow connected? ── no: asks, waits ─────────────┘ <─┘
  *
- * The page (ask.h), the eventfd, and a descriptor by which children see that the parent has died are made before the
- * first fork that finds a connection. Numbers of files are the same on both sides.
+ * The page (fork_rpc.h), the eventfd, and a descriptor by which children see that the parent has died are made before
+ * the first fork that finds a connection. Numbers of files are the same on both sides.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,19 +21,19 @@
 
 #include <vma/log.h>
 
-#include "ask.h"
+#include "fork_rpc.h"
 #include "stream_priv.h"
 
 #define PATIENCE_NS 5000000000ULL
 #define NAP_NS 100000
 
-/* The descriptors have the same numbers in all of the family. */
-struct stream_family {
-	struct ask_page *page;
+/* The descriptors have the same numbers in all of these processes. */
+struct stream_fork_owner {
+	struct fork_rpc_page *page;
 	int event_fd, pid_fd;
 };
 
-static struct stream_family *_Atomic own; /* of this process as a parent; changed in fork's handlers only */
+static struct stream_fork_owner *_Atomic own; /* of this process as a parent; changed in fork's handlers only */
 
 /* ---- the parent ---- */
 
@@ -42,7 +42,7 @@ struct search {
 	struct stream_sock *found;
 };
 
-static void family_search_file(struct vma_file *file, void *arg)
+static void fork_owner_search_file(struct vma_file *file, void *arg)
 {
 	struct search *search = arg;
 
@@ -54,17 +54,17 @@ static void family_search_file(struct vma_file *file, void *arg)
  * One that is not there any more has been handed over, is being closed just now, or has ended. Nor is it there when its
  * last descriptor has gone (-EBADF: the kernel's, too), and the lock was had before the close came to hand it over.
  */
-static enum ask_answer hand_over_id(uint64_t id)
+static enum fork_rpc_answer hand_over_id(uint64_t id)
 {
 	struct search search = {.id = id};
 	struct stream_sock *sock;
 	int rc = -ENOTCONN;
 	bool closing;
 
-	vma_file_each(family_search_file, &search);
+	vma_file_each(fork_owner_search_file, &search);
 	sock = search.found;
 	if (sock == NULL)
-		return ASK_UNKNOWN;
+		return FORK_RPC_UNKNOWN;
 	pthread_mutex_lock(&sock->file.lock);
 	closing = !sock->file.os_only && stream_has_ended(sock);
 	if (!sock->file.os_only && !closing)
@@ -73,20 +73,20 @@ static enum ask_answer hand_over_id(uint64_t id)
 	pthread_mutex_unlock(&sock->file.lock);
 	if (rc == 0)
 		stream_moved(sock);
-	return closing ? ASK_UNKNOWN : ASK_DONE;
+	return closing ? FORK_RPC_UNKNOWN : FORK_RPC_DONE;
 }
 
 /* The internal thread's. */
-static void family_answer_task(struct vma_task *task)
+static void fork_owner_answer_task(struct vma_task *task)
 {
 	uint64_t times;
 
 	(void)task;
 	if (syscall(SYS_read, own->event_fd, &times, sizeof(times)) >= 0)
-		ask_answer_all(own->page, hand_over_id);
+		fork_rpc_answer_all(own->page, hand_over_id);
 }
 
-static struct vma_task answer_task = {.run = family_answer_task};
+static struct vma_task answer_task = {.run = fork_owner_answer_task};
 
 bool stream_hand_over(struct stream_sock *sock)
 {
@@ -105,41 +105,41 @@ bool stream_hand_over(struct stream_sock *sock)
  */
 enum { MOVE_NONE, MOVE_UNNOTED, MOVE_NOTED };
 
-static void family_note_move(struct stream_sock *sock, struct ask_page *page)
+static void fork_owner_note_move(struct stream_sock *sock, struct fork_rpc_page *page)
 {
-	uint32_t unnoted = MOVE_UNNOTED, place = ask_move_begin(page, sock->file.id);
+	uint32_t unnoted = MOVE_UNNOTED, place = fork_rpc_move_begin(page, sock->file.id);
 
 	if (!atomic_compare_exchange_strong(&sock->move, &unnoted, MOVE_NOTED + place))
-		ask_move_end(page, place);
+		fork_rpc_move_end(page, place);
 }
 
 void stream_move_begin(struct stream_sock *sock)
 {
-	struct stream_family *family;
+	struct stream_fork_owner *fork_owner;
 
 	atomic_store(&sock->move, MOVE_UNNOTED);
-	family = atomic_load(&own);
-	if (family != NULL)
-		family_note_move(sock, family->page);
+	fork_owner = atomic_load(&own);
+	if (fork_owner != NULL)
+		fork_owner_note_move(sock, fork_owner->page);
 }
 
 void stream_move_end(struct stream_sock *sock, int rc)
 {
 	const uint32_t move = atomic_exchange(&sock->move, MOVE_NONE);
-	struct stream_family *family = atomic_load(&own);
+	struct stream_fork_owner *fork_owner = atomic_load(&own);
 
-	if (family == NULL)
+	if (fork_owner == NULL)
 		return;
 	if (rc == -EPERM)
-		atomic_store(&family->page->forbidden, true);
+		atomic_store(&fork_owner->page->forbidden, true);
 	if (move >= MOVE_NOTED)
-		ask_move_end(family->page, move - MOVE_NOTED);
+		fork_rpc_move_end(fork_owner->page, move - MOVE_NOTED);
 }
 
-void stream_family_leave(void)
+void stream_fork_owner_leave(void)
 {
 	if (own != NULL)
-		ask_leave(own->page);
+		fork_rpc_leave(own->page);
 }
 
 void vma_stream_before_replace(int fd)
@@ -249,7 +249,7 @@ int stream_bequeath(struct vma_file *file)
 	return listens ? stream_legacy_bequeath(sock) : -1;
 }
 
-static void family_before_exec(struct vma_file *file, void *arg)
+static void fork_owner_before_exec(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	int fd = atomic_load(&file->fd);
@@ -278,7 +278,7 @@ void vma_stream_before_exec(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	vma_file_each(family_before_exec, NULL);
+	vma_file_each(fork_owner_before_exec, NULL);
 	stream_placeholders_exit();
 	for (int fd = 0; fd <= STDERR_FILENO && atomic_load(&vma_file_touches); fd++) {
 		struct vma_file *file = vma_fd_lookup(fd);
@@ -307,7 +307,7 @@ void vma_stream_exec_failed(void)
 /* ---- fork ---- */
 
 /* Where the program's descriptors are not. */
-static int family_guard_fd(int fd)
+static int fork_owner_guard_fd(int fd)
 {
 	int rc = fd < 0 ? -errno : vma_fd_guard(fd);
 
@@ -316,46 +316,46 @@ static int family_guard_fd(int fd)
 	return rc;
 }
 
-static void free_family(struct stream_family *family)
+static void free_fork_owner(struct stream_fork_owner *fork_owner)
 {
-	if (family->event_fd >= 0)
-		vma_fd_unguard_close(family->event_fd);
-	if (family->pid_fd >= 0)
-		vma_fd_unguard_close(family->pid_fd);
-	if (family->page != NULL)
-		ask_page_free(family->page);
-	vma_free(family);
+	if (fork_owner->event_fd >= 0)
+		vma_fd_unguard_close(fork_owner->event_fd);
+	if (fork_owner->pid_fd >= 0)
+		vma_fd_unguard_close(fork_owner->pid_fd);
+	if (fork_owner->page != NULL)
+		fork_rpc_page_free(fork_owner->page);
+	vma_free(fork_owner);
 }
 
 /* Without the descriptor of the process, children wait longer for a parent that has died; that is all. */
-static int make_family(void)
+static int make_fork_owner(void)
 {
-	struct stream_family *family = vma_alloc(sizeof(*family));
+	struct stream_fork_owner *fork_owner = vma_alloc(sizeof(*fork_owner));
 	int rc;
 
-	if (family == NULL)
+	if (fork_owner == NULL)
 		return -ENOMEM;
-	family->page = ask_page_create();
-	family->event_fd = rc = family_guard_fd((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
-	family->pid_fd = family_guard_fd((int)syscall(SYS_pidfd_open, syscall(SYS_getpid), 0));
-	if (family->page == NULL)
+	fork_owner->page = fork_rpc_page_create();
+	fork_owner->event_fd = rc = fork_owner_guard_fd((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+	fork_owner->pid_fd = fork_owner_guard_fd((int)syscall(SYS_pidfd_open, syscall(SYS_getpid), 0));
+	if (fork_owner->page == NULL)
 		rc = -ENOMEM;
 	if (rc >= 0)
-		rc = vma_engine_watch(family->event_fd, EPOLLIN, &answer_task);
+		rc = vma_engine_watch(fork_owner->event_fd, EPOLLIN, &answer_task);
 	if (rc < 0)
-		free_family(family);
+		free_fork_owner(fork_owner);
 	else
-		atomic_store(&own, family);
+		atomic_store(&own, fork_owner);
 	return rc;
 }
 
 /* Of hand-overs that began before there was a page. */
 static void note_unnoted(struct vma_file *file, void *arg)
 {
-	struct stream_family *family = arg;
+	struct stream_fork_owner *fork_owner = arg;
 
 	if (file->kind == VMA_FILE_TCP && atomic_load(&stream_sock(file)->move) == MOVE_UNNOTED)
-		family_note_move(stream_sock(file), family->page);
+		fork_owner_note_move(stream_sock(file), fork_owner->page);
 }
 
 /*
@@ -371,7 +371,7 @@ static void note_shadow(struct stream_sock *sock)
 		atomic_store(&sock->cookie, cookie);
 }
 
-static void family_mark_file(struct vma_file *file, void *arg)
+static void fork_owner_mark_file(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	bool *any = arg;
@@ -395,9 +395,9 @@ void vma_stream_fork_prepare(void)
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL)
 		return;
 	self = vma_enter();
-	vma_file_each(family_mark_file, &any);
+	vma_file_each(fork_owner_mark_file, &any);
 	if (any && own == NULL)
-		rc = make_family();
+		rc = make_fork_owner();
 	if (any && rc >= 0)
 		vma_file_each(note_unnoted, atomic_load(&own));
 	vma_leave(self);
@@ -416,7 +416,7 @@ __attribute__((cold)) void vma_stream_fork_child(void)
 
 __attribute__((cold)) void stream_forked_connection(struct stream_sock *sock)
 {
-	sock->family = own;
+	sock->fork_owner = own;
 	if (own == NULL)
 		return;
 	atomic_store(&sock->is_parents, true);
@@ -431,27 +431,27 @@ static bool fd_is_connected(int fd)
 	return vma_os.getpeername(fd, (struct sockaddr *)&peer, &len) == 0;
 }
 
-/* Connected, and nobody is about to tell the kernel more about it: in this order, see ask.c. */
+/* Connected, and nobody is about to tell the kernel more about it: in this order, see fork_rpc.c. */
 static bool has_come(const struct stream_sock *sock, int fd)
 {
-	return fd_is_connected(fd) && !ask_is_moving(sock->family->page, sock->file.id);
+	return fd_is_connected(fd) && !fork_rpc_is_moving(sock->fork_owner->page, sock->file.id);
 }
 
 static void wake_parent(void *arg)
 {
-	const struct stream_family *family = arg;
+	const struct stream_fork_owner *fork_owner = arg;
 	const uint64_t one = 1;
 
-	if (syscall(SYS_write, family->event_fd, &one, sizeof(one)) < 0)
+	if (syscall(SYS_write, fork_owner->event_fd, &one, sizeof(one)) < 0)
 		vma_log_debug("a connection cannot be asked for: %s", strerrordesc_np(errno));
 }
 
 static bool parent_is_alive(void *arg)
 {
-	const struct stream_family *family = arg;
-	struct pollfd fd = {.fd = family->pid_fd, .events = POLLIN};
+	const struct stream_fork_owner *fork_owner = arg;
+	struct pollfd fd = {.fd = fork_owner->pid_fd, .events = POLLIN};
 
-	return family->pid_fd < 0 || syscall(SYS_poll, &fd, 1, 0) <= 0;
+	return fork_owner->pid_fd < 0 || syscall(SYS_poll, &fd, 1, 0) <= 0;
 }
 
 /*
@@ -462,21 +462,22 @@ static void await_parent(struct stream_sock *sock, int fd, bool closing)
 {
 	const uint64_t deadline_ns = vma_now_ns() + PATIENCE_NS;
 	const struct timespec nap = {.tv_nsec = NAP_NS};
-	struct ask_page *page = sock->family->page;
+	struct fork_rpc_page *page = sock->fork_owner->page;
 
 	while (!has_come(sock, fd) &&
-	       ((closing && !atomic_load(&page->forbidden)) || ask_is_moving(page, sock->file.id)) &&
-	       parent_is_alive(sock->family) && vma_now_ns() < deadline_ns)
+	       ((closing && !atomic_load(&page->forbidden)) || fork_rpc_is_moving(page, sock->file.id)) &&
+	       parent_is_alive(sock->fork_owner) && vma_now_ns() < deadline_ns)
 		syscall(SYS_nanosleep, &nap, NULL);
 }
 
-static void ask_parent(struct stream_sock *sock, int fd)
+static void fork_rpc_parent(struct stream_sock *sock, int fd)
 {
-	const struct ask_parent parent = {
-	        .wake = wake_parent, .is_alive = parent_is_alive, .arg = sock->family, .patience_ns = PATIENCE_NS};
-	enum ask_answer answer = fd_is_connected(fd) ? ASK_DONE : ask(sock->family->page, sock->file.id, &parent);
+	const struct fork_rpc_parent parent = {
+	        .wake = wake_parent, .is_alive = parent_is_alive, .arg = sock->fork_owner, .patience_ns = PATIENCE_NS};
+	enum fork_rpc_answer answer =
+	        fd_is_connected(fd) ? FORK_RPC_DONE : fork_rpc_call(sock->fork_owner->page, sock->file.id, &parent);
 
-	await_parent(sock, fd, answer == ASK_UNKNOWN && !atomic_load(&sock->family->page->gone));
+	await_parent(sock, fd, answer == FORK_RPC_UNKNOWN && !atomic_load(&sock->fork_owner->page->gone));
 }
 
 /* Two threads may ask for the same one: the second question finds it done. */
@@ -488,7 +489,7 @@ void vma_stream_take_over(struct vma_file *file)
 	if (file->kind != VMA_FILE_TCP || !atomic_load(&sock->is_parents))
 		return;
 	if (!has_come(sock, fd))
-		ask_parent(sock, fd);
+		fork_rpc_parent(sock, fd);
 	if (has_come(sock, fd))
 		atomic_store(&sock->reason, VMA_SOCK_FORKED);
 	atomic_store(&sock->is_parents, false);
