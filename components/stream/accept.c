@@ -259,8 +259,8 @@ static int accept_os(struct stream_sock *listener, int fd, struct sockaddr *addr
 static bool can_accept(struct stream_sock *listener, const struct stream_wait_for *what)
 {
 	(void)what;
-	return atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0 || stream_legacy_waits(listener) ||
-	       stream_phase(listener) != STREAM_LISTENING;
+	return atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0 ||
+	       stream_fork_queue_waits(listener) || stream_phase(listener) != STREAM_LISTENING;
 }
 
 static int accept_either(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
@@ -268,8 +268,8 @@ static int accept_either(struct stream_sock *listener, int fd, struct sockaddr *
 	bool os_first = atomic_fetch_add_explicit(&listener->accepts, 1, memory_order_relaxed) % OS_FIRST == 0;
 	int rc = os_first ? accept_os(listener, fd, addr, len, flags) : -EAGAIN;
 
-	if (rc == -EAGAIN && stream_legacy_waits(listener))
-		rc = stream_legacy_accept(listener, addr, len, flags);
+	if (rc == -EAGAIN && stream_fork_queue_waits(listener))
+		rc = stream_fork_queue_accept(listener, addr, len, flags);
 	for (unsigned steps = 0; rc == -EAGAIN && steps < VMA_RAILS_STEPS &&
 	                         atomic_load_explicit(&listener->n_queued, memory_order_acquire) == 0;
 	     steps++)

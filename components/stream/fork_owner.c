@@ -246,7 +246,7 @@ int stream_bequeath(struct vma_file *file)
 		vma_file_set_own_poll(file, false);
 	if (moved)
 		stream_moved(sock);
-	return listens ? stream_legacy_bequeath(sock) : -1;
+	return listens ? stream_fork_queue_bequeath(sock) : -1;
 }
 
 static void fork_owner_before_exec(struct vma_file *file, void *arg)
@@ -257,7 +257,7 @@ static void fork_owner_before_exec(struct vma_file *file, void *arg)
 
 	(void)arg;
 	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(sock) == STREAM_LISTENING)
-		stream_legacy_before_exec(sock);
+		stream_fork_queue_before_exec(sock);
 	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL ||
 	    vma_os.fcntl(fd, F_GETFD, NULL) < 0 || pthread_mutex_trylock(&file->lock) != 0)
 		return;
@@ -293,7 +293,7 @@ static void exec_failed(struct vma_file *file, void *arg)
 {
 	(void)arg;
 	if (file->kind == VMA_FILE_TCP)
-		stream_legacy_exec_failed(stream_sock(file));
+		stream_fork_queue_exec_failed(stream_sock(file));
 }
 
 void vma_stream_exec_failed(void)
@@ -377,7 +377,7 @@ static void fork_owner_mark_file(struct vma_file *file, void *arg)
 	bool *any = arg;
 
 	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(sock) == STREAM_LISTENING)
-		stream_legacy_leave(sock);
+		stream_fork_queue_leave(sock);
 	/* What waits for accept has no descriptor that a child could use. */
 	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL || atomic_load(&file->fd) < 0)
 		return;

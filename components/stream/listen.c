@@ -290,7 +290,7 @@ void stream_listen_update(struct stream_sock *sock)
 	if (sock->passed != NULL)
 		stream_passed_watch(sock);
 	if (sock->hands_over) {
-		stream_legacy_watch(sock);
+		stream_fork_queue_watch(sock);
 		listen_drain(sock);
 		if (!listen_resume(sock))
 			return;
@@ -341,7 +341,7 @@ void stream_listen_end(struct stream_sock *sock)
 	struct stream_listen *listen = sock->listen;
 	uint64_t before = atomic_load(&sock->rings);
 
-	stream_legacy_unwatch(sock);
+	stream_fork_queue_unwatch(sock);
 	stream_placeholders_leave(sock); /* while the flows are there, which vmad asks for */
 	if (listen != NULL) {
 		endpoints_lock();
@@ -502,8 +502,8 @@ void stream_listen_arrived(struct stream_sock *sock, int fd)
 void stream_listen_forked(struct stream_sock *sock)
 {
 	atomic_store(&sock->looked, false);
-	sock->legacy_watched = false;
-	sock->legacy_task = (struct vma_task){0};
+	sock->fork_queue_watched = false;
+	sock->fork_queue_task = (struct vma_task){0};
 	sock->listen = NULL;
 	sock->queue = NULL;
 	ck_stack_init(&sock->arrived);
@@ -533,7 +533,7 @@ static void run_update(struct vma_task *task)
 		pthread_mutex_unlock(&sock->file.lock);
 	}
 	if (atomic_load(&sock->bequeathed))
-		stream_legacy_leave_queued(sock);
+		stream_fork_queue_leave_queued(sock);
 	vma_file_put(&sock->file);
 }
 

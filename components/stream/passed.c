@@ -566,7 +566,7 @@ bool vma_stream_inherit(int fd, int waiting_fd)
 		return false;
 	passed_fill_in(sock, fd, true);
 	pthread_mutex_lock(&sock->file.lock);
-	filled = stream_legacy_take(sock, waiting_fd);
+	filled = stream_fork_queue_take(sock, waiting_fd);
 	if (filled)
 		stream_listen_give_up(sock, VMA_SOCK_EXEC);
 	pthread_mutex_unlock(&sock->file.lock);

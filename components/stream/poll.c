@@ -37,7 +37,7 @@ static uint32_t of_phase(struct stream_sock *sock)
 			atomic_store(&sock->looked, true);
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 			stream_ask_update(sock);
-		return atomic_load_explicit(&sock->n_queued, memory_order_acquire) != 0 || stream_legacy_waits(sock)
+		return atomic_load_explicit(&sock->n_queued, memory_order_acquire) != 0 || stream_fork_queue_waits(sock)
 		               ? IN
 		               : 0;
 	case STREAM_CONNECTING:

@@ -117,7 +117,7 @@ static void stream_close_file(struct vma_file *file)
 	struct stream_sock *sock = stream_sock(file);
 
 	if (atomic_load(&sock->bequeathed))
-		stream_legacy_leave_queued(sock);
+		stream_fork_queue_leave_queued(sock);
 	pthread_mutex_lock(&file->lock);
 	if (file->os_only) {
 		/* the kernel's */
@@ -174,7 +174,7 @@ static void stream_destroy(struct vma_file *file)
 	stream_drop_shadow(sock);
 	stream_tally_put(sock);
 	stream_passed_free(sock);
-	stream_legacy_free(sock);
+	stream_fork_queue_free(sock);
 	stream_options_free(sock);
 	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
 		vma_engine_stats_put(engine, sock->stats);

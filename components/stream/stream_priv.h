@@ -44,7 +44,7 @@ struct stream_turn {
 };
 
 struct stream_fork_owner; /* fork_owner.c: through which a forked child asks for its parent's connections */
-struct stream_legacy;     /* legacy.c: connections that waited for accept when a process forked */
+struct stream_fork_queue; /* fork_queue.c: connections that waited for accept when a process forked */
 struct stream_listen;     /* endpoint.c: what is attached for a listener */
 struct stream_passed;     /* passed.c: who has a listener that was passed on */
 struct stream_tally;      /* forking.c: how many connections of a listener were handed over unused */
@@ -91,20 +91,20 @@ struct stream_sock {
 	/* listening */
 	_Alignas(64) ck_stack_t arrived; /* of stream_sock.link; pushed by who drives */
 	_Atomic uint32_t n_queued, backlog;
-	_Atomic uint8_t rank;                 /* among those that have its port: endpoint.c */
-	struct stream_turn accepter;          /* of the next */
-	ck_stack_entry_t *queue;              /* taken from `arrived`, oldest first */
-	ck_stack_entry_t link;                /* a connection that waits in its listener's queue */
-	struct stream_listen *listen;         /* under file.lock */
-	_Atomic bool os_accept;               /* the shadow's queue is asked by one thread at a time */
-	_Atomic uint32_t accepts;             /* which queue comes first */
-	_Atomic bool looked;                  /* accepted from, or polled, in this process */
-	struct stream_legacy *_Atomic legacy; /* made at a fork, or when it is bequeathed; NULL: neither was */
-	struct vma_task legacy_task;          /* something waits there */
-	bool legacy_watched;                  /* under file.lock */
-	_Atomic bool bequeathed;              /* a program has it by exec: what comes here is left to all who have it */
-	struct stream_tally *tally;           /* shared with what was accepted; NULL: nothing is counted */
-	uint64_t accepted_ns;                 /* with a tally */
+	_Atomic uint8_t rank;                         /* among those that have its port: endpoint.c */
+	struct stream_turn accepter;                  /* of the next */
+	ck_stack_entry_t *queue;                      /* taken from `arrived`, oldest first */
+	ck_stack_entry_t link;                        /* a connection that waits in its listener's queue */
+	struct stream_listen *listen;                 /* under file.lock */
+	_Atomic bool os_accept;                       /* the shadow's queue is asked by one thread at a time */
+	_Atomic uint32_t accepts;                     /* which queue comes first */
+	_Atomic bool looked;                          /* accepted from, or polled, in this process */
+	struct stream_fork_queue *_Atomic fork_queue; /* made at a fork, or when it is bequeathed; NULL: neither was */
+	struct vma_task fork_queue_task;              /* something waits there */
+	bool fork_queue_watched;                      /* under file.lock */
+	_Atomic bool bequeathed;      /* a program has it by exec: what comes here is left to all who have it */
+	struct stream_tally *tally;   /* shared with what was accepted; NULL: nothing is counted */
+	uint64_t accepted_ns;         /* with a tally */
 	bool hands_over;              /* under file.lock: the kernel's for good, as others use it, or its connections */
 	bool paused;                  /* hands_over until all who have it are known: passed.c */
 	struct stream_passed *passed; /* NULL: it was not passed on; under file.lock */
@@ -258,27 +258,27 @@ void stream_tally_forbid(struct stream_sock *sock); /* it could not be handed ov
 bool stream_tally_is_due(const struct stream_sock *listener);
 void stream_tally_give_up(struct stream_sock *listener) __attribute__((cold));
 
-/* ---- legacy.c ---- */
+/* ---- fork_queue.c ---- */
 
 /* Before a fork, which a handler may make in any place: it does not wait for the lock. */
-void stream_legacy_leave(struct stream_sock *listener);
-bool stream_legacy_waits(const struct stream_sock *listener);
-int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
+void stream_fork_queue_leave(struct stream_sock *listener);
+bool stream_fork_queue_waits(const struct stream_sock *listener);
+int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
 /*
  * The listener was bequeathed to a program that has it by exec, and is the kernel's: what is queued is left where all
  * of them find it, now and whenever something comes; the internal thread's, without the lock. The descriptor for that
  * program, -1: none.
  */
-int stream_legacy_bequeath(struct stream_sock *listener);
-void stream_legacy_leave_queued(struct stream_sock *listener);
+int stream_fork_queue_bequeath(struct stream_sock *listener);
+void stream_fork_queue_leave_queued(struct stream_sock *listener);
 /* The process is about to become another program, or has not become it. No lock. */
-void stream_legacy_before_exec(struct stream_sock *listener);
-void stream_legacy_exec_failed(struct stream_sock *listener);
+void stream_fork_queue_before_exec(struct stream_sock *listener);
+void stream_fork_queue_exec_failed(struct stream_sock *listener);
 /* That program's listener: the descriptor passes. file.lock. False: no memory. */
-bool stream_legacy_take(struct stream_sock *listener, int waiting_fd);
-void stream_legacy_watch(struct stream_sock *listener); /* file.lock */
-void stream_legacy_unwatch(struct stream_sock *listener);
-void stream_legacy_free(struct stream_sock *listener);
+bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd);
+void stream_fork_queue_watch(struct stream_sock *listener); /* file.lock */
+void stream_fork_queue_unwatch(struct stream_sock *listener);
+void stream_fork_queue_free(struct stream_sock *listener);
 int stream_bequeath(struct vma_file *file); /* ops->exec_export */
 
 /* ---- way.c: routes and paths ---- */

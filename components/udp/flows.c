@@ -12,7 +12,7 @@
 #include "endpoint.h"
 #include "flows.h"
 #include "fork_shared.h"
-#include "legacy.h"
+#include "fork_queue.h"
 #include "os_sends.h"
 #include "unread.h"
 
@@ -304,7 +304,7 @@ void udp_flows_update(struct udp_sock *sock)
 
 	if (sock->file.os_only || engine == NULL || flows_sock_ended(sock) || atomic_load(&sock->inherited))
 		return;
-	udp_legacy_sweep(sock);
+	udp_fork_queue_sweep(sock);
 	if (sock->flows == NULL && sock->local.sin_port == 0)
 		return;
 	flows = udp_flows_of(sock);
@@ -411,7 +411,7 @@ void udp_flows_pause(struct udp_sock *sock)
 	sock->flows->paused_ns = vma_now_ns() + PAUSE_NS;
 	if (sock->flows->members != NULL)
 		udp_flows_update(sock);
-	udp_legacy_make(sock, NULL, NULL);
+	udp_fork_queue_make(sock, NULL, NULL);
 }
 
 /* The parent's keys, rings and queues are left where they are: their buffers are not mapped here. That memory is lost,

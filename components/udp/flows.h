@@ -10,7 +10,7 @@ void udp_flows_task_init(struct udp_flows *flows);
 /*
  * file.lock. Before a fork: child and parent will share the kernel's socket, and either may receive. So the kernel gets
  * everything back, for a second; then the flows are asked for again, and are refused where the other one has come to
- * want them. What is queued becomes a legacy, which either may read.
+ * want them. What is queued becomes a fork queue, which either may read.
  */
 void udp_flows_pause(struct udp_sock *sock);
 /* Nobody sees the socket any more. */

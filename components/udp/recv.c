@@ -12,7 +12,7 @@
 
 #include "cmsg.h"
 #include "fork_shared.h"
-#include "legacy.h"
+#include "fork_queue.h"
 #include "pieces.h"
 #include "recv.h"
 
@@ -208,7 +208,7 @@ int udp_front_len(struct udp_sock *sock)
 	struct udp_datagram left;
 	int len = -1;
 
-	if (udp_legacy_take(sock, true, &left) != NULL)
+	if (udp_fork_queue_take(sock, true, &left) != NULL)
 		return left.len;
 	reader_lock(sock);
 	for (uint32_t i = 0; all != NULL && front == NULL && i < all->n; i++)
@@ -403,7 +403,7 @@ static ssize_t __attribute__((cold, noinline)) receive_left(struct udp_sock *soc
 	struct udp_datagram datagram;
 	struct udp_pieces pieces;
 	ssize_t rc = udp_pieces_get(&pieces, msg);
-	const uint8_t *bytes = rc == 0 ? udp_legacy_take(sock, flags & MSG_PEEK, &datagram) : NULL;
+	const uint8_t *bytes = rc == 0 ? udp_fork_queue_take(sock, flags & MSG_PEEK, &datagram) : NULL;
 	size_t len;
 
 	if (bytes != NULL) {
@@ -424,7 +424,7 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 	struct udp_datagram datagram;
 	struct iovec iov;
-	ssize_t len = udp_has_legacy(sock) ? receive_left(sock, msg, flags) : -ENODATA;
+	ssize_t len = udp_has_fork_queue(sock) ? receive_left(sock, msg, flags) : -ENODATA;
 
 	if (len != -ENODATA || !udp_has_datagram(all))
 		return len;
@@ -484,7 +484,7 @@ uint32_t udp_poll(struct vma_file *file)
 	const struct udp_sock *sock = udp_sock(file);
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 	bool shut_rd = atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
-	uint32_t events = udp_has_legacy(sock) && !file->os_only ? EPOLLIN | EPOLLRDNORM : 0;
+	uint32_t events = udp_has_fork_queue(sock) && !file->os_only ? EPOLLIN | EPOLLRDNORM : 0;
 
 	if (all == NULL) {
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))

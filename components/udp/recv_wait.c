@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "fork_shared.h"
-#include "legacy.h"
+#include "fork_queue.h"
 #include "os_sends.h"
 #include "pieces.h"
 #include "recv.h"
@@ -140,7 +140,7 @@ static int recv_wait_ready(struct vma_wait *wait)
 	struct udp_sock *sock = rx_wait(wait)->sock;
 
 	return udp_has_datagram(atomic_load_explicit(&sock->attachments, memory_order_acquire)) ||
-	       udp_has_legacy(sock) || atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
+	       udp_has_fork_queue(sock) || atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
 	       atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
 }
 
@@ -401,7 +401,7 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 		if (is_time_to_ask(sock, vma_engine()))
 			len = recv_ask_os(sock, fd, msg, flags);
 		/* Another thread may be forking: what was queued a moment ago is there now. */
-		if (len == -EAGAIN && udp_has_legacy(sock))
+		if (len == -EAGAIN && udp_has_fork_queue(sock))
 			len = udp_receive_queued(sock, msg, flags);
 		return len == -EAGAIN || len == -ENODATA ? udp_recv_nothing(sock) : len;
 	}
@@ -435,7 +435,7 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 	if (len != 0)
 		return len;
 	/* What a fork has left is older than all that the shadow has got since. */
-	if (udp_has_legacy(sock)) {
+	if (udp_has_fork_queue(sock)) {
 		len = udp_receive_queued(sock, msg, flags);
 		if (len != -ENODATA)
 			return len;

@@ -8,7 +8,7 @@
 #include "flows.h"
 #include "groups.h"
 #include "fork_shared.h"
-#include "legacy.h"
+#include "fork_queue.h"
 #include "members.h"
 #include "unread.h"
 #include "young.h"
@@ -149,7 +149,7 @@ static void udp_destroy(struct vma_file *file)
 
 	udp_groups_end(sock);
 	udp_flows_destroy(sock);
-	udp_legacy_destroy(sock);
+	udp_fork_queue_destroy(sock);
 	udp_data_destroy(sock);
 	udp_fork_shared_destroy(sock);
 	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))

@@ -140,7 +140,7 @@ enum udp_unplain {                      /* why a send is to look twice */
 	           UDP_SHARED = 1 << 1, /* with other processes: fork_shared.h */
 };
 
-struct udp_legacy;
+struct udp_fork_queue;
 struct udp_fork_shared;
 struct udp_fork_shared_batch;
 struct udp_sock {
@@ -148,7 +148,7 @@ struct udp_sock {
 
 	/* read by every recv */
 	_Alignas(64) struct udp_attachments *_Atomic attachments; /* NULL: all comes through the shadow */
-	struct udp_legacy *_Atomic legacy;                        /* of a fork: read before all else; NULL: none */
+	struct udp_fork_queue *_Atomic fork_queue;                /* of a fork: read before all else; NULL: none */
 	_Atomic uint32_t rx_opts;                                 /* enum udp_rx_opt */
 	_Atomic bool nonblocking; /* O_NONBLOCK as last set through us; see recv.c for fds shared with others */
 	_Atomic bool shut_rd, shut_wr;

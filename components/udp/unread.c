@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "legacy.h"
+#include "fork_queue.h"
 #include "recv.h"
 #include "unread.h"
 
@@ -104,12 +104,12 @@ static void unread_end(struct unread *unread)
 }
 
 /* What was queued when the process forked is older. */
-static void say_legacy(struct udp_sock *sock, const struct unread *unread)
+static void say_fork_queue(struct udp_sock *sock, const struct unread *unread)
 {
 	struct udp_datagram datagram;
 	const uint8_t *bytes;
 
-	while ((bytes = udp_legacy_take(sock, false, &datagram)) != NULL) {
+	while ((bytes = udp_fork_queue_take(sock, false, &datagram)) != NULL) {
 		if (!can_be_said(&datagram))
 			continue;
 		memcpy(unread->packet + HEADERS, bytes, datagram.len);
@@ -122,10 +122,10 @@ void udp_unread_give(struct udp_sock *sock)
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
 	struct unread unread;
 
-	if (all == NULL && !udp_has_legacy(sock))
+	if (all == NULL && !udp_has_fork_queue(sock))
 		return;
 	if (unread_begin(&unread)) {
-		say_legacy(sock, &unread);
+		say_fork_queue(sock, &unread);
 		if (all != NULL)
 			udp_take_all(sock, all, say_again, &unread);
 	}
@@ -153,6 +153,6 @@ void udp_unread_share(struct udp_sock *sock)
 	if (!udp_has_datagram(all) || !may_be_said_again(sock))
 		return;
 	if (unread_begin(&unread))
-		udp_legacy_make(sock, is_said_again, &unread);
+		udp_fork_queue_make(sock, is_said_again, &unread);
 	unread_end(&unread);
 }

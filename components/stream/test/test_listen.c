@@ -477,7 +477,7 @@ static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up
 	int fd = listen_listener_at(7160, 4);
 
 	(void)state;
-	stream_legacy_leave(fixture_sock_of(fd));
+	stream_fork_queue_leave(fixture_sock_of(fd));
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);
 	stream_ask_update(fixture_sock_of(fd));
 	bed_until(!atomic_load(&fixture_sock_of(fd)->update_asked));

@@ -2,7 +2,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 
-#include "../legacy.h"
+#include "../fork_queue.h"
 #include "../recv.h"
 #include "control_bed.h"
 
@@ -499,7 +499,7 @@ static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_
 	assert_string_equal(control_fixture_receive(fd), "");
 	assert_false(udp_poll(&sock->file) & EPOLLIN);
 	update(fd);
-	assert_null(atomic_load(&sock->legacy));
+	assert_null(atomic_load(&sock->fork_queue));
 	vma_leave(self);
 	control_fixture_world_close(fd);
 }

@@ -1,6 +1,6 @@
 /*
- * legacy.c - fork_queue: datagrams that were queued when the process forked. In the kernel the first reader gets them,
- * parent or child, and so it is here.
+ * fork_queue.c - fork_queue: datagrams that were queued when the process forked. In the kernel the first reader gets
+ * them, parent or child, and so it is here.
  *
  *   fork ── flows given back, queues emptied ──> memory that parent and child share ──> recv, here or there
  *
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "legacy.h"
+#include "fork_queue.h"
 #include "recv.h"
 
 struct shared {
@@ -27,9 +27,9 @@ struct shared {
 	} at[];
 };
 
-struct udp_legacy {
+struct udp_fork_queue {
 	struct vma_retired retired;
-	struct udp_legacy *_Atomic next;
+	struct udp_fork_queue *_Atomic next;
 	struct shared *shared;
 	size_t size, used;
 	uint32_t room;
@@ -38,7 +38,7 @@ struct udp_legacy {
 /* ---- made ---- */
 
 /* What is queued now, and nothing more comes: how many, and their bytes at most. */
-static size_t legacy_queued(const struct udp_attachments *all, size_t *bytes)
+static size_t fork_queue_queued(const struct udp_attachments *all, size_t *bytes)
 {
 	size_t n = 0;
 
@@ -54,34 +54,34 @@ static size_t legacy_queued(const struct udp_attachments *all, size_t *bytes)
 	return n;
 }
 
-static struct udp_legacy *legacy_create(size_t n, size_t bytes)
+static struct udp_fork_queue *fork_queue_create(size_t n, size_t bytes)
 {
-	struct udp_legacy *legacy = vma_alloc(sizeof(*legacy));
+	struct udp_fork_queue *fork_queue = vma_alloc(sizeof(*fork_queue));
 
-	if (legacy == NULL)
+	if (fork_queue == NULL)
 		return NULL;
-	legacy->used = sizeof(struct shared) + n * sizeof(legacy->shared->at[0]);
-	legacy->size = legacy->used + bytes;
-	legacy->room = (uint32_t)n;
-	legacy->shared = mmap(NULL, legacy->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (legacy->shared == MAP_FAILED) {
-		vma_free(legacy);
+	fork_queue->used = sizeof(struct shared) + n * sizeof(fork_queue->shared->at[0]);
+	fork_queue->size = fork_queue->used + bytes;
+	fork_queue->room = (uint32_t)n;
+	fork_queue->shared = mmap(NULL, fork_queue->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (fork_queue->shared == MAP_FAILED) {
+		vma_free(fork_queue);
 		return NULL;
 	}
-	return legacy;
+	return fork_queue;
 }
 
 struct filling {
-	struct udp_legacy *legacy;
+	struct udp_fork_queue *fork_queue;
 	bool (*gone)(void *arg, const struct udp_datagram *datagram);
 	void *arg;
 };
 
-static void legacy_append(void *arg, const struct udp_datagram *datagram)
+static void fork_queue_append(void *arg, const struct udp_datagram *datagram)
 {
 	const struct filling *filling = arg;
-	struct udp_legacy *legacy = filling->legacy;
-	struct shared *shared = legacy->shared;
+	struct udp_fork_queue *fork_queue = filling->fork_queue;
+	struct shared *shared = fork_queue->shared;
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	uint32_t n = atomic_load_explicit(&shared->n, memory_order_relaxed), off = datagram->packet->payload_off;
 	size_t left = datagram->len;
@@ -89,16 +89,16 @@ static void legacy_append(void *arg, const struct udp_datagram *datagram)
 	if (filling->gone != NULL && filling->gone(filling->arg, datagram))
 		return;
 	/* A group that another socket joins just now may bring this one more than was counted: that is lost. */
-	if (n == legacy->room || left > legacy->size - legacy->used)
+	if (n == fork_queue->room || left > fork_queue->size - fork_queue->used)
 		return;
 	shared->at[n].about = *datagram;
 	shared->at[n].about.packet = NULL;
-	shared->at[n].off = legacy->used;
+	shared->at[n].off = fork_queue->used;
 	for (const struct vma_buf *buf = datagram->packet; buf != NULL && left > 0; buf = buf->next, off = 0) {
 		size_t here = buf->len - off < left ? buf->len - off : left;
 
-		memcpy((uint8_t *)shared + legacy->used, vma_buf_data(arena, buf) + off, here);
-		legacy->used += here;
+		memcpy((uint8_t *)shared + fork_queue->used, vma_buf_data(arena, buf) + off, here);
+		fork_queue->used += here;
 		left -= here;
 	}
 	atomic_store_explicit(&shared->n, n + 1, memory_order_release);
@@ -108,27 +108,27 @@ static void legacy_append(void *arg, const struct udp_datagram *datagram)
  * In the list before anything is in it: who finds the queues empty looks there once more. Without memory the parent
  * keeps what is queued for itself.
  */
-void udp_legacy_make(struct udp_sock *sock, bool (*gone)(void *arg, const struct udp_datagram *datagram), void *arg)
+void udp_fork_queue_make(struct udp_sock *sock, bool (*gone)(void *arg, const struct udp_datagram *datagram), void *arg)
 {
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
 	struct filling filling = {.gone = gone, .arg = arg};
-	struct udp_legacy *legacy, *_Atomic *place = &sock->legacy;
+	struct udp_fork_queue *fork_queue, *_Atomic *place = &sock->fork_queue;
 	size_t n, bytes;
 
-	udp_legacy_sweep(sock);
-	n = all != NULL ? legacy_queued(all, &bytes) : 0;
-	legacy = n != 0 ? legacy_create(n, bytes) : NULL;
-	if (legacy == NULL)
+	udp_fork_queue_sweep(sock);
+	n = all != NULL ? fork_queue_queued(all, &bytes) : 0;
+	fork_queue = n != 0 ? fork_queue_create(n, bytes) : NULL;
+	if (fork_queue == NULL)
 		return;
 	while (atomic_load_explicit(place, memory_order_relaxed) != NULL)
 		place = &atomic_load_explicit(place, memory_order_relaxed)->next;
-	atomic_store_explicit(place, legacy, memory_order_release);
-	filling.legacy = legacy;
-	udp_take_all(sock, all, legacy_append, &filling);
+	atomic_store_explicit(place, fork_queue, memory_order_release);
+	filling.fork_queue = fork_queue;
+	udp_take_all(sock, all, fork_queue_append, &filling);
 	/* The plain way of recv asks here only when there is something to be looked at first. */
 	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
 	/*
-	 * A look at the socket's readiness in between, that found no flow any more and no legacy yet, has said that
+	 * A look at the socket's readiness in between, that found no flow any more and no fork queue yet, has said that
 	 * nothing is there; nothing would make an epoll set look again. A set that did see it is told twice at most.
 	 */
 	vma_file_ready(&sock->file, VMA_FILE_READABLE);
@@ -136,59 +136,59 @@ void udp_legacy_make(struct udp_sock *sock, bool (*gone)(void *arg, const struct
 
 /* ---- given back ---- */
 
-static void legacy_end(struct vma_retired *retired)
+static void fork_queue_end(struct vma_retired *retired)
 {
-	struct udp_legacy *legacy = (struct udp_legacy *)retired;
+	struct udp_fork_queue *fork_queue = (struct udp_fork_queue *)retired;
 
-	munmap(legacy->shared, legacy->size);
-	vma_free(legacy);
+	munmap(fork_queue->shared, fork_queue->size);
+	vma_free(fork_queue);
 }
-_Static_assert(offsetof(struct udp_legacy, retired) == 0, "legacy_end");
+_Static_assert(offsetof(struct udp_fork_queue, retired) == 0, "fork_queue_end");
 
-static bool is_left_in(const struct udp_legacy *legacy)
+static bool is_left_in(const struct udp_fork_queue *fork_queue)
 {
-	return atomic_load_explicit(&legacy->shared->taken, memory_order_relaxed) <
-	       atomic_load_explicit(&legacy->shared->n, memory_order_acquire);
+	return atomic_load_explicit(&fork_queue->shared->taken, memory_order_relaxed) <
+	       atomic_load_explicit(&fork_queue->shared->n, memory_order_acquire);
 }
 
-void udp_legacy_sweep(struct udp_sock *sock)
+void udp_fork_queue_sweep(struct udp_sock *sock)
 {
-	struct udp_legacy *first;
+	struct udp_fork_queue *first;
 
 	for (;;) {
-		first = atomic_load_explicit(&sock->legacy, memory_order_relaxed);
+		first = atomic_load_explicit(&sock->fork_queue, memory_order_relaxed);
 		if (first == NULL || is_left_in(first))
 			return;
-		atomic_store_explicit(&sock->legacy, atomic_load_explicit(&first->next, memory_order_relaxed),
+		atomic_store_explicit(&sock->fork_queue, atomic_load_explicit(&first->next, memory_order_relaxed),
 		                      memory_order_release);
-		vma_retire(&first->retired, legacy_end);
+		vma_retire(&first->retired, fork_queue_end);
 	}
 }
 
-void udp_legacy_destroy(struct udp_sock *sock)
+void udp_fork_queue_destroy(struct udp_sock *sock)
 {
-	struct udp_legacy *legacy = atomic_load(&sock->legacy), *next;
+	struct udp_fork_queue *fork_queue = atomic_load(&sock->fork_queue), *next;
 
-	for (; legacy != NULL; legacy = next) {
-		next = atomic_load(&legacy->next);
-		legacy_end(&legacy->retired);
+	for (; fork_queue != NULL; fork_queue = next) {
+		next = atomic_load(&fork_queue->next);
+		fork_queue_end(&fork_queue->retired);
 	}
 }
 
 /* ---- read ---- */
 
-bool udp_legacy_is_left(struct udp_legacy *legacy)
+bool udp_fork_queue_is_left(struct udp_fork_queue *fork_queue)
 {
-	for (; legacy != NULL; legacy = atomic_load_explicit(&legacy->next, memory_order_acquire)) {
-		if (is_left_in(legacy))
+	for (; fork_queue != NULL; fork_queue = atomic_load_explicit(&fork_queue->next, memory_order_acquire)) {
+		if (is_left_in(fork_queue))
 			return true;
 	}
 	return false;
 }
 
-static const uint8_t *legacy_take_from(struct udp_legacy *legacy, bool peek, struct udp_datagram *out)
+static const uint8_t *fork_queue_take_from(struct udp_fork_queue *fork_queue, bool peek, struct udp_datagram *out)
 {
-	struct shared *shared = legacy->shared;
+	struct shared *shared = fork_queue->shared;
 	uint32_t n = atomic_load_explicit(&shared->n, memory_order_acquire);
 	uint32_t i = atomic_load_explicit(&shared->taken, memory_order_relaxed);
 
@@ -203,12 +203,13 @@ static const uint8_t *legacy_take_from(struct udp_legacy *legacy, bool peek, str
 	return NULL;
 }
 
-const uint8_t *udp_legacy_take(struct udp_sock *sock, bool peek, struct udp_datagram *out)
+const uint8_t *udp_fork_queue_take(struct udp_sock *sock, bool peek, struct udp_datagram *out)
 {
-	struct udp_legacy *legacy = atomic_load_explicit(&sock->legacy, memory_order_acquire);
+	struct udp_fork_queue *fork_queue = atomic_load_explicit(&sock->fork_queue, memory_order_acquire);
 	const uint8_t *bytes = NULL;
 
-	for (; bytes == NULL && legacy != NULL; legacy = atomic_load_explicit(&legacy->next, memory_order_acquire))
-		bytes = legacy_take_from(legacy, peek, out);
+	for (; bytes == NULL && fork_queue != NULL;
+	     fork_queue = atomic_load_explicit(&fork_queue->next, memory_order_acquire))
+		bytes = fork_queue_take_from(fork_queue, peek, out);
 	return bytes;
 }

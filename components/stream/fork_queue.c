@@ -1,6 +1,6 @@
 /*
- * legacy.c - fork_queue: connections that waited for accept when the process forked. In the kernel any process that has
- * the listener gets them, and so it is here.
+ * fork_queue.c - fork_queue: connections that waited for accept when the process forked. In the kernel any process that
+ * has the listener gets them, and so it is here.
  *
  *   fork ── a listener that was not looked at yet ────┬─ gives back its flows: new connections are the kernel's
  *                                                     └─ what is queued becomes the kernel's, and waits in a pair of
@@ -35,7 +35,7 @@
 
 #include "stream_priv.h"
 
-struct stream_legacy {
+struct stream_fork_queue {
 	_Atomic uint32_t left;
 	int fd[2]; /* put into, taken from; -1: by another process */
 };
@@ -47,7 +47,7 @@ union control {
 	char bytes[CMSG_SPACE(sizeof(int))];
 };
 
-static int legacy_put(struct stream_legacy *legacy, int fd)
+static int fork_queue_put(struct stream_fork_queue *fork_queue, int fd)
 {
 	char byte = 0;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
@@ -57,30 +57,31 @@ static int legacy_put(struct stream_legacy *legacy, int fd)
 
 	control.head.cmsg_len = CMSG_LEN(sizeof(fd));
 	memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
-	if (syscall(SYS_sendmsg, legacy->fd[0], &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+	if (syscall(SYS_sendmsg, fork_queue->fd[0], &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
 		return -errno;
-	atomic_fetch_add(&legacy->left, 1);
+	atomic_fetch_add(&fork_queue->left, 1);
 	return 0;
 }
 
-static int legacy_take(struct stream_legacy *legacy, int flags)
+static int fork_queue_take(struct stream_fork_queue *fork_queue, int flags)
 {
 	char byte;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
 	union control control;
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-	const bool is_counted = legacy->fd[0] >= 0;
+	const bool is_counted = fork_queue->fd[0] >= 0;
 	int fd;
 
 	if (!is_counted)
-		atomic_store(&legacy->left, 0);
-	if (syscall(SYS_recvmsg, legacy->fd[1], &msg, MSG_DONTWAIT | (flags & SOCK_CLOEXEC ? MSG_CMSG_CLOEXEC : 0)) < 0)
+		atomic_store(&fork_queue->left, 0);
+	if (syscall(SYS_recvmsg, fork_queue->fd[1], &msg,
+	            MSG_DONTWAIT | (flags & SOCK_CLOEXEC ? MSG_CMSG_CLOEXEC : 0)) < 0)
 		return -errno;
 	if (is_counted)
-		atomic_fetch_sub(&legacy->left, 1);
+		atomic_fetch_sub(&fork_queue->left, 1);
 	else
-		atomic_store(&legacy->left, 1);
+		atomic_store(&fork_queue->left, 1);
 	if (msg.msg_controllen < CMSG_LEN(sizeof(fd)))
 		return -EMFILE; /* it came without: there is no room for one */
 	memcpy(&fd, CMSG_DATA(&control.head), sizeof(fd));
@@ -89,18 +90,18 @@ static int legacy_take(struct stream_legacy *legacy, int flags)
 
 /* ---- accept ---- */
 
-bool stream_legacy_waits(const struct stream_sock *listener)
+bool stream_fork_queue_waits(const struct stream_sock *listener)
 {
-	const struct stream_legacy *legacy = atomic_load(&listener->legacy);
+	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 
-	if (legacy == NULL || atomic_load(&legacy->left) == 0)
+	if (fork_queue == NULL || atomic_load(&fork_queue->left) == 0)
 		return false;
-	return (legacy->fd[0] >= 0 && !atomic_load(&listener->bequeathed)) || stream_is_readable(legacy->fd[1]);
+	return (fork_queue->fd[0] >= 0 && !atomic_load(&listener->bequeathed)) || stream_is_readable(fork_queue->fd[1]);
 }
 
-int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
+int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
 {
-	int fd = legacy_take(atomic_load(&listener->legacy), flags), rc = 0;
+	int fd = fork_queue_take(atomic_load(&listener->fork_queue), flags), rc = 0;
 
 	if (fd < 0)
 		return fd;
@@ -117,48 +118,49 @@ int stream_legacy_accept(struct stream_sock *listener, struct sockaddr *addr, so
 
 /* ---- fork ---- */
 
-static int legacy_guard_fd(int fd)
+static int fork_queue_guard_fd(int fd)
 {
 	int guarded = vma_fd_guard(fd);
 
 	return guarded >= 0 ? guarded : fd;
 }
 
-static struct stream_legacy *map_one(void)
+static struct stream_fork_queue *map_one(void)
 {
-	struct stream_legacy *legacy =
-	        mmap(NULL, sizeof(*legacy), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct stream_fork_queue *fork_queue =
+	        mmap(NULL, sizeof(*fork_queue), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-	return legacy != MAP_FAILED ? legacy : NULL;
+	return fork_queue != MAP_FAILED ? fork_queue : NULL;
 }
 
-static void end_one(struct stream_legacy *legacy)
+static void end_one(struct stream_fork_queue *fork_queue)
 {
 	for (int i = 0; i < 2; i++)
-		if (legacy->fd[i] >= 0)
-			vma_fd_unguard_close(legacy->fd[i]);
-	munmap(legacy, sizeof(*legacy));
+		if (fork_queue->fd[i] >= 0)
+			vma_fd_unguard_close(fork_queue->fd[i]);
+	munmap(fork_queue, sizeof(*fork_queue));
 }
 
 /* A fork and the internal thread may make it at the same time. */
-static void legacy_make(struct stream_sock *listener)
+static void fork_queue_make(struct stream_sock *listener)
 {
-	struct stream_legacy *legacy = atomic_load(&listener->legacy) == NULL ? map_one() : NULL, *none = NULL;
+	struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue) == NULL ? map_one() : NULL,
+	                         *none = NULL;
 
-	if (legacy == NULL)
+	if (fork_queue == NULL)
 		return;
-	if (syscall(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, legacy->fd) != 0) {
-		munmap(legacy, sizeof(*legacy));
+	if (syscall(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fork_queue->fd) != 0) {
+		munmap(fork_queue, sizeof(*fork_queue));
 		return;
 	}
-	legacy->fd[0] = legacy_guard_fd(legacy->fd[0]);
-	legacy->fd[1] = legacy_guard_fd(legacy->fd[1]);
-	if (!atomic_compare_exchange_strong(&listener->legacy, &none, legacy))
-		end_one(legacy);
+	fork_queue->fd[0] = fork_queue_guard_fd(fork_queue->fd[0]);
+	fork_queue->fd[1] = fork_queue_guard_fd(fork_queue->fd[1]);
+	if (!atomic_compare_exchange_strong(&listener->fork_queue, &none, fork_queue))
+		end_one(fork_queue);
 }
 
 /* An accepted connection, with a descriptor of its own. */
-static int legacy_leave_child(struct stream_sock *listener, int fd, enum vma_sock_reason why)
+static int fork_queue_leave_child(struct stream_sock *listener, int fd, enum vma_sock_reason why)
 {
 	struct vma_file *file = vma_fd_lookup(fd);
 	int rc;
@@ -167,16 +169,16 @@ static int legacy_leave_child(struct stream_sock *listener, int fd, enum vma_soc
 	stream_cookie(stream_sock(file), fd);
 	rc = stream_to_kernel(stream_sock(file), fd, why);
 	pthread_mutex_unlock(&file->lock);
-	return rc < 0 ? rc : legacy_put(atomic_load(&listener->legacy), fd);
+	return rc < 0 ? rc : fork_queue_put(atomic_load(&listener->fork_queue), fd);
 }
 
 static void leave_all(struct stream_sock *listener, enum vma_sock_reason why)
 {
 	int fd, rc;
 
-	legacy_make(listener);
-	while (atomic_load(&listener->legacy) != NULL && (fd = stream_accept_queued(listener)) >= 0) {
-		rc = legacy_leave_child(listener, fd, why);
+	fork_queue_make(listener);
+	while (atomic_load(&listener->fork_queue) != NULL && (fd = stream_accept_queued(listener)) >= 0) {
+		rc = fork_queue_leave_child(listener, fd, why);
 		vma_fd_remove(fd);
 		syscall(SYS_close, fd);
 		if (rc < 0)
@@ -187,7 +189,7 @@ static void leave_all(struct stream_sock *listener, enum vma_sock_reason why)
 	}
 }
 
-void stream_legacy_leave(struct stream_sock *listener)
+void stream_fork_queue_leave(struct stream_sock *listener)
 {
 	bool given_up;
 
@@ -207,21 +209,21 @@ void stream_legacy_leave(struct stream_sock *listener)
 
 /* ---- exec: the process that has the connections ---- */
 
-int stream_legacy_bequeath(struct stream_sock *listener)
+int stream_fork_queue_bequeath(struct stream_sock *listener)
 {
-	legacy_make(listener);
-	if (atomic_load(&listener->legacy) == NULL)
+	fork_queue_make(listener);
+	if (atomic_load(&listener->fork_queue) == NULL)
 		return -1;
 	atomic_store(&listener->bequeathed, true); /* before the look: what comes later has it looked at again */
-	stream_legacy_leave_queued(listener);
-	return atomic_load(&listener->legacy)->fd[1];
+	stream_fork_queue_leave_queued(listener);
+	return atomic_load(&listener->fork_queue)->fd[1];
 }
 
-void stream_legacy_leave_queued(struct stream_sock *listener)
+void stream_fork_queue_leave_queued(struct stream_sock *listener)
 {
-	const struct stream_legacy *legacy = atomic_load(&listener->legacy);
+	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 
-	if (legacy != NULL && legacy->fd[0] >= 0 && atomic_load(&listener->n_queued) != 0)
+	if (fork_queue != NULL && fork_queue->fd[0] >= 0 && atomic_load(&listener->n_queued) != 0)
 		leave_all(listener, VMA_SOCK_EXEC);
 }
 
@@ -233,20 +235,20 @@ void stream_legacy_leave_queued(struct stream_sock *listener)
  */
 static void offer(struct stream_sock *listener, int fd)
 {
-	const struct stream_legacy *legacy = atomic_load(&listener->legacy);
+	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 	char text[VMA_WAITS_BYTES];
 	struct vma_named_message name;
 
-	if (!stream_legacy_waits(listener))
+	if (!stream_fork_queue_waits(listener))
 		return;
 	snprintf(text, sizeof(text), VMA_WAITS_FORMAT, (unsigned long long)stream_cookie_of(fd));
 	vma_named_address(text, &name);
-	if (syscall(SYS_bind, legacy->fd[1], &name.name, name.name_len) != 0 && errno != EINVAL) /* EINVAL: it is */
+	if (syscall(SYS_bind, fork_queue->fd[1], &name.name, name.name_len) != 0 && errno != EINVAL) /* EINVAL: it is */
 		vma_log_debug("what waits for accept ends with this program: %s", strerrordesc_np(errno));
-	vma_os.fcntl(legacy->fd[1], F_SETFD, NULL);
+	vma_os.fcntl(fork_queue->fd[1], F_SETFD, NULL);
 }
 
-void stream_legacy_before_exec(struct stream_sock *listener)
+void stream_fork_queue_before_exec(struct stream_sock *listener)
 {
 	const int fd = atomic_load(&listener->file.fd), flags = vma_os.fcntl(fd, F_GETFD, NULL);
 	bool is_ours;
@@ -263,64 +265,66 @@ void stream_legacy_before_exec(struct stream_sock *listener)
 	offer(listener, fd);
 }
 
-void stream_legacy_exec_failed(struct stream_sock *listener)
+void stream_fork_queue_exec_failed(struct stream_sock *listener)
 {
-	const struct stream_legacy *legacy = atomic_load(&listener->legacy);
+	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 
-	if (legacy != NULL && legacy->fd[1] >= 0)
-		vma_os.fcntl(legacy->fd[1], F_SETFD, (void *)(long)FD_CLOEXEC);
+	if (fork_queue != NULL && fork_queue->fd[1] >= 0)
+		vma_os.fcntl(fork_queue->fd[1], F_SETFD, (void *)(long)FD_CLOEXEC);
 }
 
 /* ---- exec: the program ---- */
 
-bool stream_legacy_take(struct stream_sock *listener, int waiting_fd)
+bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd)
 {
-	struct stream_legacy *legacy = map_one();
+	struct stream_fork_queue *fork_queue = map_one();
 
-	if (legacy == NULL)
+	if (fork_queue == NULL)
 		return false;
-	legacy->fd[0] = -1;
-	legacy->fd[1] = legacy_guard_fd(waiting_fd);
-	atomic_store(&legacy->left, 1);
-	atomic_store(&listener->legacy, legacy);
-	stream_legacy_watch(listener);
+	fork_queue->fd[0] = -1;
+	fork_queue->fd[1] = fork_queue_guard_fd(waiting_fd);
+	atomic_store(&fork_queue->left, 1);
+	atomic_store(&listener->fork_queue, fork_queue);
+	stream_fork_queue_watch(listener);
 	return true;
 }
 
 /* The internal thread's. */
 static void something_waits(struct vma_task *task)
 {
-	struct stream_sock *listener = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, legacy_task));
+	struct stream_sock *listener =
+	        (struct stream_sock *)((char *)task - offsetof(struct stream_sock, fork_queue_task));
 
-	atomic_store(&atomic_load(&listener->legacy)->left, 1);
+	atomic_store(&atomic_load(&listener->fork_queue)->left, 1);
 	vma_file_ready(&listener->file, EPOLLIN | EPOLLRDNORM);
 }
 
-void stream_legacy_watch(struct stream_sock *listener)
+void stream_fork_queue_watch(struct stream_sock *listener)
 {
-	const struct stream_legacy *legacy = atomic_load(&listener->legacy);
+	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 
-	if (legacy == NULL || legacy->fd[0] >= 0 || listener->legacy_watched)
+	if (fork_queue == NULL || fork_queue->fd[0] >= 0 || listener->fork_queue_watched)
 		return;
-	listener->legacy_task.run = something_waits;
-	listener->legacy_watched = vma_engine_watch(legacy->fd[1], EPOLLIN | EPOLLET, &listener->legacy_task) == 0;
+	listener->fork_queue_task.run = something_waits;
+	listener->fork_queue_watched =
+	        vma_engine_watch(fork_queue->fd[1], EPOLLIN | EPOLLET, &listener->fork_queue_task) == 0;
 }
 
 /* At close, before the memory is retired. */
-void stream_legacy_unwatch(struct stream_sock *listener)
+void stream_fork_queue_unwatch(struct stream_sock *listener)
 {
-	if (listener->legacy_watched)
-		vma_engine_unwatch(atomic_load(&listener->legacy)->fd[1], &listener->legacy_task);
-	listener->legacy_watched = false;
+	if (listener->fork_queue_watched)
+		vma_engine_unwatch(atomic_load(&listener->fork_queue)->fd[1], &listener->fork_queue_task);
+	listener->fork_queue_watched = false;
 }
 
 /* What was made at a fork stays: others have its numbers. */
-void stream_legacy_free(struct stream_sock *listener)
+void stream_fork_queue_free(struct stream_sock *listener)
 {
-	struct stream_legacy *legacy = atomic_load(&listener->legacy);
+	struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 
-	if (legacy == NULL || legacy->fd[0] >= 0)
+	if (fork_queue == NULL || fork_queue->fd[0] >= 0)
 		return;
-	stream_legacy_unwatch(listener);
-	end_one(legacy);
+	stream_fork_queue_unwatch(listener);
+	end_one(fork_queue);
 }
