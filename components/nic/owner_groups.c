@@ -49,7 +49,7 @@
 #define SHUN_NS 1000000000ull
 #define MOVING_MAX (4 * VMA_PENDING_MAX) /* connections on their way to one member, to be moved again */
 #define ALONE_MAX (XDP_GROUPS / 2)       /* groups, when one of a single member begins: there must be room for others */
-#define YOUNG_NS 2000000000ull           /* a group in which there may be connections from before it was one */
+#define RECENT_NS 2000000000ull          /* a group in which there may be connections from before it was one */
 
 bool owner_flow_has(const struct owner_flow *flow, uint32_t slot)
 {
@@ -123,7 +123,7 @@ static void group_respread(struct xdp_owner *owner, const struct owner_flow *flo
 		eligible = members;
 	if (eligible != group->eligible)
 		group_spread(owner, flow, eligible);
-	if (group->unnoted != XDP_NO_SLOT && now - flow->grouped_ns >= YOUNG_NS)
+	if (group->unnoted != XDP_NO_SLOT && now - flow->grouped_ns >= RECENT_NS)
 		__atomic_store_n(&group->unnoted, XDP_NO_SLOT, __ATOMIC_RELAXED);
 }
 
@@ -859,7 +859,7 @@ static void help_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 static void end_lonely(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)
 {
 	if ((flow->members & (flow->members - 1)) != 0 || flow->rule.flags & VMA_FLOW_INHERITED ||
-	    now - flow->grouped_ns < YOUNG_NS || xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, 0) < 0)
+	    now - flow->grouped_ns < RECENT_NS || xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, 0) < 0)
 		return;
 	owner_group_end(owner, flow);
 }

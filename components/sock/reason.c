@@ -69,7 +69,7 @@ static enum vma_sock_reason file_reason_of(struct vma_file *file)
 /* There is nothing yet, or for good, that somebody could wonder about. */
 static bool is_no_matter(enum vma_sock_reason reason)
 {
-	return reason == VMA_SOCK_OFFLOADED || reason == VMA_SOCK_NEW || reason == VMA_SOCK_YOUNG ||
+	return reason == VMA_SOCK_OFFLOADED || reason == VMA_SOCK_NEW || reason == VMA_SOCK_DEFERRED ||
 	       reason == VMA_SOCK_INHERITED || reason == VMA_SOCK_TYPE;
 }
 

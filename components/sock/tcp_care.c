@@ -43,7 +43,7 @@
 #define IDLE_NS (1000 * MS) /* without connections: who makes one now and then keeps his blocks of ports */
 
 /* A connection that waits to be steered. */
-struct young {
+struct pending_steer {
 	struct vma_task link; /* first */
 	struct vma_tcp_conn *conn;
 };
@@ -65,7 +65,7 @@ static struct {
 	uint64_t turn_ns; /* when its last turn looked */
 	unsigned bury_times;
 
-	_Alignas(64) ck_stack_t accepted; /* struct young */
+	_Alignas(64) ck_stack_t accepted; /* struct pending_steer */
 	ck_stack_t ended;                 /* struct ended */
 	_Atomic bool hurry;               /* all that wait are to be steered now */
 	_Atomic bool idle;                /* a stack has blocks of ports and no connection, or had none */
@@ -334,13 +334,13 @@ static uint64_t turn_abandoned(uint64_t now)
 
 void vma_engine_steer(struct vma_tcp_conn *conn)
 {
-	struct young *young = vma_alloc(sizeof(*young));
+	struct pending_steer *pending_steer = vma_alloc(sizeof(*pending_steer));
 
-	if (young == NULL)
+	if (pending_steer == NULL)
 		return; /* its listener's rule goes on covering it */
 	vma_tcp_conn_get(conn);
-	young->conn = conn;
-	vma_mpsc_push(&care.accepted, (ck_stack_entry_t *)&young->link);
+	pending_steer->conn = conn;
+	vma_mpsc_push(&care.accepted, (ck_stack_entry_t *)&pending_steer->link);
 	internal_wake_by(vma_now_ns() + STEER_NS);
 }
 
@@ -350,17 +350,17 @@ void vma_engine_steer_now(void)
 	internal_wake();
 }
 
-static void steer_pending_conn(struct young *young)
+static void steer_pending_conn(struct pending_steer *pending_steer)
 {
-	const int state = vma_tcp_state(young->conn);
+	const int state = vma_tcp_state(pending_steer->conn);
 	int rc = 0;
 
 	if (state != TCP_CLOSE && state != TCP_TIME_WAIT)
-		rc = vma_tcp_steer(young->conn);
+		rc = vma_tcp_steer(pending_steer->conn);
 	if (rc < 0)
 		vma_log_debug("tcp: a connection has no rule of its own: %s", strerrordesc_np(-rc));
-	vma_tcp_conn_put(young->conn);
-	vma_free(young);
+	vma_tcp_conn_put(pending_steer->conn);
+	vma_free(pending_steer);
 }
 
 static void stack_append(ck_stack_entry_t **list, ck_stack_entry_t *more)
@@ -390,10 +390,10 @@ static uint64_t turn_steering(uint64_t now)
 {
 	grow_older(now);
 	for (unsigned i = 0; i < STEER_AT_ONCE && care.older != NULL; i++) {
-		struct young *young = (struct young *)care.older;
+		struct pending_steer *pending_steer = (struct pending_steer *)care.older;
 
 		care.older = ck_pr_load_ptr(&care.older->next);
-		steer_pending_conn(young);
+		steer_pending_conn(pending_steer);
 	}
 	if (care.older != NULL)
 		return now;

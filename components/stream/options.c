@@ -178,12 +178,12 @@ static bool read_number(const struct kernel_only *option, const void *value, soc
 
 static bool limits_rate(const void *value, socklen_t len)
 {
-	uint32_t young;
+	uint32_t rate32;
 	uint64_t rate;
 
 	if (len == sizeof(rate))
 		return vma_copy(&rate, value, sizeof(rate)) == 0 && rate != UINT64_MAX;
-	return len >= sizeof(young) && vma_copy(&young, value, sizeof(young)) == 0 && young != UINT32_MAX;
+	return len >= sizeof(rate32) && vma_copy(&rate32, value, sizeof(rate32)) == 0 && rate32 != UINT32_MAX;
 }
 
 /* Not the value that takes the option away. */

@@ -150,7 +150,7 @@ static void fill_counts(const struct vma_tcp_conn *conn, struct vma_tcp_info *in
 	info->total_rto = (uint16_t)(counts->timeouts < UINT16_MAX ? counts->timeouts : UINT16_MAX);
 }
 
-static void fill_young(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
+static void fill_unsteered(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 {
 	fill_counts(conn, info);
 	fill_rates(conn, info);
@@ -182,7 +182,7 @@ void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 		fill_options(conn->pcb, known);
 		fill_sending(conn, known);
 	}
-	fill_young(conn, info);
+	fill_unsteered(conn, info);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 }

@@ -13,7 +13,7 @@
 
 #include "control.h"
 #include "fork_shared.h"
-#include "young.h"
+#include "deferred.h"
 
 static bool same_name(const struct sockaddr_in *a, const struct sockaddr_in *b)
 {
@@ -78,8 +78,8 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 		rc = -errno;
 	} else {
 		sock->port_chosen = asks_for_any_port(addr, len);
-		if (udp_is_young(sock))
-			udp_young_end(sock, fd);
+		if (udp_is_deferred(sock))
+			udp_deferred_end(sock, fd);
 		else
 			bind_follow_flows(sock, fd, true);
 	}
@@ -155,7 +155,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 		watch_errors_later(sock);
 	if (sock->local.sin_port == 0)
 		sock->port_chosen = true;
-	if (udp_young_begin(sock)) {
+	if (udp_deferred_begin(sock)) {
 		/* it is looked at when it grows up */
 	} else if (sock->port_leaves) {
 		sock->port_leaves = false;

@@ -8,7 +8,7 @@
 #include "control.h"
 #include "flows.h"
 #include "fork_shared.h"
-#include "young.h"
+#include "deferred.h"
 
 /* ---- memory ---- */
 
@@ -150,7 +150,7 @@ void udp_fork_shared_follow_locked(struct udp_sock *sock)
 		udp_options_follow(sock, fd, fork_shared);
 		follow_shutdown(sock, fork_shared);
 		follow_cork(sock, fork_shared);
-		if (!udp_is_young(sock))
+		if (!udp_is_deferred(sock))
 			follow_names(sock, fd);
 	}
 	/* Last: a child that is forked in between finds that it has to look. */

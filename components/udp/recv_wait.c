@@ -23,7 +23,7 @@
 #include "os_sends.h"
 #include "pieces.h"
 #include "recv.h"
-#include "young.h"
+#include "deferred.h"
 
 enum {
 	OS_AGAIN_NS = 20000,
@@ -419,10 +419,10 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 
 	if (sock->file.os_only || flags & MSG_ERRQUEUE)
 		return receive_by_os(fd, msg, flags);
-	if (udp_is_young(sock) && udp_young_enter(sock, fd)) {
+	if (udp_is_deferred(sock) && udp_deferred_enter(sock, fd)) {
 		len = receive_by_os(fd, msg, flags);
 		recv_count_os(sock, len);
-		udp_young_leave(sock);
+		udp_deferred_leave(sock);
 		return len;
 	}
 	if (udp_fork_shared_moved(sock))

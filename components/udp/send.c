@@ -16,7 +16,7 @@
 #include "fork_shared.h"
 #include "os_sends.h"
 #include "pieces.h"
-#include "young.h"
+#include "deferred.h"
 
 enum {
 	/* What we do as the kernel does. MSG_CONFIRM is a hint to the neighbour table, which we leave as it is. */
@@ -460,7 +460,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	if (__builtin_expect(atomic_load_explicit(&sock->sends_left, memory_order_relaxed) != 0, 0) &&
 	    !sock->file.os_only) {
 		udp_watch_errors(sock, fd);
-		if (udp_young_send(sock, fd))
+		if (udp_deferred_send(sock, fd))
 			return send_os(sock, fd, msg, flags);
 	}
 	if (!sock->file.os_only && !is_ready(sock))

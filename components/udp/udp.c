@@ -11,7 +11,7 @@
 #include "fork_queue.h"
 #include "members.h"
 #include "unread.h"
-#include "young.h"
+#include "deferred.h"
 
 #define LEAVE_S 1 /* at most, for locks of others at the end */
 
@@ -107,7 +107,7 @@ static void udp_close(struct vma_file *file)
 	struct udp_sock *sock = udp_sock(file);
 
 	pthread_mutex_lock(&file->lock);
-	udp_young_note(sock);
+	udp_deferred_note(sock);
 	if (atomic_load(&sock->waiting) != 0) {
 		sock->held_for_waiting = true;
 		vma_file_get(file);

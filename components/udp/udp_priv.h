@@ -176,10 +176,10 @@ struct udp_sock {
 	_Atomic bool os_send;       /* an option is set that only the kernel's send path serves (then udp_dst_reset) */
 	_Atomic uint8_t unplain;    /* enum udp_unplain */
 	_Atomic bool os_error;      /* the shadow has an error, which the next send is to tell */
-	_Atomic uint8_t sends_left; /* until the plain way is open: young.h, udp_watch_errors */
-	_Atomic bool young;         /* the kernel's for now: young.h */
-	_Atomic uint8_t receives;   /* while it was young */
-	_Atomic uint32_t in_kernel; /* receivers, while it was young */
+	_Atomic uint8_t sends_left; /* until the plain way is open: deferred.h, udp_watch_errors */
+	_Atomic bool deferred;      /* the kernel's for now: deferred.h */
+	_Atomic uint8_t receives;   /* while it was deferred */
+	_Atomic uint32_t in_kernel; /* receivers, while it was deferred */
 	struct udp_tx_options *_Atomic tx;  /* NULL: not made yet */
 	_Atomic uint64_t dst_want[8];       /* destinations that dst_more should have: udp_peer_key, 0: none */
 	struct udp_tx_rails *_Atomic rails; /* held, by interface; replaced under dst_lock */

@@ -123,7 +123,7 @@ CASE(short_refused, "each second send on a socket to a closed port tells the fir
 	say_refusals(s);
 }
 
-CASE(short_refused_young, "so it is after many short lives")
+CASE(short_refused_deferred, "so it is after many short lives")
 {
 	int s;
 

@@ -168,7 +168,7 @@ CASE(tcp_late_tuning, "options that merely tune, or are taken away, leave a conn
 {
 	int s = tcp_out();
 	uint64_t unlimited = ~0ULL;
-	uint32_t unlimited_young = ~0U;
+	uint32_t unlimited_deferred = ~0U;
 
 	RES(set_int(s, SOL_SOCKET, SO_PRIORITY, 3));
 	RES(set_int(s, SOL_SOCKET, SO_BUSY_POLL, 50));
@@ -176,7 +176,7 @@ CASE(tcp_late_tuning, "options that merely tune, or are taken away, leave a conn
 	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 0));
 	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0));
 	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &unlimited, sizeof(unlimited)));
-	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &unlimited_young, sizeof(unlimited_young)));
+	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &unlimited_deferred, sizeof(unlimited_deferred)));
 	RES(set_int(s, IPPROTO_IP, IP_TOS, 0x10));
 	RES(set_int(s, IPPROTO_IP, IP_MINTTL, 0));
 	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 0));

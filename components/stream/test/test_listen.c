@@ -305,7 +305,7 @@ static void test_shut_down_it_does_not_listen_any_more(void **state)
 /* It and the connections that it had before share a tally, which goes with the last of them. */
 static void test_it_listens_again_while_a_connection_of_before_lives(void **state)
 {
-	int fd = listen_listener_at(7120, 4), old, young;
+	int fd = listen_listener_at(7120, 4), old, newer;
 	struct bed_conn peers[2];
 
 	(void)state;
@@ -318,9 +318,9 @@ static void test_it_listens_again_while_a_connection_of_before_lives(void **stat
 	do_close(old);
 	bed_peer_connect(&peers[1], 8141, 7120);
 	bed_until(is_up(&peers[1]) && do_poll(fd) & EPOLLIN);
-	young = do_accept(fd, NULL, 0);
-	assert_true(young >= 0);
-	do_close(young);
+	newer = do_accept(fd, NULL, 0);
+	assert_true(newer >= 0);
+	do_close(newer);
 	do_close(fd);
 	listen_forget_all(peers, 2);
 }

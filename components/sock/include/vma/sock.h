@@ -38,7 +38,7 @@ enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_EXEC, 
 #define VMA_SOCK_REASONS(X)                                                                                            \
 	X(OFFLOADED, "offloaded")                                                                                      \
 	X(NEW, "not bound or connected yet")                                                                           \
-	X(YOUNG, "it has sent little yet, and those before it were closed after that")                                 \
+	X(DEFERRED, "it has sent little yet, and those before it were closed after that")                              \
 	X(DISABLED, "offloading is switched off")                                                                      \
 	X(IO_URING, "the program has an io_uring (VMA_IO_URING=1)")                                                    \
 	X(IPV6, "bound or connected to an IPv6 address, or IPV6_V6ONLY: only IPv4 is offloaded")                       \

@@ -1,11 +1,12 @@
 /*
- * young.h - deferred sockets: the first few datagrams of a socket, and what they say of the next one's life (young.c).
+ * deferred.h - deferred sockets: the first few datagrams of a socket, and what they say of the next one's life
+ * (deferred.c).
  *
  * Offloading a socket costs about as much as the kernel's whole socket. It pays from the second answer on, but a
  * resolver opens a socket for each question. So the process counts how many of its sockets in a row were closed after
- * two datagrams at most, on a port of the kernel's choice. After SHORT_LIVES of these, the next ones are *deferred*
- * (young): they begin as the kernel's. The third send or the fifth receive makes such a socket what any socket is
- * otherwise, and starts the count anew. What has come by then is in the shadow, which is looked at first.
+ * two datagrams at most, on a port of the kernel's choice. After SHORT_LIVES of these, the next ones are *deferred*:
+ * they begin as the kernel's. The third send or the fifth receive makes such a socket what any socket is otherwise, and
+ * starts the count anew. What has come by then is in the shadow, which is looked at first.
  *
  *            connect, or send without a port                   3rd send, 5th receive, bind
  *   new ────────────────────────────────────────> deferred ──────────────────────────────────> offloaded
@@ -22,30 +23,30 @@
  *
  * Threads: any; functions that say file.lock need it.
  */
-#ifndef VMA_UDP_YOUNG_H
-#define VMA_UDP_YOUNG_H
+#ifndef VMA_UDP_DEFERRED_H
+#define VMA_UDP_DEFERRED_H
 
 #include "udp_priv.h"
 
 enum { UDP_FEW_SENDS = 3, UDP_FEW_RECEIVES = 4, UDP_SHORT_LIVES = 16 };
 
-static inline bool udp_is_young(const struct udp_sock *sock)
+static inline bool udp_is_deferred(const struct udp_sock *sock)
 {
-	return atomic_load_explicit(&sock->young, memory_order_relaxed);
+	return atomic_load_explicit(&sock->deferred, memory_order_relaxed);
 }
 
-/* file.lock. The socket has no port yet: from now on it is young, or not. */
-bool udp_young_begin(struct udp_sock *sock);
+/* file.lock. The socket has no port yet: from now on it is deferred, or not. */
+bool udp_deferred_begin(struct udp_sock *sock);
 /* file.lock. It is not any more: names and flows are taken. False: somebody is in the kernel's recv. */
-bool udp_young_end(struct udp_sock *sock, int fd);
+bool udp_deferred_end(struct udp_sock *sock, int fd);
 
 /* One of the first sends. True: it is the OS's. Takes file.lock. */
-bool udp_young_send(struct udp_sock *sock, int fd);
-/* Before and after the kernel's recv. False: the socket is not young (any more), and nothing is counted. */
-bool udp_young_enter(struct udp_sock *sock, int fd);
-void udp_young_leave(struct udp_sock *sock);
+bool udp_deferred_send(struct udp_sock *sock, int fd);
+/* Before and after the kernel's recv. False: the socket is not deferred (any more), and nothing is counted. */
+bool udp_deferred_enter(struct udp_sock *sock, int fd);
+void udp_deferred_leave(struct udp_sock *sock);
 
 /* Closed. */
-void udp_young_note(const struct udp_sock *sock);
+void udp_deferred_note(const struct udp_sock *sock);
 
 #endif

@@ -1,7 +1,7 @@
 /* Sockets that begin as the kernel's, because those before them lived for a question each. */
 #include "control_bed.h"
 
-#include "../young.h"
+#include "../deferred.h"
 
 /* Closed after its first datagram, as many times. */
 static void deferred_live_shortly(unsigned times)
@@ -10,7 +10,7 @@ static void deferred_live_shortly(unsigned times)
 		int fd = world_socket();
 
 		control_fixture_bind_to(fd, "10.77.0.1", 0);
-		udp_young_send(control_fixture_sock_of(fd), fd);
+		udp_deferred_send(control_fixture_sock_of(fd), fd);
 		control_fixture_world_close(fd);
 	}
 }
@@ -21,7 +21,7 @@ static void live_long(void)
 
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	for (int i = 0; i < UDP_FEW_SENDS; i++)
-		assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
+		assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
 	control_fixture_world_close(fd);
 }
 
@@ -49,11 +49,11 @@ static void test_after_many_short_lives_a_socket_is_the_kernels_until_its_third_
 	deferred_live_shortly(UDP_SHORT_LIVES);
 	fd = world_socket();
 	bind_shadow(fd);
-	assert_true(udp_young_send(control_fixture_sock_of(fd), fd));
-	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_YOUNG);
-	assert_true(udp_young_send(control_fixture_sock_of(fd), fd));
+	assert_true(udp_deferred_send(control_fixture_sock_of(fd), fd));
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_DEFERRED);
+	assert_true(udp_deferred_send(control_fixture_sock_of(fd), fd));
 	assert_null(control_fixture_sock_of(fd)->flows);
-	assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
+	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(control_fixture_sock_of(fd)->flows->members->flow.flags, VMA_FLOW_ALONE);
 	assert_true(atomic_load(&control_fixture_sock_of(fd)->os_attention)); /* answers of before are in the shadow */
@@ -67,13 +67,13 @@ static void test_one_less_is_not_many_and_a_long_life_starts_anew(void **state)
 	(void)state;
 	deferred_live_shortly(UDP_SHORT_LIVES - 1);
 	fd = world_socket();
-	assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
+	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
 	control_fixture_world_close(fd);
 	deferred_live_shortly(1);
 	live_long();
 	deferred_live_shortly(UDP_SHORT_LIVES - 1);
 	fd = world_socket();
-	assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
+	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
 	control_fixture_world_close(fd);
 }
 
@@ -86,11 +86,11 @@ static void test_sockets_that_sent_nothing_or_have_a_port_of_their_own_say_nothi
 		fd = world_socket();
 		control_fixture_bind_to(fd, "10.77.0.1", i % 2 == 0 ? 0 : 36740);
 		if (i % 2 != 0)
-			udp_young_send(control_fixture_sock_of(fd), fd);
+			udp_deferred_send(control_fixture_sock_of(fd), fd);
 		control_fixture_world_close(fd);
 	}
 	fd = world_socket();
-	assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
+	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
 	control_fixture_world_close(fd);
 }
 
@@ -104,17 +104,17 @@ static void test_it_grows_up_with_the_fifth_receive_but_not_while_somebody_is_in
 	fd = world_socket();
 	sock = control_fixture_sock_of(fd);
 	bind_shadow(fd);
-	assert_true(udp_young_send(sock, fd));
-	assert_true(udp_young_enter(sock, fd));
-	assert_true(udp_young_send(sock, fd));
-	assert_true(udp_young_send(sock, fd)); /* its third */
-	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_YOUNG);
-	udp_young_leave(sock);
+	assert_true(udp_deferred_send(sock, fd));
+	assert_true(udp_deferred_enter(sock, fd));
+	assert_true(udp_deferred_send(sock, fd));
+	assert_true(udp_deferred_send(sock, fd)); /* its third */
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_DEFERRED);
+	udp_deferred_leave(sock);
 	for (int i = 1; i < UDP_FEW_RECEIVES; i++) {
-		assert_true(udp_young_enter(sock, fd));
-		udp_young_leave(sock);
+		assert_true(udp_deferred_enter(sock, fd));
+		udp_deferred_leave(sock);
 	}
-	assert_false(udp_young_enter(sock, fd));
+	assert_false(udp_deferred_enter(sock, fd));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(atomic_load(&sock->in_kernel), 0);
 	control_fixture_world_close(fd);
@@ -127,14 +127,14 @@ static void test_bind_ends_it(void **state)
 	(void)state;
 	deferred_live_shortly(UDP_SHORT_LIVES);
 	fd = world_socket();
-	assert_true(udp_young_send(control_fixture_sock_of(fd), fd)); /* which the kernel has refused, say */
+	assert_true(udp_deferred_send(control_fixture_sock_of(fd), fd)); /* which the kernel has refused, say */
 	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", 36741), 0);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(control_fixture_sock_of(fd)->flows->members->flow.flags, 0);
 	control_fixture_world_close(fd);
 }
 
-static void test_under_the_latency_profile_nobody_is_young(void **state)
+static void test_under_the_latency_profile_nobody_is_deferred(void **state)
 {
 	struct vma_engine *engine = vma_engine();
 	int fd;
@@ -143,7 +143,7 @@ static void test_under_the_latency_profile_nobody_is_young(void **state)
 	deferred_live_shortly(UDP_SHORT_LIVES);
 	engine->latency = true;
 	fd = world_socket();
-	assert_false(udp_young_send(control_fixture_sock_of(fd), fd));
+	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
 	engine->latency = false;
 	control_fixture_world_close(fd);
 }
@@ -155,7 +155,7 @@ static const struct CMUnitTest tests[] = {
         T(sockets_that_sent_nothing_or_have_a_port_of_their_own_say_nothing),
         T(it_grows_up_with_the_fifth_receive_but_not_while_somebody_is_in_the_kernels),
         T(bind_ends_it),
-        T(under_the_latency_profile_nobody_is_young),
+        T(under_the_latency_profile_nobody_is_deferred),
 };
 
-WORLD_MAIN("young", tests)
+WORLD_MAIN("deferred", tests)

@@ -1,34 +1,34 @@
-/* young.c - sockets that begin as the kernel's, since those before them lived for a question each. */
+/* deferred.c - sockets that begin as the kernel's, since those before them lived for a question each. */
 #include <errno.h>
 
 #include "control.h"
-#include "young.h"
+#include "deferred.h"
 
 static _Atomic uint32_t short_lives; /* in a row */
 
-bool udp_young_begin(struct udp_sock *sock)
+bool udp_deferred_begin(struct udp_sock *sock)
 {
 	const struct vma_engine *engine = vma_engine();
 
-	if (udp_is_young(sock))
+	if (udp_is_deferred(sock))
 		return true;
 	if (atomic_load_explicit(&short_lives, memory_order_relaxed) < UDP_SHORT_LIVES || engine == NULL ||
 	    engine->latency || sock->file.os_only || sock->local.sin_port != 0 || sock->flows != NULL ||
 	    atomic_load(&sock->inherited))
 		return false;
 	sock->port_chosen = true;
-	atomic_store(&sock->young, true);
-	atomic_store(&sock->reason, VMA_SOCK_YOUNG);
+	atomic_store(&sock->deferred, true);
+	atomic_store(&sock->reason, VMA_SOCK_DEFERRED);
 	if (sock->stats != NULL)
-		vma_stats_set(&sock->stats->reason, VMA_SOCK_YOUNG);
+		vma_stats_set(&sock->stats->reason, VMA_SOCK_DEFERRED);
 	return true;
 }
 
-bool udp_young_end(struct udp_sock *sock, int fd)
+bool udp_deferred_end(struct udp_sock *sock, int fd)
 {
-	atomic_store(&sock->young, false);
+	atomic_store(&sock->deferred, false);
 	if (atomic_load(&sock->in_kernel) != 0) {
-		atomic_store(&sock->young, true);
+		atomic_store(&sock->deferred, true);
 		return false;
 	}
 	atomic_store(&sock->inherited, false);
@@ -42,42 +42,42 @@ bool udp_young_end(struct udp_sock *sock, int fd)
 	return true;
 }
 
-static bool young_grow(struct udp_sock *sock, int fd)
+static bool deferred_grow(struct udp_sock *sock, int fd)
 {
 	bool grown;
 
 	pthread_mutex_lock(&sock->file.lock);
-	grown = !udp_is_young(sock) || udp_young_end(sock, fd);
+	grown = !udp_is_deferred(sock) || udp_deferred_end(sock, fd);
 	pthread_mutex_unlock(&sock->file.lock);
 	return grown;
 }
 
 /* ---- sends ---- */
 
-static bool young_begin(struct udp_sock *sock)
+static bool deferred_begin(struct udp_sock *sock)
 {
-	bool young;
+	bool deferred;
 
-	if (udp_is_young(sock))
+	if (udp_is_deferred(sock))
 		return true;
 	if (atomic_load_explicit(&short_lives, memory_order_relaxed) < UDP_SHORT_LIVES)
 		return false;
 	pthread_mutex_lock(&sock->file.lock);
-	young = udp_young_begin(sock);
+	deferred = udp_deferred_begin(sock);
 	pthread_mutex_unlock(&sock->file.lock);
-	return young;
+	return deferred;
 }
 
 /* Who cannot grow up yet tries it again with the next send. */
-bool udp_young_send(struct udp_sock *sock, int fd)
+bool udp_deferred_send(struct udp_sock *sock, int fd)
 {
 	const uint8_t left = atomic_load_explicit(&sock->sends_left, memory_order_relaxed);
-	const bool young = young_begin(sock);
+	const bool deferred = deferred_begin(sock);
 
-	if (left > 1 || (young && !young_grow(sock, fd))) {
+	if (left > 1 || (deferred && !deferred_grow(sock, fd))) {
 		if (left > 1)
 			atomic_store_explicit(&sock->sends_left, left - 1, memory_order_relaxed);
-		return young;
+		return deferred;
 	}
 	atomic_store_explicit(&sock->sends_left, 0, memory_order_relaxed);
 	if (sock->port_chosen)
@@ -87,12 +87,12 @@ bool udp_young_send(struct udp_sock *sock, int fd)
 
 /* ---- receives ---- */
 
-bool udp_young_enter(struct udp_sock *sock, int fd)
+bool udp_deferred_enter(struct udp_sock *sock, int fd)
 {
-	if (atomic_load_explicit(&sock->receives, memory_order_relaxed) >= UDP_FEW_RECEIVES && young_grow(sock, fd))
+	if (atomic_load_explicit(&sock->receives, memory_order_relaxed) >= UDP_FEW_RECEIVES && deferred_grow(sock, fd))
 		return false;
 	atomic_fetch_add(&sock->in_kernel, 1);
-	if (atomic_load(&sock->young)) {
+	if (atomic_load(&sock->deferred)) {
 		vma_file_get(&sock->file);
 		return true;
 	}
@@ -100,7 +100,7 @@ bool udp_young_enter(struct udp_sock *sock, int fd)
 	return false;
 }
 
-void udp_young_leave(struct udp_sock *sock)
+void udp_deferred_leave(struct udp_sock *sock)
 {
 	const uint8_t n = atomic_load_explicit(&sock->receives, memory_order_relaxed);
 
@@ -111,7 +111,7 @@ void udp_young_leave(struct udp_sock *sock)
 
 /* ---- the end ---- */
 
-void udp_young_note(const struct udp_sock *sock)
+void udp_deferred_note(const struct udp_sock *sock)
 {
 	const uint8_t left = atomic_load_explicit(&sock->sends_left, memory_order_relaxed);
 	const uint32_t n = atomic_load_explicit(&short_lives, memory_order_relaxed);
