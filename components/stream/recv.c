@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <netinet/tcp.h>
 
-#include "pieces.h"
+#include "iov_iter.h"
 
 enum { SPANS = 8 };
 
@@ -32,7 +32,7 @@ ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags)
 
 struct reading {
 	struct stream_sock *sock;
-	struct pieces *pieces;
+	struct iov_iter *iov_iter;
 	int flags;
 	size_t done; /* bytes given so far; when peeking they are still queued */
 	size_t skip; /* peeking: queued bytes that have been looked at */
@@ -54,11 +54,11 @@ static size_t reading_give(struct reading *r, const struct iovec *span, size_t b
 	const size_t given = bytes < span->iov_len ? bytes : span->iov_len;
 
 	if (__builtin_expect(r->flags & MSG_TRUNC, 0)) {
-		pieces_skip(r->pieces, given);
+		iov_iter_skip(r->iov_iter, given);
 		return given;
 	}
 	/* What meets a fault stays queued as a whole, as a buffer of the kernel's does. */
-	r->fault = pieces_write(r->pieces, span->iov_base, given) < given;
+	r->fault = iov_iter_write(r->iov_iter, span->iov_base, given) < given;
 	return r->fault ? 0 : given;
 }
 
@@ -73,7 +73,7 @@ static void reading_take(struct reading *r, struct vma_tcp_conn *conn)
 		r->at_mark = is_at_mark(r, conn);
 		if (r->at_mark)
 			return;
-		wanted = r->pieces->left;
+		wanted = r->iov_iter->left;
 		n = vma_tcp_rx_front(conn, r->skip, spans, SPANS);
 		for (unsigned i = 0; i < n && wanted > 0 && !r->fault; i++) {
 			given = reading_give(r, &spans[i], wanted);
@@ -85,7 +85,7 @@ static void reading_take(struct reading *r, struct vma_tcp_conn *conn)
 			vma_tcp_rx_consume(conn, r->skip);
 			r->skip = 0;
 		}
-	} while (n == SPANS && !r->fault && r->pieces->left > 0);
+	} while (n == SPANS && !r->fault && r->iov_iter->left > 0);
 }
 
 static void reading_take_turn(struct reading *r, struct vma_tcp_conn *conn)
@@ -150,10 +150,10 @@ static int recv_wait_for_bytes(struct stream_sock *sock, size_t seen, uint64_t d
 
 /* ---- the loop ---- */
 
-static size_t recv_target_of(const struct stream_sock *sock, const struct pieces *pieces, int flags)
+static size_t recv_target_of(const struct stream_sock *sock, const struct iov_iter *iov_iter, int flags)
 {
 	size_t lowat = atomic_load_explicit(&sock->rcvlowat, memory_order_relaxed);
-	size_t target = flags & MSG_WAITALL || pieces->left < lowat ? pieces->left : lowat;
+	size_t target = flags & MSG_WAITALL || iov_iter->left < lowat ? iov_iter->left : lowat;
 
 	return target != 0 ? target : 1;
 }
@@ -203,10 +203,10 @@ static ssize_t reading_receive(struct reading *r, size_t target, bool nonblockin
 		struct vma_tcp_conn *conn = stream_conn(sock);
 
 		if (conn != NULL) {
-			if (r->pieces->left == 0 && vma_tcp_rx_bytes(conn) > r->skip)
+			if (r->iov_iter->left == 0 && vma_tcp_rx_bytes(conn) > r->skip)
 				return (ssize_t)r->done;
 			reading_take_turn(r, conn);
-			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->pieces->left == 0)) {
+			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->iov_iter->left == 0)) {
 				stream_pass(vma_thread_self());
 				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
 			}
@@ -236,7 +236,7 @@ static ssize_t reading_receive(struct reading *r, size_t target, bool nonblockin
 
 /* ---- urgent data ---- */
 
-static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, struct pieces *pieces, int flags)
+static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, struct iov_iter *iov_iter, int flags)
 {
 	struct vma_tcp_conn *conn = stream_conn(sock);
 	uint8_t byte;
@@ -253,11 +253,11 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 	if (rc == 0)
 		return recv_at_end(sock, conn) ? 0 : -EAGAIN;
 	msg->msg_flags |= MSG_OOB;
-	if (pieces->left == 0) {
+	if (iov_iter->left == 0) {
 		msg->msg_flags |= MSG_TRUNC;
 		return 0;
 	}
-	if (!(flags & MSG_TRUNC) && pieces_write(pieces, &byte, 1) == 0)
+	if (!(flags & MSG_TRUNC) && iov_iter_write(iov_iter, &byte, 1) == 0)
 		return -EFAULT;
 	return 1;
 }
@@ -300,14 +300,15 @@ static bool recv_is_os(const struct stream_sock *sock)
 }
 
 /* MSG_WAITALL waits on for what is left. An error of the kernel's is left for the next call, as after any bytes. */
-static ssize_t __attribute__((cold, noinline)) recv_rest_by_os(int fd, const struct pieces *pieces, int flags)
+static ssize_t __attribute__((cold, noinline)) recv_rest_by_os(int fd, const struct iov_iter *iov_iter, int flags)
 {
-	const struct iovec *at = &pieces->iov[pieces->at];
-	struct iovec first = {.iov_base = (char *)at->iov_base + pieces->off, .iov_len = at->iov_len - pieces->off};
+	const struct iovec *at = &iov_iter->iov[iov_iter->at];
+	struct iovec first = {.iov_base = (char *)at->iov_base + iov_iter->off, .iov_len = at->iov_len - iov_iter->off};
 	struct msghdr msg = {.msg_iov = &first, .msg_iovlen = 1};
 	ssize_t done = stream_recv_os(fd, &msg, flags), more = 0;
 
-	msg = (struct msghdr){.msg_iov = (struct iovec *)(uintptr_t)(at + 1), .msg_iovlen = pieces->n - pieces->at - 1};
+	msg = (struct msghdr){.msg_iov = (struct iovec *)(uintptr_t)(at + 1),
+	                      .msg_iovlen = iov_iter->n - iov_iter->at - 1};
 	if (done >= 0 && (size_t)done == first.iov_len && msg.msg_iovlen != 0)
 		more = stream_recv_os(fd, &msg, flags);
 	return (done > 0 ? done : 0) + (more > 0 ? more : 0);
@@ -316,8 +317,8 @@ static ssize_t __attribute__((cold, noinline)) recv_rest_by_os(int fd, const str
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
-	struct pieces pieces;
-	struct reading r = {.sock = sock, .pieces = &pieces, .flags = flags};
+	struct iov_iter iov_iter;
+	struct reading r = {.sock = sock, .iov_iter = &iov_iter, .flags = flags};
 	ssize_t rc;
 	int error;
 
@@ -330,24 +331,24 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	}
 	if (__builtin_expect(flags & MSG_ERRQUEUE, 0))
 		return stream_recv_notice(sock, msg);
-	rc = pieces_get(&pieces, msg);
+	rc = iov_iter_get(&iov_iter, msg);
 	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
 	if (rc == 0 && __builtin_expect(flags & MSG_OOB, 0)) {
-		rc = receive_urgent(sock, msg, &pieces, flags);
+		rc = receive_urgent(sock, msg, &iov_iter, flags);
 	} else if (rc == 0) {
 		bool nonblocking =
 		        flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 
 		rc = -EBADF;
 		if (stream_stay(sock)) {
-			rc = reading_receive(&r, recv_target_of(sock, &pieces, flags), nonblocking);
+			rc = reading_receive(&r, recv_target_of(sock, &iov_iter, flags), nonblocking);
 			stream_leave(sock);
 		}
-		if (__builtin_expect(r.is_moved, 0) && rc > 0 && !nonblocking && pieces.left != 0 &&
+		if (__builtin_expect(r.is_moved, 0) && rc > 0 && !nonblocking && iov_iter.left != 0 &&
 		    (flags & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL)
-			rc += recv_rest_by_os(fd, &pieces, flags);
+			rc += recv_rest_by_os(fd, &iov_iter, flags);
 	}
-	pieces_put(&pieces);
+	iov_iter_put(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_recv_os(fd, msg, flags);
 	if (__builtin_expect(rc <= 0 && rc != -EAGAIN, 0) && atomic_load(&stream_exits))

@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "pieces.h"
+#include "iov_iter.h"
 
 enum { SPANS = 8, QUEUED_MAX = 8, QUEUED_NS = 20000, AT_ONCE = 32768 };
 
@@ -131,7 +131,7 @@ static int send_wait_until(struct stream_sock *sock,
 
 struct writing {
 	struct stream_sock *sock;
-	struct pieces *pieces; /* NULL: from a descriptor, */
+	struct iov_iter *iov_iter; /* NULL: from a descriptor, */
 	int in;
 	int64_t position; /* and there; -1: a pipe's next */
 	size_t in_left;
@@ -166,7 +166,7 @@ static int give_nothing(const struct writing *w, const struct vma_tcp_conn *conn
 
 static size_t writing_left(const struct writing *w)
 {
-	return w->pieces != NULL ? w->pieces->left : w->in_left;
+	return w->iov_iter != NULL ? w->iov_iter->left : w->in_left;
 }
 
 /*
@@ -178,17 +178,17 @@ static ssize_t __attribute__((cold, noinline)) before_fault(struct writing *w, s
 	copied -= copied % AT_ONCE;
 	if (copied == 0)
 		return -EFAULT;
-	w->pieces->left = 0;
+	w->iov_iter->left = 0;
 	return (ssize_t)copied;
 }
 
-static ssize_t copy_pieces(struct writing *w, const struct iovec *spans, int n)
+static ssize_t copy_iov_iter(struct writing *w, const struct iovec *spans, int n)
 {
 	size_t copied = 0;
 
-	for (int i = 0; i < n && w->pieces->left > 0; i++) {
-		size_t left = w->pieces->left, wanted = spans[i].iov_len < left ? spans[i].iov_len : left;
-		size_t here = pieces_read(w->pieces, spans[i].iov_base, wanted);
+	for (int i = 0; i < n && w->iov_iter->left > 0; i++) {
+		size_t left = w->iov_iter->left, wanted = spans[i].iov_len < left ? spans[i].iov_len : left;
+		size_t here = iov_iter_read(w->iov_iter, spans[i].iov_base, wanted);
 
 		copied += here;
 		if (__builtin_expect(here < wanted, 0))
@@ -229,7 +229,7 @@ static int writing_give(struct writing *w, struct vma_tcp_conn *conn)
 
 	if (n <= 0)
 		return n;
-	copied = w->pieces != NULL ? copy_pieces(w, spans, n) : copy_descriptor(w, spans, n);
+	copied = w->iov_iter != NULL ? copy_iov_iter(w, spans, n) : copy_descriptor(w, spans, n);
 	if (copied > 0) {
 		w->unpushed = writing_left(w) != 0;
 		vma_tcp_tx_commit(conn, (size_t)copied, commit_flags(w, !w->unpushed));
@@ -345,7 +345,7 @@ static ssize_t send_staying(struct writing *w)
 	ssize_t rc;
 
 	/* A descriptor may keep the turn waiting, and a notice is queued after the bytes. */
-	if (__builtin_expect(w->pieces == NULL || w->flags & MSG_ZEROCOPY, 0) && !writing_stays(w))
+	if (__builtin_expect(w->iov_iter == NULL || w->flags & MSG_ZEROCOPY, 0) && !writing_stays(w))
 		return -EBADF;
 	rc = stream_phase(sock) == STREAM_CONNECTING ? send_connected(w) : writing_send_all(w);
 	if (rc > 0 && w->flags & MSG_ZEROCOPY && atomic_load_explicit(&sock->zerocopy, memory_order_relaxed))
@@ -417,16 +417,16 @@ static ssize_t send_ours(struct writing *w)
 }
 
 /* A call that blocks ends when all is said. An error of the kernel's is left for the next one, as after any bytes. */
-static ssize_t __attribute__((cold, noinline)) send_rest_by_os(int fd, const struct pieces *pieces, int flags)
+static ssize_t __attribute__((cold, noinline)) send_rest_by_os(int fd, const struct iov_iter *iov_iter, int flags)
 {
-	const struct iovec *at = &pieces->iov[pieces->at];
-	struct iovec first = {.iov_base = (char *)at->iov_base + pieces->off, .iov_len = at->iov_len - pieces->off};
+	const struct iovec *at = &iov_iter->iov[iov_iter->at];
+	struct iovec first = {.iov_base = (char *)at->iov_base + iov_iter->off, .iov_len = at->iov_len - iov_iter->off};
 	struct msghdr msg = {.msg_iov = &first, .msg_iovlen = 1};
 	ssize_t done, more = 0;
 
 	flags = (flags & ~MSG_ZEROCOPY) | MSG_NOSIGNAL;
 	done = stream_send_os(fd, &msg, flags);
-	msg.msg_iovlen = pieces->n - pieces->at - 1;
+	msg.msg_iovlen = iov_iter->n - iov_iter->at - 1;
 	if (done >= 0 && (size_t)done == first.iov_len && msg.msg_iovlen != 0) {
 		msg.msg_iov = (struct iovec *)(uintptr_t)(at + 1);
 		more = stream_send_os(fd, &msg, flags);
@@ -437,24 +437,24 @@ static ssize_t __attribute__((cold, noinline)) send_rest_by_os(int fd, const str
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
-	struct pieces pieces;
-	struct writing w = {.sock = sock, .pieces = &pieces, .flags = flags};
+	struct iov_iter iov_iter;
+	struct writing w = {.sock = sock, .iov_iter = &iov_iter, .flags = flags};
 	ssize_t rc;
 
 	if (__builtin_expect(send_is_os(sock), 0)) {
 		vma_flush_sends(vma_thread_self());
 		return send_by_os(sock, fd, msg, flags);
 	}
-	rc = pieces_get(&pieces, msg);
+	rc = iov_iter_get(&iov_iter, msg);
 	if (rc == 0 && flags & MSG_FASTOPEN)
 		rc = -EISCONN;
 	if (rc == 0) {
 		w.refused = msg->msg_controllen != 0 ? stream_check_control(msg) : 0;
 		rc = send_ours(&w);
 	}
-	if (__builtin_expect(w.is_moved, 0) && rc > 0 && !w.nonblocking && pieces.left != 0)
-		rc += send_rest_by_os(fd, &pieces, flags);
-	pieces_put(&pieces);
+	if (__builtin_expect(w.is_moved, 0) && rc > 0 && !w.nonblocking && iov_iter.left != 0)
+		rc += send_rest_by_os(fd, &iov_iter, flags);
+	iov_iter_put(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_send_os(fd, msg, flags);
 	if (__builtin_expect(rc == -EPIPE, 0) && atomic_load(&stream_exits))
@@ -496,7 +496,7 @@ ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, si
 	                    .in = in,
 	                    .position = position,
 	                    .flags = flags,
-	                    .in_left = size < PIECES_BYTES_MAX ? size : PIECES_BYTES_MAX};
+	                    .in_left = size < IOV_ITER_BYTES_MAX ? size : IOV_ITER_BYTES_MAX};
 	ssize_t rc;
 
 	rc = send_ours(&w);

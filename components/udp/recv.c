@@ -13,7 +13,7 @@
 #include "cmsg.h"
 #include "fork_shared.h"
 #include "fork_queue.h"
-#include "pieces.h"
+#include "iov_iter.h"
 #include "recv.h"
 
 /* ---- the sink ---- */
@@ -373,23 +373,23 @@ static ssize_t __attribute__((noinline))
 receive_in_pieces(struct udp_sock *sock, const struct udp_attachments *all, struct msghdr *msg, int flags)
 {
 	struct udp_datagram datagram;
-	struct udp_pieces pieces;
-	ssize_t rc = udp_pieces_get(&pieces, msg);
+	struct udp_iov_iter iov_iter;
+	ssize_t rc = udp_iov_iter_get(&iov_iter, msg);
 
 	if (rc == 0)
 		rc = udp_take_datagram(sock, all, flags & MSG_PEEK, &datagram)
-		             ? finish_datagram(sock, msg, flags, pieces.iov, pieces.n, pieces.len, &datagram)
+		             ? finish_datagram(sock, msg, flags, iov_iter.iov, iov_iter.n, iov_iter.len, &datagram)
 		             : -ENODATA;
-	udp_pieces_put(&pieces);
+	udp_iov_iter_put(&iov_iter);
 	return rc;
 }
 
-static int copy_flat(const struct udp_pieces *pieces, const uint8_t *bytes, size_t len)
+static int copy_flat(const struct udp_iov_iter *iov_iter, const uint8_t *bytes, size_t len)
 {
-	for (size_t i = 0; i < pieces->n && len > 0; i++) {
-		size_t here = pieces->iov[i].iov_len < len ? pieces->iov[i].iov_len : len;
+	for (size_t i = 0; i < iov_iter->n && len > 0; i++) {
+		size_t here = iov_iter->iov[i].iov_len < len ? iov_iter->iov[i].iov_len : len;
 
-		if (vma_copy(pieces->iov[i].iov_base, bytes, here) != 0)
+		if (vma_copy(iov_iter->iov[i].iov_base, bytes, here) != 0)
 			return -EFAULT;
 		bytes += here;
 		len -= here;
@@ -401,21 +401,21 @@ static int copy_flat(const struct udp_pieces *pieces, const uint8_t *bytes, size
 static ssize_t __attribute__((cold, noinline)) receive_left(struct udp_sock *sock, struct msghdr *msg, int flags)
 {
 	struct udp_datagram datagram;
-	struct udp_pieces pieces;
-	ssize_t rc = udp_pieces_get(&pieces, msg);
+	struct udp_iov_iter iov_iter;
+	ssize_t rc = udp_iov_iter_get(&iov_iter, msg);
 	const uint8_t *bytes = rc == 0 ? udp_fork_queue_take(sock, flags & MSG_PEEK, &datagram) : NULL;
 	size_t len;
 
 	if (bytes != NULL) {
-		len = cut_datagram(msg, flags, pieces.len, &datagram);
-		rc = copy_flat(&pieces, bytes, len);
+		len = cut_datagram(msg, flags, iov_iter.len, &datagram);
+		rc = copy_flat(&iov_iter, bytes, len);
 		if (rc == 0)
 			rc = give_about(sock, msg, flags, &datagram, len);
 		count_received(sock, rc);
 	} else if (rc == 0) {
 		rc = -ENODATA;
 	}
-	udp_pieces_put(&pieces);
+	udp_iov_iter_put(&iov_iter);
 	return rc;
 }
 

@@ -15,7 +15,7 @@
 #include "frame.h"
 #include "fork_shared.h"
 #include "os_sends.h"
-#include "pieces.h"
+#include "iov_iter.h"
 #include "deferred.h"
 
 enum {
@@ -278,18 +278,18 @@ static void send_idle(struct vma_ring *ring, struct room *room)
  * for is said to be sent. What has been queued leaves, and if that makes no room, the datagram is dropped.
  */
 static ssize_t __attribute__((cold, noinline))
-send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struct udp_pieces *pieces)
+send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struct udp_iov_iter *iov_iter)
 {
 	ssize_t sent;
 
 	vma_flush_sends(vma_thread_self());
 	vma_ring_flush(dst->rail->ring);
-	sent = udp_transmit(sock, dst, pieces->iov, pieces->n, pieces->len);
+	sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->len);
 	if (sent != -EAGAIN)
 		return sent;
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->tx_drops, 1);
-	return (ssize_t)pieces->len;
+	return (ssize_t)iov_iter->len;
 }
 
 /* Only who has asked for it: by default nothing is lost that the sender was not told of. */
@@ -392,7 +392,7 @@ static inline bool has_local_members(const struct udp_dst *dst)
 
 /* With the socket held. -ENOTSUP: by the OS. */
 static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, int flags,
-                              const struct udp_pieces *pieces, const struct udp_tx_cmsgs *cmsgs)
+                              const struct udp_iov_iter *iov_iter, const struct udp_tx_cmsgs *cmsgs)
 {
 	bool nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	struct room room = {0};
@@ -406,18 +406,18 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 		        cmsgs == NULL ? udp_dst_find(sock, key, &own) : udp_dst_find_with(sock, key, cmsgs, &own);
 		ssize_t sent;
 
-		if (dst == NULL || pieces->len > dst->max_payload || has_local_members(dst))
+		if (dst == NULL || iov_iter->len > dst->max_payload || has_local_members(dst))
 			return -ENOTSUP;
 		if (dst->confirm)
 			udp_dst_probe(sock, dst);
-		sent = udp_transmit(sock, dst, pieces->iov, pieces->n, pieces->len);
+		sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->len);
 		if (sent != -EAGAIN)
 			return sent;
 		/* Its owner has gone, and until there is a new one nothing makes room. */
 		if (vma_nic_qp_lost(vma_ring_qp(dst->rail->ring)))
 			return -ENOTSUP;
 		if (nonblocking && drops_in_silence(&dst->engine->conf))
-			return send_or_drop(sock, dst, pieces);
+			return send_or_drop(sock, dst, iov_iter);
 		sent = send_wait_for_room(sock, dst->rail->ring, nonblocking, &room);
 		if (sent != 0)
 			return sent;
@@ -452,7 +452,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	const bool has_cmsgs = msg->msg_control != NULL && msg->msg_controllen != 0;
 	struct udp_tx_cmsgs cmsgs;
-	struct udp_pieces pieces;
+	struct udp_iov_iter iov_iter;
 	ssize_t sent;
 
 	if (udp_fork_shared_moved(sock))
@@ -471,15 +471,15 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 		return send_with_error(sock, fd, msg, flags);
 	if (has_cmsgs && !udp_tx_cmsgs_read(&cmsgs, sock->file.family, msg))
 		return send_os(sock, fd, msg, flags);
-	sent = udp_pieces_get(&pieces, msg);
+	sent = udp_iov_iter_get(&iov_iter, msg);
 	if (sent == 0) {
 		vma_file_get(&sock->file);
-		sent = send_offloaded(sock, msg, flags, &pieces, has_cmsgs ? &cmsgs : NULL);
+		sent = send_offloaded(sock, msg, flags, &iov_iter, has_cmsgs ? &cmsgs : NULL);
 		vma_file_put(&sock->file);
 	} else if (sent == -EFAULT || sent == -EINVAL) {
 		sent = -ENOTSUP; /* which of several errors comes first, the kernel knows */
 	}
-	udp_pieces_put(&pieces);
+	udp_iov_iter_put(&iov_iter);
 	return sent == -ENOTSUP ? send_os(sock, fd, msg, flags) : sent;
 }
 
