@@ -5,7 +5,7 @@
  *   a socket of the kernel with the listener's SO_REUSEADDR and SO_REUSEPORT, bound to the loopback interface
  *     ── connected to our connection's peer (TCP_REPAIR): no packet leaves
  *     ── shutdown: its FIN stays on the loopback interface, and no socket takes it
- *     ── the peer's FIN, reinjected by replay.c ──> TIME_WAIT, without an owner, for a minute
+ *     ── the peer's FIN, reinjected by reinject.c ──> TIME_WAIT, without an owner, for a minute
  *
  * Since it is bound to the loopback interface, it gets no segment that comes by another one, and a look-up of the XDP
  * program does not find it. bind's check for conflicts counts it like any other.
@@ -29,7 +29,7 @@
 #include <vma/log.h>
 #include <vma/nic_repair.h>
 
-#include "replay.h"
+#include "reinject.h"
 
 #ifndef SO_BINDTOIFINDEX
 #define SO_BINDTOIFINDEX 62
@@ -126,15 +126,15 @@ static int placeholder_finish(int fd, const struct sockaddr_in *name, const stru
 	const struct vma_tcp_export what = {.snd_una = closed->snd_nxt + 1, .snd_wnd = WINDOW}; /* our FIN, too */
 	const struct sockaddr apart = {.sa_family = AF_UNSPEC};
 	const struct timespec nap = {.tv_nsec = NAP_NS};
-	struct replay replay;
+	struct reinject reinject;
 	int rc;
 
-	replay_begin(&replay, name, &peer, NULL, &what, by);
-	memcpy(&replay.peer.sin_addr, closed->key.peer, 4);
-	replay.to_loopback = true;
+	reinject_begin(&reinject, name, &peer, NULL, &what, by);
+	memcpy(&reinject.peer.sin_addr, closed->key.peer, 4);
+	reinject.to_loopback = true;
 	vma_os.shutdown(fd, SHUT_WR);
-	rc = replay_fin(&replay, closed->rcv_nxt);
-	replay_end(&replay);
+	rc = reinject_fin(&reinject, closed->rcv_nxt);
+	reinject_end(&reinject);
 	for (int i = 0; rc == 0 && i < NAPS && !is_closed(fd); i++)
 		syscall(SYS_nanosleep, &nap, NULL);
 	if (rc < 0 || !is_closed(fd))

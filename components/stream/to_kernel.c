@@ -6,7 +6,7 @@
  *   no thread drives ─┬─ shadow: sequence numbers, addresses, options, both queues, windows     undone if one fails
  *                     ├─ it lives: answers come from the kernel's stack; it is told what had come out of order
  *                     └─ the connection is over here, without a word
- *   the rule goes, and what had come for it until then is reinjected into the kernel (replay.c)
+ *   the rule goes, and what had come for it until then is reinjected into the kernel (reinject.c)
  *
  * The connection gets the rule first, because a socket that is being repaired looks connected. A listener's rule leaves
  * the kernel's connections to the kernel: a segment that came to the socket that way would be taken into half of a
@@ -26,7 +26,7 @@
 #include <vma/log.h>
 #include <vma/nic_repair.h>
 
-#include "replay.h"
+#include "reinject.h"
 
 #ifndef SO_BINDTOIFINDEX
 #define SO_BINDTOIFINDEX 62
@@ -40,7 +40,7 @@ struct move {
 	bool rerouted;      /* what was sent is lost */
 	int ifindex;        /* that the shadow is bound to */
 	struct vma_tcp_export what;
-	struct replay replay;
+	struct reinject reinject;
 };
 
 /* ---- what the kernel is told ---- */
@@ -126,11 +126,11 @@ static void begin_life(struct move *m, int incomplete)
 	vma_os.getsockopt(m->fd, SOL_SOCKET, SO_BINDTOIFINDEX, &m->ifindex, &len);
 	bind_to_interface(m, 0); /* for what is said by the loopback interface */
 	if (incomplete == 0 && m->what.fin_received && m->by == NULL)
-		incomplete = replay_fin(&m->replay, m->what.rcv_nxt);
+		incomplete = reinject_fin(&m->reinject, m->what.rcv_nxt);
 	if (incomplete < 0)
 		vma_log_warn("fd %d: a connection that was handed over to the kernel is not whole: %s", m->fd,
 		             strerrordesc_np(-incomplete));
-	replay_early(&m->replay, m->conn);
+	reinject_early(&m->reinject, m->conn);
 	if (m->what.shut_rd)
 		vma_os.shutdown(m->fd, SHUT_RD);
 	if (m->what.shut_wr)
@@ -147,10 +147,10 @@ static int move_to_kernel(struct move *m)
 		rc = move_repair(m, &incomplete);
 	if (rc < 0)
 		return rc;
-	replay_begin(&m->replay, &m->sock->name, &m->sock->peer, vma_engine()->arena, &m->what, m->by);
+	reinject_begin(&m->reinject, &m->sock->name, &m->sock->peer, vma_engine()->arena, &m->what, m->by);
 	begin_life(m, incomplete);
 	m->sock->file.os_only = true;
-	vma_tcp_export_end(m->conn, &m->replay.late);
+	vma_tcp_export_end(m->conn, &m->reinject.late);
 	return 0;
 }
 
@@ -174,7 +174,7 @@ static int move_alone(struct move *m)
 static void move_part(struct move *m)
 {
 	vma_tcp_export_detach(m->conn);
-	replay_end(&m->replay);
+	reinject_end(&m->reinject);
 	bind_to_interface(m, m->ifindex);
 }
 

@@ -14,7 +14,7 @@
 #include "fork_shared.h"
 #include "fork_queue.h"
 #include "os_sends.h"
-#include "unread.h"
+#include "reinject.h"
 
 #define PAUSE_NS 900000000ULL /* less than the second between two tries */
 
@@ -355,7 +355,7 @@ static void flows_update_task(struct vma_task *task)
 	pthread_mutex_lock(&sock->file.lock);
 	udp_flows_update(sock);
 	if (udp_fork_shared(sock) != NULL && flows->members == NULL)
-		udp_unread_share(sock);
+		udp_reinject_share(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
 	vma_waitq_wake(&sock->file.waitq, true);

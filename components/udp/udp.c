@@ -10,7 +10,7 @@
 #include "fork_shared.h"
 #include "fork_queue.h"
 #include "members.h"
-#include "unread.h"
+#include "reinject.h"
 #include "deferred.h"
 
 #define LEAVE_S 1 /* at most, for locks of others at the end */
@@ -245,7 +245,7 @@ void udp_give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
 
 	sock->left = true;
 	udp_flows_update(sock);
-	udp_unread_give(sock);
+	udp_reinject_give(sock);
 	udp_flows_end(sock);
 	file->os_only = true;
 	atomic_store(&file->retry, false);

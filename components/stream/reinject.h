@@ -1,13 +1,13 @@
 /*
- * replay - segments of a connection's peer are said to the kernel once more: what the peer has sent to us, and the
+ * reinject - segments of a connection's peer are said to the kernel once more: what the peer has sent to us, and the
  *          kernel, which has the connection now, should have heard.
  */
-#ifndef VMA_STREAM_REPLAY_H
-#define VMA_STREAM_REPLAY_H
+#ifndef VMA_STREAM_REINJECT_H
+#define VMA_STREAM_REINJECT_H
 
 #include "stream_priv.h"
 
-struct replay {
+struct reinject {
 	struct vma_tcp_late late; /* first */
 	struct sockaddr_in name, peer;
 	struct vma_bufarena *arena;
@@ -20,12 +20,12 @@ struct replay {
 };
 
 /* Inside. The connection has been handed over; late: for vma_tcp_export_end. */
-void replay_begin(struct replay *replay, const struct sockaddr_in *name, const struct sockaddr_in *peer,
-                  struct vma_bufarena *arena, const struct vma_tcp_export *what, struct vma_nic *by);
-void replay_end(struct replay *replay);
+void reinject_begin(struct reinject *reinject, const struct sockaddr_in *name, const struct sockaddr_in *peer,
+                    struct vma_bufarena *arena, const struct vma_tcp_export *what, struct vma_nic *by);
+void reinject_end(struct reinject *reinject);
 /* The peer's FIN, which we have acknowledged. -EPERM, ... */
-int replay_fin(struct replay *replay, uint32_t seq);
+int reinject_fin(struct reinject *reinject, uint32_t seq);
 /* What came out of order. The peer will say again what cannot be said. */
-void replay_early(struct replay *replay, struct vma_tcp_conn *conn);
+void reinject_early(struct reinject *reinject, struct vma_tcp_conn *conn);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * replay.c - reinjection: segments in the peer's place, by a raw socket, to an address of this host. They do not leave
- * the host.
+ * reinject.c - reinjection: segments in the peer's place, by a raw socket, to an address of this host. They do not
+ * leave the host.
  *
  *   FIN, acknowledged ───────────┐                              the peer does not repeat it: there is no other way
  *   out of order, but SACKed ────┼── raw socket ── kernel       the peer would find out by a timeout (RFC 2018, 8)
@@ -22,7 +22,7 @@
 #include <vma/nic_repair.h>
 #include <vma/packet.h>
 
-#include "replay.h"
+#include "reinject.h"
 
 #ifndef SO_BINDTOIFINDEX
 #define SO_BINDTOIFINDEX 62
@@ -30,50 +30,50 @@
 #define HEADERS 40
 #define PACKET_MAX 65535
 
-static void replay_store16(uint8_t *p, uint32_t value)
+static void reinject_store16(uint8_t *p, uint32_t value)
 {
 	p[0] = (uint8_t)(value >> 8);
 	p[1] = (uint8_t)value;
 }
 
-static void replay_store32(uint8_t *p, uint32_t value)
+static void reinject_store32(uint8_t *p, uint32_t value)
 {
-	replay_store16(p, value >> 16);
-	replay_store16(p + 2, value);
+	reinject_store16(p, value >> 16);
+	reinject_store16(p + 2, value);
 }
 
 /* ---- out ---- */
 
-static int replay_open_socket(struct replay *replay)
+static int reinject_open_socket(struct reinject *reinject)
 {
 	const int loopback = VMA_NIC_LOOPBACK;
 
-	if (replay->fd < 0 && replay->error == 0) {
-		replay->fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
-		replay->error = replay->fd < 0 ? -errno : 0;
-		if (replay->fd >= 0 && replay->to_loopback)
-			vma_os.setsockopt(replay->fd, SOL_SOCKET, SO_BINDTOIFINDEX, &loopback, sizeof(loopback));
+	if (reinject->fd < 0 && reinject->error == 0) {
+		reinject->fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
+		reinject->error = reinject->fd < 0 ? -errno : 0;
+		if (reinject->fd >= 0 && reinject->to_loopback)
+			vma_os.setsockopt(reinject->fd, SOL_SOCKET, SO_BINDTOIFINDEX, &loopback, sizeof(loopback));
 	}
-	return replay->error;
+	return reinject->error;
 }
 
 /* An IPv4 packet from its header on. */
-static int replay_say(struct replay *replay, const void *packet, size_t len)
+static int reinject_say(struct reinject *reinject, const void *packet, size_t len)
 {
-	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = replay->name.sin_addr};
-	int rc = replay->by != NULL ? 0 : replay_open_socket(replay);
+	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = reinject->name.sin_addr};
+	int rc = reinject->by != NULL ? 0 : reinject_open_socket(reinject);
 
-	if (replay->by != NULL)
-		return vma_nic_repair_segment(replay->by, packet, len);
+	if (reinject->by != NULL)
+		return vma_nic_repair_segment(reinject->by, packet, len);
 
 	if (rc < 0)
 		return rc;
-	return syscall(SYS_sendto, replay->fd, packet, len, MSG_DONTWAIT, &to, sizeof(to)) < 0 ? -errno : 0;
+	return syscall(SYS_sendto, reinject->fd, packet, len, MSG_DONTWAIT, &to, sizeof(to)) < 0 ? -errno : 0;
 }
 
 /* ---- segments that are made here ---- */
 
-static int replay_say_segment(struct replay *replay, uint8_t *packet, uint32_t seq, size_t len, uint8_t flags)
+static int reinject_say_segment(struct reinject *reinject, uint8_t *packet, uint32_t seq, size_t len, uint8_t flags)
 {
 	uint8_t *tcp = packet + 20;
 	uint16_t sum;
@@ -82,29 +82,29 @@ static int replay_say_segment(struct replay *replay, uint8_t *packet, uint32_t s
 	packet[0] = 0x45;
 	packet[8] = 255;
 	packet[9] = IPPROTO_TCP;
-	memcpy(packet + 12, &replay->peer.sin_addr, 4);
-	memcpy(packet + 16, &replay->name.sin_addr, 4);
-	memcpy(tcp, &replay->peer.sin_port, 2);
-	memcpy(tcp + 2, &replay->name.sin_port, 2);
-	replay_store32(tcp + 4, seq);
-	replay_store32(tcp + 8, replay->snd_una);
+	memcpy(packet + 12, &reinject->peer.sin_addr, 4);
+	memcpy(packet + 16, &reinject->name.sin_addr, 4);
+	memcpy(tcp, &reinject->peer.sin_port, 2);
+	memcpy(tcp + 2, &reinject->name.sin_port, 2);
+	reinject_store32(tcp + 4, seq);
+	reinject_store32(tcp + 8, reinject->snd_una);
 	tcp[12] = 5 << 4;
 	tcp[13] = flags;
-	replay_store16(tcp + 14, replay->window);
+	reinject_store16(tcp + 14, reinject->window);
 	sum = (uint16_t)~vma_csum_fold(vma_csum_add(
 	        vma_csum_pseudo4(packet + 12, packet + 16, IPPROTO_TCP, (uint32_t)(20 + len)), tcp, 20 + len));
 	memcpy(tcp + 16, &sum, 2);
-	return replay_say(replay, packet, HEADERS + len);
+	return reinject_say(reinject, packet, HEADERS + len);
 }
 
-int replay_fin(struct replay *replay, uint32_t seq)
+int reinject_fin(struct reinject *reinject, uint32_t seq)
 {
 	uint8_t packet[HEADERS];
 
-	return replay_say_segment(replay, packet, seq, 0, 0x11); /* ACK, FIN */
+	return reinject_say_segment(reinject, packet, seq, 0, 0x11); /* ACK, FIN */
 }
 
-void replay_early(struct replay *replay, struct vma_tcp_conn *conn)
+void reinject_early(struct reinject *reinject, struct vma_tcp_conn *conn)
 {
 	uint8_t *packet = vma_alloc(PACKET_MAX);
 	uint32_t seq;
@@ -116,7 +116,7 @@ void replay_early(struct replay *replay, struct vma_tcp_conn *conn)
 	for (unsigned i = 0;; i++) {
 		len = vma_tcp_export_early(conn, i, &seq, &fin, packet + HEADERS, PACKET_MAX - HEADERS);
 		if (len == -ENOENT ||
-		    (len >= 0 && replay_say_segment(replay, packet, seq, (size_t)len, fin ? 0x11 : 0x10) < 0))
+		    (len >= 0 && reinject_say_segment(reinject, packet, seq, (size_t)len, fin ? 0x11 : 0x10) < 0))
 			break;
 	}
 	vma_free(packet);
@@ -125,8 +125,8 @@ void replay_early(struct replay *replay, struct vma_tcp_conn *conn)
 /* ---- segments that have come ---- */
 
 /* From the IPv4 header on. 0: it is none that fits, and cannot be. */
-static size_t replay_copy_packet(const struct vma_bufarena *arena, const struct vma_buf *packet, uint8_t *to,
-                                 size_t room)
+static size_t reinject_copy_packet(const struct vma_bufarena *arena, const struct vma_buf *packet, uint8_t *to,
+                                   size_t room)
 {
 	size_t skip = packet->l3_off, len = 0;
 
@@ -143,7 +143,7 @@ static size_t replay_copy_packet(const struct vma_bufarena *arena, const struct 
 /* The ring has checked all lengths. Over a link that is memory the sum has not been finished; and Ethernet pads. */
 static void on_late(struct vma_tcp_late *late, struct vma_buf *packet)
 {
-	struct replay *replay = (struct replay *)late;
+	struct reinject *reinject = (struct reinject *)late;
 	const size_t l4 = (size_t)packet->l4_off - packet->l3_off,
 	             wanted = (size_t)packet->payload_off - packet->l3_off + packet->payload_len;
 	uint8_t *copy = vma_alloc(packet->packet_len);
@@ -151,37 +151,37 @@ static void on_late(struct vma_tcp_late *late, struct vma_buf *packet)
 
 	if (copy == NULL)
 		return;
-	if (replay_copy_packet(replay->arena, packet, copy, packet->packet_len) >= wanted) {
+	if (reinject_copy_packet(reinject->arena, packet, copy, packet->packet_len) >= wanted) {
 		memset(copy + l4 + 16, 0, 2);
 		sum = (uint16_t)~vma_csum_fold(
 		        vma_csum_add(vma_csum_pseudo4(copy + 12, copy + 16, IPPROTO_TCP, (uint32_t)(wanted - l4)),
 		                     copy + l4, wanted - l4));
 		memcpy(copy + l4 + 16, &sum, 2);
 		copy[8] = 255;
-		replay_say(replay, copy, wanted);
+		reinject_say(reinject, copy, wanted);
 	}
 	vma_free(copy);
 }
 
 /* ---- the life of it ---- */
 
-void replay_begin(struct replay *replay, const struct sockaddr_in *name, const struct sockaddr_in *peer,
-                  struct vma_bufarena *arena, const struct vma_tcp_export *what, struct vma_nic *by)
+void reinject_begin(struct reinject *reinject, const struct sockaddr_in *name, const struct sockaddr_in *peer,
+                    struct vma_bufarena *arena, const struct vma_tcp_export *what, struct vma_nic *by)
 {
 	const uint32_t window = what->snd_wnd >> what->snd_scale;
 
-	*replay = (struct replay){.late = {.packet = on_late},
-	                          .name = *name,
-	                          .peer = *peer,
-	                          .arena = arena,
-	                          .by = by,
-	                          .snd_una = what->snd_una,
-	                          .window = window < 65535 ? (uint16_t)window : 65535,
-	                          .fd = -1};
+	*reinject = (struct reinject){.late = {.packet = on_late},
+	                              .name = *name,
+	                              .peer = *peer,
+	                              .arena = arena,
+	                              .by = by,
+	                              .snd_una = what->snd_una,
+	                              .window = window < 65535 ? (uint16_t)window : 65535,
+	                              .fd = -1};
 }
 
-void replay_end(struct replay *replay)
+void reinject_end(struct reinject *reinject)
 {
-	if (replay->fd >= 0)
-		syscall(SYS_close, replay->fd);
+	if (reinject->fd >= 0)
+		syscall(SYS_close, reinject->fd);
 }

@@ -1,6 +1,6 @@
 /*
- * unread.c - reinjection: what is queued when a socket becomes the kernel's, or when another process that shares it by
- * fork begins to receive as well, is put into the shadow's queue. A raw socket sends it in the sender's place to an
+ * reinject.c - reinjection: what is queued when a socket becomes the kernel's, or when another process that shares it
+ * by fork begins to receive as well, is put into the shadow's queue. A raw socket sends it in the sender's place to an
  * address of this host, so it does not leave the host.
  *
  * Source, TTL and TOS are as they were. It comes by the loopback interface, so IP_PKTINFO and time stamps are not as
@@ -16,16 +16,16 @@
 
 #include "fork_queue.h"
 #include "recv.h"
-#include "unread.h"
+#include "reinject.h"
 
 enum { IP_HEADER = 20, HEADERS = IP_HEADER + 8, PACKET_MAX = 65535 };
 
-struct unread {
+struct udp_reinject {
 	int fd;
 	uint8_t *packet;
 };
 
-static void unread_put16(uint8_t *p, uint16_t value_be)
+static void udp_reinject_put16(uint8_t *p, uint16_t value_be)
 {
 	memcpy(p, &value_be, sizeof(value_be));
 }
@@ -39,9 +39,9 @@ static void make_headers(uint8_t *packet, const struct udp_datagram *datagram)
 	packet[9] = IPPROTO_UDP;
 	memcpy(packet + 12, &datagram->src, 4);
 	memcpy(packet + 16, &datagram->dst, 4);
-	unread_put16(packet + IP_HEADER, datagram->src_port_be);
-	unread_put16(packet + IP_HEADER + 2, datagram->dst_port_be);
-	unread_put16(packet + IP_HEADER + 4, htons((uint16_t)(8 + datagram->len)));
+	udp_reinject_put16(packet + IP_HEADER, datagram->src_port_be);
+	udp_reinject_put16(packet + IP_HEADER + 2, datagram->dst_port_be);
+	udp_reinject_put16(packet + IP_HEADER + 4, htons((uint16_t)(8 + datagram->len)));
 }
 
 static void copy_bytes(uint8_t *to, const struct udp_datagram *datagram)
@@ -65,23 +65,23 @@ static bool can_be_said(const struct udp_datagram *datagram)
 }
 
 /* The bytes are in their place. */
-static bool say(const struct unread *unread, const struct udp_datagram *datagram)
+static bool say(const struct udp_reinject *udp_reinject, const struct udp_datagram *datagram)
 {
 	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = datagram->dst};
 
-	make_headers(unread->packet, datagram);
-	return syscall(SYS_sendto, unread->fd, unread->packet, (size_t)HEADERS + datagram->len, MSG_DONTWAIT, &to,
-	               sizeof(to)) >= 0;
+	make_headers(udp_reinject->packet, datagram);
+	return syscall(SYS_sendto, udp_reinject->fd, udp_reinject->packet, (size_t)HEADERS + datagram->len,
+	               MSG_DONTWAIT, &to, sizeof(to)) >= 0;
 }
 
 static bool is_said_again(void *arg, const struct udp_datagram *datagram)
 {
-	const struct unread *unread = arg;
+	const struct udp_reinject *udp_reinject = arg;
 
 	if (!can_be_said(datagram))
 		return false;
-	copy_bytes(unread->packet + HEADERS, datagram);
-	return say(unread, datagram);
+	copy_bytes(udp_reinject->packet + HEADERS, datagram);
+	return say(udp_reinject, datagram);
 }
 
 static void say_again(void *arg, const struct udp_datagram *datagram)
@@ -89,22 +89,22 @@ static void say_again(void *arg, const struct udp_datagram *datagram)
 	is_said_again(arg, datagram);
 }
 
-static bool unread_begin(struct unread *unread)
+static bool udp_reinject_begin(struct udp_reinject *udp_reinject)
 {
-	unread->fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
-	unread->packet = unread->fd >= 0 ? vma_alloc(PACKET_MAX) : NULL;
-	return unread->packet != NULL;
+	udp_reinject->fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
+	udp_reinject->packet = udp_reinject->fd >= 0 ? vma_alloc(PACKET_MAX) : NULL;
+	return udp_reinject->packet != NULL;
 }
 
-static void unread_end(struct unread *unread)
+static void udp_reinject_end(struct udp_reinject *udp_reinject)
 {
-	vma_free(unread->packet);
-	if (unread->fd >= 0)
-		syscall(SYS_close, unread->fd);
+	vma_free(udp_reinject->packet);
+	if (udp_reinject->fd >= 0)
+		syscall(SYS_close, udp_reinject->fd);
 }
 
 /* What was queued when the process forked is older. */
-static void say_fork_queue(struct udp_sock *sock, const struct unread *unread)
+static void say_fork_queue(struct udp_sock *sock, const struct udp_reinject *udp_reinject)
 {
 	struct udp_datagram datagram;
 	const uint8_t *bytes;
@@ -112,24 +112,24 @@ static void say_fork_queue(struct udp_sock *sock, const struct unread *unread)
 	while ((bytes = udp_fork_queue_take(sock, false, &datagram)) != NULL) {
 		if (!can_be_said(&datagram))
 			continue;
-		memcpy(unread->packet + HEADERS, bytes, datagram.len);
-		say(unread, &datagram);
+		memcpy(udp_reinject->packet + HEADERS, bytes, datagram.len);
+		say(udp_reinject, &datagram);
 	}
 }
 
-void udp_unread_give(struct udp_sock *sock)
+void udp_reinject_give(struct udp_sock *sock)
 {
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
-	struct unread unread;
+	struct udp_reinject udp_reinject;
 
 	if (all == NULL && !udp_has_fork_queue(sock))
 		return;
-	if (unread_begin(&unread)) {
-		say_fork_queue(sock, &unread);
+	if (udp_reinject_begin(&udp_reinject)) {
+		say_fork_queue(sock, &udp_reinject);
 		if (all != NULL)
-			udp_take_all(sock, all, say_again, &unread);
+			udp_take_all(sock, all, say_again, &udp_reinject);
 	}
-	unread_end(&unread);
+	udp_reinject_end(&udp_reinject);
 }
 
 /*
@@ -145,14 +145,14 @@ static bool may_be_said_again(const struct udp_sock *sock)
 	       (atomic_load_explicit(&sock->rx_opts, memory_order_relaxed) & lost) == 0;
 }
 
-void udp_unread_share(struct udp_sock *sock)
+void udp_reinject_share(struct udp_sock *sock)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
-	struct unread unread;
+	struct udp_reinject udp_reinject;
 
 	if (!udp_has_datagram(all) || !may_be_said_again(sock))
 		return;
-	if (unread_begin(&unread))
-		udp_fork_queue_make(sock, is_said_again, &unread);
-	unread_end(&unread);
+	if (udp_reinject_begin(&udp_reinject))
+		udp_fork_queue_make(sock, is_said_again, &udp_reinject);
+	udp_reinject_end(&udp_reinject);
 }

@@ -1,18 +1,18 @@
 /*
- * unread - reinjection of what was queued when a socket became the kernel's, or when it was received from elsewhere,
+ * reinject - reinjection of what was queued when a socket became the kernel's, or when it was received from elsewhere,
  * too.
  */
-#ifndef VMA_UDP_UNREAD_H
-#define VMA_UDP_UNREAD_H
+#ifndef VMA_UDP_REINJECT_H
+#define VMA_UDP_REINJECT_H
 
 #include "udp_priv.h"
 
 /* file.lock, inside, with no flow attached: the kernel gets what is queued. */
-void udp_unread_give(struct udp_sock *sock);
+void udp_reinject_give(struct udp_sock *sock);
 /*
  * The same: another process that has the socket by fork receives, too, and is to have its share of what is queued. What
  * the kernel is not given stays here.
  */
-void udp_unread_share(struct udp_sock *sock);
+void udp_reinject_share(struct udp_sock *sock);
 
 #endif
