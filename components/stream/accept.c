@@ -133,7 +133,7 @@ static void child_settle(struct stream_sock *child, struct stream_sock *listener
 	stream_tally_join(child, listener);
 	pthread_mutex_unlock(&listener->file.lock);
 	child->local = child->name;
-	stream_way_find(child, child->engine);
+	stream_route_find(child, child->engine);
 	child->local = (struct sockaddr_in){0};
 	pthread_mutex_unlock(&child->file.lock);
 }

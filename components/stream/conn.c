@@ -159,7 +159,7 @@ void stream_conn_end(struct stream_sock *sock)
 
 	if (conn != NULL)
 		vma_tcp_conn_disown(conn);
-	stream_way_leave(sock);
+	stream_route_leave(sock);
 	if (conn == NULL)
 		return;
 	atomic_store(&sock->conn, NULL);

@@ -80,13 +80,14 @@ void stream_connect_failed(struct stream_sock *sock, int error)
 	stream_ready(sock, EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
 }
 
-static int try_port(struct stream_sock *sock, struct stream_way *way, struct vma_tcp_conn_attr *attr, uint16_t port_be)
+static int try_port(struct stream_sock *sock, struct stream_route *route, struct vma_tcp_conn_attr *attr,
+                    uint16_t port_be)
 {
 	struct vma_tcp_conn *conn;
 	int rc;
 
 	attr->local_port_be = port_be;
-	rc = vma_tcp_connect(way->tcp, attr, &conn);
+	rc = vma_tcp_connect(route->tcp, attr, &conn);
 	if (rc < 0)
 		return rc;
 	atomic_store(&sock->conn, conn);
@@ -98,7 +99,7 @@ static int try_port(struct stream_sock *sock, struct stream_way *way, struct vma
  * may be used again by the rules of RFC 6191: then the oldest, after 250 ms. The kernel answers EADDRNOTAVAIL, after
  * 28,232 connections a minute to one peer; a program that makes 15,000 a second is to go on.
  */
-static uint16_t next_port(struct stream_sock *sock, struct stream_way *way, struct vma_tcp_conn_attr *attr,
+static uint16_t next_port(struct stream_sock *sock, struct stream_route *route, struct vma_tcp_conn_attr *attr,
                           const struct sockaddr_in *local, uint32_t n, uint32_t *last)
 {
 	const uint16_t port_be = *last == 0 ? stream_port_candidate(local, &sock->peer, n) : 0;
@@ -108,14 +109,14 @@ static uint16_t next_port(struct stream_sock *sock, struct stream_way *way, stru
 	if ((*last)++ == 0)
 		stream_port_scarce(local, &sock->peer);
 	attr->time_wait_ends = true;
-	return vma_tcp_oldest_port(way->tcp, attr);
+	return vma_tcp_oldest_port(route->tcp, attr);
 }
 
 /* The connection made, and the shadow bound. */
-static int try_reserved(struct stream_sock *sock, int fd, struct stream_way *way, struct vma_tcp_conn_attr *attr,
+static int try_reserved(struct stream_sock *sock, int fd, struct stream_route *route, struct vma_tcp_conn_attr *attr,
                         const struct sockaddr_in *local)
 {
-	int rc = try_port(sock, way, attr, local->sin_port);
+	int rc = try_port(sock, route, attr, local->sin_port);
 
 	return rc == 0 ? stream_port_reserve(sock, fd, local, attr->covered) : rc;
 }
@@ -124,14 +125,14 @@ static int try_reserved(struct stream_sock *sock, int fd, struct stream_way *way
  * In another's block. A rule for a port at which he has a young connection to the same peer would take its segments, so
  * the port is claimed first.
  */
-static int try_anothers(struct stream_sock *sock, int fd, struct stream_way *way, struct vma_tcp_conn_attr *attr,
+static int try_anothers(struct stream_sock *sock, int fd, struct stream_route *route, struct vma_tcp_conn_attr *attr,
                         const struct sockaddr_in *local)
 {
 	int claim = stream_port_claim(local), rc;
 
 	if (claim < 0)
 		return claim;
-	rc = try_reserved(sock, fd, way, attr, local);
+	rc = try_reserved(sock, fd, route, attr, local);
 	syscall(SYS_close, claim);
 	return rc;
 }
@@ -140,28 +141,28 @@ static int try_anothers(struct stream_sock *sock, int fd, struct stream_way *way
  * One port, which may be had without a rule if nobody else has it: that is known when the shadow is bound to it, and
  * then the port cannot be changed any more.
  */
-static int try_with_shadow(struct stream_sock *sock, int fd, struct stream_way *way, struct vma_tcp_conn_attr *attr,
+static int try_with_shadow(struct stream_sock *sock, int fd, struct stream_route *route, struct vma_tcp_conn_attr *attr,
                            const struct sockaddr_in *local, bool may_share)
 {
 	int covers, rc;
 
 	attr->local_port_be = local->sin_port;
 	attr->covered = false;
-	covers = vma_tcp_covers(way->tcp, attr);
+	covers = vma_tcp_covers(route->tcp, attr);
 	if (covers == -EADDRINUSE)
-		return try_anothers(sock, fd, way, attr, local);
+		return try_anothers(sock, fd, route, attr, local);
 	attr->covered = covers == 1 && !may_share;
-	rc = try_reserved(sock, fd, way, attr, local);
+	rc = try_reserved(sock, fd, route, attr, local);
 	if (rc != 0 || !attr->covered)
 		return rc;
-	if (vma_tcp_covers(way->tcp, attr) != 1)
+	if (vma_tcp_covers(route->tcp, attr) != 1)
 		return vma_tcp_steer(stream_conn(sock)) < 0 ? -EADDRNOTAVAIL : 0;
 	vma_engine_steer(stream_conn(sock)); /* later: short ones need no rule of their own */
 	return 0;
 }
 
 /* The next port that is free for this peer, in the stack and in the kernel. */
-static int try_ports(struct stream_sock *sock, int fd, struct stream_way *way, struct vma_tcp_conn_attr *attr,
+static int try_ports(struct stream_sock *sock, int fd, struct stream_route *route, struct vma_tcp_conn_attr *attr,
                      struct sockaddr_in *local)
 {
 	struct vma_tcp_conn *conn;
@@ -169,10 +170,10 @@ static int try_ports(struct stream_sock *sock, int fd, struct stream_way *way, s
 	int rc;
 
 	for (uint32_t n = 0;; n++) {
-		local->sin_port = next_port(sock, way, attr, local, n, &last);
+		local->sin_port = next_port(sock, route, attr, local, n, &last);
 		if (local->sin_port == 0)
 			return -EADDRNOTAVAIL;
-		rc = try_with_shadow(sock, fd, way, attr, local, sock->reuse_addr || n >= TRIES_ALONE);
+		rc = try_with_shadow(sock, fd, route, attr, local, sock->reuse_addr || n >= TRIES_ALONE);
 		if (rc == 0)
 			return 0;
 		conn = atomic_exchange(&sock->conn, NULL);
@@ -186,44 +187,45 @@ static int try_ports(struct stream_sock *sock, int fd, struct stream_way *way, s
 }
 
 /* -EADDRNOTAVAIL as the kernel: the address is bound, but connected to this peer already. */
-static int try_bound(struct stream_sock *sock, struct stream_way *way, struct vma_tcp_conn_attr *attr, uint16_t port_be)
+static int try_bound(struct stream_sock *sock, struct stream_route *route, struct vma_tcp_conn_attr *attr,
+                     uint16_t port_be)
 {
 	int rc;
 
 	attr->port_given = true;
-	rc = try_port(sock, way, attr, port_be);
+	rc = try_port(sock, route, attr, port_be);
 	return rc == -EADDRINUSE ? -EADDRNOTAVAIL : rc;
 }
 
-static void fill_attr(struct stream_sock *sock, const struct stream_way *way, struct vma_tcp_conn_attr *attr)
+static void fill_attr(struct stream_sock *sock, const struct stream_route *route, struct vma_tcp_conn_attr *attr)
 {
 	*attr = (struct vma_tcp_conn_attr){.owner = &stream_owner,
 	                                   .arg = sock,
 	                                   .options = &sock->options,
-	                                   .path = stream_path_without_header(&way->template),
+	                                   .path = stream_path_without_header(&route->template),
 	                                   .family = AF_INET,
-	                                   .vlan = way->template.vlan,
+	                                   .vlan = route->template.vlan,
 	                                   .peer_port_be = sock->peer.sin_port,
 	                                   .shadow_cookie = sock->cookie,
 	                                   .shadow_fd = atomic_load(&sock->file.fd)};
-	memcpy(attr->local, way->template.src, 4);
+	memcpy(attr->local, route->template.src, 4);
 	memcpy(attr->peer, &sock->peer.sin_addr, 4);
 }
 
 /* The connection made and its port reserved. */
-static int make_connection(struct stream_sock *sock, int fd, struct stream_way *way, struct sockaddr_in *local)
+static int make_connection(struct stream_sock *sock, int fd, struct stream_route *route, struct sockaddr_in *local)
 {
 	struct vma_tcp_conn_attr attr;
 
 	stream_cookie(sock, fd);
-	fill_attr(sock, way, &attr);
+	fill_attr(sock, route, &attr);
 	if (sock->local.sin_port != 0)
 		local->sin_port = sock->local.sin_port;
 	else if (sock->reserved.sin_family == AF_INET)
 		local->sin_port = sock->reserved.sin_port;
 	else
-		return try_ports(sock, fd, way, &attr, local);
-	return try_bound(sock, way, &attr, local->sin_port);
+		return try_ports(sock, fd, route, &attr, local);
+	return try_bound(sock, route, &attr, local->sin_port);
 }
 
 /*
@@ -234,38 +236,38 @@ static int connect_start(struct stream_sock *sock, int fd, const struct sockaddr
 {
 	struct sockaddr_in local = {.sin_family = AF_INET};
 	enum vma_sock_reason reason;
-	struct stream_way way;
-	int rc = stream_way_get(sock, sock->engine, peer, &way, &reason);
+	struct stream_route route;
+	int rc = stream_route_get(sock, sock->engine, peer, &route, &reason);
 
 	atomic_store(&sock->reason, reason);
 	if (rc < 0)
 		return rc;
-	memcpy(&local.sin_addr, way.template.src, 4);
+	memcpy(&local.sin_addr, route.template.src, 4);
 	if (sock->reserved.sin_family == AF_INET && sock->reserved.sin_addr.s_addr != local.sin_addr.s_addr) {
-		stream_way_put(sock->engine, &way);
+		stream_route_put(sock->engine, &route);
 		return -ENOTSUP;
 	}
 	sock->peer = *peer;
 	memset(sock->peer.sin_zero, 0, sizeof(sock->peer.sin_zero));
 	vma_file_get(&sock->file); /* the connection's */
 	atomic_store(&sock->so_error, 0);
-	atomic_store(&sock->rings, vma_rail_bit(way.rail));
+	atomic_store(&sock->rings, vma_rail_bit(route.rail));
 	atomic_store(&sock->phase, STREAM_CONNECTING);
-	rc = make_connection(sock, fd, &way, &local);
+	rc = make_connection(sock, fd, &route, &local);
 	if (rc < 0) {
 		atomic_store(&sock->phase, STREAM_FRESH);
 		atomic_store(&sock->rings, 0);
 		vma_file_put(&sock->file);
-		stream_way_put(sock->engine, &way);
+		stream_route_put(sock->engine, &route);
 		atomic_store(&sock->reason, vma_sock_reason_of(rc));
 		return rc == -EADDRNOTAVAIL ? rc : -ENOTSUP;
 	}
-	sock->rail = way.rail;
+	sock->rail = route.rail;
 	sock->name = local;
-	stream_way_follow(sock, way.path);
-	if (way.template.state != VMA_NET_READY)
-		vma_net_path_resolve(sock->engine->net, way.path);
-	stream_way_tell(sock);
+	stream_route_follow(sock, route.path);
+	if (route.template.state != VMA_NET_READY)
+		vma_net_path_resolve(sock->engine->net, route.path);
+	stream_route_tell(sock);
 	return 0;
 }
 

@@ -77,8 +77,8 @@ static void net_changed(struct vma_file *file)
 	pthread_mutex_lock(&file->lock);
 	if (!stream_has_ended(sock) && !file->os_only && vma_engine() != NULL) {
 		stream_listen_update(sock);
-		stream_way_tell(sock);
-		moved = stream_way_part(sock);
+		stream_route_tell(sock);
+		moved = stream_route_part(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (moved)

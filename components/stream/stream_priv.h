@@ -130,7 +130,7 @@ struct stream_sock {
 	struct vma_rail *rail;     /* held */
 	struct vma_net_path *path; /* held, and watched */
 	struct vma_net_watch watch;
-	struct vma_tcp_path way; /* as last given to the connection */
+	struct vma_tcp_path route; /* as last given to the connection */
 	struct vma_task path_task;
 	_Atomic bool path_asked;              /* the task is posted, and holds a reference */
 	struct vma_task end_task;             /* holds the connection's reference */
@@ -281,9 +281,9 @@ void stream_fork_queue_unwatch(struct stream_sock *listener);
 void stream_fork_queue_free(struct stream_sock *listener);
 int stream_bequeath(struct vma_file *file); /* ops->exec_export */
 
-/* ---- way.c: routes and paths ---- */
+/* ---- route.c: routes and paths ---- */
 
-struct stream_way {
+struct stream_route {
 	struct vma_net_path *path; /* held */
 	struct vma_rail *rail;     /* held */
 	struct vma_tcp *tcp;
@@ -296,21 +296,21 @@ struct stream_place { /* where the packets of an interface are to be had */
 /* Of an interface. */
 enum vma_sock_reason stream_place_of(struct vma_net *net, uint32_t ifindex, struct stream_place *place);
 /* To the peer; -ENOTSUP: through the kernel, and *reason says why. */
-int stream_way_get(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
-                   struct stream_way *way, enum vma_sock_reason *reason);
-void stream_way_put(struct vma_engine *engine, struct stream_way *way);
+int stream_route_get(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
+                     struct stream_route *route, enum vma_sock_reason *reason);
+void stream_route_put(struct vma_engine *engine, struct stream_route *route);
 /* file.lock. The socket holds `path` and follows it; the caller's reference passes. */
-void stream_way_follow(struct stream_sock *sock, struct vma_net_path *path);
-void stream_way_leave(struct stream_sock *sock);
+void stream_route_follow(struct stream_sock *sock, struct vma_net_path *path);
+void stream_route_leave(struct stream_sock *sock);
 /* file.lock. Tells the connection what the path is now. */
-void stream_way_tell(struct stream_sock *sock);
+void stream_route_tell(struct stream_sock *sock);
 /* file.lock, internal thread. True: the connection is the kernel's from now on, since its route leads elsewhere; then,
  * without the lock, stream_moved. */
-bool stream_way_part(struct stream_sock *sock);
+bool stream_route_part(struct stream_sock *sock);
 /* All that a connection has to know of a path but how it is written into frames. */
 struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t);
 /* An accepted connection: the kernel's way to its peer. file.lock. */
-void stream_way_find(struct stream_sock *sock, struct vma_engine *engine);
+void stream_route_find(struct stream_sock *sock, struct vma_engine *engine);
 
 /* ---- port.c ---- */
 

@@ -259,7 +259,7 @@ static void make_unconnected(struct maker *maker)
 }
 
 /* A path, and not a route: it is remembered, and what is sent to the peer goes by it as well. */
-static bool find_way(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
+static bool find_route(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
 {
 	struct vma_net_path *path;
 
@@ -285,7 +285,7 @@ static void make_connected(struct maker *maker)
 	                          .sport_be = sock->local.sin_port,
 	                          .dport_be = sock->peer.sin_port,
 	                          .flags = VMA_NET_KEY_CONNECT};
-	struct vma_net_template way;
+	struct vma_net_template route;
 	struct place place;
 
 	if (address_is_group(local)) {
@@ -297,17 +297,17 @@ static void make_connected(struct maker *maker)
 		key.oif = sock->mc_ifindex;
 	memcpy(key.dst, &peer, 4);
 	memcpy(key.src, &local, 4);
-	if (!find_way(maker->net, &key, &way))
+	if (!find_route(maker->net, &key, &route))
 		return;
 	maker->out->reason = VMA_SOCK_LOCAL;
-	if (way.type == RTN_LOCAL)
+	if (route.type == RTN_LOCAL)
 		return;
-	if (way.type == RTN_UNICAST && sock->peer.sin_port != 0) {
-		maker_add(maker, way.ifindex, local, UNICAST);
+	if (route.type == RTN_UNICAST && sock->peer.sin_port != 0) {
+		maker_add(maker, route.ifindex, local, UNICAST);
 		return;
 	}
 	/* Nobody has such an address as his own, so nothing can come from there. */
-	maker->out->reason = target_place_of(maker->net, way.ifindex, &place);
+	maker->out->reason = target_place_of(maker->net, route.ifindex, &place);
 	if (maker->out->reason == VMA_SOCK_OFFLOADED)
 		maker->out->send_device = place.device;
 }

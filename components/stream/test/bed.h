@@ -1,7 +1,7 @@
 /*
  * bed.h - sockets on a link in memory: real engine, rails, stacks and kernel sockets; routes, neighbours, interfaces
- * and devices are as the test says, because way.c and listen.c are compiled into the test with these in place of net's
- * and sock's.
+ * and devices are as the test says, because route.c and listen.c are compiled into the test with these in place of
+ * net's and sock's.
  *
  *   sock ── rail ── end 0 ════ end 1 ── peer: a stack of its own, whose connections the test reads and writes
  *     └── shadow: bound to 10.77.0.1, which this host does not have (IP_FREEBIND)
@@ -190,7 +190,7 @@ static int bed_device_get(struct vma_engine *engine, uint32_t ifindex, struct vm
 #define vma_net_link(...) bed_link(__VA_ARGS__)
 #define vma_net_addrs bed_addrs
 #define vma_device_get bed_device_get
-#include "../way.c"
+#include "../route.c"
 #include "../endpoint.c"
 #include "../listen.c"
 #include "../connect.c"

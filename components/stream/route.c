@@ -1,5 +1,5 @@
 /*
- * way.c - how a peer is reached: the kernel's route, a device and its ring context, and the path as it changes.
+ * route.c - how a peer is reached: the kernel's route, a device and its ring context, and the path as it changes.
  *
  *   net ── changed ──> task of the internal thread ── vma_tcp_set_path ──> connection
  *
@@ -18,7 +18,7 @@
 
 /* ---- interfaces ---- */
 
-static bool way_link_is_usable(const struct vma_net_link *link)
+static bool route_link_is_usable(const struct vma_net_link *link)
 {
 	return link->hw_type == ARPHRD_ETHER && (link->flags & IFF_UP) != 0;
 }
@@ -31,13 +31,13 @@ enum vma_sock_reason stream_place_of(struct vma_net *net, uint32_t ifindex, stru
 		return VMA_SOCK_NO_DEVICE;
 	if ((link.flags & IFF_LOOPBACK) != 0)
 		return VMA_SOCK_LOCAL;
-	if (!way_link_is_usable(&link))
+	if (!route_link_is_usable(&link))
 		return VMA_SOCK_NO_DEVICE;
 	*place = (struct stream_place){.device = ifindex};
 	if (link.vlan == 0)
 		return VMA_SOCK_OFFLOADED;
 	*place = (struct stream_place){.device = link.lower, .vlan = link.vlan};
-	if (link.lower == 0 || vma_net_link(net, link.lower, &link) != 0 || !way_link_is_usable(&link) ||
+	if (link.lower == 0 || vma_net_link(net, link.lower, &link) != 0 || !route_link_is_usable(&link) ||
 	    link.vlan != 0)
 		return VMA_SOCK_NO_DEVICE;
 	return VMA_SOCK_OFFLOADED;
@@ -45,8 +45,8 @@ enum vma_sock_reason stream_place_of(struct vma_net *net, uint32_t ifindex, stru
 
 /* ---- a way ---- */
 
-static struct vma_net_key way_key_of(const struct stream_sock *sock, uint32_t local, uint16_t local_port_be,
-                                     const struct sockaddr_in *peer, bool ports)
+static struct vma_net_key route_key_of(const struct stream_sock *sock, uint32_t local, uint16_t local_port_be,
+                                       const struct sockaddr_in *peer, bool ports)
 {
 	struct vma_net_key key = {.family = AF_INET,
 	                          .proto = IPPROTO_TCP,
@@ -71,27 +71,27 @@ static enum vma_sock_reason reason_of_path(const struct vma_net_template *t)
 	return VMA_SOCK_NO_DEVICE;
 }
 
-static bool way_is_servable(const struct vma_net_template *t)
+static bool route_is_servable(const struct vma_net_template *t)
 {
 	return t->state != VMA_NET_USE_OS && t->state != VMA_NET_ERROR && t->type == RTN_UNICAST;
 }
 
-static int rail_of(struct stream_sock *sock, struct vma_engine *engine, struct stream_way *way)
+static int rail_of(struct stream_sock *sock, struct vma_engine *engine, struct stream_route *route)
 {
 	struct vma_ring_where where = {.socket_id = sock->file.id};
 	struct vma_device *device;
-	int rc = vma_device_get(engine, way->template.nic, &device);
+	int rc = vma_device_get(engine, route->template.nic, &device);
 
 	if (rc < 0)
 		return rc;
-	memcpy(where.local, way->template.src, 4);
-	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &way->rail);
+	memcpy(where.local, route->template.src, 4);
+	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &route->rail);
 	if (rc < 0)
 		return rc;
-	rc = vma_rail_tcp(way->rail, &way->tcp);
+	rc = vma_rail_tcp(route->rail, &route->tcp);
 	if (rc < 0) {
-		vma_rail_put(way->rail);
-		way->rail = NULL;
+		vma_rail_put(route->rail);
+		route->rail = NULL;
 	}
 	return rc;
 }
@@ -102,42 +102,42 @@ static bool peer_is_loopback(const struct sockaddr_in *peer)
 	return ntohl(peer->sin_addr.s_addr) >> IN_CLASSA_NSHIFT == IN_LOOPBACKNET;
 }
 
-int stream_way_get(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
-                   struct stream_way *way, enum vma_sock_reason *reason)
+int stream_route_get(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
+                     struct stream_route *route, enum vma_sock_reason *reason)
 {
 	struct vma_net_key key;
 	int rc;
 
-	*way = (struct stream_way){0};
+	*route = (struct stream_route){0};
 	if (peer_is_loopback(peer)) {
 		*reason = VMA_SOCK_LOCAL;
 		return -ENOTSUP;
 	}
-	key = way_key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, peer, true);
+	key = route_key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, peer, true);
 	*reason = VMA_SOCK_NO_DEVICE;
-	if (vma_net_path_get(engine->net, &key, &way->path) != 0)
+	if (vma_net_path_get(engine->net, &key, &route->path) != 0)
 		return -ENOTSUP;
-	vma_net_path_read(way->path, &way->template);
-	if (!way_is_servable(&way->template)) {
-		*reason = reason_of_path(&way->template);
+	vma_net_path_read(route->path, &route->template);
+	if (!route_is_servable(&route->template)) {
+		*reason = reason_of_path(&route->template);
 		rc = -ENOTSUP;
 	} else {
-		rc = rail_of(sock, engine, way);
+		rc = rail_of(sock, engine, route);
 		*reason = vma_sock_reason_of(rc);
 	}
 	if (rc == 0)
 		return 0;
-	stream_way_put(engine, way);
+	stream_route_put(engine, route);
 	return -ENOTSUP;
 }
 
-void stream_way_put(struct vma_engine *engine, struct stream_way *way)
+void stream_route_put(struct vma_engine *engine, struct stream_route *route)
 {
-	if (way->path != NULL)
-		vma_net_path_put(engine->net, way->path);
-	if (way->rail != NULL)
-		vma_rail_put(way->rail);
-	*way = (struct stream_way){0};
+	if (route->path != NULL)
+		vma_net_path_put(engine->net, route->path);
+	if (route->rail != NULL)
+		vma_rail_put(route->rail);
+	*route = (struct stream_route){0};
 }
 
 /* ---- a path is followed ---- */
@@ -151,7 +151,7 @@ struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t)
 	                             .quickack = t->flags & VMA_NET_QUICKACK};
 }
 
-static struct vma_tcp_path way_path_of(const struct stream_sock *sock, const struct vma_net_template *t)
+static struct vma_tcp_path route_path_of(const struct stream_sock *sock, const struct vma_net_template *t)
 {
 	struct vma_tcp_path path = stream_path_without_header(t);
 
@@ -169,7 +169,7 @@ static bool same_path(const struct vma_tcp_path *a, const struct vma_tcp_path *b
 	       a->quickack == b->quickack && memcmp(a->bytes, b->bytes, a->len) == 0;
 }
 
-void stream_way_tell(struct stream_sock *sock)
+void stream_route_tell(struct stream_sock *sock)
 {
 	struct vma_tcp_conn *conn = stream_conn(sock);
 	struct vma_net_template t;
@@ -184,11 +184,11 @@ void stream_way_tell(struct stream_sock *sock)
 		stream_connect_failed(sock, t.error);
 		return;
 	}
-	path = way_path_of(sock, &t);
+	path = route_path_of(sock, &t);
 	/* Without memory the connection keeps its old path; it is told again. */
-	told = same_path(&path, &sock->way) || vma_tcp_set_path(conn, &path) == 0;
+	told = same_path(&path, &sock->route) || vma_tcp_set_path(conn, &path) == 0;
 	if (told)
-		sock->way = path;
+		sock->route = path;
 	/* What passes by the kernel does not confirm its neighbours, and nobody else may ask for one that does not
 	 * answer, or that the kernel has forgotten: all of an interface whose own MAC changes. */
 	if (t.flags & VMA_NET_CONFIRM || t.state == VMA_NET_FAILED || t.state == VMA_NET_RESOLVING)
@@ -222,7 +222,7 @@ static bool leads_elsewhere(const struct stream_sock *sock, const struct vma_net
  * A connection keeps its device for life, so it goes on as the kernel's if its way is another: at once, since whatever
  * the peer says meets a kernel that knows of no such connection. If that fails, it is tried again every second.
  */
-bool stream_way_part(struct stream_sock *sock)
+bool stream_route_part(struct stream_sock *sock)
 {
 	const int lingering = atomic_load(&sock->lingering_fd);
 	const int fd = lingering != 0 ? lingering : atomic_load(&sock->file.fd);
@@ -252,8 +252,8 @@ static void run_path(struct vma_task *task)
 
 	atomic_store(&sock->path_asked, false); /* before the look: what changes later posts the task again */
 	pthread_mutex_lock(&sock->file.lock);
-	stream_way_tell(sock);
-	moved = stream_way_part(sock);
+	stream_route_tell(sock);
+	moved = stream_route_part(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	if (moved)
 		stream_moved(sock);
@@ -261,7 +261,7 @@ static void run_path(struct vma_task *task)
 }
 
 /* With net's lock. The watch ends before the socket does, so there is a reference to add to. */
-static void way_path_changed(struct vma_net_watch *watch, struct vma_net_path *path)
+static void route_path_changed(struct vma_net_watch *watch, struct vma_net_path *path)
 {
 	struct stream_sock *sock = (struct stream_sock *)((char *)watch - offsetof(struct stream_sock, watch));
 
@@ -272,36 +272,36 @@ static void way_path_changed(struct vma_net_watch *watch, struct vma_net_path *p
 	vma_engine_post(&sock->path_task);
 }
 
-void stream_way_follow(struct stream_sock *sock, struct vma_net_path *path)
+void stream_route_follow(struct stream_sock *sock, struct vma_net_path *path)
 {
 	sock->path = path;
 	sock->path_task.run = run_path;
-	sock->watch = (struct vma_net_watch){.changed = way_path_changed};
+	sock->watch = (struct vma_net_watch){.changed = route_path_changed};
 	vma_net_watch(sock->engine->net, path, &sock->watch);
 }
 
-void stream_way_leave(struct stream_sock *sock)
+void stream_route_leave(struct stream_sock *sock)
 {
 	struct vma_net_path *path = sock->path;
 
 	if (path == NULL)
 		return;
 	sock->path = NULL;
-	sock->way = (struct vma_tcp_path){0};
+	sock->route = (struct vma_tcp_path){0};
 	atomic_store_explicit(&sock->file.retry, false, memory_order_relaxed);
 	vma_net_unwatch(sock->engine->net, &sock->watch);
 	vma_net_path_put(sock->engine->net, path);
 }
 
 /* Its SYN came along some way, which serves until then. */
-void stream_way_find(struct stream_sock *sock, struct vma_engine *engine)
+void stream_route_find(struct stream_sock *sock, struct vma_engine *engine)
 {
 	struct vma_net_key key =
-	        way_key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, &sock->peer, false);
+	        route_key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, &sock->peer, false);
 	struct vma_net_path *path;
 
 	if (vma_net_path_get(engine->net, &key, &path) != 0)
 		return;
-	stream_way_follow(sock, path);
-	stream_way_tell(sock);
+	stream_route_follow(sock, path);
+	stream_route_tell(sock);
 }
