@@ -4,7 +4,7 @@
  *
  * The next message of a request and its answer always looks like this. input.c, predict.c, recovery.c and scoreboard.c
  * would ask many questions about it and about the connection; the gate below leaves one answer to each. So what they
- * would do is done here in a row; nothing more, nothing else. test_message.c and test_ways.c compare.
+ * would do is done here in a row; nothing more, nothing else. test_message.c and test_paths.c compare.
  */
 #include "message.h"
 

@@ -192,7 +192,7 @@ static inline __attribute__((always_inline)) void note_composed(struct vma_tcp_c
 	note_given_to(conn, conn->fed); /* all that lwIP has: tcp_compose leaves nothing behind */
 }
 
-/* The same by the short way, if it can. */
+/* The same by the fast path, if it can. */
 static inline __attribute__((always_inline)) bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
 {
 	struct tcp_seg *seg = tcp_compose(conn, n, conn->fed + n == produced);
@@ -234,7 +234,7 @@ static void note_urgent(struct vma_tcp_conn *conn)
  * Then recovery_retransmit would have nothing to do: no probe is wanted, nothing has marks (so what is in flight is all
  * that is out), F-RTO does not run, a rescue is for recoveries only, and the silence before it was not long enough for
  * a restart (the timeout is not below RTT_RTO_MIN_NS). What has to wait for its time, and urgent data, are left to the
- * long way.
+ * slow path.
  */
 static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
 {

@@ -94,7 +94,7 @@ uint64_t tcp_again_ns(const struct vma_tcp *tcp)
 }
 
 /*
- * With one kick. On a short way, such as between two network namespaces, the answers are there when it returns, ACKs of
+ * With one kick. On a fast path, such as between two network namespaces, the answers are there when it returns, ACKs of
  * what was sent and data for what was acknowledged, and each lets more go: these are read before more is sent, or the
  * receive queue would run over.
  *

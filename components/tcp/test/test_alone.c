@@ -31,7 +31,7 @@ static struct app *alone_begin(void)
 }
 
 /* Sends; so many segments have left, none of them as one that is alone. */
-static void expect_long_way(struct app *app, size_t n, unsigned segments)
+static void expect_slow_path(struct app *app, size_t n, unsigned segments)
 {
 	unsigned before = raw.count;
 
@@ -96,7 +96,7 @@ static void test_what_fills_a_segment_is_alone_and_what_is_longer_is_not(void **
 	(void)state;
 	expect_alone(app, 1000);
 	alone_ack(1000);
-	expect_long_way(app, 1001, 2);
+	expect_slow_path(app, 1001, 2);
 	app_free(app);
 }
 
@@ -107,12 +107,12 @@ static void test_nagle_cork_and_more_hold_it_back(void **state)
 	(void)state;
 	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 0), 0);
 	expect_alone(app, MESSAGE);
-	expect_long_way(app, MESSAGE, 0); /* Nagle */
+	expect_slow_path(app, MESSAGE, 0); /* Nagle */
 	alone_ack(MESSAGE);
 	assert_int_equal(found_alone(), 1);
 	alone_ack(2 * MESSAGE);
 	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1), 0);
-	expect_long_way(app, MESSAGE, 0);
+	expect_slow_path(app, MESSAGE, 0);
 	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0), 0);
 	pair_settle();
 	alone_ack(3 * MESSAGE);
@@ -134,13 +134,13 @@ static void test_a_window_that_is_closed_or_too_small_holds_it_back(void **state
 	raw_send_bytes(1, 1, 10);
 	raw_forget();
 	found_alone();
-	expect_long_way(app, MESSAGE, 0);
+	expect_slow_path(app, MESSAGE, 0);
 	raw.window = 20000;
 	raw_send_bytes(11, 1, 10);
 	assert_int_equal(found_alone(), 1);
 	raw_forget();
 	app->conn->cc.cwnd = 2 * MESSAGE - 1;
-	expect_long_way(app, MESSAGE, 0);
+	expect_slow_path(app, MESSAGE, 0);
 	app->conn->cc.cwnd = 2 * MESSAGE;
 	vma_tcp_push(app->conn);
 	assert_int_equal(found_alone(), 1);
@@ -158,18 +158,18 @@ static void test_recovery_and_its_marks_are_asked_first(void **state)
 		expect_alone(app, MESSAGE); /* something is in flight */
 		raw_forget();
 		*mark[i] = MESSAGE;
-		expect_long_way(app, MESSAGE, 1);
+		expect_slow_path(app, MESSAGE, 1);
 		*mark[i] = 0;
 		alone_ack((i + 1) * 2 * MESSAGE);
 	}
 	r->state = TCP_RECOVERY_DISORDER;
-	expect_long_way(app, MESSAGE, 1);
+	expect_slow_path(app, MESSAGE, 1);
 	r->state = TCP_RECOVERY_OPEN;
 	r->probe_wanted = true; /* with something in flight: it is repeated, and the message follows */
-	expect_long_way(app, MESSAGE, 2);
+	expect_slow_path(app, MESSAGE, 2);
 	assert_false(r->probe_wanted);
 	r->probe_new = true;
-	expect_long_way(app, MESSAGE, 1);
+	expect_slow_path(app, MESSAGE, 1);
 	assert_true(r->tail_probe_out);
 	app_free(app);
 }
@@ -183,14 +183,14 @@ static void test_after_a_silence_the_window_is_looked_at_first(void **state)
 	alone_ack(MESSAGE);
 	raw_forget();
 	pair_run(3000 * MS);
-	expect_long_way(app, MESSAGE, 1);
+	expect_slow_path(app, MESSAGE, 1);
 	assert_true(app->conn->cc.cwnd <= 10 * 1000); /* RFC 2861 */
 	alone_ack(2 * MESSAGE);
 	expect_alone(app, MESSAGE);
 	app_free(app);
 }
 
-static void test_what_has_to_wait_for_its_time_and_urgent_data_go_the_long_way(void **state)
+static void test_what_has_to_wait_for_its_time_and_urgent_data_go_the_slow_path(void **state)
 {
 	struct app *app = alone_begin();
 	const struct raw_segment *s;
@@ -213,7 +213,7 @@ static void test_what_has_to_wait_for_its_time_and_urgent_data_go_the_long_way(v
 	app->conn->pace = (struct tcp_pace){.next_ns = side[0].tcp->now_ns + MS};
 	alone_ack(3 * MESSAGE);
 	raw_forget();
-	expect_long_way(app, MESSAGE, 0);
+	expect_slow_path(app, MESSAGE, 0);
 	pair_run(MS + 1);
 	assert_int_equal(raw_unseen(), 1);
 	app_free(app);
@@ -226,7 +226,7 @@ static void test_what_is_written_before_the_handshake_is_over_waits_for_it(void 
 
 	(void)state;
 	assert_int_equal(raw_next()->flags, TCP_SYN);
-	expect_long_way(app, MESSAGE, 0);
+	expect_slow_path(app, MESSAGE, 0);
 	assert_int_equal(app->conn->fed, 0);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, sizeof(options), 0, "", 0);
 	assert_int_equal(found_alone(), 1);
@@ -255,7 +255,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_a_window_that_is_closed_or_too_small_holds_it_back),
         RAW_CASE(test_recovery_and_its_marks_are_asked_first),
         RAW_CASE(test_after_a_silence_the_window_is_looked_at_first),
-        RAW_CASE(test_what_has_to_wait_for_its_time_and_urgent_data_go_the_long_way),
+        RAW_CASE(test_what_has_to_wait_for_its_time_and_urgent_data_go_the_slow_path),
         RAW_CASE(test_what_is_written_before_the_handshake_is_over_waits_for_it),
         RAW_CASE(test_a_fin_goes_along_or_behind),
 };

@@ -1,4 +1,4 @@
-/* A connection between two stacks: how it begins, and data both ways. */
+/* A connection between two stacks: how it begins, and data on both paths. */
 #include "pair.h"
 
 static void test_handshake_makes_a_connection_on_both_sides(void **state)

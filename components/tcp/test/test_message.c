@@ -1,16 +1,16 @@
 /*
- * The short way of a conversation's message: it is taken where it is meant to be, and nowhere else; and what it does is
- * what all segments' way does, of which lwIP's is the measure (predicts_nothing). Each case is played both ways, and
- * all that is known of the connection is compared.
+ * The fast path of a conversation's message: it is taken where it is meant to be, and nowhere else; and what it does is
+ * what all segments' way does, of which lwIP's is the measure (predicts_nothing). Each case is played on both paths,
+ * and all that is known of the connection is compared.
  */
-#include "ways.h"
+#include "paths.h"
 
-/* One message that acknowledges all; whether it went the short way. */
-static bool goes_short(void)
+/* One message that acknowledges all; whether it went the fast path. */
+static bool goes_fast(void)
 {
-	mark_way();
+	mark_path();
 	paths_message(64);
-	return was_short();
+	return was_fast();
 }
 
 static void message_pass_time(void)
@@ -26,56 +26,56 @@ static void message_pass_time(void)
 
 enum { ROUNDS = 100 };
 
-static void test_ping_pong_goes_the_short_way(void **state)
+static void test_ping_pong_goes_the_fast_path(void **state)
 {
-	static struct known known[WAYS][ROUNDS];
+	static struct known known[PATHS][ROUNDS];
 
 	(void)state;
-	for (int way = 0; way < WAYS; way++) {
-		open_way(way, true, true);
+	for (int which = 0; which < PATHS; which++) {
+		open_on_path(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
 			pair_send_bytes(app, 64);
 			message_pass_time();
-			assert_true(goes_short() == (way == SHORT));
-			paths_look(&known[way][i]);
+			assert_true(goes_fast() == (which == FAST));
+			paths_look(&known[which][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
 			message_pass_time();
 			raw.count = raw.seen = 0;
 		}
-		close_way();
+		close_path();
 	}
-	expect_same(known[SHORT], known[GENERAL], ROUNDS);
+	expect_same(known[FAST], known[SLOW], ROUNDS);
 }
 
 /* Nothing is out, so nothing is acknowledged. */
-static void test_messages_one_way_go_the_short_way(void **state)
+static void test_messages_one_way_go_the_fast_path(void **state)
 {
-	static struct known known[WAYS][ROUNDS];
+	static struct known known[PATHS][ROUNDS];
 
 	(void)state;
-	for (int way = 0; way < WAYS; way++) {
-		open_way(way, true, true);
+	for (int which = 0; which < PATHS; which++) {
+		open_on_path(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
 			message_pass_time();
-			assert_true(goes_short() == (way == SHORT));
-			paths_look(&known[way][i]);
+			assert_true(goes_fast() == (which == FAST));
+			paths_look(&known[which][i]);
 			if (i % 5 == 4)
 				assert_int_equal(read_bytes(app, 320), 320);
 			raw.count = raw.seen = 0;
 		}
-		close_way();
+		close_path();
 	}
-	expect_same(known[SHORT], known[GENERAL], ROUNDS);
+	expect_same(known[FAST], known[SLOW], ROUNDS);
 }
 
 /* The answer is there already when the question comes: the step sends it. */
 static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
 {
-	static struct known known[WAYS];
+	static struct known known[PATHS];
 
 	(void)state;
-	for (int way = 0; way < WAYS; way++) {
-		open_way(way, true, true);
+	for (int which = 0; which < PATHS; which++) {
+		open_on_path(which, true, true);
 		raw.window = 64 >> 7; /* closed */
 		raw_send(1, 1, TCP_ACK, "", 0);
 		raw.window = 0;
@@ -83,52 +83,52 @@ static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
 		pair_send_bytes(app, 100);
 		raw_forget();
 		raw.window = 100;
-		assert_true(goes_short() == (way == SHORT));
+		assert_true(goes_fast() == (which == FAST));
 		assert_int_equal(raw_last()->len, 100);
-		paths_look(&known[way]);
-		close_way();
+		paths_look(&known[which]);
+		close_path();
 	}
-	expect_same(&known[SHORT], &known[GENERAL], 1);
+	expect_same(&known[FAST], &known[SLOW], 1);
 }
 
 /* Long ones, and some that nobody has read yet: more than the fifo's small chunk has room for. */
-static void test_long_messages_and_many_unread_go_the_short_way(void **state)
+static void test_long_messages_and_many_unread_go_the_fast_path(void **state)
 {
-	static struct known known[WAYS][ROUNDS];
+	static struct known known[PATHS][ROUNDS];
 	uint32_t unread = 0;
 
 	(void)state;
-	for (int way = 0; way < WAYS; way++) {
-		open_way(way, true, true);
+	for (int which = 0; which < PATHS; which++) {
+		open_on_path(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
 			pair_send_bytes(app, 64);
 			message_pass_time();
-			mark_way();
+			mark_path();
 			paths_message(1 + 37 * (uint32_t)i % 1448);
 			unread += 1 + 37 * (uint32_t)i % 1448;
-			assert_true(was_short() == (way == SHORT));
-			paths_look(&known[way][i]);
+			assert_true(was_fast() == (which == FAST));
+			paths_look(&known[which][i]);
 			if (i % 7 == 0 || i % 11 == 0 || i == ROUNDS - 1) {
 				assert_int_equal(read_bytes(app, unread), unread);
 				unread = 0;
 			}
 			raw.count = raw.seen = 0;
 		}
-		close_way();
+		close_path();
 	}
-	expect_same(known[SHORT], known[GENERAL], ROUNDS);
+	expect_same(known[FAST], known[SLOW], ROUNDS);
 }
 
 /* What was going on before is over by it, whatever it was. */
 static void test_nothing_of_before_is_left(void **state)
 {
-	static struct known known[WAYS];
+	static struct known known[PATHS];
 
 	(void)state;
-	for (int way = 0; way < WAYS; way++) {
+	for (int which = 0; which < PATHS; which++) {
 		struct tcp_recovery *r;
 
-		open_way(way, true, true);
+		open_on_path(which, true, true);
 		pair_send_bytes(app, 64);
 		message_pass_time();
 		r = &app->conn->recovery;
@@ -139,73 +139,73 @@ static void test_nothing_of_before_is_left(void **state)
 		r->rto_from_ns = r->probe_from_ns = r->rack_sent_ns = 1;
 		r->probe_wanted = app->conn->push_once = true;
 		app->conn->rcv_mss = 64; /* what is that long says something of the round trip */
-		assert_true(goes_short() == (way == SHORT));
-		paths_look(&known[way]);
-		assert_int_equal(known[way].recovery.backoff, 0);
-		assert_int_equal(known[way].recovery.persist_due_ns, 0);
-		close_way();
+		assert_true(goes_fast() == (which == FAST));
+		paths_look(&known[which]);
+		assert_int_equal(known[which].recovery.backoff, 0);
+		assert_int_equal(known[which].recovery.persist_due_ns, 0);
+		close_path();
 	}
-	expect_same(&known[SHORT], &known[GENERAL], 1);
+	expect_same(&known[FAST], &known[SLOW], 1);
 }
 
 /* What somebody has asked for beside it is done in the same step. */
 static void test_an_acknowledgement_that_is_due_leaves_after_it(void **state)
 {
-	static struct known known[WAYS];
+	static struct known known[PATHS];
 
 	(void)state;
-	for (int way = 0; way < WAYS; way++) {
-		open_way(way, true, true);
+	for (int which = 0; which < PATHS; which++) {
+		open_on_path(which, true, true);
 		message_pass_time();
 		raw_forget();
 		vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 1);
 		tcp_set_flags(app->conn->pcb, TF_ACK_NOW);
-		assert_true(goes_short() == (way == SHORT));
+		assert_true(goes_fast() == (which == FAST));
 		assert_int_equal(raw_last()->ack, mine);
-		paths_look(&known[way]);
-		close_way();
+		paths_look(&known[which]);
+		close_path();
 	}
-	expect_same(&known[SHORT], &known[GENERAL], 1);
+	expect_same(&known[FAST], &known[SLOW], 1);
 }
 
 static void test_our_end_that_is_not_posted_yet_leaves_after_it(void **state)
 {
-	static struct known known[WAYS];
+	static struct known known[PATHS];
 
 	(void)state;
-	for (int way = 0; way < WAYS; way++) {
-		open_way(way, true, true);
+	for (int which = 0; which < PATHS; which++) {
+		open_on_path(which, true, true);
 		pair_send_bytes(app, 64);
 		message_pass_time();
 		atomic_store(&app->conn->shut_wr, true); /* by another thread, a moment ago */
-		assert_true(goes_short() == (way == SHORT));
+		assert_true(goes_fast() == (which == FAST));
 		assert_true(raw_last()->flags & TCP_FIN);
-		paths_look(&known[way]);
-		close_way();
+		paths_look(&known[which]);
+		close_path();
 	}
-	expect_same(&known[SHORT], &known[GENERAL], 1);
+	expect_same(&known[FAST], &known[SLOW], 1);
 }
 
 /* What the acknowledgement lets go is what was said before it. */
 static void test_more_that_is_said_after_it_holds_back(void **state)
 {
-	static struct known known[WAYS];
+	static struct known known[PATHS];
 
 	(void)state;
-	for (int way = 0; way < WAYS; way++) {
-		open_way(way, true, true);
+	for (int which = 0; which < PATHS; which++) {
+		open_on_path(which, true, true);
 		pair_send_bytes(app, 64);
 		message_pass_time();
-		assert_true(goes_short() == (way == SHORT));
+		assert_true(goes_fast() == (which == FAST));
 		assert_int_equal(read_bytes(app, 64), 64);
 		raw_forget();
 		send_flags(app, 64, VMA_TCP_TX_MORE);
 		pair_settle();
 		assert_int_equal(raw_unseen(), 0);
-		paths_look(&known[way]);
-		close_way();
+		paths_look(&known[which]);
+		close_path();
 	}
-	expect_same(&known[SHORT], &known[GENERAL], 1);
+	expect_same(&known[FAST], &known[SLOW], 1);
 }
 
 /* One segment has filled the send buffer: who waits for room is told of it together with the answer. */
@@ -215,9 +215,9 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	for (int way = 0; way < WAYS; way++) {
+	for (int which = 0; which < PATHS; which++) {
 		pair_open_with(&requests, 9000);
-		side[0].tcp->predicts_nothing = way == GENERAL;
+		side[0].tcp->predicts_nothing = which == SLOW;
 		side[0].options.sndbuf = 2304;
 		establish(&client, &server);
 		for (int i = 0; i < 20; i++) { /* until each answer takes the acknowledgement along */
@@ -229,10 +229,10 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 		assert_int_equal(pair_ready(client) & EPOLLOUT, 0);
 		take_events(client);
 		assert_int_equal(read_bytes(server, 4000), 4000);
-		mark_way();
+		mark_path();
 		pair_send_bytes(server, 64);
 		pair_settle();
-		assert_true(was_short() == (way == SHORT));
+		assert_true(was_fast() == (which == FAST));
 		assert_int_equal(take_events(client), VMA_TCP_READABLE | VMA_TCP_WRITABLE);
 		app_free(client);
 		pair_close(NULL);
@@ -245,43 +245,43 @@ static void two_out(void)
 {
 	pair_send_bytes(app, 64);
 	pair_send_bytes(app, 64);
-	assert_false(goes_short());
+	assert_false(goes_fast());
 }
 
 static void only_one_of_two_acknowledged(void)
 {
 	pair_send_bytes(app, 64);
 	pair_send_bytes(app, 64);
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine, theirs() - 64, 64);
 	mine += 64;
-	assert_false(was_short());
+	assert_false(was_fast());
 }
 
 static void nothing_acknowledged(void)
 {
 	pair_send_bytes(app, 64);
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine, theirs() - 64, 64);
 	mine += 64;
-	assert_false(was_short());
+	assert_false(was_fast());
 }
 
 static void a_part_acknowledged(void)
 {
 	pair_send_bytes(app, 64);
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine, theirs() - 10, 64);
 	mine += 64;
-	assert_false(was_short());
+	assert_false(was_fast());
 }
 
 static void beyond_what_was_sent(void)
 {
 	pair_send_bytes(app, 64);
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine, theirs() + 10, 64);
-	assert_false(was_short());
+	assert_false(was_fast());
 }
 
 static void sent_twice(void)
@@ -289,7 +289,7 @@ static void sent_twice(void)
 	pair_send_bytes(app, 64);
 	pair_run(2 * SEC);
 	assert_true(app->conn->recovery.total_retransmits > 0);
-	assert_false(goes_short());
+	assert_false(goes_fast());
 }
 
 static void probed(void)
@@ -300,20 +300,20 @@ static void probed(void)
 	pair_send_bytes(app, 64);
 	pair_run(210 * MS);
 	assert_true(app->conn->recovery.tail_probe_out);
-	assert_false(goes_short());
-	assert_false(goes_short()); /* whether it was needed is not known yet */
+	assert_false(goes_fast());
+	assert_false(goes_fast()); /* whether it was needed is not known yet */
 }
 
 static void first_answer_after_a_recovery(void)
 {
 	app->conn->recovery.undo_first_ack = true;
-	assert_false(goes_short());
+	assert_false(goes_fast());
 }
 
 static void in_disorder(void)
 {
 	app->conn->recovery.state = TCP_RECOVERY_DISORDER;
-	assert_false(goes_short());
+	assert_false(goes_fast());
 }
 
 static void marked(void)
@@ -323,7 +323,7 @@ static void marked(void)
 	app->conn->pcb->unacked->marks = 0;
 	raw_send_bytes(mine, theirs() - 64, 0);
 	app->conn->pcb->unacked->sends = 2;
-	assert_false(goes_short());
+	assert_false(goes_fast());
 }
 
 /* Nothing is out, and what is behind it is in a segment that is not. */
@@ -341,7 +341,7 @@ static void without_a_frame(void)
 	assert_non_null(app->conn->pcb->unsent);
 	side[0].tcp->predicts_nothing = predicts_nothing;
 	vma_buf_put(pair_arena, held[--n]); /* for the peer's */
-	assert_false(goes_short());
+	assert_false(goes_fast());
 	while (n > 0)
 		vma_buf_put(pair_arena, held[--n]);
 	pair_run(10 * MS);
@@ -351,28 +351,28 @@ static void without_a_frame(void)
 static void message_a_pure_acknowledgement(void)
 {
 	pair_send_bytes(app, 64);
-	mark_way();
+	mark_path();
 	raw_send(mine, theirs(), TCP_ACK, "", 0);
-	assert_false(was_short());
+	assert_false(was_fast());
 }
 
 static void two_at_once(void)
 {
-	mark_way();
+	mark_path();
 	raw.holds = true;
 	paths_message(64);
 	paths_message(64);
 	raw.holds = false;
 	pair_settle();
-	assert_false(was_short());
+	assert_false(was_fast());
 }
 
 static void behind_a_hole(void)
 {
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine + 100, theirs(), 64);
-	assert_false(was_short());
-	assert_false(goes_short()); /* which leaves a hole */
+	assert_false(was_fast());
+	assert_false(goes_fast()); /* which leaves a hole */
 	raw_send_bytes(mine, theirs(), 36);
 	mine += 36 + 64;
 }
@@ -380,17 +380,17 @@ static void behind_a_hole(void)
 static void said_before(void)
 {
 	paths_message(64);
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine - 64, theirs(), 64);
-	assert_false(was_short());
+	assert_false(was_fast());
 }
 
 static void an_old_time_stamp(void)
 {
 	raw.ts -= 100;
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine, theirs(), 64);
-	assert_false(was_short());
+	assert_false(was_fast());
 	raw.ts += 100;
 }
 
@@ -399,9 +399,9 @@ static void no_time_stamp(void)
 	const uint32_t ts = raw.ts;
 
 	raw.ts = 0;
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine, theirs(), 64);
-	assert_false(was_short());
+	assert_false(was_fast());
 	raw.ts = ts;
 }
 
@@ -412,9 +412,9 @@ static void flags(uint8_t more, uint16_t urgent)
 	for (uint32_t i = 0; i < sizeof(data); i++)
 		data[i] = pair_byte_at(mine - 1 + i);
 	raw_store(options + 4, raw.ts, 4);
-	mark_way();
+	mark_path();
 	raw_send_options(mine, theirs(), TCP_ACK | more, options, 12, urgent, data, sizeof(data));
-	assert_false(was_short());
+	assert_false(was_fast());
 }
 
 static void a_fin(void)
@@ -438,7 +438,7 @@ static void an_urgent_byte_to_come(void)
 	flags(TCP_URG, 100);
 	mine += 64;
 	assert_int_equal(atomic_load(&app->conn->urgent_byte), URGENT_EXPECTED);
-	assert_false(goes_short());
+	assert_false(goes_fast());
 }
 
 static void other_options(void)
@@ -451,9 +451,9 @@ static void other_options(void)
 	memcpy(options + 12, "\1\1\5\12", 4); /* a duplicate of ours, reported */
 	raw_store(options + 16, raw.their_isn, 4);
 	raw_store(options + 20, raw.their_isn + 1, 4);
-	mark_way();
+	mark_path();
 	raw_send_options(mine, theirs(), TCP_ACK, options, 24, 0, data, sizeof(data));
-	assert_false(was_short());
+	assert_false(was_fast());
 	mine += 64;
 }
 
@@ -464,27 +464,27 @@ static void stamps_elsewhere(void)
 	for (uint32_t i = 0; i < sizeof(data); i++)
 		data[i] = pair_byte_at(mine - 1 + i);
 	raw_store(options + 2, raw.ts, 4);
-	mark_way();
+	mark_path();
 	raw_send_options(mine, theirs(), TCP_ACK, options, 12, 0, data, sizeof(data));
-	assert_false(was_short());
+	assert_false(was_fast());
 	mine += 64;
 }
 
 static void beyond_the_window(void)
 {
 	app->conn->pcb->rcv_wnd = 10;
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine, theirs(), 64);
-	assert_false(was_short());
+	assert_false(was_fast());
 	mine += 10;
 }
 
 static void nobody_reads(void)
 {
 	vma_tcp_shutdown(app->conn, SHUT_RD);
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine, theirs(), 64);
-	assert_false(was_short());
+	assert_false(was_fast());
 }
 
 static void no_memory_left(void)
@@ -496,9 +496,9 @@ static void no_memory_left(void)
 		paths_message(100);
 	assert_int_equal(read_bytes(app, 900), 900);
 	side[0].tcp->attr.memory = &spent;
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine, theirs(), 64);
-	assert_false(was_short());
+	assert_false(was_fast());
 	side[0].tcp->attr.memory = before;
 }
 
@@ -509,13 +509,13 @@ static void no_bytes_left(void)
 	for (uint64_t i = 0; i < room / 64; i++)
 		paths_message(64);
 	pair_no_bytes = true;
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine, theirs(), 200);
-	assert_false(was_short());
+	assert_false(was_fast());
 	mine += 200;
-	mark_way();
+	mark_path();
 	raw_send_bytes(mine, theirs(), 8); /* for which there would be room, but it comes after them */
-	assert_false(was_short());
+	assert_false(was_fast());
 	pair_no_bytes = false;
 	pair_run(10 * MS); /* tried again */
 	assert_int_equal(read_bytes(app, 1000), 584);
@@ -524,14 +524,14 @@ static void no_bytes_left(void)
 static void our_end_is_closed(void)
 {
 	vma_tcp_shutdown(app->conn, SHUT_WR);
-	assert_false(goes_short());
+	assert_false(goes_fast());
 }
 
 static void not_sent_yet(void)
 {
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	raw_send(mine, theirs(), TCP_ACK, "", 0);
-	assert_false(goes_short());
+	assert_false(goes_fast());
 }
 
 #define PLAYED(f)                                                                                                      \
@@ -574,9 +574,9 @@ static const struct {
 };
 
 /* A conversation, the case, and the conversation as it goes on. */
-static void message_play(int way, void (*what)(void), struct known known[3])
+static void message_play(int which, void (*what)(void), struct known known[3])
 {
-	open_way(way, true, true);
+	open_on_path(which, true, true);
 	for (int i = 0; i < 20; i++) {
 		pair_send_bytes(app, 64);
 		message_pass_time();
@@ -594,46 +594,46 @@ static void message_play(int way, void (*what)(void), struct known known[3])
 		paths_message(64);
 	}
 	paths_look(&known[2]);
-	close_way();
+	close_path();
 }
 
-static void test_other_segments_go_the_general_way_with_the_same_result(void **state)
+static void test_other_segments_go_the_slow_path_with_the_same_result(void **state)
 {
-	static struct known known[WAYS][3];
+	static struct known known[PATHS][3];
 	char text[200];
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		for (int way = 0; way < WAYS; way++)
-			message_play(way, cases[i].play, known[way]);
+		for (int which = 0; which < PATHS; which++)
+			message_play(which, cases[i].play, known[which]);
 		for (int k = 0; k < 3; k++)
-			if (known_difference(&known[SHORT][k], &known[GENERAL][k], text, sizeof(text)) != NULL)
+			if (known_difference(&known[FAST][k], &known[SLOW][k], text, sizeof(text)) != NULL)
 				fail_msg("%s, %d: %s", cases[i].name, k, text);
 	}
 }
 
 /* Its rate, its pace, and that the application is what limits it. */
-static void test_a_model_of_the_path_learns_the_same_both_ways(void **state)
+static void test_a_model_of_the_path_learns_the_same_on_both_paths(void **state)
 {
-	static struct known known[WAYS][200];
+	static struct known known[PATHS][200];
 
 	(void)state;
-	for (int way = 0; way < WAYS; way++) {
-		paths_open_side(way);
+	for (int which = 0; which < PATHS; which++) {
+		paths_open_side(which);
 		side[0].options.congestion = VMA_TCP_CC_BBR;
 		open_conversation(true, true);
 		for (unsigned i = 0; i < 200; i++) {
 			if (i % 5 != 4) /* else a message follows one, and acknowledges nothing */
 				pair_send_bytes(app, 64 + i);
 			message_pass_time();
-			assert_true(goes_short() == (way == SHORT));
-			paths_look(&known[way][i]);
+			assert_true(goes_fast() == (which == FAST));
+			paths_look(&known[which][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
 		}
 		assert_true(app->conn->cc.bbr.max_rate != 0 && app->conn->rate.app_limited != 0);
-		close_way();
+		close_path();
 	}
-	expect_same(known[SHORT], known[GENERAL], 200);
+	expect_same(known[FAST], known[SLOW], 200);
 }
 
 /* Ten seconds after the lowest round-trip time the model would look for another one. */
@@ -642,8 +642,8 @@ static void test_what_comes_while_nothing_is_out_says_nothing_to_a_model(void **
 	struct tcp_cc cc;
 
 	(void)state;
-	for (int way = 0; way < WAYS; way++) {
-		paths_open_side(way);
+	for (int which = 0; which < PATHS; which++) {
+		paths_open_side(which);
 		side[0].options.congestion = VMA_TCP_CC_BBR;
 		open_conversation(true, true);
 		for (unsigned i = 0; i < 5; i++) {
@@ -660,7 +660,7 @@ static void test_what_comes_while_nothing_is_out_says_nothing_to_a_model(void **
 		message_pass_time();
 		paths_message(64);
 		assert_memory_not_equal(&cc, &app->conn->cc, sizeof(cc));
-		close_way();
+		close_path();
 	}
 }
 
@@ -668,14 +668,14 @@ static void test_without_sack_it_is_not_taken_and_without_time_stamps_it_is(void
 {
 	(void)state;
 	for (int options = 0; options < 4; options++) {
-		open_way(SHORT, options & 1, options & 2);
+		open_on_path(FAST, options & 1, options & 2);
 		for (int i = 0; i < 5; i++) {
 			pair_send_bytes(app, 64);
 			message_pass_time();
-			assert_true(goes_short() == ((options & 2) != 0));
+			assert_true(goes_fast() == ((options & 2) != 0));
 			assert_int_equal(read_bytes(app, 64), 64);
 		}
-		close_way();
+		close_path();
 	}
 }
 
@@ -710,17 +710,17 @@ static void message_say(uint32_t *seed)
 	}
 }
 
-static unsigned message_converse(uint32_t seed, int way, struct known *known)
+static unsigned message_converse(uint32_t seed, int which, struct known *known)
 {
 	unsigned taken = 0;
 
-	paths_open_side(way);
+	paths_open_side(which);
 	side[0].options.congestion = seed % 3 == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
 	open_conversation(seed % 4 != 0, true);
 	for (int i = 0; i < STEPS; i++) {
-		mark_way();
+		mark_path();
 		message_say(&seed);
-		taken += was_short();
+		taken += was_fast();
 		paths_look(&known[i]);
 		if (paths_draw(&seed, 3) != 0)
 			pair_send_bytes(app, 1 + paths_draw(&seed, paths_draw(&seed, 8) ? 200 : 3000));
@@ -730,38 +730,38 @@ static unsigned message_converse(uint32_t seed, int way, struct known *known)
 			pair_run(paths_draw(&seed, 400) * MS);
 		raw.count = raw.seen = 0;
 	}
-	close_way();
+	close_path();
 	return taken;
 }
 
-static void test_a_conversation_drawn_by_chance_is_the_same_both_ways(void **state)
+static void test_a_conversation_drawn_by_chance_is_the_same_on_both_paths(void **state)
 {
-	static struct known known[WAYS][STEPS];
+	static struct known known[PATHS][STEPS];
 	unsigned taken = 0;
 
 	(void)state;
 	for (uint32_t seed = 1; seed <= 30; seed++) {
-		taken += message_converse(seed, SHORT, known[SHORT]);
-		assert_int_equal(message_converse(seed, GENERAL, known[GENERAL]), 0);
-		expect_same(known[SHORT], known[GENERAL], STEPS);
+		taken += message_converse(seed, FAST, known[FAST]);
+		assert_int_equal(message_converse(seed, SLOW, known[SLOW]), 0);
+		expect_same(known[FAST], known[SLOW], STEPS);
 	}
 	assert_true(taken > 30 * STEPS / 8);
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ping_pong_goes_the_short_way),
-        cmocka_unit_test(test_messages_one_way_go_the_short_way),
+        cmocka_unit_test(test_ping_pong_goes_the_fast_path),
+        cmocka_unit_test(test_messages_one_way_go_the_fast_path),
         cmocka_unit_test(test_what_waits_to_be_sent_is_sent_after_it),
-        cmocka_unit_test(test_long_messages_and_many_unread_go_the_short_way),
+        cmocka_unit_test(test_long_messages_and_many_unread_go_the_fast_path),
         cmocka_unit_test(test_nothing_of_before_is_left),
         cmocka_unit_test(test_an_acknowledgement_that_is_due_leaves_after_it),
         cmocka_unit_test(test_our_end_that_is_not_posted_yet_leaves_after_it),
         cmocka_unit_test(test_more_that_is_said_after_it_holds_back),
         cmocka_unit_test(test_room_that_it_makes_is_told_with_it),
-        cmocka_unit_test(test_other_segments_go_the_general_way_with_the_same_result),
-        cmocka_unit_test(test_a_model_of_the_path_learns_the_same_both_ways),
+        cmocka_unit_test(test_other_segments_go_the_slow_path_with_the_same_result),
+        cmocka_unit_test(test_a_model_of_the_path_learns_the_same_on_both_paths),
         cmocka_unit_test(test_what_comes_while_nothing_is_out_says_nothing_to_a_model),
         cmocka_unit_test(test_without_sack_it_is_not_taken_and_without_time_stamps_it_is),
-        cmocka_unit_test(test_a_conversation_drawn_by_chance_is_the_same_both_ways),
+        cmocka_unit_test(test_a_conversation_drawn_by_chance_is_the_same_on_both_paths),
 };
 VMA_TEST_MAIN(tests)

@@ -195,28 +195,28 @@ static void predict_compare(enum peer peer)
 	}
 }
 
-static void test_short_way_does_what_lwip_does(void **state)
+static void test_fast_path_does_what_lwip_does(void **state)
 {
 	(void)state;
 	predict_compare(PEER_PLAIN);
 }
 
-static void test_short_way_does_what_lwip_does_with_time_stamps(void **state)
+static void test_fast_path_does_what_lwip_does_with_time_stamps(void **state)
 {
 	(void)state;
 	predict_compare(PEER_STAMPED);
 }
 
 /* Here tail-loss probes and RACK note what has been sent. */
-static void test_short_way_does_what_lwip_does_with_sack(void **state)
+static void test_fast_path_does_what_lwip_does_with_sack(void **state)
 {
 	(void)state;
 	predict_compare(PEER_SACK);
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_short_way_does_what_lwip_does),
-        cmocka_unit_test(test_short_way_does_what_lwip_does_with_time_stamps),
-        cmocka_unit_test(test_short_way_does_what_lwip_does_with_sack),
+        cmocka_unit_test(test_fast_path_does_what_lwip_does),
+        cmocka_unit_test(test_fast_path_does_what_lwip_does_with_time_stamps),
+        cmocka_unit_test(test_fast_path_does_what_lwip_does_with_sack),
 };
 VMA_TEST_MAIN(tests)

@@ -1,15 +1,15 @@
 /*
- * ways - the same conversation played the short way and the general one (predicts_nothing), and all that is known of
+ * ways - the same conversation played the fast path and the general one (predicts_nothing), and all that is known of
  * the connection afterwards, to be compared.
  */
-#ifndef VMA_TCP_TEST_WAYS_H
-#define VMA_TCP_TEST_WAYS_H
+#ifndef VMA_TCP_TEST_PATHS_H
+#define VMA_TCP_TEST_PATHS_H
 
 #include <stdio.h>
 
 #include "raw.h"
 
-enum { SHORT, GENERAL, WAYS };
+enum { FAST, SLOW, PATHS };
 
 /* Everything that recovery, congestion control, window and timers go by, and what the peer and the owner have seen. */
 #define KNOWN_OF_CONN(X)                                                                                               \
@@ -194,7 +194,7 @@ static inline const char *known_difference(const struct known *a, const struct k
 			byte++;
 		memcpy(&left, x + byte / 8 * 8, 8);
 		memcpy(&right, y + byte / 8 * 8, 8);
-		snprintf(text, size, "%s+%zu: %#llx the short way, %#llx the general", fields[i].name, byte / 8 * 8,
+		snprintf(text, size, "%s+%zu: %#llx the fast path, %#llx the slow", fields[i].name, byte / 8 * 8,
 		         (unsigned long long)left, (unsigned long long)right);
 		return text;
 	}
@@ -219,10 +219,10 @@ static inline void paths_message(uint32_t len)
 }
 
 /* Nothing has been sent yet. */
-static inline void paths_open_side(int way)
+static inline void paths_open_side(int which)
 {
 	raw_open(NULL);
-	side[0].tcp->predicts_nothing = way == GENERAL;
+	side[0].tcp->predicts_nothing = which == SLOW;
 	side[0].options.nodelay = 1;
 	raw.ts_ecr = 0;
 	raw.window = 20000;
@@ -252,25 +252,25 @@ static inline void open_conversation(bool stamped, bool sack)
 	assert_int_equal(read_bytes(app, 64), 64);
 }
 
-static inline void open_way(int way, bool stamped, bool sack)
+static inline void open_on_path(int which, bool stamped, bool sack)
 {
-	paths_open_side(way);
+	paths_open_side(which);
 	open_conversation(stamped, sack);
 }
 
-static inline void close_way(void)
+static inline void close_path(void)
 {
 	app_free(app);
 	raw_close(NULL);
 }
 
 /* The other way notes each segment whole before it looks at it. */
-static inline void mark_way(void)
+static inline void mark_path(void)
 {
 	memset(&side[0].tcp->ack, 0xee, sizeof(side[0].tcp->ack));
 }
 
-static inline bool was_short(void)
+static inline bool was_fast(void)
 {
 	return side[0].tcp->ack.payload == 0xeeeeeeee;
 }

@@ -1,5 +1,5 @@
 /*
- * Conversations drawn by chance, each played the short way and the general one: after every step all that is known of
+ * Conversations drawn by chance, each played the fast path and the general one: after every step all that is known of
  * the connection, and all that the peer has got, is the same. test_message.c and test_alone.c have the single cases.
  *
  *   SEED=n    this one only
@@ -9,7 +9,7 @@
  * answers what it has got. A quarter of the conversations is calm: what disturbs the short ways comes now and then
  * only.
  */
-#include "ways.h"
+#include "paths.h"
 
 enum { STEPS = 250, FRAMES = 1 << 16 };
 
@@ -375,11 +375,11 @@ static void choose_isn(uint32_t end)
 	} while (end - tcp_isn(side[0].tcp, &key) >= 20000);
 }
 
-static void open_drawn(int way)
+static void open_drawn(int which)
 {
 	const uint32_t isn = paths_draw(&seed, 8);
 
-	paths_open_side(way);
+	paths_open_side(which);
 	side[0].options.congestion = paths_draw(&seed, 3) == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
 	if (isn < 2)
 		choose_isn(isn << 31); /* where it wraps, or changes its sign */
@@ -389,7 +389,7 @@ static void open_drawn(int way)
 	peer.lossy = paths_draw(&seed, 3) == 0;
 }
 
-/* Drawn all at once, whatever of it is used: both ways have to find the same. */
+/* Drawn all at once, whatever of it is used: on both paths have to find the same. */
 static void draw_step(void)
 {
 	peer.a = paths_draw(&seed, 1000);
@@ -427,34 +427,34 @@ static void look_step(struct known *known)
 	known->made_room = 0;                                        /* until it is told */
 }
 
-static void paths_converse(uint32_t number, int way, struct played *played)
+static void paths_converse(uint32_t number, int which, struct played *played)
 {
 	bool calm;
 
 	seed = number;
 	paths_draw(&seed, 1);
-	open_drawn(way);
+	open_drawn(which);
 	calm = paths_draw(&seed, 4) == 0;
 	for (unsigned i = 0; i < STEPS && app->conn->pcb != NULL; i++) {
 		uint64_t came = app->conn->counts.segments_in;
 
 		draw_step();
 		played->action[i] = draw_action(calm);
-		mark_way();
+		mark_path();
 		played->action[i]->play();
 		pair_settle();
 		look_step(&played->known[i]);
-		played->shorts += was_short() && app->conn->counts.segments_in != came;
+		played->shorts += was_fast() && app->conn->counts.segments_in != came;
 		played->steps++;
 	}
 	played->alone = side[0].tcp->alone;
 	side[0].tcp->attr.memory = memory_normal;
-	close_way();
+	close_path();
 }
 
 /* ---- all of them ---- */
 
-static struct played played[WAYS];
+static struct played played[PATHS];
 static uint32_t playing; /* the seed; 0: none */
 
 static void say_how_to_replay(uint32_t number)
@@ -469,7 +469,7 @@ static int paths_end(void **state)
 	if (playing == 0)
 		return 0;
 	printf("# seed %u, step %u: an assertion fails\n", playing,
-	       played[GENERAL].steps ? played[GENERAL].steps : played[SHORT].steps);
+	       played[SLOW].steps ? played[SLOW].steps : played[FAST].steps);
 	say_how_to_replay(playing);
 	return 0;
 }
@@ -477,15 +477,15 @@ static int paths_end(void **state)
 /* Says what is not, and how to have it again. */
 static bool is_the_same(uint32_t number)
 {
-	unsigned least = played[SHORT].steps < played[GENERAL].steps ? played[SHORT].steps : played[GENERAL].steps, i;
+	unsigned least = played[FAST].steps < played[SLOW].steps ? played[FAST].steps : played[SLOW].steps, i;
 	char text[200] = "one goes on, the other has ended";
 
 	for (i = 0; i < least; i++)
-		if (known_difference(&played[SHORT].known[i], &played[GENERAL].known[i], text, sizeof(text)) != NULL)
+		if (known_difference(&played[FAST].known[i], &played[SLOW].known[i], text, sizeof(text)) != NULL)
 			break;
-	if (i == least && played[SHORT].steps == played[GENERAL].steps)
+	if (i == least && played[FAST].steps == played[SLOW].steps)
 		return true;
-	printf("# seed %u, step %u, %s: %s\n", number, i, played[SHORT].action[i < least ? i : least - 1]->name, text);
+	printf("# seed %u, step %u, %s: %s\n", number, i, played[FAST].action[i < least ? i : least - 1]->name, text);
 	say_how_to_replay(number);
 	return false;
 }
@@ -497,7 +497,7 @@ static uint32_t paths_number_of(const char *name, uint32_t otherwise)
 	return text != NULL && *text != '\0' ? (uint32_t)strtoul(text, NULL, 0) : otherwise;
 }
 
-static void test_whatever_happens_is_the_same_both_ways(void **state)
+static void test_whatever_happens_is_the_same_on_both_paths(void **state)
 {
 	uint32_t one = paths_number_of("SEED", 0), base = one != 0 ? one : paths_number_of("SEED_BASE", 1);
 	uint32_t most = one != 0 ? 1 : paths_number_of("SEEDS", 200), failed = 0;
@@ -507,14 +507,14 @@ static void test_whatever_happens_is_the_same_both_ways(void **state)
 	for (uint32_t number = base; number < base + most && failed < 5; number++) {
 		playing = number;
 		memset(played, 0, sizeof(played));
-		for (int way = 0; way < WAYS; way++)
-			paths_converse(number, way, &played[way]);
+		for (int which = 0; which < PATHS; which++)
+			paths_converse(number, which, &played[which]);
 		failed += !is_the_same(number);
-		assert_int_equal(played[GENERAL].shorts, 0);
-		assert_int_equal(played[GENERAL].alone, 0);
-		steps += played[SHORT].steps;
-		shorts += played[SHORT].shorts;
-		alone += played[SHORT].alone;
+		assert_int_equal(played[SLOW].shorts, 0);
+		assert_int_equal(played[SLOW].alone, 0);
+		steps += played[FAST].steps;
+		shorts += played[FAST].shorts;
+		alone += played[FAST].alone;
 		playing = 0;
 	}
 	printf("# %u seeds from %u: %llu steps, in %llu nothing but messages came, %llu left alone\n", most, base,
@@ -527,5 +527,5 @@ static void test_whatever_happens_is_the_same_both_ways(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_whatever_happens_is_the_same_both_ways, paths_end)};
+        cmocka_unit_test_teardown(test_whatever_happens_is_the_same_on_both_paths, paths_end)};
 VMA_TEST_MAIN(tests)
