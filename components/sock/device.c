@@ -187,7 +187,7 @@ static int device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_de
 	if (device->priv->refused < 0)
 		return device->priv->refused;
 	if (before < 0)
-		news_tell_files(); /* others were refused it, too */
+		notify_files(); /* others were refused it, too */
 	taken_serve();
 	*out = device;
 	return 0;

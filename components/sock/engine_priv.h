@@ -74,8 +74,8 @@ int taken_innermost_pid(const char *fdinfo);
 /* reason.c: vma_sock_tell, inside. */
 void sock_tell_inside(int fd, bool serves);
 
-/* news.c: has ops->net_changed called for every file, soon. */
-void news_tell_files(void);
+/* notify.c: has ops->net_changed called for every file, soon. */
+void notify_files(void);
 
 /* rail_rest.c: when nobody has armed a ring that is busy for a while, arrivals stop paying for it. */
 #define RAIL_BUSY_DRIVES 256 /* between two looks; a power of two */

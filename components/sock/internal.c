@@ -210,7 +210,7 @@ static void internal_take_event(const struct epoll_event *event)
 		rail_care_take_event(internal.engine, number);
 		break;
 	case INTERNAL_ERROR:
-		news_take_error(number);
+		notify_take_error(number);
 		break;
 	}
 }
@@ -234,7 +234,7 @@ static uint64_t internal_turn(const struct epoll_event *events, long n)
 	now = vma_now_ns();
 	next = rail_care_turn(internal.engine, now);
 	next = earlier_ns(next, tcp_care_turn(&internal.engine->conf, now));
-	next = earlier_ns(next, news_turn(internal.engine, now));
+	next = earlier_ns(next, notify_turn(internal.engine, now));
 	vma_leave(self);
 	vma_retire_poll();
 	return earlier_ns(next, rail_care_turn_ending(now));
@@ -334,7 +334,7 @@ int internal_start(struct vma_engine *engine)
 	int rc;
 
 	internal.engine = engine;
-	news_start(engine);
+	notify_start(engine);
 	internal.epoll_fd = open_fd(syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
 	internal.wake_fd = open_fd(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
 	rc = internal.epoll_fd < 0 ? internal.epoll_fd : internal.wake_fd;
@@ -365,6 +365,6 @@ __attribute__((cold)) void internal_fork_child(void)
 	rail_care_fork_child();
 	tcp_care_fork_child();
 	icmp_care_fork_child();
-	news_fork_child();
+	notify_fork_child();
 	tasks_fork_child();
 }

@@ -1,6 +1,6 @@
 /*
  * internal_priv - the internal thread's parts: internal.c sleeps and wakes, rail_care.c and tcp_care.c do the
- *                 housekeeping of ring contexts, news.c tells files.
+ *                 housekeeping of ring contexts, notify.c tells files.
  *
  * A *turn* runs in the internal thread, inside, after every wake-up.
  *
@@ -68,10 +68,10 @@ void icmp_care_begin(void); /* there is a stack; any thread */
 void icmp_care_take(struct vma_engine *engine);
 void icmp_care_fork_child(void);
 
-/* news.c: changes of the network, refused offloads, errors of shadows. */
-void news_start(struct vma_engine *engine);
-uint64_t news_turn(struct vma_engine *engine, uint64_t now);
-void news_take_error(uint64_t number);
-void news_fork_child(void);
+/* notify.c: changes of the network, refused offloads, errors of shadows. */
+void notify_start(struct vma_engine *engine);
+uint64_t notify_turn(struct vma_engine *engine, uint64_t now);
+void notify_take_error(uint64_t number);
+void notify_fork_child(void);
 
 #endif

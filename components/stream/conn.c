@@ -64,7 +64,7 @@ static void stream_on_connected(struct stream_sock *sock, struct vma_tcp_conn *c
  * say POLL_IN to another thread, so it is SI_SIGIO, of which the wrapper of handlers makes what it stands for
  * (signals.c); sigwaitinfo and signalfd see it as it is.
  */
-static int queue_news(const struct f_owner_ex *owner, int fd, int sig, uint32_t ready)
+static int queue_sigio(const struct f_owner_ex *owner, int fd, int sig, uint32_t ready)
 {
 	siginfo_t info = {.si_signo = sig, .si_code = SI_SIGIO};
 
@@ -86,7 +86,7 @@ static void signal_owner(const struct stream_sock *sock, bool urgent, uint32_t r
 
 	if (vma_os.fcntl(fd, F_GETOWN_EX, &owner) < 0 || owner.pid == 0)
 		return;
-	if (chosen > 0 && (queue_news(&owner, fd, chosen, ready) == 0 || errno != EAGAIN))
+	if (chosen > 0 && (queue_sigio(&owner, fd, chosen, ready) == 0 || errno != EAGAIN))
 		return;
 	if (owner.type == F_OWNER_TID)
 		syscall(SYS_tgkill, syscall(SYS_getpid), owner.pid, urgent ? SIGURG : SIGIO);

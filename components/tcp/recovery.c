@@ -97,15 +97,15 @@ static void prr_update(struct vma_tcp_conn *conn)
 
 	if (cc_has_model(&conn->cc))
 		return; /* it has a way of its own */
-	r->prr_delivered += r->news.delivered;
+	r->prr_delivered += r->delta.delivered;
 	if (pipe > ssthresh) {
 		allowed = ((uint64_t)r->prr_delivered * ssthresh + r->prr_flight - 1) / r->prr_flight;
 		allowed = allowed > r->prr_out ? allowed - r->prr_out : 0;
 	} else {
 		allowed = r->prr_delivered > r->prr_out ? r->prr_delivered - r->prr_out : 0;
-		if (allowed < r->news.delivered)
-			allowed = r->news.delivered;
-		if (r->news.acked && !r->news.lost_new)
+		if (allowed < r->delta.delivered)
+			allowed = r->delta.delivered;
+		if (r->delta.acked && !r->delta.lost_new)
 			allowed += conn->cc.mss;
 		if (allowed > ssthresh - pipe)
 			allowed = ssthresh - pipe;
@@ -142,10 +142,10 @@ void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	struct tcp_recovery *r = &conn->recovery;
 	struct tcp_pcb *pcb = conn->pcb;
 
-	r->news = (struct tcp_ack_news){.una = pcb->lastack, .handshake = recovery_in_handshake(conn)};
+	r->delta = (struct tcp_ack_delta){.una = pcb->lastack, .handshake = recovery_in_handshake(conn)};
 	if (cc_has_model(&conn->cc)) {
 		rate_ack_begin(&conn->rate);
-		r->news.in_flight = recovery_pipe(conn);
+		r->delta.in_flight = recovery_pipe(conn);
 	}
 	if (TCP_SEQ_GT(ack->ackno, pcb->snd_nxt))
 		return;
@@ -153,7 +153,7 @@ void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	if (TCP_SEQ_GT(ack->ackno, pcb->lastack))
 		scoreboard_acked(conn, ack);
 	else
-		r->news.dup = is_duplicate(conn, ack);
+		r->delta.dup = is_duplicate(conn, ack);
 	if (scoreboard_has_sack(conn))
 		scoreboard_sack(conn, ack);
 }
@@ -164,9 +164,9 @@ void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 static void recovery_sample(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	uint64_t rtt_ns = r->news.rtt_ns;
+	uint64_t rtt_ns = r->delta.rtt_ns;
 
-	if (rtt_ns == 0 && r->news.acked && ack->has_ts && ack->ts_ecr) {
+	if (rtt_ns == 0 && r->delta.acked && ack->has_ts && ack->ts_ecr) {
 		uint32_t ms = port_clock_ms(conn->tcp) - ack->ts_ecr;
 
 		if (ms < TS_RTT_MAX_MS)
@@ -188,22 +188,22 @@ static void count_duplicates(struct vma_tcp_conn *conn)
 	struct tcp_recovery *r = &conn->recovery;
 	uint32_t mss = conn->cc.mss, out = scoreboard_out(conn);
 
-	if (r->news.dup) {
+	if (r->delta.dup) {
 		conn->counts.dup_acks_in++;
 		TCP_COUNT(conn->tcp, dup_acks_in, 1);
 	}
 	if (scoreboard_has_sack(conn))
 		return;
-	r->dup_acks += r->news.dup;
-	if (r->news.dup && r->dup_bytes + mss < out) {
+	r->dup_acks += r->delta.dup;
+	if (r->delta.dup && r->dup_bytes + mss < out) {
 		r->dup_bytes += mss;
-		r->news.delivered = mss;
-	} else if (r->news.acked) {
-		uint32_t beyond_head = r->news.acked > mss ? r->news.acked - mss : 0;
+		r->delta.delivered = mss;
+	} else if (r->delta.acked) {
+		uint32_t beyond_head = r->delta.acked > mss ? r->delta.acked - mss : 0;
 		uint32_t eaten = beyond_head < r->dup_bytes ? beyond_head : r->dup_bytes;
 
 		r->dup_bytes -= eaten;
-		r->news.delivered = r->news.acked - eaten;
+		r->delta.delivered = r->delta.acked - eaten;
 		if (out <= mss)
 			r->dup_bytes = 0;
 	}
@@ -222,8 +222,8 @@ static void recovery_grow(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	if (r->news.acked && !r->news.handshake && !cc_has_model(&conn->cc))
-		cc_acked(&conn->cc, r->news.acked, was_limited(conn), r->news.rtt_ns, conn->tcp->now_ns);
+	if (r->delta.acked && !r->delta.handshake && !cc_has_model(&conn->cc))
+		cc_acked(&conn->cc, r->delta.acked, was_limited(conn), r->delta.rtt_ns, conn->tcp->now_ns);
 }
 
 /* RFC 6582 3.2, step 1: duplicate ACKs that the last recovery's own retransmissions have caused begin no new one. */
@@ -231,7 +231,7 @@ static bool newreno_lost(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 
-	return !scoreboard_has_sack(conn) && r->news.dup && r->dup_acks >= DUP_THRESHOLD &&
+	return !scoreboard_has_sack(conn) && r->delta.dup && r->dup_acks >= DUP_THRESHOLD &&
 	       (!r->recover_known || TCP_SEQ_GT(conn->pcb->lastack, r->recover));
 }
 
@@ -246,7 +246,7 @@ static void ack_while_open(struct vma_tcp_conn *conn)
 		prr_update(conn);
 		return;
 	}
-	if (r->news.acked)
+	if (r->delta.acked)
 		r->dup_acks = 0;
 	r->state = r->sacked_segments || r->dup_acks ? TCP_RECOVERY_DISORDER : TCP_RECOVERY_OPEN;
 	recovery_grow(conn);
@@ -260,7 +260,7 @@ static void ack_in_fast(struct vma_tcp_conn *conn)
 		recovery_leave(conn);
 		return;
 	}
-	if (!scoreboard_has_sack(conn) && r->news.acked && conn->pcb->unacked && !conn->pcb->unacked->marks)
+	if (!scoreboard_has_sack(conn) && r->delta.acked && conn->pcb->unacked && !conn->pcb->unacked->marks)
 		scoreboard_lose(conn, conn->pcb->unacked);
 	prr_update(conn);
 }
@@ -296,11 +296,11 @@ static int phase_of(const struct tcp_recovery *r)
 static void give_sample(struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
-	struct tcp_cc_sample s = {.rtt_ns = r->news.rtt_ns,
-	                          .newly = r->news.handshake ? 0 : r->news.delivered,
-	                          .lost = r->news.lost,
+	struct tcp_cc_sample s = {.rtt_ns = r->delta.rtt_ns,
+	                          .newly = r->delta.handshake ? 0 : r->delta.delivered,
+	                          .lost = r->delta.lost,
 	                          .in_flight = r->pipe_bytes,
-	                          .prior_in_flight = r->news.in_flight,
+	                          .prior_in_flight = r->delta.in_flight,
 	                          .phase = phase_of(r)};
 
 	rate_ack_end(&conn->rate, conn->rtt.min_ns, conn->tcp->now_ns, &s);
@@ -312,24 +312,24 @@ static void give_sample(struct vma_tcp_conn *conn)
  */
 static bool had_something_out(const struct vma_tcp_conn *conn)
 {
-	return conn->pcb->snd_nxt != conn->recovery.news.una;
+	return conn->pcb->snd_nxt != conn->recovery.delta.una;
 }
 
 void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	if (conn->pcb->lastack != r->news.una + r->news.acked) { /* lwIP has seen it otherwise: what it did counts */
+	if (conn->pcb->lastack != r->delta.una + r->delta.acked) { /* lwIP has seen it otherwise: what it did counts */
 		scoreboard_count(conn);
-		r->news.acked = conn->pcb->lastack - r->news.una;
+		r->delta.acked = conn->pcb->lastack - r->delta.una;
 	}
 	recovery_sample(conn, ack);
 	count_duplicates(conn);
-	if (r->news.acked)
+	if (r->delta.acked)
 		recovery_progress(conn);
 	recovery_tail_probe_answer(conn, ack);
 	if (!recovery_undo(conn, ack)) {
-		if (r->news.acked || r->news.sacked)
+		if (r->delta.acked || r->delta.sacked)
 			scoreboard_judge(conn);
 		if (r->state == TCP_RECOVERY_FAST)
 			ack_in_fast(conn);
@@ -341,7 +341,7 @@ void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	r->pipe_bytes = recovery_pipe(conn);
 	if (cc_has_model(&conn->cc) && had_something_out(conn))
 		give_sample(conn);
-	r->news.acked = r->news.delivered = 0;
+	r->delta.acked = r->delta.delivered = 0;
 }
 
 /* All that was in flight, in one segment. */
@@ -351,9 +351,9 @@ static void sample_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_t
 
 	rate_ack_begin(&conn->rate);
 	rate_delivered(&conn->rate, seg, conn->tcp->now_ns);
-	r->news = (struct tcp_ack_news){.delivered = acked, .in_flight = acked, .rtt_ns = rtt_ns};
+	r->delta = (struct tcp_ack_delta){.delivered = acked, .in_flight = acked, .rtt_ns = rtt_ns};
 	give_sample(conn);
-	r->news.delivered = 0;
+	r->delta.delivered = 0;
 }
 
 /*
@@ -389,7 +389,7 @@ void recovery_reorder(struct vma_tcp_conn *conn)
 
 	if (!conn->pcb)
 		return;
-	r->news = (struct tcp_ack_news){.una = conn->pcb->lastack};
+	r->delta = (struct tcp_ack_delta){.una = conn->pcb->lastack};
 	scoreboard_judge(conn);
 	if (scoreboard_waiting(conn) && r->state < TCP_RECOVERY_FAST)
 		enter_fast(conn);

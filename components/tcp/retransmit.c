@@ -223,13 +223,13 @@ void recovery_tail_probe_answer(struct vma_tcp_conn *conn, const struct tcp_ack 
 
 	if (!r->tail_probe_out || TCP_SEQ_LT(ack->ackno, r->tail_probe_end))
 		return;
-	if (!r->tail_probe_again || r->news.dsack) {
+	if (!r->tail_probe_again || r->delta.dsack) {
 		r->tail_probe_out = false;
 	} else if (TCP_SEQ_GT(ack->ackno, r->tail_probe_end)) {
 		r->tail_probe_out = false;
-		cc_lost(&conn->cc, scoreboard_out(conn) + r->news.acked, conn->tcp->now_ns);
+		cc_lost(&conn->cc, scoreboard_out(conn) + r->delta.acked, conn->tcp->now_ns);
 		cc_recovered(&conn->cc, conn->tcp->now_ns);
-	} else if (!r->news.acked && !r->news.sacked && ack->payload == 0) {
+	} else if (!r->delta.acked && !r->delta.sacked && ack->payload == 0) {
 		r->tail_probe_out = false;
 	}
 }

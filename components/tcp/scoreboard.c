@@ -80,14 +80,14 @@ void scoreboard_reordered(struct vma_tcp_conn *conn, uint32_t seq, uint32_t high
 }
 
 /* One acknowledgement, and the scoreboard as it was before. */
-struct news_of {
+struct ack_context {
 	const struct tcp_ack *ack;
 	bool had_sacked;
 	uint32_t high_sacked;
 };
 
 /* seg has arrived, as seen for the first time. */
-static void seg_delivered(struct vma_tcp_conn *conn, struct tcp_seg *seg, const struct news_of *of)
+static void seg_delivered(struct vma_tcp_conn *conn, struct tcp_seg *seg, const struct ack_context *of)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -95,14 +95,14 @@ static void seg_delivered(struct vma_tcp_conn *conn, struct tcp_seg *seg, const 
 		rate_delivered(&conn->rate, seg, conn->tcp->now_ns);
 	newest_delivered(conn, seg, of->ack);
 	if (seg->sends != 1) {
-		r->news.resent = true;
+		r->delta.resent = true;
 		return;
 	}
-	r->news.rtt_ns = conn->tcp->now_ns - seg->sent_ns;
-	if (r->news.rtt_ns == 0)
-		r->news.rtt_ns = 1;
+	r->delta.rtt_ns = conn->tcp->now_ns - seg->sent_ns;
+	if (r->delta.rtt_ns == 0)
+		r->delta.rtt_ns = 1;
 	if (r->recover_known && TCP_SEQ_LEQ(seg_end(seg), r->recover))
-		r->news.original = true;
+		r->delta.original = true;
 	if (of->had_sacked && TCP_SEQ_LT(seg_end(seg), of->high_sacked))
 		scoreboard_reordered(conn, seg_seq(seg), of->high_sacked);
 }
@@ -134,7 +134,7 @@ static void forget_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
 void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	struct news_of of = {.ack = ack, .had_sacked = r->sacked_segments > 0, .high_sacked = r->high_sacked};
+	struct ack_context of = {.ack = ack, .had_sacked = r->sacked_segments > 0, .high_sacked = r->high_sacked};
 	uint32_t sacked = 0;
 
 	for (struct tcp_seg *seg = conn->pcb->unacked; seg && TCP_SEQ_LEQ(seg_end(seg), ack->ackno); seg = seg->next) {
@@ -151,11 +151,11 @@ void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 		seg->marks = 0;
 		forget_segment(r, seg);
 	}
-	r->news.acked = ack->ackno - r->news.una;
-	r->news.delivered = r->news.acked > sacked ? r->news.acked - sacked : 0;
+	r->delta.acked = ack->ackno - r->delta.una;
+	r->delta.delivered = r->delta.acked > sacked ? r->delta.acked - sacked : 0;
 	/* Karn: what arrived with a retransmission may have waited for it. */
-	if (r->news.resent)
-		r->news.rtt_ns = 0;
+	if (r->delta.resent)
+		r->delta.rtt_ns = 0;
 }
 
 /* ---- SACK ---- */
@@ -164,7 +164,7 @@ struct sack_range {
 	uint32_t left, right;
 };
 
-static void mark_sacked(struct vma_tcp_conn *conn, struct tcp_seg *seg, const struct news_of *of)
+static void mark_sacked(struct vma_tcp_conn *conn, struct tcp_seg *seg, const struct ack_context *of)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -176,13 +176,13 @@ static void mark_sacked(struct vma_tcp_conn *conn, struct tcp_seg *seg, const st
 		r->high_sacked = seg_end(seg);
 	if (r->judged && TCP_SEQ_LEQ(seg_seq(seg), seg_seq(r->judged)))
 		r->sacked_judged++;
-	r->news.sacked = true;
-	r->news.delivered += seg_len(seg);
+	r->delta.sacked = true;
+	r->delta.delivered += seg_len(seg);
 }
 
 /* The segments of which a part lies from `from` on and before `to`, of a block from left to right. */
 static void mark_part(struct vma_tcp_conn *conn, uint32_t from, uint32_t to, const struct sack_range *whole,
-                      const struct news_of *of)
+                      const struct ack_context *of)
 {
 	struct sack_walk walk = sack_walk_from(conn, from);
 
@@ -217,7 +217,7 @@ static bool sack_is_known(const struct tcp_recovery *r, uint32_t at, uint32_t *t
 	return false;
 }
 
-static void mark_block(struct vma_tcp_conn *conn, uint32_t left, uint32_t right, const struct news_of *of)
+static void mark_block(struct vma_tcp_conn *conn, uint32_t left, uint32_t right, const struct ack_context *of)
 {
 	const struct sack_range whole = {left, right};
 	uint32_t at = left, to;
@@ -251,7 +251,7 @@ static void note_dsack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	if (r->dsacks >= r->total_retransmits)
 		return; /* nothing of ours: the network has doubled it */
 	r->dsacks++;
-	r->news.dsack = true;
+	r->delta.dsack = true;
 	if (r->tail_probe_out && r->tail_probe_again && right == r->tail_probe_end)
 		return; /* a probe was sent to find out, not because something was thought lost */
 	/* RFC 8985 6.2, step 4: a quarter of the round-trip time more, once per round trip. */
@@ -273,7 +273,7 @@ static bool is_plausible(const struct vma_tcp_conn *conn, const struct tcp_ack *
 void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	struct news_of of = {.ack = ack, .had_sacked = r->sacked_segments > 0, .high_sacked = r->high_sacked};
+	struct ack_context of = {.ack = ack, .had_sacked = r->sacked_segments > 0, .high_sacked = r->high_sacked};
 	unsigned known = 0;
 
 	if (ack->blocks > 0 && is_dsack(ack))
@@ -304,8 +304,8 @@ void scoreboard_lose(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	unmark_lost(r, seg);
 	seg->marks |= SEG_LOST;
 	r->lost_bytes += seg_len(seg);
-	r->news.lost_new = true;
-	r->news.lost += seg_len(seg);
+	r->delta.lost_new = true;
+	r->delta.lost += seg_len(seg);
 	list_wait(r, seg);
 }
 

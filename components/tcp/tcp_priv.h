@@ -96,7 +96,7 @@ struct tcp_ack {
 };
 
 /* What one segment's acknowledgement has brought: noted by recovery_ack_before, used by recovery_ack_after. */
-struct tcp_ack_news {
+struct tcp_ack_delta {
 	uint32_t una;       /* before it */
 	uint32_t acked;     /* bytes that una moves on */
 	uint32_t delivered; /* bytes that have left the network, by acknowledgement or SACK */
@@ -198,7 +198,7 @@ struct tcp_recovery {
 
 	uint64_t total_retransmits;
 	uint64_t dsacks; /* of them, found to have been for nothing */
-	struct tcp_ack_news news;
+	struct tcp_ack_delta delta;
 };
 
 struct vma_tcp_conn {

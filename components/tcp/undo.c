@@ -10,10 +10,10 @@
 static void take_back(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	bool was_reordered = r->state == TCP_RECOVERY_FAST && TCP_SEQ_GT(r->high_sacked, r->news.una);
+	bool was_reordered = r->state == TCP_RECOVERY_FAST && TCP_SEQ_GT(r->high_sacked, r->delta.una);
 
 	if (was_reordered && scoreboard_has_sack(conn))
-		scoreboard_reordered(conn, r->news.una, r->high_sacked);
+		scoreboard_reordered(conn, r->delta.una, r->high_sacked);
 	scoreboard_lose_none(conn);
 	cc_undo(&conn->cc, r->undo_cwnd, r->undo_ssthresh);
 	r->undo_possible = r->undo_first_ack = false;
@@ -28,7 +28,7 @@ static void take_back(struct vma_tcp_conn *conn)
 
 static bool undo_by_eifel(struct tcp_recovery *r, const struct tcp_ack *ack)
 {
-	if (!r->undo_first_ack || !r->news.acked)
+	if (!r->undo_first_ack || !r->delta.acked)
 		return false;
 	r->undo_first_ack = false;
 	return r->state >= TCP_RECOVERY_FAST && ack->has_ts && ack->ts_ecr && TCP_SEQ_LT(ack->ts_ecr, r->undo_ts);
@@ -42,14 +42,14 @@ static bool original_after_timeout(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 
-	return r->state == TCP_RECOVERY_LOSS && r->frto && r->news.original &&
-	       (scoreboard_has_sack(conn) || (r->news.acked && !r->news.resent));
+	return r->state == TCP_RECOVERY_LOSS && r->frto && r->delta.original &&
+	       (scoreboard_has_sack(conn) || (r->delta.acked && !r->delta.resent));
 }
 
 bool recovery_undo(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	bool by_dsack = r->undo_possible && r->news.dsack && r->undo_resends == 0;
+	bool by_dsack = r->undo_possible && r->delta.dsack && r->undo_resends == 0;
 	bool by_time_stamp = undo_by_eifel(r, ack);
 
 	if (!by_dsack && !by_time_stamp && !original_after_timeout(conn))
@@ -71,8 +71,8 @@ void recovery_frto(struct vma_tcp_conn *conn)
 	struct tcp_recovery *r = &conn->recovery;
 
 	/* 2.1, step 2: an ACK that advances lets two new segments leave; without any, as always. */
-	if (r->frto == 1 && r->news.acked && recovery_has_new(conn))
+	if (r->frto == 1 && r->delta.acked && recovery_has_new(conn))
 		r->frto = 2;
-	else if (r->news.acked || r->news.dup || r->news.sacked)
+	else if (r->delta.acked || r->delta.dup || r->delta.sacked)
 		r->frto = 0;
 }

@@ -815,7 +815,7 @@ static void test_dsack_for_what_was_never_repeated_is_the_networks(void **state)
 	ack.block[0].right = ISS + MSS;
 	take_ack(&ack);
 	assert_int_equal(w.conn.recovery.reorder_steps, 0);
-	assert_false(w.conn.recovery.news.dsack);
+	assert_false(w.conn.recovery.delta.dsack);
 	assert_int_equal(w.conn.recovery.sacked_segments, 0);
 	recovery_fixture_world_run(FOREVER);
 	assert_true(all_arrived());
@@ -864,7 +864,7 @@ static void test_ack_beyond_what_was_sent_changes_nothing(void **state)
 	ack = (struct tcp_ack){.ackno = ISS + 11 * MSS, .window = w.window};
 	take_ack(&ack);
 	recovery_fixture_check();
-	assert_int_equal(w.conn.recovery.news.acked, 0);
+	assert_int_equal(w.conn.recovery.delta.acked, 0);
 	recovery_fixture_world_run(FOREVER);
 	assert_true(all_arrived());
 }
@@ -1035,7 +1035,7 @@ static void test_segments_are_looked_at_once(void **state)
 		ack.block[0].right = ISS + i * MSS;
 		recovery_ack_before(&w.conn, &ack);
 		assert_true(w.conn.recovery.sack_steps - steps <= 2 * SACK_STRETCH);
-		assert_int_equal(w.conn.recovery.news.delivered, MSS);
+		assert_int_equal(w.conn.recovery.delta.delivered, MSS);
 		recovery_ack_after(&w.conn, &ack);
 		recovery_retransmit(&w.conn);
 	}

@@ -1,4 +1,4 @@
-/* news - messages of the internal thread to files: the network has changed, try again, your shadow has an error. */
+/* notify - messages of the internal thread to files: the network has changed, try again, your shadow has an error. */
 #include <sys/epoll.h>
 
 #include "internal_priv.h"
@@ -15,7 +15,7 @@ static struct {
 	uint64_t net_round_ns; /* when */
 
 	_Alignas(64) _Atomic bool retry, tell;
-} news;
+} notify;
 
 void (*vma_engine_on_error)(struct vma_file *file);
 
@@ -23,13 +23,13 @@ void (*vma_engine_on_error)(struct vma_file *file);
 
 void vma_engine_retry(void)
 {
-	if (!atomic_exchange(&news.retry, true))
+	if (!atomic_exchange(&notify.retry, true))
 		internal_wake();
 }
 
-void news_tell_files(void)
+void notify_files(void)
 {
-	if (!atomic_exchange(&news.tell, true))
+	if (!atomic_exchange(&notify.tell, true))
 		internal_wake();
 }
 
@@ -62,60 +62,60 @@ static void tell_files(bool all)
 
 	vma_file_each(file_tell_net_changed, &round);
 	if (round.again)
-		atomic_store(&news.retry, true);
+		atomic_store(&notify.retry, true);
 }
 
 static void turn_net(const struct vma_net *net, uint64_t now)
 {
 	const uint64_t generation = vma_net_generation(net);
 
-	if ((generation != news.net_seen || atomic_load(&news.tell)) && news.net_ns == 0)
-		news.net_ns = news.net_round_ns + NET_ROUND_NS;
-	if (news.net_ns == 0 || now < news.net_ns)
+	if ((generation != notify.net_seen || atomic_load(&notify.tell)) && notify.net_ns == 0)
+		notify.net_ns = notify.net_round_ns + NET_ROUND_NS;
+	if (notify.net_ns == 0 || now < notify.net_ns)
 		return;
-	news.net_ns = 0;
-	news.net_seen = generation;
-	atomic_store(&news.tell, false);
-	news.net_round_ns = now;
+	notify.net_ns = 0;
+	notify.net_seen = generation;
+	atomic_store(&notify.tell, false);
+	notify.net_round_ns = now;
 	tell_files(true);
 }
 
 static void turn_retry(uint64_t now)
 {
-	if (news.retry_ns == 0 && atomic_load(&news.retry))
-		news.retry_ns = now + RETRY_NS;
-	if (news.retry_ns == 0 || now < news.retry_ns)
+	if (notify.retry_ns == 0 && atomic_load(&notify.retry))
+		notify.retry_ns = now + RETRY_NS;
+	if (notify.retry_ns == 0 || now < notify.retry_ns)
 		return;
-	news.retry_ns = 0;
-	atomic_store(&news.retry, false);
+	notify.retry_ns = 0;
+	atomic_store(&notify.retry, false);
 	tell_files(false);
-	if (atomic_load(&news.retry))
-		news.retry_ns = now + RETRY_NS;
+	if (atomic_load(&notify.retry))
+		notify.retry_ns = now + RETRY_NS;
 }
 
-uint64_t news_turn(struct vma_engine *engine, uint64_t now)
+uint64_t notify_turn(struct vma_engine *engine, uint64_t now)
 {
 	uint64_t next = NO_DEADLINE;
 
 	turn_net(engine->net, now);
 	turn_retry(now);
-	if (news.net_ns != 0)
-		next = news.net_ns;
-	if (news.retry_ns != 0 && news.retry_ns < next)
-		next = news.retry_ns;
+	if (notify.net_ns != 0)
+		next = notify.net_ns;
+	if (notify.retry_ns != 0 && notify.retry_ns < next)
+		next = notify.retry_ns;
 	return next;
 }
 
-void news_start(struct vma_engine *engine)
+void notify_start(struct vma_engine *engine)
 {
-	news.net_seen = vma_net_generation(engine->net);
+	notify.net_seen = vma_net_generation(engine->net);
 }
 
-void news_fork_child(void)
+void notify_fork_child(void)
 {
-	news.net_ns = news.retry_ns = news.net_round_ns = 0;
-	atomic_store(&news.retry, false);
-	atomic_store(&news.tell, false);
+	notify.net_ns = notify.retry_ns = notify.net_round_ns = 0;
+	atomic_store(&notify.retry, false);
+	atomic_store(&notify.tell, false);
 }
 
 /* ---- errors of shadows ---- */
@@ -143,7 +143,7 @@ static void compare_id(struct vma_file *file, void *arg)
 		search->found = file;
 }
 
-void news_take_error(uint64_t number)
+void notify_take_error(uint64_t number)
 {
 	struct search search = {.id = number & ID_MASK, .found = vma_fd_lookup((int)(number >> FD_SHIFT & ID_MASK))};
 
