@@ -96,8 +96,8 @@ static inline void rail_note_arm(struct vma_rail *rail)
 }
 /* Nobody sleeps there, perhaps: then it is unarmed. */
 void rail_ask_rest(struct vma_rail *rail);
-/* This thread, which leads, has driven it: once for each arm. */
-void rail_rest_led(struct vma_rail *rail);
+/* This thread, which busy-polls, has driven it: once for each arm. */
+void rail_rest_busy_polled(struct vma_rail *rail);
 
 /* rail_care.c: a rail has been retired, and is to end soon; forget: it ends now, its descriptor is about to close. */
 void rail_care_expect_end(void);

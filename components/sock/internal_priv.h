@@ -33,7 +33,10 @@ bool internal_nudge(void);
 /* rail_care.c: frames sent LATER, rails that nobody drives, retired rails. Each returns its deadline. */
 uint64_t rail_care_turn(struct vma_engine *engine, uint64_t now);
 uint64_t rail_care_turn_ending(uint64_t now); /* after retired memory was ended */
-/* When the next turn is to be, for what was sent LATER, or led, since the last; after internal_wake_by knows that. */
+/*
+ * When the next turn is to be, for what was sent LATER, or busy-polled, since the last; after internal_wake_by knows
+ * that.
+ */
 uint64_t rail_care_again(void);
 void rail_care_take_event(struct vma_engine *engine, uint64_t number);
 /* The thread sleeps on the rail's descriptor from now on. False: it does not, there is something, or somebody drives.
@@ -43,8 +46,8 @@ void rail_care_disarm(struct vma_rail *rail);
 void rail_care_fork_child(void);
 /* Whether the thread drives rails that nobody else does: the user may have switched that off. */
 bool rail_care_drives(void);
-/* Any thread: it begins to lead (lead.c). */
-void rail_care_note_lead(void);
+/* Any thread: it begins to busy-poll (busy_poller.c). */
+void rail_care_note_busy_poller(void);
 /* Any thread: a rail that the internal thread has armed sends much. */
 void rail_care_note_sends(struct vma_rail *rail);
 

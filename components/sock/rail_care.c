@@ -9,15 +9,15 @@
  * sleeps on it and gets a packet now and then, costs the internal thread a tick per interval
  * (VMA_PROGRESS_ENGINE_INTERVAL) and no wake-up per packet. A ring without traffic costs nothing.
  *
- * As long as there is a busy poller (lead.c) the interval is LED_NS: no other thread would hear of a packet if the busy
- * poller lost its core. Looking costs less than the busy poller saves.
+ * As long as there is a busy poller (busy_poller.c) the interval is BUSY_POLL_NS: no other thread would hear of a
+ * packet if the busy poller lost its core. Looking costs less than the busy poller saves.
  */
 #include <sys/epoll.h>
 
 #include "internal_priv.h"
 #include "wait_priv.h"
 
-#define LED_NS (1 * MS)
+#define BUSY_POLL_NS (1 * MS)
 #define LATER_NS (1 * MS)
 #define LATER_SOON_NS (LATER_NS / 4) /* a turn that comes anyway takes along what is as old as this */
 #define SENDS_BUSY 64                /* frames between two looks: a rail that sends more is looked at, not slept on */
@@ -32,7 +32,7 @@ static struct {
 	_Alignas(64) _Atomic uint64_t later; /* rails, by bit, with frames sent LATER */
 	_Atomic uint64_t later_since_ns;     /* when the first of them was said, roughly */
 	_Atomic uint64_t sending;            /* rails, by bit, that send much while they are armed */
-	_Atomic bool led;                    /* somebody has begun to lead since the last turn */
+	_Atomic bool busy_polled;            /* somebody has begun to busy-poll since the last turn */
 	_Atomic uint32_t ending;             /* retired rails */
 } care;
 
@@ -96,9 +96,9 @@ static uint64_t turn_later(uint64_t now)
 uint64_t rail_care_again(void)
 {
 	uint64_t later = atomic_load(&care.later) != 0 ? later_due(LATER_NS) : NO_DEADLINE;
-	uint64_t led = atomic_load(&care.led) ? vma_now_ns() + LED_NS : NO_DEADLINE;
+	uint64_t busy_polled = atomic_load(&care.busy_polled) ? vma_now_ns() + BUSY_POLL_NS : NO_DEADLINE;
 
-	return later < led ? later : led;
+	return later < busy_polled ? later : busy_polled;
 }
 
 /* ---- rails that nobody drives ---- */
@@ -211,27 +211,27 @@ bool rail_care_drives(void)
 	return engine != NULL && conf_has_rail_care(&engine->conf);
 }
 
-/* Leading is counted before (A); as for LATER frames, this look, or the one at `led` before the thread sleeps, sees it.
+/* Leading is counted before (A); as for LATER frames, this look, or the one at `busy_polled` before the thread sleeps, sees it.
  */
-void rail_care_note_lead(void)
+void rail_care_note_busy_poller(void)
 {
-	if (!atomic_load(&care.led) && !atomic_exchange(&care.led, true))
-		internal_wake_by(vma_now_ns() + LED_NS);
+	if (!atomic_load(&care.busy_polled) && !atomic_exchange(&care.busy_polled, true))
+		internal_wake_by(vma_now_ns() + BUSY_POLL_NS);
 }
 
 static void look_led(struct vma_rail *rail, void *arg)
 {
-	*(bool *)arg |= lead_exists(rail->id % 64);
+	*(bool *)arg |= busy_poller_exists(rail->id % 64);
 }
 
 static uint64_t interval_of(const struct vma_conf *conf)
 {
 	const uint64_t interval = (uint64_t)conf->progress_engine_interval * MS;
-	bool led = atomic_load(&care.led) && atomic_exchange(&care.led, false);
+	bool busy_polled = atomic_load(&care.busy_polled) && atomic_exchange(&care.busy_polled, false);
 
-	if (!led)
-		rails_each(look_led, &led);
-	return led && interval > LED_NS ? LED_NS : interval;
+	if (!busy_polled)
+		rails_each(look_led, &busy_polled);
+	return busy_polled && interval > BUSY_POLL_NS ? BUSY_POLL_NS : interval;
 }
 
 static void turn_driving(const struct vma_conf *conf, uint64_t now)
@@ -303,6 +303,6 @@ void rail_care_fork_child(void)
 	care.drive_ns = care.end_ns = care.end_step_ns = 0;
 	atomic_store(&care.later, 0);
 	atomic_store(&care.sending, 0);
-	atomic_store(&care.led, false);
+	atomic_store(&care.busy_polled, false);
 	atomic_store(&care.ending, 0);
 }

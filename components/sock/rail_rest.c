@@ -6,7 +6,7 @@
  *   receivers spin    after RAIL_BUSY_DRIVES drives that found something, without an arm between
  *   only senders      no thread drives, so the internal thread has armed the ring; after SENDS_ARMED frames it takes
  *                     that back, and looks at the ring at each interval while SENDS_BUSY frames leave in one
- *   a busy poller     a watcher sleeps, but a spinner takes the packets, and arms again when it leaves: lead.c
+ *   a busy poller     a watcher sleeps, but a spinner takes the packets, and arms again when it leaves: busy_poller.c
  *
  * No other thread sleeps unarmed. A sleeper makes itself known (rail->watcher, or `armed` of the internal thread), then
  * arms, with the ring's receive flag held. The unarming looks for both in a posted command, with that flag held. If the
@@ -31,7 +31,7 @@ static void rail_unarm(struct vma_ring_command *command)
 	atomic_store_explicit(&rail->rest_asked, false, memory_order_release);
 	if (atomic_load_explicit(&rail->armed, memory_order_relaxed))
 		return;
-	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) == NULL || lead_covers(rail->id % 64))
+	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) == NULL || busy_poller_covers(rail->id % 64))
 		vma_nic_unarm(vma_ring_qp(rail->ring));
 }
 
@@ -56,7 +56,7 @@ void rail_look_busy(struct vma_rail *rail)
 	rail_ask_rest(rail);
 }
 
-void rail_rest_led(struct vma_rail *rail)
+void rail_rest_busy_polled(struct vma_rail *rail)
 {
 	const uint32_t arms = atomic_load_explicit(&rail->arms, memory_order_relaxed);
 

@@ -127,7 +127,7 @@ static void get_up(struct vma_thread *self)
 
 			unwatched |= atomic_compare_exchange_strong(&rail->watcher, &watcher, NULL) || watcher == NULL;
 		}
-		if (unwatched && !lead_covers(bit))
+		if (unwatched && !busy_poller_covers(bit))
 			hand_over_watch(bit, self);
 	}
 }
@@ -140,7 +140,8 @@ void vma_wait_interrupted(struct vma_thread *self)
 	if (wait == NULL && !self->spinning)
 		return;
 	vma_enter();
-	lead_end(self, UINT64_MAX, false); /* on a stack of unknown size, and whatever the handler has interrupted */
+	busy_poller_end(self, UINT64_MAX,
+	                false); /* on a stack of unknown size, and whatever the handler has interrupted */
 	spin_leave(self);
 	if (wait == NULL) {
 		vma_leave(self);
@@ -183,7 +184,7 @@ void vma_wait_forked_child(void)
 		atomic_store(&sleepers[bit], 0);
 		atomic_store(&askers[bit], 0);
 	}
-	lead_forked_child();
+	busy_poller_forked_child();
 	spin_forked_child();
 }
 
@@ -220,10 +221,12 @@ struct bed {
 	struct timespec timeout; /* of the sleep that goes on */
 };
 
-/* A ring that wakes twice in a row has not been unarmed by who leads: armed anew, it takes back what it has told. */
+/*
+ * A ring that wakes twice in a row has not been unarmed by who busy-polls: armed anew, it takes back what it has told.
+ */
 static int sleep_arm_ring(const struct bed *bed, struct vma_rail *rail)
 {
-	if ((bed->rung_twice & vma_rail_bit(rail)) == 0 && lead_covers(rail->id % 64))
+	if ((bed->rung_twice & vma_rail_bit(rail)) == 0 && busy_poller_covers(rail->id % 64))
 		return 0;
 	rail_note_arm(rail);
 	return vma_ring_arm(rail->ring);

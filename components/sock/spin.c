@@ -154,8 +154,8 @@ void spin_leave(struct vma_thread *self)
 {
 	if (!self->spinning)
 		return;
-	if (__builtin_expect(self->leads != 0, 0))
-		lead_end(self, UINT64_MAX, true);
+	if (__builtin_expect(self->busy_polls != 0, 0))
+		busy_poller_end(self, UINT64_MAX, true);
 	self->spinning = false;
 	self->woke = NULL;
 	atomic_fetch_sub_explicit(&spinners, 1, memory_order_relaxed);

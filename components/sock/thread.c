@@ -129,7 +129,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->tx_burst = self->tx_queued = self->tx_company = 0;
 		self->unserved = self->gathers = self->tx_brief = false;
 		self->woke = NULL;
-		self->leads = self->asks = 0;
+		self->busy_polls = self->asks = 0;
 		self->readable = NULL;
 		self->sleeps = 0;
 		self->pass_rings = 0;
@@ -168,9 +168,9 @@ static void thread_forget(struct vma_thread *thread)
 		atomic_store(&thread->state, VMA_THREAD_AWAKE);
 	if (atomic_load(&thread->rings) != 0)
 		atomic_store(&thread->rings, 0);
-	if (thread->spinning || thread->asks != 0 || thread->leads != 0 || thread->woke != NULL) {
+	if (thread->spinning || thread->asks != 0 || thread->busy_polls != 0 || thread->woke != NULL) {
 		thread->spinning = false;
-		thread->asks = thread->leads = 0;
+		thread->asks = thread->busy_polls = 0;
 		thread->woke = NULL;
 	}
 	if (thread->tx_ring != NULL || thread->tx_queued != 0) {

@@ -39,13 +39,13 @@ static void be_patient(uint64_t rings, struct looks *looks)
 		vma_ring_idle(rail->ring, VMA_RING_RX, &looks->patience, BUSY_NSEC);
 }
 
-/* They may be others than at the last look, a set has lost its last member there, say: who leads drives. */
+/* They may be others than at the last look, a set has lost its last member there, say: who busy-polls drives. */
 static uint64_t rings_of(struct vma_wait *wait)
 {
 	const uint64_t rings = wait->ops->rings(wait);
 
-	if ((wait->self->leads & ~rings) != 0)
-		lead_end(wait->self, ~rings, true);
+	if ((wait->self->busy_polls & ~rings) != 0)
+		busy_poller_end(wait->self, ~rings, true);
 	return rings;
 }
 
@@ -65,7 +65,7 @@ static int wait_look(struct vma_wait *wait, struct looks *looks)
 	if (timers)
 		vma_rails_ask(wait_asks_of(wait));
 	if (rc == 0 && driven > 0)
-		lead(wait->self, rings);
+		busy_poller(wait->self, rings);
 
 	if (!busy)
 		looks->patience = (struct vma_ring_patience){0};

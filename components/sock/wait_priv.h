@@ -2,7 +2,7 @@
  * wait_priv - what the two halves of a wait share: wait.c looks and spins, sleep.c sleeps.
  *
  * Threads: a struct vma_wait belongs to the thread that waits. Functions that take a ring's bit may be called by any
- * thread, inside. lead and lead_end work for the calling thread.
+ * thread, inside. lead and busy_poller_end work for the calling thread.
  */
 #ifndef SOCK_WAIT_PRIV_H
 #define SOCK_WAIT_PRIV_H
@@ -59,14 +59,17 @@ void hand_over_watch(unsigned bit, const struct vma_thread *self);
 
 bool has_sleepers(unsigned bit);
 
-/* lead.c: whether somebody leads the rings of this bit, who will look for a watcher, and arm for it, when it leaves. */
-bool lead_covers(unsigned bit);
-bool lead_exists(unsigned bit);
+/*
+ * busy_poller.c: whether somebody busy-polls the rings of this bit, who will look for a watcher, and arm for it, when
+ * it leaves.
+ */
+bool busy_poller_covers(unsigned bit);
+bool busy_poller_exists(unsigned bit);
 /* This thread, which spins, has driven these and got nothing for itself. */
-void lead(struct vma_thread *self, uint64_t rings);
-/* Leads these no more. may_drive: arming may run what others have left for who holds the ring's receive flag. */
-void lead_end(struct vma_thread *self, uint64_t rings, bool may_drive);
-void lead_forked_child(void);
+void busy_poller(struct vma_thread *self, uint64_t rings);
+/* Busy-polls these no more. may_drive: arming may run what others have left for who holds the ring's receive flag. */
+void busy_poller_end(struct vma_thread *self, uint64_t rings, bool may_drive);
+void busy_poller_forked_child(void);
 
 /* A clean-up handler: the thread is cancelled, outside. */
 void wait_cancelled(void *wait);

@@ -5,10 +5,10 @@
  * Meanwhile somebody wants the ring unarmed all the time, as who is busy with it does now and then (rail_rest.c).
  *
  * Each receiver has a flow of its own on one ring and, when it got its datagram, does something else for a while, so
- * the watch goes round. Three of them spin before they sleep, and so lead the others (lead.c). One of them is
- * interrupted by handlers all the time, and one leaves for short deadlines. Those two come back and would repair a
- * loss; so now and then all keep still, get one datagram each, and stay away after it: whoever watched, the next must
- * have taken over.
+ * the watch goes round. Three of them spin before they sleep, and so busy-poll for the others (busy_poller.c). One of
+ * them is interrupted by handlers all the time, and one leaves for short deadlines. Those two come back and would
+ * repair a loss; so now and then all keep still, get one datagram each, and stay away after it: whoever watched, the
+ * next must have taken over.
  */
 #include "wait_bed.h"
 

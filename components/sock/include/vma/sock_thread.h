@@ -65,10 +65,10 @@ struct vma_thread {
 	siginfo_t kept_info[6];   /* theirs */
 	struct vma_wait *waiting; /* asleep, or about to: what for */
 	uint32_t sleeps;          /* of this thread now, the last in a handler that interrupted the one before */
-	bool unserved;  /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
-	bool spinning;  /* counted as a spinner */
-	uint64_t asks;  /* asleep: the rings whose listeners it waits for, by bit */
-	uint64_t leads; /* rings, by bit, whose sleepers it drives for: lead.c */
+	bool unserved;       /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
+	bool spinning;       /* counted as a spinner */
+	uint64_t asks;       /* asleep: the rings whose listeners it waits for, by bit */
+	uint64_t busy_polls; /* rings, by bit, whose sleepers it drives for: busy_poller.c */
 	struct vma_thread *woke; /* the last whom it has woken, until that one is seen to be up */
 	ck_epoch_record_t epoch;
 

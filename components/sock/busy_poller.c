@@ -10,8 +10,8 @@
  * packets. So the internal thread looks each millisecond while there is a busy poller, and drives if at two looks no
  * other thread has (rail_care.c). Without the internal thread there are no busy pollers.
  *
- * `leads`, for the rings of each bit: the number of busy pollers, and whether one of them has unarmed, or a watcher has
- * not armed because of them (UNARMED).
+ * `busy_polls`, for the rings of each bit: the number of busy pollers, and whether one of them has unarmed, or a
+ * watcher has not armed because of them (UNARMED).
  *   - A ring without a watcher is unarmed as rail_rest.c says. Else the thread that unarms does so, with the receive
  *     flag, if there is a busy poller at that moment; it has set UNARMED (A) by the same step that finds the busy
  *     poller.
@@ -30,47 +30,47 @@
 #include "internal_priv.h"
 #include "wait_priv.h"
 
-enum { UNARMED = 1, LEADER = 2 };
+enum { UNARMED = 1, BUSY_POLLER = 2 };
 
-static _Atomic uint32_t leads[64];
+static _Atomic uint32_t busy_polls[64];
 
-/* Sets UNARMED if somebody leads. */
-bool lead_covers(unsigned bit)
+/* Sets UNARMED if somebody busy-polls. */
+bool busy_poller_covers(unsigned bit)
 {
-	uint32_t word = atomic_load(&leads[bit]);
+	uint32_t word = atomic_load(&busy_polls[bit]);
 
-	while (word >= LEADER)
-		if (atomic_compare_exchange_weak(&leads[bit], &word, word | UNARMED))
+	while (word >= BUSY_POLLER)
+		if (atomic_compare_exchange_weak(&busy_polls[bit], &word, word | UNARMED))
 			return true;
 	return false;
 }
 
-bool lead_exists(unsigned bit)
+bool busy_poller_exists(unsigned bit)
 {
-	return atomic_load(&leads[bit]) >= LEADER;
+	return atomic_load(&busy_polls[bit]) >= BUSY_POLLER;
 }
 
-static bool lead_begin(struct vma_thread *self, unsigned bit)
+static bool busy_poller_begin(struct vma_thread *self, unsigned bit)
 {
 	if (!rail_care_drives())
 		return false;
-	atomic_fetch_add(&leads[bit], LEADER);
-	self->leads |= 1ULL << bit;
-	rail_care_note_lead();
+	atomic_fetch_add(&busy_polls[bit], BUSY_POLLER);
+	self->busy_polls |= 1ULL << bit;
+	rail_care_note_busy_poller();
 	return true;
 }
 
-void lead(struct vma_thread *self, uint64_t rings)
+void busy_poller(struct vma_thread *self, uint64_t rings)
 {
 	for (; rings != 0; rings &= rings - 1) {
 		const unsigned bit = (unsigned)__builtin_ctzll(rings);
 
 		if (!has_sleepers(bit))
 			continue;
-		if ((self->leads & 1ULL << bit) == 0 && !lead_begin(self, bit))
+		if ((self->busy_polls & 1ULL << bit) == 0 && !busy_poller_begin(self, bit))
 			continue;
 		for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail))
-			rail_rest_led(rail);
+			rail_rest_busy_polled(rail);
 	}
 }
 
@@ -93,24 +93,24 @@ static void arm_for_watchers(unsigned bit, const struct vma_thread *self, bool m
 		hand_over_watch(bit, self);
 }
 
-void lead_end(struct vma_thread *self, uint64_t rings, bool may_drive)
+void busy_poller_end(struct vma_thread *self, uint64_t rings, bool may_drive)
 {
-	rings &= self->leads;
-	self->leads &= ~rings;
+	rings &= self->busy_polls;
+	self->busy_polls &= ~rings;
 	for (; rings != 0; rings &= rings - 1) {
 		const unsigned bit = (unsigned)__builtin_ctzll(rings);
-		uint32_t word = atomic_load(&leads[bit]), left;
+		uint32_t word = atomic_load(&busy_polls[bit]), left;
 
 		do
-			left = word < 2 * LEADER ? 0 : word - LEADER;
-		while (!atomic_compare_exchange_weak(&leads[bit], &word, left));
+			left = word < 2 * BUSY_POLLER ? 0 : word - BUSY_POLLER;
+		while (!atomic_compare_exchange_weak(&busy_polls[bit], &word, left));
 		if (left == 0 && (word & UNARMED) != 0)
 			arm_for_watchers(bit, self, may_drive);
 	}
 }
 
-void lead_forked_child(void)
+void busy_poller_forked_child(void)
 {
 	for (unsigned bit = 0; bit < 64; bit++)
-		atomic_store(&leads[bit], 0);
+		atomic_store(&busy_polls[bit], 0);
 }

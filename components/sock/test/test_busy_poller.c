@@ -1,0 +1,294 @@
+/*
+ * Who spins and delivers to sleepers busy-polls for them: packets do not ring at their watcher meanwhile, and do again
+ * as soon as it has gone, however it goes.
+ */
+#include <stdlib.h>
+
+#include "wait_bed.h"
+
+#define TRIES 2000
+#define SETTLE_USEC 2000 /* from a thread's state to its system call; from a packet to the descriptor */
+
+/* Sleeps for thing 0, again and again. */
+static struct {
+	pthread_t thread;
+	struct vma_thread *_Atomic self;
+	_Atomic unsigned taken;
+	_Atomic bool stop;
+} sleeper;
+
+static void *sleep_again(void *arg)
+{
+	struct thing_wait wait;
+
+	atomic_store(&sleeper.self, vma_thread_self());
+	while (!atomic_load(&sleeper.stop)) {
+		thing_wait_init(&wait, &bed.things[0], bed.bit, UINT64_MAX);
+		if (thing_wait_run(&wait) == 1 && thing_take(&bed.things[0]))
+			atomic_fetch_add(&sleeper.taken, 1);
+	}
+	return arg;
+}
+
+static bool has_slept_after(unsigned taken)
+{
+	struct vma_thread *self = atomic_load(&sleeper.self);
+
+	return atomic_load(&sleeper.taken) == taken && self != NULL && atomic_load(&self->state) == VMA_THREAD_ASLEEP &&
+	       atomic_load(&bed.rail->watcher) == self;
+}
+
+/* Waits for thing 1 by spinning for ever: busy-polls as soon as something for thing 0 comes. */
+static struct {
+	pthread_t thread;
+	struct thing_wait wait;
+	_Atomic bool done;
+	bool runs; /* to be joined */
+} busy_poller;
+
+static void *spin_on(void *arg)
+{
+	busy_poller.wait.wait.self = vma_thread_self();
+	thing_wait_run(&busy_poller.wait);
+	atomic_store(&busy_poller.done, true);
+	return arg;
+}
+
+static sigjmp_buf back;
+
+static void busy_poll_jump(int sig)
+{
+	(void)sig;
+	siglongjmp(back, 1);
+}
+
+static void *spin_and_jump(void *arg)
+{
+	if (sigsetjmp(back, 1) == 0)
+		spin_on(arg);
+	atomic_store(&busy_poller.done, true);
+	while (!atomic_load(&sleeper.stop)) /* it goes on without a word to the library */
+		usleep(1000);
+	return arg;
+}
+
+static _Atomic bool busy_polls, hold_busy_poller, busy_poller_held, expire, elsewhere;
+
+static void note_and_hold(struct thing_wait *self)
+{
+	atomic_store(&busy_polls, self->wait.self->busy_polls == bed.bit);
+	if (atomic_load(&expire))
+		self->wait.deadline_ns = 1;
+	if (atomic_load(&elsewhere))
+		self->rings = 0;
+	if (!atomic_load(&hold_busy_poller))
+		return;
+	atomic_store(&busy_poller_held, true);
+	while (atomic_load(&hold_busy_poller))
+		usleep(200);
+	atomic_store(&busy_poller_held, false);
+}
+
+static int busy_poll_begin(void **state)
+{
+	(void)state;
+	bed_hold();
+	memset(&sleeper, 0, sizeof(sleeper));
+	memset(&busy_poller, 0, sizeof(busy_poller));
+	atomic_store(&busy_polls, false);
+	atomic_store(&expire, false);
+	atomic_store(&elsewhere, false);
+	assert_int_equal(pthread_create(&sleeper.thread, NULL, sleep_again, NULL), 0);
+	bed_wait_until(has_slept_after(0));
+	thing_wait_init(&busy_poller.wait, &bed.things[1], bed.bit, UINT64_MAX);
+	busy_poller.wait.wait.spin_loops = -1;
+	busy_poller.wait.on_look = note_and_hold;
+	return 0;
+}
+
+static int busy_poll_end(void **state)
+{
+	(void)state;
+	atomic_store(&sleeper.stop, true);
+	atomic_store(&hold_busy_poller, false);
+	thing_give(&bed.things[0]);
+	thing_give(&bed.things[1]);
+	if (busy_poller.runs)
+		assert_int_equal(pthread_join(busy_poller.thread, NULL), 0);
+	assert_int_equal(pthread_join(sleeper.thread, NULL), 0);
+	atomic_store(&bed.things[0].count, 0);
+	atomic_store(&bed.things[1].count, 0);
+	assert_null(atomic_load(&bed.rail->watcher));
+	bed_release();
+	return 0;
+}
+
+static bool is_unarmed(void)
+{
+	return !atomic_load(&bed.rail->rest_asked) &&
+	       atomic_load(&bed.rail->arms) == atomic_load(&bed.rail->arms_taken_down);
+}
+
+/* As long as the watcher is the quicker one nobody busy-polls. Returns how many the sleeper has got. */
+static unsigned start_to_busy_poll(void *(*how)(void *arg))
+{
+	unsigned sent = 0;
+
+	assert_int_equal(pthread_create(&busy_poller.thread, NULL, how, NULL), 0);
+	busy_poller.runs = true;
+	bed_wait_until(atomic_load(&busy_poller.wait.looks) > 10);
+	while ((!atomic_load(&busy_polls) || !is_unarmed()) && sent < TRIES) {
+		bed_send(0);
+		sent++;
+		bed_wait_until(has_slept_after(sent));
+	}
+	assert_true(atomic_load(&busy_polls) && is_unarmed());
+	return sent;
+}
+
+static bool rings(void)
+{
+	struct pollfd pfd = {.fd = vma_ring_fd(bed.rail->ring), .events = POLLIN};
+
+	usleep(SETTLE_USEC);
+	return poll(&pfd, 1, 0) != 0;
+}
+
+/* The sleeper gets one by its own watch: nobody else drives. */
+static void sleeper_hears(unsigned taken)
+{
+	usleep(SETTLE_USEC);
+	bed_send(0);
+	bed_wait_until(has_slept_after(taken + 1));
+}
+
+static void test_watcher_hears_nothing_while_somebody_busy_polls(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_busy_poll(spin_on);
+	atomic_store(&hold_busy_poller, true);
+	bed_wait_until(atomic_load(&busy_poller_held));
+	bed_send(0);
+	assert_false(rings());
+	atomic_store(&hold_busy_poller, false);
+	bed_wait_until(has_slept_after(taken + 1)); /* who busy-polls has delivered it */
+	bed_send(1);
+	bed_wait_until(atomic_load(&busy_poller.done));
+	sleeper_hears(taken + 1);
+}
+
+/* Who busy-polls has lost its core: the internal thread looks, soon, whatever its usual interval. */
+static void test_stalled_busy_poller_keeps_nobody_waiting(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_busy_poll(spin_on);
+	atomic_store(&hold_busy_poller, true);
+	bed_wait_until(atomic_load(&busy_poller_held));
+	bed_release();
+	bed_send(0);
+	bed_wait_until(has_slept_after(taken + 1));
+	assert_true(atomic_load(&busy_poller_held));
+	bed_hold();
+	atomic_store(&hold_busy_poller, false);
+	bed_send(1);
+	bed_wait_until(atomic_load(&busy_poller.done));
+}
+
+/* Something has come that the busy poller will not take any more. */
+static void test_what_comes_as_the_busy_poller_goes_is_not_left_behind(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_busy_poll(spin_on);
+	atomic_store(&hold_busy_poller, true);
+	bed_wait_until(atomic_load(&busy_poller_held));
+	atomic_fetch_add(&bed.things[1].count, 1);
+	bed_send(0);
+	usleep(SETTLE_USEC);
+	atomic_store(&hold_busy_poller, false);
+	bed_wait_until(atomic_load(&busy_poller.done));
+	bed_wait_until(has_slept_after(taken + 1));
+}
+
+static void test_cancelled_busy_poller_arms_for_the_watcher(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_busy_poll(spin_on);
+	assert_int_equal(pthread_cancel(busy_poller.thread), 0);
+	assert_int_equal(pthread_join(busy_poller.thread, NULL), 0);
+	busy_poller.runs = false;
+	sleeper_hears(taken);
+}
+
+static void test_busy_poller_that_jumps_away_arms_for_the_watcher(void **state)
+{
+	struct sigaction action = {.sa_handler = busy_poll_jump};
+	unsigned taken;
+
+	(void)state;
+#ifdef VMA_TSAN
+	vma_test_skip("ThreadSanitizer keeps handlers back");
+#endif
+	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
+	taken = start_to_busy_poll(spin_and_jump);
+	assert_int_equal(pthread_kill(busy_poller.thread, SIGUSR1), 0);
+	bed_wait_until(atomic_load(&busy_poller.done));
+	sleeper_hears(taken);
+}
+
+static void test_busy_poller_whose_time_is_over_arms_for_the_watcher(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_busy_poll(spin_on);
+	atomic_store(&expire, true);
+	bed_wait_until(atomic_load(&busy_poller.done));
+	sleeper_hears(taken);
+}
+
+/* As a set that has lost its last member there: it spins on, for what others bring it. */
+static void test_busy_poller_that_waits_for_the_ring_no_more_arms_for_the_watcher(void **state)
+{
+	unsigned taken;
+
+	(void)state;
+	taken = start_to_busy_poll(spin_on);
+	atomic_store(&elsewhere, true);
+	bed_wait_until(!atomic_load(&busy_polls));
+	sleeper_hears(taken);
+	assert_false(atomic_load(&busy_poller.done));
+}
+
+/* The internal thread looks at rings that nobody busy-polls once a minute: never, here. */
+static int busy_poll_start(void **state)
+{
+	setenv("VMA_PROGRESS_ENGINE_INTERVAL", "60000", 1);
+	return wait_fixture_bed_start(state);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_watcher_hears_nothing_while_somebody_busy_polls, busy_poll_begin,
+                                        busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_what_comes_as_the_busy_poller_goes_is_not_left_behind, busy_poll_begin,
+                                        busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_cancelled_busy_poller_arms_for_the_watcher, busy_poll_begin,
+                                        busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_busy_poller_that_jumps_away_arms_for_the_watcher, busy_poll_begin,
+                                        busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_busy_poller_that_waits_for_the_ring_no_more_arms_for_the_watcher,
+                                        busy_poll_begin, busy_poll_end),
+        cmocka_unit_test_setup_teardown(test_busy_poller_whose_time_is_over_arms_for_the_watcher, busy_poll_begin,
+                                        busy_poll_end),
+        /* the last: it leaves the rail armed by the internal thread */
+        cmocka_unit_test_setup_teardown(test_stalled_busy_poller_keeps_nobody_waiting, busy_poll_begin, busy_poll_end),
+};
+
+VMA_TEST_MAIN_WITH(tests, busy_poll_start, NULL)
