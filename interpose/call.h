@@ -126,7 +126,7 @@ static inline int fresh_fd(int fd)
 }
 
 /* Outside. A descriptor of ours is passed on: see descriptor.c. */
-void pass_on(int fd) __attribute__((cold));
+void hand_over_fd(int fd) __attribute__((cold));
 
 /*
  * The library's own descriptors are nobody else's to close. Who is inside is the library itself: libnl and libbpf

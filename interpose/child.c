@@ -100,7 +100,7 @@ EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * acti
 	int rc = thread_more()->posix_spawn_file_actions_adddup2(actions, fd, to);
 
 	if (rc == 0 && !NOT_OURS(fd))
-		pass_on(fd);
+		hand_over_fd(fd);
 	return rc;
 }
 

@@ -86,7 +86,7 @@ ALIAS(int, __close, close, (int fd))
 
 /*
  * Empties the slots of a range that the kernel is about to close, and closes around the library's own: also in a vfork
- * child, which reaches its parent's internal thread by them (pass_on), and loses them by exec.
+ * child, which reaches its parent's internal thread by them (hand_over_fd), and loses them by exec.
  */
 static int close_around(unsigned first, unsigned last, int flags)
 {
@@ -162,7 +162,7 @@ EXPORT(void, closefrom, (int low))
  * to do (vma_engine_hand_over), and the table is not to change. A connection that the parent has inherited itself is
  * asked for by the child: that needs shared memory and an eventfd only.
  */
-void pass_on(int fd)
+void hand_over_fd(int fd)
 {
 	const bool borrowed = process_is_borrowed();
 	struct vma_file *file;
@@ -209,7 +209,7 @@ static int share_fd(int from, int to, bool cloexec)
 		return to;
 	if (process_is_borrowed()) {
 		if (!cloexec)
-			pass_on(from);
+			hand_over_fd(from);
 		return to;
 	}
 	if (!call_begin(&call, from)) {
@@ -226,7 +226,7 @@ static int share_fd(int from, int to, bool cloexec)
 	}
 	if (rc == 0) {
 		if (to <= STDERR_FILENO)
-			pass_on(to);
+			hand_over_fd(to);
 		else if (!cloexec && from_parent)
 			inherited_is_copied(to);
 		return to;
@@ -371,7 +371,7 @@ static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
 		return share_fd(fd, vma_os.fcntl(fd, cmd, arg), cmd != F_DUPFD);
 	if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0 && process_is_borrowed())
-		pass_on(fd);
+		hand_over_fd(fd);
 	else if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0)
 		inherited_is_copied(fd);
 	pthread_testcancel();

@@ -1,7 +1,7 @@
 /*
  * rights - descriptors that leave in a control message (SCM_RIGHTS), or arrive in one.
  *
- *   sendmsg ── carries a socket of ours ── pass_on: it becomes the kernel's ──> the kernel's sendmsg
+ *   sendmsg ── carries a socket of ours ── hand_over_fd: it becomes the kernel's ──> the kernel's sendmsg
  *   recvmsg ── the kernel's ─┬─ a number that the table still has was closed unseen ── its slot empties
  *                            └─ a listener of a process that has the library, too ── served by both
  *
@@ -79,10 +79,10 @@ static void look_at_rights(const struct msghdr *msg, void (*look)(int fd))
 
 /* ---- leaving ---- */
 
-static void pass_on_ours(int fd)
+static void hand_over_ours(int fd)
 {
 	if (!NOT_OURS(fd))
-		pass_on(fd);
+		hand_over_fd(fd);
 }
 
 void rights_leave(const struct msghdr *msg)
@@ -91,7 +91,7 @@ void rights_leave(const struct msghdr *msg)
 
 	/* The kernel refuses more. */
 	if (copy_in(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL && own.msg_controllen <= INT_MAX)
-		look_at_rights(&own, pass_on_ours);
+		look_at_rights(&own, hand_over_ours);
 }
 
 void rights_leave_row(const struct mmsghdr *msgs, unsigned n)

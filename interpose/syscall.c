@@ -558,7 +558,7 @@ static bool may_have_ring(void)
 		atomic_store(&vma_sockets_stay, true);
 		for (int fd = vma_fd_highest(); fd >= 0; fd--)
 			if (!NOT_OURS(fd))
-				pass_on(fd);
+				hand_over_fd(fd);
 	}
 	return true;
 }

@@ -138,9 +138,9 @@ struct nic_xdp {
 	char *vmad_path;
 	uint32_t window_bytes; /* for a vmad that is started */
 	bool huge_pages;
-	char *stats_dir; /* NULL: vmad's default */
-	int right_fd;    /* proof that this process may rent, see vmad_right.c; -1: none */
-	bool pass_on;    /* forked children keep it: it is one that they may have */
+	char *stats_dir;      /* NULL: vmad's default */
+	int right_fd;         /* proof that this process may rent, see vmad_right.c; -1: none */
+	bool inherited_right; /* forked children keep it: it is one that they may have */
 	const _Atomic uint32_t *alive;
 	struct vma_stats *stats;
 	uint32_t tx_queues;

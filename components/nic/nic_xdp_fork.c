@@ -5,7 +5,7 @@
  * tells the hot path and every control call that they are in a child: they return at once. And after fork() the child
  * closes what it inherited, so a dead parent's sockets do not live on in it. Rings and packet memory are MADV_DONTFORK.
  *
- * If a parent wants its children to be clients in their own right, it says so beforehand (vma_nic_pass_on). They keep a
+ * If a parent wants its children to be clients in their own right, it says so beforehand (vma_nic_inherit). They keep a
  * copy of its right, see vmad_right.c.
  */
 #include <errno.h>
@@ -69,7 +69,7 @@ static void nic_child_give_up(struct nic_xdp *nic)
 		os_close(atomic_load(&nic->repair_fd));
 	os_close(nic->wake_fd);
 	os_close(nic->dead_fd);
-	if (nic->right_fd >= 0 && nic->pass_on && nrights < RIGHTS_MAX) {
+	if (nic->right_fd >= 0 && nic->inherited_right && nrights < RIGHTS_MAX) {
 		rights[nrights].ifindex = nic->base.info.ifindex;
 		rights[nrights++].fd = nic->right_fd;
 	} else if (nic->right_fd >= 0) {
@@ -159,7 +159,7 @@ int nic_xdp_inherited_right(unsigned ifindex)
 	return fd;
 }
 
-int vma_nic_pass_on(struct vma_nic *base, enum vma_nic_pass_on to)
+int vma_nic_inherit(struct vma_nic *base, enum vma_nic_inherit to)
 {
 	struct nic_xdp *nic = (struct nic_xdp *)base;
 	int rc = 0;
@@ -168,8 +168,8 @@ int vma_nic_pass_on(struct vma_nic *base, enum vma_nic_pass_on to)
 		return -EOPNOTSUPP;
 	if (!nic_xdp_alive_here(nic))
 		return -ENODEV;
-	if (to != VMA_NIC_PASS_ON_NOBODY)
-		rc = vmad_right_share(nic->right_fd, base->info.ifindex, to == VMA_NIC_PASS_ON_ANY_USER);
-	nic->pass_on = to != VMA_NIC_PASS_ON_NOBODY && rc == 0;
+	if (to != VMA_NIC_INHERIT_NOBODY)
+		rc = vmad_right_share(nic->right_fd, base->info.ifindex, to == VMA_NIC_INHERIT_ANY_USER);
+	nic->inherited_right = to != VMA_NIC_INHERIT_NOBODY && rc == 0;
 	return rc;
 }

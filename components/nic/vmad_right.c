@@ -5,7 +5,7 @@
  * The kernel marks sockets only for a process with CAP_NET_RAW or CAP_NET_ADMIN over the namespace (CAP_NET_RAW from
  * 5.17 on). Such a process has the right to receive and send raw packets there anyway, and every holder of the fd has
  * it from such a process. So vmad need not read /proc (racy, and blind to user namespaces, where every user is root). A
- * right can be inherited by fork if the parent wants that (vma_nic_pass_on). It also outlives vmad: the next one
+ * right can be inherited by fork if the parent wants that (vma_nic_inherit). It also outlives vmad: the next one
  * accepts it, too.
  *
  * The right is good for nothing else: no route leads anywhere from a unix socket. The kernel keeps with it the process

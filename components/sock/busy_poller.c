@@ -90,7 +90,7 @@ static void arm_for_watchers(unsigned bit, const struct vma_thread *self, bool m
 			vma_thread_wake(watcher);
 	}
 	if (unwatched)
-		hand_over_watch(bit, self);
+		pass_watch_to_next(bit, self);
 }
 
 void busy_poller_end(struct vma_thread *self, uint64_t rings, bool may_drive)

@@ -117,9 +117,9 @@ static int open_device(struct vma_device *device)
 		return rc;
 	/* Workers that are forked later rent for themselves. Who has no right of his own has none to pass on. Who
 	 * starts a set-user-ID program has no say in what its children may do. */
-	rc = vma_nic_pass_on(device->nic, engine->conf.children_any_user && getauxval(AT_SECURE) == 0
-	                                          ? VMA_NIC_PASS_ON_ANY_USER
-	                                          : VMA_NIC_PASS_ON_SAME_USER);
+	rc = vma_nic_inherit(device->nic, engine->conf.children_any_user && getauxval(AT_SECURE) == 0
+	                                          ? VMA_NIC_INHERIT_ANY_USER
+	                                          : VMA_NIC_INHERIT_SAME_USER);
 	if (rc < 0)
 		vma_log_debug("%s: forked children need a right of their own: %s", link.name, strerrordesc_np(-rc));
 	vma_log_debug("%s: offloaded", link.name);

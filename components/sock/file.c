@@ -112,7 +112,7 @@ static __attribute__((cold)) void file_forked(struct vma_file *file, void *arg)
 	(void)arg;
 	pthread_mutex_init(&file->lock, NULL);
 	memset(&file->waitq, 0, sizeof(file->waitq));
-	atomic_store(&file->lent, false); /* of a child of the parent's */
+	atomic_store(&file->handoff, false); /* of a child of the parent's */
 	file->from_parent = true;
 	if (file->ops->forked != NULL)
 		file->ops->forked(file);

@@ -230,7 +230,7 @@ static uint64_t internal_turn(const struct epoll_event *events, long n)
 		internal_take_event(&events[i]);
 	tcp_care_turn_pruning();
 	tasks_run();
-	loans_run();
+	vfork_handoffs_run();
 	now = vma_now_ns();
 	next = rail_care_turn(internal.engine, now);
 	next = earlier_ns(next, tcp_care_turn(&internal.engine->conf, now));

@@ -25,8 +25,8 @@ enum internal_source { INTERNAL_NET, INTERNAL_WAKE, INTERNAL_RAIL, INTERNAL_ERRO
 int internal_set_add(int fd, uint32_t events, enum internal_source source, uint64_t number);
 void internal_set_remove(int fd);
 
-/* loan.c: files that a vfork child passes on. */
-void loans_run(void);
+/* vfork_handoff.c: files that a vfork child passes on. */
+void vfork_handoffs_run(void);
 /* The thread begins a turn; from a vfork child, whose descriptors are copies. False: it has none any more. */
 bool internal_nudge(void);
 

@@ -47,7 +47,7 @@ bool has_sleepers(unsigned bit)
 
 /* ---- the watch ---- */
 
-void hand_over_watch(unsigned bit, const struct vma_thread *self)
+void pass_watch_to_next(unsigned bit, const struct vma_thread *self)
 {
 	unsigned count = vma_thread_count();
 
@@ -128,7 +128,7 @@ static void get_up(struct vma_thread *self)
 			unwatched |= atomic_compare_exchange_strong(&rail->watcher, &watcher, NULL) || watcher == NULL;
 		}
 		if (unwatched && !busy_poller_covers(bit))
-			hand_over_watch(bit, self);
+			pass_watch_to_next(bit, self);
 	}
 }
 

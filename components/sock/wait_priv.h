@@ -55,7 +55,7 @@ int rails_look(uint64_t rings);
 /* 1, 0 (the deadline), -errno; signals as they were when the wait began. */
 int wait_asleep(struct vma_wait *wait, uint32_t signals);
 /* sleep.c: somebody else who sleeps for these rings, if there is one, gets up and claims the watch. */
-void hand_over_watch(unsigned bit, const struct vma_thread *self);
+void pass_watch_to_next(unsigned bit, const struct vma_thread *self);
 
 bool has_sleepers(unsigned bit);
 

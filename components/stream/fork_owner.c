@@ -161,7 +161,7 @@ void vma_stream_before_replace(int fd)
 
 /* ---- passed on: to the C library's streams, to another program ---- */
 
-static bool pass_on_connection(struct stream_sock *sock, enum vma_sock_reason why)
+static bool hand_over_connection(struct stream_sock *sock, enum vma_sock_reason why)
 {
 	int fd = atomic_load(&sock->file.fd);
 
@@ -170,7 +170,7 @@ static bool pass_on_connection(struct stream_sock *sock, enum vma_sock_reason wh
 }
 
 /* The kernel's until whoever gets it has said that it has the library: passed.c. */
-static void pass_on_listener(struct stream_sock *sock)
+static void hand_over_listener(struct stream_sock *sock)
 {
 	const bool known = !stream_is_for_os(sock) && stream_passed_give(sock);
 
@@ -181,7 +181,7 @@ static void pass_on_listener(struct stream_sock *sock)
 }
 
 /* It may become a listener there. Here it is the kernel's. */
-static bool pass_on_fresh(struct stream_sock *sock)
+static bool hand_over_fresh(struct stream_sock *sock)
 {
 	if (!stream_to_os_fresh(sock, VMA_SOCK_PASSED_ON))
 		return false;
@@ -192,7 +192,7 @@ static bool pass_on_fresh(struct stream_sock *sock)
 	return true;
 }
 
-void stream_pass_on(struct vma_file *file)
+void stream_file_hand_over(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 	bool moved = false, given = false;
@@ -207,11 +207,11 @@ void stream_pass_on(struct vma_file *file)
 	}
 	pthread_mutex_lock(&file->lock);
 	if (!file->os_only && !stream_has_ended(sock)) {
-		given = pass_on_fresh(sock) || stream_connect_by_os(sock);
+		given = hand_over_fresh(sock) || stream_connect_by_os(sock);
 		if (!given && stream_phase(sock) == STREAM_CONNECTED)
-			moved = pass_on_connection(sock, VMA_SOCK_PASSED_ON);
+			moved = hand_over_connection(sock, VMA_SOCK_PASSED_ON);
 		else if (!given && stream_phase(sock) == STREAM_LISTENING && (!sock->hands_over || sock->paused))
-			pass_on_listener(sock);
+			hand_over_listener(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (given)
@@ -237,7 +237,7 @@ int stream_bequeath(struct vma_file *file)
 		given = stream_to_os_fresh(sock, VMA_SOCK_EXEC) || stream_connect_by_os(sock);
 		listens = stream_phase(sock) == STREAM_LISTENING;
 		if (!given && stream_phase(sock) == STREAM_CONNECTED)
-			moved = pass_on_connection(sock, VMA_SOCK_EXEC);
+			moved = hand_over_connection(sock, VMA_SOCK_EXEC);
 		else if (listens && (!sock->hands_over || sock->paused))
 			stream_listen_give_up(sock, VMA_SOCK_EXEC);
 	}

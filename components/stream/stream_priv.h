@@ -229,7 +229,7 @@ int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 void stream_moved(struct stream_sock *sock); /* tells who waits */
 /* file.lock. A socket that is not connected becomes the kernel's; then, without the lock, its own_poll ends. */
 bool stream_to_os_fresh(struct stream_sock *sock, enum vma_sock_reason reason);
-void stream_pass_on(struct vma_file *file); /* ops->hand_over: what it can be, in whatever state it is */
+void stream_file_hand_over(struct vma_file *file); /* ops->hand_over: what it can be, in whatever state it is */
 
 /* ---- fork_owner.c ---- */
 

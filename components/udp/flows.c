@@ -404,7 +404,7 @@ void udp_ask_take_up(struct udp_sock *sock)
 
 void udp_flows_pause(struct udp_sock *sock)
 {
-	sock->port_lent = true;
+	sock->port_shared = true;
 	if (sock->flows == NULL)
 		return;
 	/* Also where the kernel has all by now: forks that follow each other keep it there. */

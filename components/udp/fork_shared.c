@@ -144,7 +144,7 @@ void udp_fork_shared_follow_locked(struct udp_sock *sock)
 	const uint32_t changes = atomic_load_explicit(&fork_shared->changes, memory_order_acquire);
 	const int fd = fork_shared_shadow_of(sock);
 
-	if (atomic_load(&fork_shared->passed_on) && !sock->file.os_only) {
+	if (atomic_load(&fork_shared->handed_over) && !sock->file.os_only) {
 		udp_give_to_kernel(sock, VMA_SOCK_PASSED_ON);
 	} else if (fd >= 0 && !sock->file.os_only) {
 		udp_options_follow(sock, fd, fork_shared);

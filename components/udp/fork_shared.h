@@ -27,7 +27,7 @@ struct udp_fork_shared {
 	_Atomic uint64_t os_options, rcvtimeo_ns, sndtimeo_ns; /* as in udp_sock */
 	_Atomic uint8_t ttl;                                   /* 0: the system's, which may change */
 	_Atomic bool shut_rd, shut_wr, corked;
-	_Atomic bool passed_on; /* to a process that follows nothing: the socket is the kernel's, for all */
+	_Atomic bool handed_over; /* to a process that follows nothing: the socket is the kernel's, for all */
 };
 _Static_assert(sizeof(struct udp_fork_shared) == 64, "a line each");
 

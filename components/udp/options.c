@@ -559,13 +559,13 @@ static void mirror_ipv6(struct udp_sock *sock, int fd, int name)
 /* ---- setsockopt ---- */
 
 /* With these others may have the port, too: before the kernel lets them, the flows are asked for like anybody's. */
-static void lend_port(struct udp_sock *sock, int level, int name)
+static void note_port_shared(struct udp_sock *sock, int level, int name)
 {
-	if (level != SOL_SOCKET || sock->port_lent || !sock->port_chosen)
+	if (level != SOL_SOCKET || sock->port_shared || !sock->port_chosen)
 		return;
 	if (name != SO_REUSEADDR && name != SO_REUSEPORT && name != SO_BINDTODEVICE && name != SO_BINDTOIFINDEX)
 		return;
-	sock->port_lent = true;
+	sock->port_shared = true;
 	udp_flows_update(sock);
 }
 
@@ -579,7 +579,7 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	if (rc < 0)
 		return rc;
 	udp_control_begin(sock);
-	lend_port(sock, level, name);
+	note_port_shared(sock, level, name);
 	if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
 	if (membership)

@@ -97,7 +97,7 @@ enum kind { UNICAST, SHARED, EXTRA };
  */
 static bool sock_is_alone(const struct udp_sock *sock)
 {
-	return sock->port_chosen && !sock->port_lent && !sock->reuse_addr && !sock->reuse_port &&
+	return sock->port_chosen && !sock->port_shared && !sock->reuse_addr && !sock->reuse_port &&
 	       sock->bound_ifindex == 0;
 }
 

@@ -274,13 +274,13 @@ static void give_to_another(struct vma_file *file, enum vma_sock_reason why)
 	if (!file->os_only) {
 		udp_give_to_kernel(sock, why);
 		if (udp_fork_shared(sock) != NULL)
-			atomic_store(&udp_fork_shared(sock)->passed_on, true);
+			atomic_store(&udp_fork_shared(sock)->handed_over, true);
 		udp_fork_shared_tell(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 }
 
-static void udp_hand_over(struct vma_file *file)
+static void udp_file_hand_over(struct vma_file *file)
 {
 	give_to_another(file, VMA_SOCK_PASSED_ON);
 }
@@ -309,7 +309,7 @@ static const struct vma_file_ops udp_ops = {
         .destroy = udp_destroy,
         .forked = udp_forked,
         .to_os = udp_to_os,
-        .hand_over = udp_hand_over,
+        .hand_over = udp_file_hand_over,
         .exec_export = udp_bequeath,
         .net_changed = udp_net_changed,
         .reason = udp_reason,

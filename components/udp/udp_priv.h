@@ -212,7 +212,7 @@ struct udp_sock {
 	bool port_fresh;           /* it was chosen just now */
 	bool port_leaves;          /* the kernel is about to take it away: connect to AF_UNSPEC */
 	bool left;                 /* to who else has it: this process ends, and asks for no flow any more */
-	bool port_lent;            /* others may have it, too, or may have had it */
+	bool port_shared;          /* others may have it, too, or may have had it */
 	bool errors_watched;       /* vma_engine_watch_errors */
 	uint64_t net_generation;   /* of net, that destinations were last made anew for */
 	struct vma_engine *engine; /* that the socket was made in: its statistics' */

@@ -201,7 +201,7 @@ CASE(short_port_given_away, "a chosen port is another's as soon as the associati
 	peer_take(near(), 0, 2000);
 }
 
-CASE(short_port_lent, "a chosen port that is made reusable afterwards is the last one's who binds it")
+CASE(short_port_shared, "a chosen port that is made reusable afterwards is the last one's who binds it")
 {
 	int far_port = peer_open(far(), 0, there, 0), s = udp_socket(), late = udp_socket(), port, status;
 	struct sockaddr_in address;

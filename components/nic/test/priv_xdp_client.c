@@ -435,8 +435,8 @@ static int serve_main(int argc, char **argv)
 	if (server.child_port != 0) {
 		if (server.pass && server.vmad)
 			xdp_client_must("pass on", server.port,
-			                vma_nic_pass_on(server.nic, server.same_user ? VMA_NIC_PASS_ON_SAME_USER
-			                                                             : VMA_NIC_PASS_ON_ANY_USER));
+			                vma_nic_inherit(server.nic, server.same_user ? VMA_NIC_INHERIT_SAME_USER
+			                                                             : VMA_NIC_INHERIT_ANY_USER));
 		if (fork() == 0)
 			run_child(&server);
 	}

@@ -163,7 +163,7 @@ struct vma_file {
 	 * kernel), and is not asked. See vma_file_set_own_poll.
 	 */
 	_Atomic bool own_poll;
-	_Atomic bool lent;      /* a vfork child waits for ops->hand_over: loan.c */
+	_Atomic bool handoff;   /* a vfork child waits for ops->hand_over: vfork_handoff.c */
 	bool from_parent;       /* a process that forked this one made it */
 	bool is_copied;         /* then: this one has made a copy for its next program */
 	_Atomic bool retry;     /* offloaded in part: net_changed is wanted once a second, whatever `reason` says */

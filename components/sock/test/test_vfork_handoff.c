@@ -23,7 +23,7 @@ static void vfork_handoff_hand_over(struct vma_file *file)
 static struct vma_file_ops ops;
 
 /* Its child does as a program's would that is about to exec. */
-static int pass_on_by_a_child(struct vma_file *file, bool closes_all)
+static int hand_over_by_a_child(struct vma_file *file, bool closes_all)
 {
 	int status = -1;
 	pid_t child = vfork();
@@ -72,10 +72,10 @@ static void test_the_parent_s_thread_hands_over_while_the_child_waits(void **sta
 	fake = with_descriptor(&fd);
 	with_descriptor(&other_fd); /* nobody asks for it */
 	for (unsigned i = 1; i <= 100; i++) {
-		assert_int_equal(pass_on_by_a_child(&fake->file, false), 0);
+		assert_int_equal(hand_over_by_a_child(&fake->file, false), 0);
 		assert_int_equal(atomic_load(&handed_over), i);
 		assert_int_equal(atomic_load(&by), getpid());
-		assert_false(atomic_load(&fake->file.lent));
+		assert_false(atomic_load(&fake->file.handoff));
 	}
 	vfork_handoff_drop(other_fd);
 	vfork_handoff_drop(fd);
@@ -92,12 +92,12 @@ static void test_a_child_that_has_closed_the_way_there_does_not_wait(void **stat
 	needs_vfork();
 	fake = with_descriptor(&fd);
 	begin_ns = vma_now_ns();
-	assert_int_equal(pass_on_by_a_child(&fake->file, true), 0);
+	assert_int_equal(hand_over_by_a_child(&fake->file, true), 0);
 	assert_true(vma_now_ns() - begin_ns < 2000000000ULL);
 	assert_int_equal(atomic_load(&handed_over), before);
-	assert_false(atomic_load(&fake->file.lent));
+	assert_false(atomic_load(&fake->file.handoff));
 	/* And who asks after it is heard. */
-	assert_int_equal(pass_on_by_a_child(&fake->file, false), 0);
+	assert_int_equal(hand_over_by_a_child(&fake->file, false), 0);
 	assert_int_equal(atomic_load(&handed_over), before + 1);
 	vfork_handoff_drop(fd);
 }
@@ -111,7 +111,7 @@ static void test_a_file_that_is_closed_meanwhile_is_not_waited_for(void **state)
 	(void)state;
 	vma_file_get(&fake->file);
 	vfork_handoff_drop(fd);
-	assert_int_equal(pass_on_by_a_child(&fake->file, false), 0);
+	assert_int_equal(hand_over_by_a_child(&fake->file, false), 0);
 	assert_true(vma_now_ns() - begin_ns < 2000000000ULL);
 	vma_file_put(&fake->file);
 	fake_settle();
@@ -133,5 +133,5 @@ int main(void)
 	        cmocka_unit_test(test_a_file_that_is_closed_meanwhile_is_not_waited_for),
 	};
 
-	return cmocka_run_group_tests_name("loan", tests, vfork_handoff_start, NULL);
+	return cmocka_run_group_tests_name("vfork_handoff", tests, vfork_handoff_start, NULL);
 }
