@@ -8,7 +8,7 @@
  * sleep. A spinner that only waits for its own data pays neither. A busy poller drives its ring: if a ring is no more
  * among those it waits for, the ring is given up at the next look. While its core is taken from it no thread hears of
  * packets. So the internal thread looks each millisecond while there is a busy poller, and drives if at two looks no
- * other thread has (rail_care.c). Without the internal thread there are no busy pollers.
+ * other thread has (ring_housekeeping.c). Without the internal thread there are no busy pollers.
  *
  * `busy_polls`, for the rings of each bit: the number of busy pollers, and whether one of them has unarmed, or a
  * watcher has not armed because of them (UNARMED).
@@ -52,11 +52,11 @@ bool busy_poller_exists(unsigned bit)
 
 static bool busy_poller_begin(struct vma_thread *self, unsigned bit)
 {
-	if (!rail_care_drives())
+	if (!ring_housekeeping_drives())
 		return false;
 	atomic_fetch_add(&busy_polls[bit], BUSY_POLLER);
 	self->busy_polls |= 1ULL << bit;
-	rail_care_note_busy_poller();
+	ring_housekeeping_note_busy_poller();
 	return true;
 }
 

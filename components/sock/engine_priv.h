@@ -99,9 +99,12 @@ void rail_ask_rest(struct vma_rail *rail);
 /* This thread, which busy-polls, has driven it: once for each arm. */
 void rail_rest_busy_polled(struct vma_rail *rail);
 
-/* rail_care.c: a rail has been retired, and is to end soon; forget: it ends now, its descriptor is about to close. */
-void rail_care_expect_end(void);
-void rail_care_forget(struct vma_rail *rail);
+/*
+ * ring_housekeeping.c: a rail has been retired, and is to end soon; forget: it ends now, its descriptor is about to
+ * close.
+ */
+void ring_housekeeping_expect_end(void);
+void ring_housekeeping_forget(struct vma_rail *rail);
 
 /* task.c: the internal thread only, inside. */
 void tasks_run(void);

@@ -196,7 +196,7 @@ static void internal_take_event(const struct epoll_event *event)
 	switch ((enum internal_source)(event->data.u64 >> INTERNAL_SOURCE_SHIFT)) {
 	case INTERNAL_NET:
 		if (number == INTERNAL_NET_ICMP)
-			icmp_care_take(internal.engine);
+			icmp_housekeeping_take(internal.engine);
 		else
 			vma_net_process(internal.engine->net);
 		break;
@@ -207,7 +207,7 @@ static void internal_take_event(const struct epoll_event *event)
 			take_wake();
 		break;
 	case INTERNAL_RAIL:
-		rail_care_take_event(internal.engine, number);
+		ring_housekeeping_take_event(internal.engine, number);
 		break;
 	case INTERNAL_ERROR:
 		notify_take_error(number);
@@ -228,16 +228,16 @@ static uint64_t internal_turn(const struct epoll_event *events, long n)
 
 	for (long i = 0; i < n; i++)
 		internal_take_event(&events[i]);
-	tcp_care_turn_pruning();
+	tcp_housekeeping_turn_pruning();
 	tasks_run();
 	vfork_handoffs_run();
 	now = vma_now_ns();
-	next = rail_care_turn(internal.engine, now);
-	next = earlier_ns(next, tcp_care_turn(&internal.engine->conf, now));
+	next = ring_housekeeping_turn(internal.engine, now);
+	next = earlier_ns(next, tcp_housekeeping_turn(&internal.engine->conf, now));
 	next = earlier_ns(next, notify_turn(internal.engine, now));
 	vma_leave(self);
 	vma_retire_poll();
-	return earlier_ns(next, rail_care_turn_ending(now));
+	return earlier_ns(next, ring_housekeeping_turn_ending(now));
 }
 
 static void set_affinity(const char *wanted)
@@ -255,7 +255,8 @@ static uint64_t say_when(uint64_t deadline)
 
 	sleep_time_say(&internal.sleeps, deadline);
 	self = vma_enter();
-	deadline = earlier_ns(deadline, earlier_ns(rail_care_again(), earlier_ns(tcp_care_again(), tasks_due())));
+	deadline = earlier_ns(deadline,
+	                      earlier_ns(ring_housekeeping_again(), earlier_ns(tcp_housekeeping_again(), tasks_due())));
 	vma_leave(self);
 	return deadline;
 }
@@ -362,9 +363,9 @@ __attribute__((cold)) void internal_fork_child(void)
 		atomic_store(&watched[place], NULL);
 	atomic_store(&internal.woken, false);
 	sleep_time_say(&internal.sleeps, 0);
-	rail_care_fork_child();
-	tcp_care_fork_child();
-	icmp_care_fork_child();
+	ring_housekeeping_fork_child();
+	tcp_housekeeping_fork_child();
+	icmp_housekeeping_fork_child();
 	notify_fork_child();
 	tasks_fork_child();
 }

@@ -1,5 +1,6 @@
 /*
- * internal_priv - the internal thread's parts: internal.c sleeps and wakes, rail_care.c and tcp_care.c do the
+ * internal_priv - the internal thread's parts: internal.c sleeps and wakes, ring_housekeeping.c and tcp_housekeeping.c
+ * do the
  *                 housekeeping of ring contexts, notify.c tells files.
  *
  * A *turn* runs in the internal thread, inside, after every wake-up.
@@ -30,46 +31,46 @@ void vfork_handoffs_run(void);
 /* The thread begins a turn; from a vfork child, whose descriptors are copies. False: it has none any more. */
 bool internal_nudge(void);
 
-/* rail_care.c: frames sent LATER, rails that nobody drives, retired rails. Each returns its deadline. */
-uint64_t rail_care_turn(struct vma_engine *engine, uint64_t now);
-uint64_t rail_care_turn_ending(uint64_t now); /* after retired memory was ended */
+/* ring_housekeeping.c: frames sent LATER, rails that nobody drives, retired rails. Each returns its deadline. */
+uint64_t ring_housekeeping_turn(struct vma_engine *engine, uint64_t now);
+uint64_t ring_housekeeping_turn_ending(uint64_t now); /* after retired memory was ended */
 /*
  * When the next turn is to be, for what was sent LATER, or busy-polled, since the last; after internal_wake_by knows
  * that.
  */
-uint64_t rail_care_again(void);
-void rail_care_take_event(struct vma_engine *engine, uint64_t number);
+uint64_t ring_housekeeping_again(void);
+void ring_housekeeping_take_event(struct vma_engine *engine, uint64_t number);
 /* The thread sleeps on the rail's descriptor from now on. False: it does not, there is something, or somebody drives.
  */
-bool rail_care_arm(struct vma_rail *rail);
-void rail_care_disarm(struct vma_rail *rail);
-void rail_care_fork_child(void);
+bool ring_housekeeping_arm(struct vma_rail *rail);
+void ring_housekeeping_disarm(struct vma_rail *rail);
+void ring_housekeeping_fork_child(void);
 /* Whether the thread drives rails that nobody else does: the user may have switched that off. */
-bool rail_care_drives(void);
+bool ring_housekeeping_drives(void);
 /* Any thread: it begins to busy-poll (busy_poller.c). */
-void rail_care_note_busy_poller(void);
+void ring_housekeeping_note_busy_poller(void);
 /* Any thread: a rail that the internal thread has armed sends much. */
-void rail_care_note_sends(struct vma_rail *rail);
+void ring_housekeeping_note_sends(struct vma_rail *rail);
 
-/* tcp_care.c: rails with a stack, connections to be steered, connections that have ended. */
-uint64_t tcp_care_turn(const struct vma_conf *conf, uint64_t now);
+/* tcp_housekeeping.c: rails with a stack, connections to be steered, connections that have ended. */
+uint64_t tcp_housekeeping_turn(const struct vma_conf *conf, uint64_t now);
 /* When the next turn is to be, for what has come since the last one; after internal_wake_by knows when that will be. */
-uint64_t tcp_care_again(void);
-bool tcp_care_take_event(struct vma_rail *rail, const struct vma_conf *conf); /* false: it has no stack */
-void tcp_care_abandoned(void);
-void tcp_care_begin(void);     /* there is a stack */
-void tcp_care_due(void *rail); /* struct vma_tcp_host's */
-void tcp_care_retire(struct vma_tcp_conn *conn, void *rail);
-void tcp_care_prune(void *rail);
-void tcp_care_idle(void *rail);
+uint64_t tcp_housekeeping_again(void);
+bool tcp_housekeeping_take_event(struct vma_rail *rail, const struct vma_conf *conf); /* false: it has no stack */
+void tcp_housekeeping_abandoned(void);
+void tcp_housekeeping_begin(void);     /* there is a stack */
+void tcp_housekeeping_due(void *rail); /* struct vma_tcp_host's */
+void tcp_housekeeping_retire(struct vma_tcp_conn *conn, void *rail);
+void tcp_housekeeping_prune(void *rail);
+void tcp_housekeeping_idle(void *rail);
 /* Before the tasks: a shadow that gives its port back does so when the NIC has forgotten the connection. */
-void tcp_care_turn_pruning(void);
-void tcp_care_fork_child(void);
+void tcp_housekeeping_turn_pruning(void);
+void tcp_housekeeping_fork_child(void);
 
-/* icmp_care.c: ICMP errors about connections. */
-void icmp_care_begin(void); /* there is a stack; any thread */
-void icmp_care_take(struct vma_engine *engine);
-void icmp_care_fork_child(void);
+/* icmp_housekeeping.c: ICMP errors about connections. */
+void icmp_housekeeping_begin(void); /* there is a stack; any thread */
+void icmp_housekeeping_take(struct vma_engine *engine);
+void icmp_housekeeping_fork_child(void);
 
 /* notify.c: changes of the network, refused offloads, errors of shadows. */
 void notify_start(struct vma_engine *engine);

@@ -204,7 +204,7 @@ static void end_rail(struct vma_retired *retired)
 {
 	struct vma_rail *rail = (struct vma_rail *)((char *)retired - offsetof(struct vma_rail, retired));
 
-	rail_care_forget(rail);
+	ring_housekeeping_forget(rail);
 	rail_tcp_end(rail);
 	vma_ring_destroy(rail->ring);
 	vma_free(rail);
@@ -233,7 +233,7 @@ void rail_put_last(struct vma_rail *rail)
 	pthread_mutex_unlock(&rails_lock);
 	if (!last)
 		return;
-	rail_care_expect_end();
+	ring_housekeeping_expect_end();
 	vma_retire(&rail->retired, end_rail);
 }
 
@@ -248,7 +248,7 @@ void vma_rail_put(struct vma_rail *rail)
 		abandoned = !atomic_exchange(&rail->abandoned, true);
 	pthread_mutex_unlock(&rails_lock);
 	if (abandoned)
-		tcp_care_abandoned();
+		tcp_housekeeping_abandoned();
 	else
 		rail_put_last(rail);
 }

@@ -70,5 +70,5 @@ void rail_rest_busy_polled(struct vma_rail *rail)
 void vma_rail_sent_armed(struct vma_rail *rail)
 {
 	if (atomic_fetch_add_explicit(&rail->sends, 1, memory_order_relaxed) % SENDS_ARMED == SENDS_ARMED - 1)
-		rail_care_note_sends(rail);
+		ring_housekeeping_note_sends(rail);
 }

@@ -3,7 +3,7 @@
  * context.
  *
  * The stack's callbacks run in the thread that drives, with the receive flag held: they note something for the internal
- * thread and return (tcp_care.c).
+ * thread and return (tcp_housekeeping.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -99,10 +99,10 @@ static int rail_tcp_make(struct vma_rail *rail, struct vma_tcp **out)
 	                 .alloc = vma_alloc,
 	                 .alloc_bytes = vma_alloc_bytes,
 	                 .free = vma_free,
-	                 .due = tcp_care_due,
-	                 .retire = tcp_care_retire,
-	                 .prune = tcp_care_prune,
-	                 .idle = tcp_care_idle,
+	                 .due = tcp_housekeeping_due,
+	                 .retire = tcp_housekeeping_retire,
+	                 .prune = tcp_housekeeping_prune,
+	                 .idle = tcp_housekeeping_idle,
 	                 .arg = rail},
 	        .no_timestamps = !wants_timestamps(&engine->conf),
 	        .no_sack = !os_has("tcp_sack"),
@@ -142,7 +142,7 @@ int vma_rail_tcp(struct vma_rail *rail, struct vma_tcp **out)
 			atomic_store_explicit(&rail->tcp, tcp, memory_order_release);
 		pthread_mutex_unlock(&make_lock);
 		if (rc == 0)
-			tcp_care_begin(); /* it is looked after in another way from now on */
+			tcp_housekeeping_begin(); /* it is looked after in another way from now on */
 	}
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "%s: no TCP: %s", vma_nic_info(rail->device->nic)->name,

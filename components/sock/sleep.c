@@ -240,7 +240,7 @@ static void sleep_watch_ring(struct bed *bed, struct vma_rail *rail)
 
 	if (!atomic_compare_exchange_strong(&rail->watcher, &watcher, self) && watcher != self)
 		return;
-	tcp_care_due(rail);
+	tcp_housekeeping_due(rail);
 	rc = sleep_arm_ring(bed, rail);
 	bed->look_again |= rc == 1 || rc == -EBUSY;
 	if (rc == -EBUSY)

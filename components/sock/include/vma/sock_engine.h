@@ -126,7 +126,7 @@ struct vma_rail {
 
 	/* the internal thread's */
 	_Alignas(64) uint64_t driven_seen, sent_seen;
-	uint64_t look_ns, look_step_ns; /* with a stack, see tcp_care.c; */
+	uint64_t look_ns, look_step_ns; /* with a stack, see tcp_housekeeping.c; */
 	uint64_t armed_ns;              /* when it last was, after it was looked at */
 	_Atomic bool armed;             /* it sleeps on the ring's descriptor, or is about to */
 

@@ -1,6 +1,6 @@
 /*
- * tcp_care - housekeeping for TCP, by the internal thread: timers are kept and packets answered whether or not the
- * program looks; accepted connections are steered; ended ones are freed.
+ * tcp_housekeeping - housekeeping for TCP, by the internal thread: timers are kept and packets answered whether or not
+ * the program looks; accepted connections are steered; ended ones are freed.
  *
  * A ring context with a stack is in one of two states:
  *
@@ -20,7 +20,7 @@
  * and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when it is to be
  * looked at: a server with many connections has something due every few microseconds, most of which has moved on when
  * its time comes. A thread that goes to sleep on the ring makes itself known (rail->watcher), then asks for what is due
- * (tcp_care_due).
+ * (tcp_housekeeping_due).
  */
 #include <string.h>
 
@@ -71,7 +71,7 @@ static struct {
 	_Atomic bool idle;                /* a stack has blocks of ports and no connection, or had none */
 	_Atomic bool used;                /* there has been a stack */
 	_Atomic uint32_t abandoned;       /* rails that nobody holds but for the connections that end on them */
-} care;
+} housekeeping;
 
 static struct vma_tcp *tcp_of(const struct vma_rail *rail)
 {
@@ -98,7 +98,7 @@ static bool drive_all(struct vma_rail *rail, int64_t max)
 	return n == 0;
 }
 
-static void care_watch_rail(struct vma_rail *rail, uint64_t now, uint64_t step)
+static void housekeeping_watch_rail(struct vma_rail *rail, uint64_t now, uint64_t step)
 {
 	rail->driven_seen = atomic_load_explicit(&rail->driven, memory_order_relaxed);
 	rail->look_step_ns = step;
@@ -111,47 +111,47 @@ static bool others_drive(const struct vma_rail *rail)
 }
 
 /* Others are at it. */
-static void care_leave_to_others(struct vma_rail *rail, uint64_t now, uint64_t step)
+static void housekeeping_leave_to_others(struct vma_rail *rail, uint64_t now, uint64_t step)
 {
-	rail_care_disarm(rail);
-	care_watch_rail(rail, now, step);
+	ring_housekeeping_disarm(rail);
+	housekeeping_watch_rail(rail, now, step);
 }
 
 /* Nobody else is. */
-static void care_take_over(struct vma_rail *rail, uint64_t now, int64_t max)
+static void housekeeping_take_over(struct vma_rail *rail, uint64_t now, int64_t max)
 {
-	if (drive_all(rail, max) && rail_care_arm(rail)) {
+	if (drive_all(rail, max) && ring_housekeeping_arm(rail)) {
 		rail->driven_seen = atomic_load_explicit(&rail->driven, memory_order_relaxed);
 		rail->armed_ns = now;
 	} else {
-		care_leave_to_others(rail, now, LOOK_FIRST_NS);
+		housekeeping_leave_to_others(rail, now, LOOK_FIRST_NS);
 	}
 }
 
 /* Who sleeps on it wakes as well: it is that thread's packet, and it will go on driving. */
-bool tcp_care_take_event(struct vma_rail *rail, const struct vma_conf *conf)
+bool tcp_housekeeping_take_event(struct vma_rail *rail, const struct vma_conf *conf)
 {
 	const uint64_t now = vma_now_ns();
 
 	if (tcp_of(rail) == NULL)
 		return false;
 	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) != NULL)
-		care_leave_to_others(rail, now, LOOK_LAST_NS);
+		housekeeping_leave_to_others(rail, now, LOOK_LAST_NS);
 	else if (others_drive(rail))
-		care_leave_to_others(rail, now, now - rail->armed_ns < SOON_NS ? LOOK_LAST_NS : LOOK_FIRST_NS);
+		housekeeping_leave_to_others(rail, now, now - rail->armed_ns < SOON_NS ? LOOK_LAST_NS : LOOK_FIRST_NS);
 	else
-		care_take_over(rail, now, most_packets(conf));
+		housekeeping_take_over(rail, now, most_packets(conf));
 	return true;
 }
 
-static void care_look(struct vma_rail *rail, uint64_t now, int64_t max)
+static void housekeeping_look(struct vma_rail *rail, uint64_t now, int64_t max)
 {
 	uint64_t step = rail->look_step_ns * 2;
 
 	if (others_drive(rail))
-		care_watch_rail(rail, now, step < LOOK_LAST_NS ? step : LOOK_LAST_NS);
+		housekeeping_watch_rail(rail, now, step < LOOK_LAST_NS ? step : LOOK_LAST_NS);
 	else
-		care_take_over(rail, now, max);
+		housekeeping_take_over(rail, now, max);
 }
 
 struct round {
@@ -183,7 +183,7 @@ static bool others_keep_timers(const struct vma_rail *rail)
 	return !rail->armed && atomic_load(&rail->watcher) == NULL;
 }
 
-static void care_look_after(struct vma_rail *rail, void *arg)
+static void housekeeping_look_after(struct vma_rail *rail, void *arg)
 {
 	struct round *round = arg;
 	struct vma_tcp *tcp = tcp_of(rail);
@@ -191,9 +191,9 @@ static void care_look_after(struct vma_rail *rail, void *arg)
 	if (tcp == NULL)
 		return;
 	if (!rail->armed && rail->look_ns == 0)
-		care_watch_rail(rail, round->now, LOOK_FIRST_NS);
+		housekeeping_watch_rail(rail, round->now, LOOK_FIRST_NS);
 	if (!rail->armed && round->now >= rail->look_ns)
-		care_look(rail, round->now, round->max);
+		housekeeping_look(rail, round->now, round->max);
 	if (!others_keep_timers(rail))
 		make_earlier(&round->next, keep_timers(rail, tcp, round->now));
 	if (!rail->armed)
@@ -209,7 +209,7 @@ static void care_look_after(struct vma_rail *rail, void *arg)
  * sees what is due now, and if it was asked later, what it has armed is seen here. For who goes to sleep it is the same
  * with a driver who still found nobody asleep: he asked before, and what he has published is seen.
  */
-void tcp_care_due(void *arg)
+void tcp_housekeeping_due(void *arg)
 {
 	struct vma_rail *rail = arg;
 	struct vma_tcp *tcp = tcp_of(rail);
@@ -232,7 +232,7 @@ static void look_at_due(struct vma_rail *rail, void *arg)
 	uint64_t due = tcp != NULL ? vma_tcp_due(tcp) : NO_DEADLINE;
 
 	if (!others_keep_timers(rail))
-		make_earlier(arg, due > care.turn_ns ? due : care.turn_ns + LOOK_FIRST_NS);
+		make_earlier(arg, due > housekeeping.turn_ns ? due : housekeeping.turn_ns + LOOK_FIRST_NS);
 	if (atomic_load(&rail->to_prune))
 		make_earlier(arg, vma_now_ns() + PRUNE_NS);
 }
@@ -240,7 +240,7 @@ static void look_at_due(struct vma_rail *rail, void *arg)
 /* ---- rules of the NIC that outlive their connections ---- */
 
 /* With the receive flag. Cleared before the thread looks for them: what comes after that sets it again. */
-void tcp_care_prune(void *arg)
+void tcp_housekeeping_prune(void *arg)
 {
 	struct vma_rail *rail = arg;
 
@@ -249,7 +249,7 @@ void tcp_care_prune(void *arg)
 	internal_wake_by(vma_now_ns() + PRUNE_NS);
 }
 
-static void care_prune_rail(struct vma_rail *rail, void *arg)
+static void housekeeping_prune_rail(struct vma_rail *rail, void *arg)
 {
 	(void)arg;
 	if (atomic_load_explicit(&rail->to_prune, memory_order_relaxed) && atomic_exchange(&rail->to_prune, false) &&
@@ -257,23 +257,23 @@ static void care_prune_rail(struct vma_rail *rail, void *arg)
 		atomic_store(&rail->to_prune, true);
 }
 
-void tcp_care_turn_pruning(void)
+void tcp_housekeeping_turn_pruning(void)
 {
-	if (atomic_load(&care.used))
-		rails_each(care_prune_rail, NULL);
+	if (atomic_load(&housekeeping.used))
+		rails_each(housekeeping_prune_rail, NULL);
 }
 
 /* ---- blocks of ports ---- */
 
 /* With the receive flag. */
-void tcp_care_idle(void *rail)
+void tcp_housekeeping_idle(void *rail)
 {
 	(void)rail;
-	if (!atomic_exchange(&care.idle, true))
+	if (!atomic_exchange(&housekeeping.idle, true))
 		internal_wake_by(vma_now_ns() + IDLE_NS);
 }
 
-static void care_give_back(struct vma_rail *rail, void *arg)
+static void housekeeping_give_back(struct vma_rail *rail, void *arg)
 {
 	struct vma_tcp *tcp = tcp_of(rail);
 
@@ -285,23 +285,23 @@ static void care_give_back(struct vma_rail *rail, void *arg)
 /* Who has a connection again by then is left out, and says so when that has ended. */
 static uint64_t turn_idle(uint64_t now)
 {
-	if (!atomic_load(&care.idle))
+	if (!atomic_load(&housekeeping.idle))
 		return NO_DEADLINE;
-	if (care.idle_ns == 0)
-		care.idle_ns = now + IDLE_NS;
-	if (now < care.idle_ns)
-		return care.idle_ns;
-	care.idle_ns = 0;
-	atomic_store(&care.idle, false);
-	rails_each(care_give_back, NULL);
+	if (housekeeping.idle_ns == 0)
+		housekeeping.idle_ns = now + IDLE_NS;
+	if (now < housekeeping.idle_ns)
+		return housekeeping.idle_ns;
+	housekeeping.idle_ns = 0;
+	atomic_store(&housekeeping.idle, false);
+	rails_each(housekeeping_give_back, NULL);
 	return NO_DEADLINE;
 }
 
 /* ---- rails that nobody holds ---- */
 
-void tcp_care_abandoned(void)
+void tcp_housekeeping_abandoned(void)
 {
-	atomic_fetch_add(&care.abandoned, 1);
+	atomic_fetch_add(&housekeeping.abandoned, 1);
 	internal_wake();
 }
 
@@ -313,21 +313,21 @@ static void end_if_empty(struct vma_rail *rail, void *arg)
 	if (!atomic_load(&rail->abandoned) || !vma_tcp_is_empty(tcp))
 		return;
 	atomic_store(&rail->abandoned, false);
-	atomic_fetch_sub(&care.abandoned, 1);
+	atomic_fetch_sub(&housekeeping.abandoned, 1);
 	rail_put_last(rail);
 }
 
 static uint64_t turn_abandoned(uint64_t now)
 {
-	if (atomic_load(&care.abandoned) == 0) {
-		care.abandoned_ns = 0;
+	if (atomic_load(&housekeeping.abandoned) == 0) {
+		housekeeping.abandoned_ns = 0;
 		return NO_DEADLINE;
 	}
-	if (care.abandoned_ns != 0 && now >= care.abandoned_ns)
+	if (housekeeping.abandoned_ns != 0 && now >= housekeeping.abandoned_ns)
 		rails_each(end_if_empty, NULL);
-	if (care.abandoned_ns <= now)
-		care.abandoned_ns = now + ABANDONED_NS;
-	return care.abandoned_ns;
+	if (housekeeping.abandoned_ns <= now)
+		housekeeping.abandoned_ns = now + ABANDONED_NS;
+	return housekeeping.abandoned_ns;
 }
 
 /* ---- connections that were accepted ---- */
@@ -340,13 +340,13 @@ void vma_engine_steer(struct vma_tcp_conn *conn)
 		return; /* its listener's rule goes on covering it */
 	vma_tcp_conn_get(conn);
 	pending_steer->conn = conn;
-	vma_mpsc_push(&care.accepted, (ck_stack_entry_t *)&pending_steer->link);
+	vma_mpsc_push(&housekeeping.accepted, (ck_stack_entry_t *)&pending_steer->link);
 	internal_wake_by(vma_now_ns() + STEER_NS);
 }
 
 void vma_engine_steer_now(void)
 {
-	atomic_store(&care.hurry, true);
+	atomic_store(&housekeeping.hurry, true);
 	internal_wake();
 }
 
@@ -373,43 +373,43 @@ static void stack_append(ck_stack_entry_t **list, ck_stack_entry_t *more)
 /* Those accepted since the last period become the younger ones, and those the older ones, who are steered. */
 static void grow_older(uint64_t now)
 {
-	const bool hurry = atomic_exchange(&care.hurry, false);
+	const bool hurry = atomic_exchange(&housekeeping.hurry, false);
 
-	if (!hurry && now < care.steer_ns)
+	if (!hurry && now < housekeeping.steer_ns)
 		return;
-	stack_append(&care.older, care.younger);
-	care.younger = vma_mpsc_take_all(&care.accepted);
-	care.steer_ns = now + STEER_NS;
+	stack_append(&housekeeping.older, housekeeping.younger);
+	housekeeping.younger = vma_mpsc_take_all(&housekeeping.accepted);
+	housekeeping.steer_ns = now + STEER_NS;
 	if (hurry) {
-		stack_append(&care.older, care.younger);
-		care.younger = NULL;
+		stack_append(&housekeeping.older, housekeeping.younger);
+		housekeeping.younger = NULL;
 	}
 }
 
 static uint64_t turn_steering(uint64_t now)
 {
 	grow_older(now);
-	for (unsigned i = 0; i < STEER_AT_ONCE && care.older != NULL; i++) {
-		struct pending_steer *pending_steer = (struct pending_steer *)care.older;
+	for (unsigned i = 0; i < STEER_AT_ONCE && housekeeping.older != NULL; i++) {
+		struct pending_steer *pending_steer = (struct pending_steer *)housekeeping.older;
 
-		care.older = ck_pr_load_ptr(&care.older->next);
+		housekeeping.older = ck_pr_load_ptr(&housekeeping.older->next);
 		steer_pending_conn(pending_steer);
 	}
-	if (care.older != NULL)
+	if (housekeeping.older != NULL)
 		return now;
-	return care.younger != NULL ? care.steer_ns : NO_DEADLINE;
+	return housekeeping.younger != NULL ? housekeeping.steer_ns : NO_DEADLINE;
 }
 
 /* ---- connections that have ended ---- */
 
 /* With the receive flag. Never waits: vma_retire would, for a lock. */
-void tcp_care_retire(struct vma_tcp_conn *conn, void *arg)
+void tcp_housekeeping_retire(struct vma_tcp_conn *conn, void *arg)
 {
 	struct ended *ended = vma_tcp_conn_space(conn);
 
 	(void)arg;
 	ended->conn = conn;
-	vma_mpsc_push(&care.ended, (ck_stack_entry_t *)&ended->link);
+	vma_mpsc_push(&housekeeping.ended, (ck_stack_entry_t *)&ended->link);
 	internal_wake_by(vma_now_ns() + STEER_NS);
 }
 
@@ -420,26 +420,26 @@ static void free_conn(struct vma_retired *retired)
 
 static uint64_t turn_ended(uint64_t now)
 {
-	ck_stack_entry_t *entry = vma_mpsc_take_all(&care.ended);
+	ck_stack_entry_t *entry = vma_mpsc_take_all(&housekeeping.ended);
 
 	if (entry != NULL)
-		care.bury_times = BURY_TIMES;
+		housekeeping.bury_times = BURY_TIMES;
 	while (entry != NULL) {
 		struct ended *ended = (struct ended *)entry;
 
 		entry = ck_pr_load_ptr(&entry->next);
 		vma_retire(&ended->retired, free_conn);
 	}
-	if (care.bury_times > 0 && now >= care.bury_ns) {
-		care.bury_times--;
-		care.bury_ns = now + BURY_NS;
+	if (housekeeping.bury_times > 0 && now >= housekeeping.bury_ns) {
+		housekeeping.bury_times--;
+		housekeeping.bury_ns = now + BURY_NS;
 	}
-	return care.bury_times > 0 ? care.bury_ns : NO_DEADLINE;
+	return housekeeping.bury_times > 0 ? housekeeping.bury_ns : NO_DEADLINE;
 }
 
 /* ---- turns ---- */
 
-uint64_t tcp_care_turn(const struct vma_conf *conf, uint64_t now)
+uint64_t tcp_housekeeping_turn(const struct vma_conf *conf, uint64_t now)
 {
 	struct round round = {
 	        .now = now,
@@ -447,10 +447,10 @@ uint64_t tcp_care_turn(const struct vma_conf *conf, uint64_t now)
 	        .max = most_packets(conf),
 	};
 
-	if (!atomic_load(&care.used))
+	if (!atomic_load(&housekeeping.used))
 		return NO_DEADLINE;
-	care.turn_ns = now;
-	rails_each(care_look_after, &round);
+	housekeeping.turn_ns = now;
+	rails_each(housekeeping_look_after, &round);
 	make_earlier(&round.next, turn_steering(now));
 	make_earlier(&round.next, turn_ended(now));
 	make_earlier(&round.next, turn_abandoned(now));
@@ -458,29 +458,29 @@ uint64_t tcp_care_turn(const struct vma_conf *conf, uint64_t now)
 	return round.next;
 }
 
-uint64_t tcp_care_again(void)
+uint64_t tcp_housekeeping_again(void)
 {
 	uint64_t next = NO_DEADLINE;
 
-	if (!atomic_load(&care.used))
+	if (!atomic_load(&housekeeping.used))
 		return NO_DEADLINE;
 	rails_each(look_at_due, &next);
-	if (ck_pr_load_ptr(&care.accepted.head) != NULL || ck_pr_load_ptr(&care.ended.head) != NULL)
+	if (ck_pr_load_ptr(&housekeeping.accepted.head) != NULL || ck_pr_load_ptr(&housekeeping.ended.head) != NULL)
 		make_earlier(&next, vma_now_ns() + STEER_NS);
-	if (atomic_load(&care.idle))
-		make_earlier(&next, care.idle_ns != 0 ? care.idle_ns : vma_now_ns() + IDLE_NS);
+	if (atomic_load(&housekeeping.idle))
+		make_earlier(&next, housekeeping.idle_ns != 0 ? housekeeping.idle_ns : vma_now_ns() + IDLE_NS);
 	return next;
 }
 
-void tcp_care_begin(void)
+void tcp_housekeeping_begin(void)
 {
-	atomic_store(&care.used, true);
-	icmp_care_begin();
+	atomic_store(&housekeeping.used, true);
+	icmp_housekeeping_begin();
 	internal_wake();
 }
 
 /* What waited here was the parent's. */
-void tcp_care_fork_child(void)
+void tcp_housekeeping_fork_child(void)
 {
-	memset(&care, 0, sizeof(care));
+	memset(&housekeeping, 0, sizeof(housekeeping));
 }

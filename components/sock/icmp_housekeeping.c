@@ -1,5 +1,6 @@
 /*
- * icmp_care - ICMP errors about connections, which the kernel cannot deliver: it has no socket that is connected so.
+ * icmp_housekeeping - ICMP errors about connections, which the kernel cannot deliver: it has no socket that is
+ * connected so.
  *
  * A raw socket that lets only errors pass (RFC 792: unreachable, time exceeded, parameter problem) gives this process a
  * copy of each. The stacks take those that quote a packet of theirs. Without CAP_NET_RAW there is none: timeouts come
@@ -43,7 +44,7 @@ static int open_raw(void)
 	return vma_fd_guard(fd);
 }
 
-void icmp_care_begin(void)
+void icmp_housekeeping_begin(void)
 {
 	int fd;
 
@@ -94,7 +95,7 @@ static void tell_stack(struct vma_rail *rail, void *arg)
 }
 
 /* The kernel has checked the sum, and the IP header is whole. */
-void icmp_care_take(struct vma_engine *engine)
+void icmp_housekeeping_take(struct vma_engine *engine)
 {
 	uint8_t bytes[576];
 	_Alignas(struct cmsghdr) char control[64];
@@ -116,7 +117,7 @@ void icmp_care_take(struct vma_engine *engine)
 	}
 }
 
-void icmp_care_fork_child(void)
+void icmp_housekeeping_fork_child(void)
 {
 	int fd = atomic_exchange(&icmp_fd, -1);
 

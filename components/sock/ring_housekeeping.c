@@ -1,5 +1,5 @@
 /*
- * rail_care - housekeeping: what the internal thread does with ring contexts.
+ * ring_housekeeping - housekeeping: what the internal thread does with ring contexts.
  *
  *   armed ── a packet: one wake-up ──> awake ── at each interval: have others driven it? then nothing; else drive it
  *     ^                                                │
@@ -34,7 +34,7 @@ static struct {
 	_Atomic uint64_t sending;            /* rails, by bit, that send much while they are armed */
 	_Atomic bool busy_polled;            /* somebody has begun to busy-poll since the last turn */
 	_Atomic uint32_t ending;             /* retired rails */
-} care;
+} housekeeping;
 
 /* ---- frames sent LATER ---- */
 
@@ -43,19 +43,19 @@ static struct {
  * the transmit flag, whose release is sequentially consistent, as are the look at the bit (B) and the exchange by which
  * the thread takes the bits (C), after which it looks for frames (D). Does B find the bit, then C comes after B, and so
  * D after A: the thread sees the frame. Does it not, then the bit is set here, and another C comes: the thread wakes no
- * later than in a millisecond (rail_care_again looks at the bits, see sleep_time.h), and is woken only if it would
- * sleep longer. So a busy sender, for whom the thread looks at its rail once a millisecond anyway, wakes nobody.
+ * later than in a millisecond (ring_housekeeping_again looks at the bits, see sleep_time.h), and is woken only if it
+ * would sleep longer. So a busy sender, for whom the thread looks at its rail once a millisecond anyway, wakes nobody.
  */
 void vma_engine_later(uint64_t rails)
 {
 	uint64_t now;
 
-	if ((atomic_load(&care.later) & rails) == rails)
+	if ((atomic_load(&housekeeping.later) & rails) == rails)
 		return;
 	now = vma_now_ns();
-	if (atomic_load(&care.later) == 0)
-		atomic_store_explicit(&care.later_since_ns, now, memory_order_relaxed);
-	if (atomic_fetch_or(&care.later, rails) == 0)
+	if (atomic_load(&housekeeping.later) == 0)
+		atomic_store_explicit(&housekeeping.later_since_ns, now, memory_order_relaxed);
+	if (atomic_fetch_or(&housekeeping.later, rails) == 0)
 		internal_wake_by(now + LATER_NS);
 }
 
@@ -76,7 +76,7 @@ static void flush_bit(struct vma_rail *rail, void *arg)
 /* A time that is another's, by a race of two senders, only has frames leave a little earlier. */
 static uint64_t later_due(uint64_t after_ns)
 {
-	return atomic_load_explicit(&care.later_since_ns, memory_order_relaxed) + after_ns;
+	return atomic_load_explicit(&housekeeping.later_since_ns, memory_order_relaxed) + after_ns;
 }
 
 /* When the next turn is due for them. */
@@ -84,26 +84,26 @@ static uint64_t turn_later(uint64_t now)
 {
 	uint64_t rails;
 
-	if (atomic_load(&care.later) == 0)
+	if (atomic_load(&housekeeping.later) == 0)
 		return NO_DEADLINE;
 	if (now < later_due(LATER_SOON_NS))
 		return later_due(LATER_NS);
-	rails = atomic_exchange(&care.later, 0);
+	rails = atomic_exchange(&housekeeping.later, 0);
 	rails_each(flush_bit, &rails);
 	return NO_DEADLINE;
 }
 
-uint64_t rail_care_again(void)
+uint64_t ring_housekeeping_again(void)
 {
-	uint64_t later = atomic_load(&care.later) != 0 ? later_due(LATER_NS) : NO_DEADLINE;
-	uint64_t busy_polled = atomic_load(&care.busy_polled) ? vma_now_ns() + BUSY_POLL_NS : NO_DEADLINE;
+	uint64_t later = atomic_load(&housekeeping.later) != 0 ? later_due(LATER_NS) : NO_DEADLINE;
+	uint64_t busy_polled = atomic_load(&housekeeping.busy_polled) ? vma_now_ns() + BUSY_POLL_NS : NO_DEADLINE;
 
 	return later < busy_polled ? later : busy_polled;
 }
 
 /* ---- rails that nobody drives ---- */
 
-bool rail_care_arm(struct vma_rail *rail)
+bool ring_housekeeping_arm(struct vma_rail *rail)
 {
 	const bool in_set = rail->armed;
 
@@ -118,7 +118,7 @@ bool rail_care_arm(struct vma_rail *rail)
 	return false;
 }
 
-void rail_care_disarm(struct vma_rail *rail)
+void ring_housekeeping_disarm(struct vma_rail *rail)
 {
 	if (rail->armed)
 		internal_set_remove(vma_ring_fd(rail->ring));
@@ -126,12 +126,12 @@ void rail_care_disarm(struct vma_rail *rail)
 }
 
 /* The packet that an armed rail was waiting for. */
-void rail_care_take_event(struct vma_engine *engine, uint64_t number)
+void ring_housekeeping_take_event(struct vma_engine *engine, uint64_t number)
 {
 	struct vma_rail *rail = rail_of_id((uint32_t)number);
 
-	if (rail != NULL && !tcp_care_take_event(rail, &engine->conf))
-		rail_care_disarm(rail);
+	if (rail != NULL && !tcp_housekeeping_take_event(rail, &engine->conf))
+		ring_housekeeping_disarm(rail);
 }
 
 static uint64_t sent_since(struct vma_rail *rail)
@@ -142,9 +142,9 @@ static uint64_t sent_since(struct vma_rail *rail)
 	return rail->sent_seen - before;
 }
 
-void rail_care_note_sends(struct vma_rail *rail)
+void ring_housekeeping_note_sends(struct vma_rail *rail)
 {
-	if (atomic_fetch_or(&care.sending, vma_rail_bit(rail)) == 0)
+	if (atomic_fetch_or(&housekeeping.sending, vma_rail_bit(rail)) == 0)
 		internal_wake();
 }
 
@@ -152,7 +152,7 @@ static void disarm_sender(struct vma_rail *rail, void *arg)
 {
 	if (!(*(const uint64_t *)arg & vma_rail_bit(rail)) || !rail->armed)
 		return;
-	rail_care_disarm(rail);
+	ring_housekeeping_disarm(rail);
 	sent_since(rail);
 	rail_ask_rest(rail);
 }
@@ -161,14 +161,14 @@ static void turn_sending(void)
 {
 	uint64_t rails;
 
-	if (atomic_load(&care.sending) == 0)
+	if (atomic_load(&housekeeping.sending) == 0)
 		return;
-	rails = atomic_exchange(&care.sending, 0);
+	rails = atomic_exchange(&housekeeping.sending, 0);
 	rails_each(disarm_sender, &rails);
 }
 
 /* Whether there was anything, or there is somebody at it. */
-static bool rail_care_drive(struct vma_rail *rail, int64_t max)
+static bool ring_housekeeping_drive(struct vma_rail *rail, int64_t max)
 {
 	int64_t total = 0;
 	int n = 0;
@@ -182,7 +182,7 @@ static bool rail_care_drive(struct vma_rail *rail, int64_t max)
 	return total > 0 || n < 0;
 }
 
-static void rail_care_look_after(struct vma_rail *rail, void *arg)
+static void ring_housekeeping_look_after(struct vma_rail *rail, void *arg)
 {
 	const uint64_t driven = atomic_load_explicit(&rail->driven, memory_order_relaxed);
 
@@ -190,8 +190,8 @@ static void rail_care_look_after(struct vma_rail *rail, void *arg)
 		return;
 	if (driven != rail->driven_seen)
 		rail->driven_seen = driven;
-	else if (!rail_care_drive(rail, *(const int64_t *)arg) && sent_since(rail) < SENDS_BUSY)
-		rail_care_arm(rail);
+	else if (!ring_housekeeping_drive(rail, *(const int64_t *)arg) && sent_since(rail) < SENDS_BUSY)
+		ring_housekeeping_arm(rail);
 }
 
 static void count_awake(struct vma_rail *rail, void *arg)
@@ -199,23 +199,23 @@ static void count_awake(struct vma_rail *rail, void *arg)
 	*(unsigned *)arg += !rail->armed && !has_stack(rail);
 }
 
-static bool conf_has_rail_care(const struct vma_conf *conf)
+static bool conf_has_rail_housekeeping(const struct vma_conf *conf)
 {
 	return conf->progress_engine_interval != 0 && conf->progress_engine_wce_max != 0;
 }
 
-bool rail_care_drives(void)
+bool ring_housekeeping_drives(void)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
-	return engine != NULL && conf_has_rail_care(&engine->conf);
+	return engine != NULL && conf_has_rail_housekeeping(&engine->conf);
 }
 
 /* Leading is counted before (A); as for LATER frames, this look, or the one at `busy_polled` before the thread sleeps, sees it.
  */
-void rail_care_note_busy_poller(void)
+void ring_housekeeping_note_busy_poller(void)
 {
-	if (!atomic_load(&care.busy_polled) && !atomic_exchange(&care.busy_polled, true))
+	if (!atomic_load(&housekeeping.busy_polled) && !atomic_exchange(&housekeeping.busy_polled, true))
 		internal_wake_by(vma_now_ns() + BUSY_POLL_NS);
 }
 
@@ -227,7 +227,7 @@ static void look_led(struct vma_rail *rail, void *arg)
 static uint64_t interval_of(const struct vma_conf *conf)
 {
 	const uint64_t interval = (uint64_t)conf->progress_engine_interval * MS;
-	bool busy_polled = atomic_load(&care.busy_polled) && atomic_exchange(&care.busy_polled, false);
+	bool busy_polled = atomic_load(&housekeeping.busy_polled) && atomic_exchange(&housekeeping.busy_polled, false);
 
 	if (!busy_polled)
 		rails_each(look_led, &busy_polled);
@@ -240,69 +240,69 @@ static void turn_driving(const struct vma_conf *conf, uint64_t now)
 	const uint64_t interval = interval_of(conf);
 	unsigned awake = 0;
 
-	if (!conf_has_rail_care(conf)) {
-		care.drive_ns = 0;
+	if (!conf_has_rail_housekeeping(conf)) {
+		housekeeping.drive_ns = 0;
 		return;
 	}
-	if (care.drive_ns != 0 && now >= care.drive_ns) {
-		rails_each(rail_care_look_after, &max);
-		care.drive_ns = 0;
+	if (housekeeping.drive_ns != 0 && now >= housekeeping.drive_ns) {
+		rails_each(ring_housekeeping_look_after, &max);
+		housekeeping.drive_ns = 0;
 	}
 	rails_each(count_awake, &awake);
 	if (awake == 0)
-		care.drive_ns = 0;
-	else if (care.drive_ns == 0 || care.drive_ns > now + interval)
-		care.drive_ns = now + interval;
+		housekeeping.drive_ns = 0;
+	else if (housekeeping.drive_ns == 0 || housekeeping.drive_ns > now + interval)
+		housekeeping.drive_ns = now + interval;
 }
 
-uint64_t rail_care_turn(struct vma_engine *engine, uint64_t now)
+uint64_t ring_housekeeping_turn(struct vma_engine *engine, uint64_t now)
 {
 	uint64_t next = turn_later(now);
 
 	turn_sending();
 	turn_driving(&engine->conf, now);
-	if (care.drive_ns != 0 && care.drive_ns < next)
-		next = care.drive_ns;
+	if (housekeeping.drive_ns != 0 && housekeeping.drive_ns < next)
+		next = housekeeping.drive_ns;
 	return next;
 }
 
 /* ---- retired rails ---- */
 
-void rail_care_expect_end(void)
+void ring_housekeeping_expect_end(void)
 {
-	atomic_fetch_add(&care.ending, 1);
+	atomic_fetch_add(&housekeeping.ending, 1);
 	internal_wake();
 }
 
-void rail_care_forget(struct vma_rail *rail)
+void ring_housekeeping_forget(struct vma_rail *rail)
 {
 	internal_set_remove(vma_ring_fd(rail->ring));
-	atomic_fetch_sub(&care.ending, 1);
+	atomic_fetch_sub(&housekeeping.ending, 1);
 }
 
 /*
  * Retired rails give their queue pairs back only when they are ended, which takes everybody who is inside to leave:
  * microseconds, as a rule. Who stays inside for long is waited for with ever longer pauses.
  */
-uint64_t rail_care_turn_ending(uint64_t now)
+uint64_t ring_housekeeping_turn_ending(uint64_t now)
 {
-	if (atomic_load(&care.ending) == 0) {
-		care.end_ns = care.end_step_ns = 0;
+	if (atomic_load(&housekeeping.ending) == 0) {
+		housekeeping.end_ns = housekeeping.end_step_ns = 0;
 		return NO_DEADLINE;
 	}
-	if (care.end_ns > now)
-		return care.end_ns;
-	care.end_step_ns = care.end_step_ns == 0 ? END_FIRST_NS : care.end_step_ns * 2;
-	if (care.end_step_ns > END_LAST_NS)
-		care.end_step_ns = END_LAST_NS;
-	return care.end_ns = now + care.end_step_ns;
+	if (housekeeping.end_ns > now)
+		return housekeeping.end_ns;
+	housekeeping.end_step_ns = housekeeping.end_step_ns == 0 ? END_FIRST_NS : housekeeping.end_step_ns * 2;
+	if (housekeeping.end_step_ns > END_LAST_NS)
+		housekeeping.end_step_ns = END_LAST_NS;
+	return housekeeping.end_ns = now + housekeeping.end_step_ns;
 }
 
-void rail_care_fork_child(void)
+void ring_housekeeping_fork_child(void)
 {
-	care.drive_ns = care.end_ns = care.end_step_ns = 0;
-	atomic_store(&care.later, 0);
-	atomic_store(&care.sending, 0);
-	atomic_store(&care.busy_polled, false);
-	atomic_store(&care.ending, 0);
+	housekeeping.drive_ns = housekeeping.end_ns = housekeeping.end_step_ns = 0;
+	atomic_store(&housekeeping.later, 0);
+	atomic_store(&housekeeping.sending, 0);
+	atomic_store(&housekeeping.busy_polled, false);
+	atomic_store(&housekeeping.ending, 0);
 }
