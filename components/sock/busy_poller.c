@@ -12,7 +12,7 @@
  *
  * `busy_polls`, for the rings of each bit: the number of busy pollers, and whether one of them has unarmed, or a
  * watcher has not armed because of them (UNARMED).
- *   - A ring without a watcher is unarmed as rail_rest.c says. Else the thread that unarms does so, with the receive
+ *   - A ring without a watcher is unarmed as ring_disarm.c says. Else the thread that unarms does so, with the receive
  *     flag, if there is a busy poller at that moment; it has set UNARMED (A) by the same step that finds the busy
  *     poller.
  *   - A watcher claims the watch (B), then either finds a busy poller and sets UNARMED by the same step (C), or arms. A
@@ -70,7 +70,7 @@ void busy_poller(struct vma_thread *self, uint64_t rings)
 		if ((self->busy_polls & 1ULL << bit) == 0 && !busy_poller_begin(self, bit))
 			continue;
 		for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail))
-			rail_rest_busy_polled(rail);
+			ring_disarm_busy_polled(rail);
 	}
 }
 

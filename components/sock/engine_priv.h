@@ -77,7 +77,7 @@ void sock_tell_inside(int fd, bool serves);
 /* notify.c: has ops->net_changed called for every file, soon. */
 void notify_files(void);
 
-/* rail_rest.c: when nobody has armed a ring that is busy for a while, arrivals stop paying for it. */
+/* ring_disarm.c: when nobody has armed a ring that is busy for a while, arrivals stop paying for it. */
 #define RAIL_BUSY_DRIVES 256 /* between two looks; a power of two */
 void rail_look_busy(struct vma_rail *rail) __attribute__((cold));
 static inline void rail_note_busy(struct vma_rail *rail)
@@ -95,9 +95,9 @@ static inline void rail_note_arm(struct vma_rail *rail)
 	atomic_fetch_add_explicit(&rail->arms, 1, memory_order_relaxed);
 }
 /* Nobody sleeps there, perhaps: then it is unarmed. */
-void rail_ask_rest(struct vma_rail *rail);
+void ring_disarm_ask(struct vma_rail *rail);
 /* This thread, which busy-polls, has driven it: once for each arm. */
-void rail_rest_busy_polled(struct vma_rail *rail);
+void ring_disarm_busy_polled(struct vma_rail *rail);
 
 /*
  * ring_housekeeping.c: a rail has been retired, and is to end soon; forget: it ends now, its descriptor is about to

@@ -154,7 +154,7 @@ static void disarm_sender(struct vma_rail *rail, void *arg)
 		return;
 	ring_housekeeping_disarm(rail);
 	sent_since(rail);
-	rail_ask_rest(rail);
+	ring_disarm_ask(rail);
 }
 
 static void turn_sending(void)

@@ -2,7 +2,7 @@
  * A ring with sleepers always has one that watches it: every datagram is received within milliseconds though no
  * internal thread helps.
  *
- * Meanwhile somebody wants the ring unarmed all the time, as who is busy with it does now and then (rail_rest.c).
+ * Meanwhile somebody wants the ring unarmed all the time, as who is busy with it does now and then (ring_disarm.c).
  *
  * Each receiver has a flow of its own on one ring and, when it got its datagram, does something else for a while, so
  * the watch goes round. Three of them spin before they sleep, and so busy-poll for the others (busy_poller.c). One of
@@ -63,7 +63,7 @@ static void *unarm(void *arg)
 {
 	while (!atomic_load(&stop)) {
 		vma_enter();
-		rail_ask_rest(bed.rail);
+		ring_disarm_ask(bed.rail);
 		vma_leave(vma_thread_self());
 		usleep(20);
 	}

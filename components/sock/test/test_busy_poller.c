@@ -125,7 +125,7 @@ static int busy_poll_end(void **state)
 
 static bool is_unarmed(void)
 {
-	return !atomic_load(&bed.rail->rest_asked) &&
+	return !atomic_load(&bed.rail->disarm_asked) &&
 	       atomic_load(&bed.rail->arms) == atomic_load(&bed.rail->arms_taken_down);
 }
 

@@ -111,14 +111,14 @@ struct vma_rail {
 	/* by sleepers */
 	_Alignas(64) _Atomic(struct vma_thread *) watcher; /* who sleeps on its descriptor for all; see sleep.c */
 
-	_Atomic uint32_t arms; /* moves with each arm of the ring: rail_rest.c */
+	_Atomic uint32_t arms; /* moves with each arm of the ring: ring_disarm.c */
 
 	/* by who drives */
 	_Alignas(64) _Atomic uint64_t driven; /* moves with every drive: the internal thread looks */
 	_Atomic uint32_t busy;                /* moves with every drive that found something */
 	_Atomic uint32_t arms_seen, arms_taken_down;
-	struct vma_ring_command rest;
-	_Atomic bool rest_asked; /* and posted */
+	struct vma_ring_command disarm;
+	_Atomic bool disarm_asked; /* and posted */
 
 	struct vma_tcp *_Atomic tcp; /* NULL: nobody has asked for it */
 	_Atomic bool abandoned;      /* the last reference is the internal thread's, for connections that end on it */
@@ -151,7 +151,7 @@ extern struct vma_rail *_Atomic vma_rails[64] __attribute__((visibility("hidden"
  * have ended. Control path, not with the receive flag of the ring. -ENOMEM.
  */
 int vma_rail_tcp(struct vma_rail *rail, struct vma_tcp **out);
-/* A frame was sent: see rail_rest.c. */
+/* A frame was sent: see ring_disarm.c. */
 void vma_rail_sent_armed(struct vma_rail *rail) __attribute__((cold));
 static inline void vma_rail_sent(struct vma_rail *rail)
 {

@@ -1,5 +1,5 @@
 /*
- * rail_rest - unarms a ring that was armed once, and on which no thread sleeps any more.
+ * ring_disarm - unarms a ring that was armed once, and on which no thread sleeps any more.
  *
  * An armed XDP socket costs the kernel a wake-up for each packet that comes and for each that has been sent, also if no
  * thread sleeps. That is some 6 % of the rate of 64-byte datagrams on either side. There are three cases:
@@ -18,17 +18,17 @@
 
 #define SENDS_ARMED 1024
 
-static struct vma_rail *of_rest(struct vma_ring_command *command)
+static struct vma_rail *of_disarm(struct vma_ring_command *command)
 {
-	return (struct vma_rail *)((char *)command - offsetof(struct vma_rail, rest));
+	return (struct vma_rail *)((char *)command - offsetof(struct vma_rail, disarm));
 }
 
 /* With the receive flag. */
-static void rail_unarm(struct vma_ring_command *command)
+static void ring_disarm_run(struct vma_ring_command *command)
 {
-	struct vma_rail *rail = of_rest(command);
+	struct vma_rail *rail = of_disarm(command);
 
-	atomic_store_explicit(&rail->rest_asked, false, memory_order_release);
+	atomic_store_explicit(&rail->disarm_asked, false, memory_order_release);
 	if (atomic_load_explicit(&rail->armed, memory_order_relaxed))
 		return;
 	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) == NULL || busy_poller_covers(rail->id % 64))
@@ -36,12 +36,12 @@ static void rail_unarm(struct vma_ring_command *command)
 }
 
 /* The flag says that the command is in the queue. Taken down there (release), it gives the command to who asks next. */
-void rail_ask_rest(struct vma_rail *rail)
+void ring_disarm_ask(struct vma_rail *rail)
 {
-	if (atomic_exchange_explicit(&rail->rest_asked, true, memory_order_acquire))
+	if (atomic_exchange_explicit(&rail->disarm_asked, true, memory_order_acquire))
 		return;
-	rail->rest.run = rail_unarm;
-	vma_ring_post(rail->ring, &rail->rest);
+	rail->disarm.run = ring_disarm_run;
+	vma_ring_post(rail->ring, &rail->disarm);
 }
 
 /* By two drivers at once, at worst a look comes early or late. */
@@ -53,10 +53,10 @@ void rail_look_busy(struct vma_rail *rail)
 	    arms == atomic_load_explicit(&rail->arms_taken_down, memory_order_relaxed))
 		return;
 	atomic_store_explicit(&rail->arms_taken_down, arms, memory_order_relaxed);
-	rail_ask_rest(rail);
+	ring_disarm_ask(rail);
 }
 
-void rail_rest_busy_polled(struct vma_rail *rail)
+void ring_disarm_busy_polled(struct vma_rail *rail)
 {
 	const uint32_t arms = atomic_load_explicit(&rail->arms, memory_order_relaxed);
 
@@ -64,7 +64,7 @@ void rail_rest_busy_polled(struct vma_rail *rail)
 	    atomic_load_explicit(&rail->watcher, memory_order_relaxed) == NULL)
 		return;
 	atomic_store_explicit(&rail->arms_taken_down, arms, memory_order_relaxed);
-	rail_ask_rest(rail);
+	ring_disarm_ask(rail);
 }
 
 void vma_rail_sent_armed(struct vma_rail *rail)
