@@ -67,7 +67,7 @@ static inline bool call_begin_data(struct call *call, int fd)
 	return false;
 }
 
-/* Any other call makes frames leave that this thread held back for company. */
+/* Any other call makes frames leave that this thread held back for a batch. */
 static inline bool call_begin(struct call *call, int fd)
 {
 	if (!call_begin_data(call, fd))

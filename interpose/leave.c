@@ -3,7 +3,7 @@
  *
  * There is no beginning, the library comes with its first socket; and it is never unloaded (-z nodelete), because
  * handlers of signals and of fork, and a thread, refer to it. At the end nothing is taken down, since other threads may
- * still be inside; but what was sent has to leave: frames that wait for company are the process's, and go with it, and
+ * still be inside; but what was sent has to leave: frames that wait for a batch are the process's, and go with it, and
  * so do connections, whose peers are waited for a little while (vma_stream_exit). A vfork child that ends or becomes
  * another program leaves its parent's frames alone.
  */

@@ -126,7 +126,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->inside = 0;
 		self->signals_held = self->copying = false;
 		self->tx_ring = NULL;
-		self->tx_burst = self->tx_queued = self->tx_company = 0;
+		self->tx_burst = self->tx_queued = self->tx_batch = 0;
 		self->unserved = self->gathers = self->tx_brief = false;
 		self->woke = NULL;
 		self->busy_polls = self->asks = 0;

@@ -322,7 +322,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	ssize_t rc;
 	int error;
 
-	/* What is queued for company may wait for what comes without waiting. */
+	/* What is queued for a batch may wait for what comes without waiting. */
 	if (recv_is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_has_queued(vma_thread_self()))
 		vma_flush_sends(vma_thread_self());
 	if (__builtin_expect(recv_is_os(sock), 0)) {

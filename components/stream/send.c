@@ -65,11 +65,11 @@ static bool is_broken(const struct stream_sock *sock)
 	       atomic_load_explicit(&sock->shut_wr, memory_order_relaxed);
 }
 
-/* ---- sends for company ---- */
+/* ---- batched sends ---- */
 
-static bool has_company(const struct vma_thread *self, const struct stream_sock *sock, int flags)
+static bool has_tx_batch(const struct vma_thread *self, const struct stream_sock *sock, int flags)
 {
-	return self->tx_company != 0 && sock->engine != NULL && !sock->engine->latency && !(flags & MSG_OOB);
+	return self->tx_batch != 0 && sock->engine != NULL && !sock->engine->latency && !(flags & MSG_OOB);
 }
 
 bool stream_has_queued(const struct vma_thread *self)
@@ -143,7 +143,7 @@ struct writing {
 	bool nonblocking;
 	bool stays;            /* stream_stay: it may wait */
 	bool unpushed;         /* committed, and not sent yet */
-	bool queues;           /* what is committed last waits for company, */
+	bool queues;           /* what is committed last waits for a batch, */
 	struct vma_ring *ring; /* here */
 };
 
@@ -398,19 +398,19 @@ static ssize_t send_ours(struct writing *w)
 {
 	struct vma_thread *self = vma_thread_self();
 	struct stream_sock *sock = w->sock;
-	const bool company = has_company(self, sock, w->flags);
+	const bool batched = has_tx_batch(self, sock, w->flags);
 	ssize_t rc;
 
-	if (company)
-		self->tx_company--;
+	if (batched)
+		self->tx_batch--;
 	else
 		vma_flush_sends(self);
-	w->queues = company && (self->tx_queued == 0 || (self->tx_queued < QUEUED_MAX - 1 && stream_has_queued(self)));
+	w->queues = batched && (self->tx_queued == 0 || (self->tx_queued < QUEUED_MAX - 1 && stream_has_queued(self)));
 	w->nonblocking = w->flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	rc = send_staying(w);
 	if (w->queues && rc > 0)
 		note_queued(self, w->ring, stream_rings(&sock->file));
-	else if (company)
+	else if (batched)
 		vma_flush_sends(self);
 	stream_pass(self);
 	return rc;

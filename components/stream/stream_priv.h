@@ -437,9 +437,9 @@ int stream_give_control(struct msghdr *msg, int level, int type, const void *dat
 /* The kernel's own call, outside, since it may block. */
 ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags);
 ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);
-/* The thread has sends queued for company that may wait a moment longer. */
+/* The thread has sends queued for a batch that may wait a moment longer. */
 bool stream_has_queued(const struct vma_thread *self);
-/* After a call that has found at once what it wanted; not while sends wait for company: they would leave with a drive.
+/* After a call that has found at once what it wanted; not while sends wait for a batch: they would leave with a drive.
  */
 static inline void stream_pass(struct vma_thread *self)
 {

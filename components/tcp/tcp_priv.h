@@ -250,7 +250,7 @@ struct vma_tcp_conn {
 	uint16_t ip_id;             /* of the next segment: its own, or peers would see how much others are sent */
 	uint64_t fed;               /* bytes of tx that lwIP has in segments (stream offset) */
 	uint64_t push_at;           /* stream offset up to which MSG_MORE holds nothing back */
-	_Atomic uint64_t more_from; /* writer's: bytes from here on may wait for company; UINT64_MAX: none */
+	_Atomic uint64_t more_from; /* writer's: bytes from here on may wait for a batch; UINT64_MAX: none */
 	_Atomic uint64_t urgent_tx; /* writer's: stream offset behind the urgent byte to send; 0: none */
 	struct tcp_rtt rtt;
 	struct tcp_cc cc;
@@ -298,7 +298,7 @@ struct vma_tcp_conn {
 	struct vma_tcp_conn *next_dead;
 	uint32_t todo;                    /* enum tcp_work, taken from `work` */
 	uint32_t rcv_edge;                /* up to which sequence number the peer has been told that it may send */
-	uint64_t ato_ns;                  /* how long an ACK may wait for company */
+	uint64_t ato_ns;                  /* how long an ACK may wait for a batch */
 	int fatal_error;                  /* why lwIP has freed the pcb */
 	bool pushed;                      /* the last data carried PSH */
 	bool bytes_came;                  /* in this step */

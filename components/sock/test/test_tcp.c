@@ -378,7 +378,7 @@ static long writes(void)
 	return count_in(fopen("/proc/thread-self/io", "r"), "syscw:");
 }
 
-/* Sends for company, five times a millisecond, are said so to the thread. Returns how many of them have woken it. */
+/* Sends for a batch, five times a millisecond, are said so to the thread. Returns how many of them have woken it. */
 static long say_that_frames_wait(const struct pair *pair, int many)
 {
 	const long before = writes();

@@ -519,7 +519,7 @@ static void test_several_readers_get_every_byte_once(void **state)
 	pair_end(&p);
 }
 
-/* ---- sends for company ---- */
+/* ---- batched sends ---- */
 
 static uint64_t stream_data_segments_out(const struct pair *p)
 {
@@ -572,7 +572,7 @@ static void queue(struct pair *p, const char *text, int n)
 	vma_thread_self()->tx_queued_tsc = vma_tsc() + vma_tsc_of_nsec(1000000000);
 }
 
-static void test_answers_to_several_wait_for_company(void **state)
+static void test_answers_to_several_wait_for_a_batch(void **state)
 {
 	struct pair p = pair(SOCK_NONBLOCK);
 	uint64_t before;
@@ -612,7 +612,7 @@ static void test_what_has_come_already_is_read_before_they_leave(void **state)
 	pair_end(&p);
 }
 
-static void test_eight_sends_are_company_enough(void **state)
+static void test_eight_sends_are_a_full_batch(void **state)
 {
 	struct pair p = pair(SOCK_NONBLOCK);
 	uint64_t before;
@@ -742,9 +742,9 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_urgent_byte_ends_a_read_and_is_read_by_itself),
         cmocka_unit_test(test_o_async_signals_what_comes),
         cmocka_unit_test(test_several_readers_get_every_byte_once),
-        cmocka_unit_test(test_answers_to_several_wait_for_company),
+        cmocka_unit_test(test_answers_to_several_wait_for_a_batch),
         cmocka_unit_test(test_what_has_come_already_is_read_before_they_leave),
-        cmocka_unit_test(test_eight_sends_are_company_enough),
+        cmocka_unit_test(test_eight_sends_are_a_full_batch),
         cmocka_unit_test(test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago),
         cmocka_unit_test(test_an_answer_to_one_leaves_at_once),
         cmocka_unit_test(test_who_sends_and_then_computes_is_not_forgotten),

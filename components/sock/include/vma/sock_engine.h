@@ -36,7 +36,7 @@ struct vma_engine {
 	struct vma_bufarena *arena;
 	struct vma_bufpool *spill;
 	struct vma_net *net;
-	bool latency;   /* VMA_SPEC is a latency profile: nothing waits for company */
+	bool latency;   /* VMA_SPEC is a latency profile: nothing waits for a batch */
 	unsigned cores; /* that this process may run on */
 	struct vma_engine_priv *priv;
 };

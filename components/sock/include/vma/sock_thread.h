@@ -50,9 +50,9 @@ struct vma_thread {
 	struct vma_ring *tx_ring; /* holds frames sent LATER, or sends queued, by this thread: vma_flush_sends */
 	uint32_t tx_queued;       /* so many sends, the first of them then: */
 	uint64_t tx_queued_tsc;
-	uint32_t tx_company; /* sends to come that may be queued: vma_thread_has_ready */
-	bool tx_brief;       /* it accepts connections that are closed once they are answered: stream/forking.c */
-	uint32_t tx_burst;   /* sends in a row with no other call between them */
+	uint32_t tx_batch; /* sends to come that may be queued: vma_thread_has_ready */
+	bool tx_brief;     /* it accepts connections that are closed once they are answered: stream/forking.c */
+	uint32_t tx_burst; /* sends in a row with no other call between them */
 	uint64_t tx_last_tsc;
 	uint64_t pass_rings; /* of its last select, poll or epoll_wait: driven while it works for the OS's members */
 	uint64_t pass_tsc;   /* when, last: vma_rails_pass */
@@ -97,13 +97,13 @@ static inline struct vma_thread *vma_thread_self(void)
 
 /*
  * A select, poll or epoll_wait of this thread has found n descriptors ready, or none. With several in hand it is a
- * server that answers one after the other: four sends for each may wait for company, whatever is done about them. A
+ * server that answers one after the other: four sends for each may wait for a batch, whatever is done about them. A
  * count and no state, since the thread may never wait that way again. If the thread's connections are closed once they
- * are answered, the company of an answer is the end of its connection, so one descriptor is enough.
+ * are answered, what follows an answer is the end of its connection, so one descriptor is enough.
  */
 static inline void vma_thread_has_ready(struct vma_thread *self, int n)
 {
-	self->tx_company = n > 1 || (n == 1 && self->tx_brief) ? 4 * (uint32_t)n : 0;
+	self->tx_batch = n > 1 || (n == 1 && self->tx_brief) ? 4 * (uint32_t)n : 0;
 }
 /* Threads that exist: index 0..count-1; NULL for one that is free. */
 unsigned vma_thread_count(void);
