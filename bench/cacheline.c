@@ -34,7 +34,7 @@
 #define LOOK_EVERY_NS 100000000ULL
 #define LOOK_ROUNDS 64U
 #define LOOK_NUMBERS 256U /* more than a look uses: the numbers of the next one are other numbers */
-#define PATIENCE 200000U  /* looks at the line before the other end is given up: at most a millisecond */
+#define TIMEOUT 200000U   /* looks at the line before the other end is given up: at most a millisecond */
 
 static _Atomic uint32_t *line;
 static volatile sig_atomic_t told_to_stop;
@@ -48,7 +48,7 @@ static void cacheline_wait_for(uint32_t number)
 
 static bool wait_briefly_for(uint32_t number)
 {
-	for (uint32_t i = 0; i < PATIENCE; i++)
+	for (uint32_t i = 0; i < TIMEOUT; i++)
 		if (atomic_load_explicit(line, memory_order_acquire) == number)
 			return true;
 	return false;

@@ -148,7 +148,7 @@ static int send_main(void)
 static int recv_threads_ping_main(void)
 {
 	static struct bench_hist hist;
-	const struct timeval patience = {.tv_usec = 100000};
+	const struct timeval timeout = {.tv_usec = 100000};
 	const uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ull;
 	char packet[65536] = {0};
 	uint64_t rounds = 0, lost = 0, before, now = start;
@@ -156,7 +156,7 @@ static int recv_threads_ping_main(void)
 
 	for (unsigned i = 0; i < opts.threads; i++) {
 		fd[i] = connected_socket(i);
-		setsockopt(fd[i], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+		setsockopt(fd[i], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
 	}
 	while (now < end) {
 		const int at = fd[(rounds + lost) % opts.threads];

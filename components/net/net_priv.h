@@ -21,11 +21,11 @@ struct nl_sock;
 struct net_msg_prefix;
 
 #define NET_NEIGH_BUCKETS 1024
-#define NET_PATHS_IDLE_MAX 16384           /* cached without a holder; beyond this the least used is replaced */
-#define NET_PATH_IDLE_NS 60000000000u      /* a path that nobody held or found for so long leaves the cache */
-#define NET_RECHECK_NS 30000000000u        /* paths in use are asked for again: path MTU, redirects, sysctls */
-#define NET_SETTLE_NS 20000000u            /* see links_changed in net.c */
-#define NET_PROBE_PATIENCE_NS 10000000000u /* a stale neighbour is probed again when nothing came of it */
+#define NET_PATHS_IDLE_MAX 16384          /* cached without a holder; beyond this the least used is replaced */
+#define NET_PATH_IDLE_NS 60000000000u     /* a path that nobody held or found for so long leaves the cache */
+#define NET_RECHECK_NS 30000000000u       /* paths in use are asked for again: path MTU, redirects, sysctls */
+#define NET_SETTLE_NS 20000000u           /* see links_changed in net.c */
+#define NET_PROBE_TIMEOUT_NS 10000000000u /* a stale neighbour is probed again when nothing came of it */
 
 struct link {
 	struct vma_net_link link;

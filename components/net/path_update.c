@@ -197,7 +197,7 @@ void net_paths_sweep(struct vma_net *net, uint64_t now_ns)
 		}
 		/* A probe that led to nothing: whoever sends next asks again. */
 		if (path->neigh != NULL && path->neigh->probed_ns != 0 &&
-		    now_ns - path->neigh->probed_ns >= NET_PROBE_PATIENCE_NS)
+		    now_ns - path->neigh->probed_ns >= NET_PROBE_TIMEOUT_NS)
 			path->neigh->probed_ns = 0;
 		path->dirty = net->any_dirty = true;
 	}

@@ -22,7 +22,7 @@
 #include "nic_xdp.h"
 #include "vmad_proto.h"
 
-#define VMAD_PATIENCE_MS 8000
+#define VMAD_TIMEOUT_MS 8000
 
 static struct nic_xdp *nic_of(struct vma_nic *base)
 {
@@ -114,7 +114,7 @@ static int open_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 	        .vmad_path = attr->vmad_path,
 	        .window_bytes = attr->window_bytes,
 	        .huge_pages = attr->huge_pages,
-	        .patience_ms = VMAD_PATIENCE_MS,
+	        .timeout_ms = VMAD_TIMEOUT_MS,
 	};
 	int rc;
 

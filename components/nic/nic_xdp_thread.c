@@ -24,9 +24,9 @@
 
 #define RETRY_FIRST_MS 5
 #define RETRY_LAST_MS 250
-#define PATIENCE_MS 2000 /* of one attempt: the thread must also see nic_close */
-#define REMIND_MS 100    /* a queue pair that was not rebound is asked again */
-#define BUSY_MS 5        /* between two looks at a connection that is in use */
+#define TIMEOUT_MS 2000 /* of one attempt: the thread must also see nic_close */
+#define REMIND_MS 100   /* a queue pair that was not rebound is asked again */
+#define BUSY_MS 5       /* between two looks at a connection that is in use */
 
 static uint64_t nic_now_ms(void)
 {
@@ -304,7 +304,7 @@ static bool find_vmad(struct nic_xdp *nic)
 	        .stats_dir = nic->stats_dir,
 	        /* A vmad cannot own the interface before this client has let go of what is over. */
 	        .over_fd = nic->window != NULL && nic->window->alive_fd >= 0 ? &nic->window->alive_fd : NULL,
-	        .patience_ms = PATIENCE_MS,
+	        .timeout_ms = TIMEOUT_MS,
 	};
 	struct vmad_client *client;
 	bool resumed;

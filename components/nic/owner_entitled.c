@@ -35,13 +35,13 @@
 
 static int open_routes(struct xdp_owner *owner)
 {
-	const struct timeval patience = {.tv_sec = 2}; /* the kernel answers within the call */
+	const struct timeval timeout = {.tv_sec = 2}; /* the kernel answers within the call */
 
 	if (owner->route_fd >= 0)
 		return owner->route_fd;
 	owner->route_fd = nic_fd_keep(os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
 	if (owner->route_fd >= 0)
-		os_setsockopt(owner->route_fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+		os_setsockopt(owner->route_fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
 	return owner->route_fd;
 }
 

@@ -45,7 +45,7 @@
 #include "xdp_flow.h"
 #include "xdp_shared.h"
 
-#define PATIENCE_NS 100000000ull
+#define TIMEOUT_NS 100000000ull
 #define SHUN_NS 1000000000ull
 #define MOVING_MAX (4 * VMA_PENDING_MAX) /* connections on their way to one member, to be moved again */
 #define ALONE_MAX (XDP_GROUPS / 2)       /* groups, when one of a single member begins: there must be room for others */
@@ -70,7 +70,7 @@ static struct vma_nic_member *member_of(const struct xdp_owner *owner, uint32_t 
 
 static bool member_asks(const struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	return atomic_load(&member_of(owner, slot)->sleeps) != 0 || now - owner->asker[slot].asked_ns < PATIENCE_NS;
+	return atomic_load(&member_of(owner, slot)->sleeps) != 0 || now - owner->asker[slot].asked_ns < TIMEOUT_NS;
 }
 
 static uint64_t eligible_of(const struct xdp_owner *owner, uint64_t members, uint64_t now)
@@ -81,7 +81,7 @@ static uint64_t eligible_of(const struct xdp_owner *owner, uint64_t members, uin
 		const uint32_t slot = first_of(left);
 		const struct owner_asker *asker = &owner->asker[slot];
 
-		if (!asker->stuck && now >= asker->shunned_until && now - asker->taken_ns < PATIENCE_NS &&
+		if (!asker->stuck && now >= asker->shunned_until && now - asker->taken_ns < TIMEOUT_NS &&
 		    member_asks(owner, slot, now))
 			eligible |= 1ull << slot;
 	}
@@ -829,7 +829,7 @@ static void look_at_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 		asker->taken = taken;
 		asker->taken_ns = now;
 	}
-	asker->late = member_is_late(member, now - PATIENCE_NS);
+	asker->late = member_is_late(member, now - TIMEOUT_NS);
 	forget_made(owner, slot);
 }
 
@@ -837,9 +837,9 @@ static void look_at_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 static void help_asking(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
 	struct owner_asker *asker = &owner->asker[slot];
-	const bool accepts = now - asker->accepted_ns < PATIENCE_NS;
+	const bool accepts = now - asker->accepted_ns < TIMEOUT_NS;
 
-	if (asker->late && move_some(owner, slot, NULL, false, accepts ? IDLE : PROMPT, now - PATIENCE_NS, now) > 0 &&
+	if (asker->late && move_some(owner, slot, NULL, false, accepts ? IDLE : PROMPT, now - TIMEOUT_NS, now) > 0 &&
 	    !accepts)
 		asker->shunned_until = now + SHUN_NS;
 }
@@ -847,10 +847,10 @@ static void help_asking(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 static void help_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
 	struct owner_asker *asker = &owner->asker[slot];
-	const bool stopped = now - asker->taken_ns >= PATIENCE_NS;
-	const uint64_t before = stopped ? UINT64_MAX : now - PATIENCE_NS;
+	const bool stopped = now - asker->taken_ns >= TIMEOUT_NS;
+	const uint64_t before = stopped ? UINT64_MAX : now - TIMEOUT_NS;
 
-	if (!stopped && now - asker->asked_ns < PATIENCE_NS)
+	if (!stopped && now - asker->asked_ns < TIMEOUT_NS)
 		help_asking(owner, slot, now);
 	else if (move_some(owner, slot, NULL, stopped, ANY, before, now) > 0)
 		asker->stuck = true;

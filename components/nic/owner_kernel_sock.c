@@ -228,7 +228,7 @@ static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t 
 
 static int open_diag(int *kept)
 {
-	const struct timeval patience = {.tv_sec = 2}; /* the kernel answers within the call; never hang on it */
+	const struct timeval timeout = {.tv_sec = 2}; /* the kernel answers within the call; never hang on it */
 	int fd;
 
 	if (kept != NULL && *kept >= 0)
@@ -236,7 +236,7 @@ static int open_diag(int *kept)
 	fd = nic_fd_keep(os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
 	if (fd < 0)
 		return -errno;
-	os_setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	os_setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
 	if (kept != NULL)
 		*kept = fd;
 	return fd;

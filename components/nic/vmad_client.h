@@ -27,7 +27,7 @@ struct vmad_connect {
 	bool huge_pages;
 	const char *stats_dir; /* NULL: its default */
 	const int *over_fd;    /* readable: the attempt is over, -ECANCELED; NULL: none */
-	unsigned patience_ms;  /* for a vmad to come up and have the interface */
+	unsigned timeout_ms;   /* for a vmad to come up and have the interface */
 };
 
 /* 0, -ECONNREFUSED (nobody there), -ECHILD (those that were started have ended; the next start is not yet due), -EPERM

@@ -317,7 +317,7 @@ static int connect_once(const struct vmad_connect *how, struct vmad_client *clie
 
 int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out)
 {
-	const uint64_t until_ms = vmad_client_now_ms() + how->patience_ms;
+	const uint64_t until_ms = vmad_client_now_ms() + how->timeout_ms;
 	const struct timespec pause = {.tv_nsec = PAUSE_MS * 1000000};
 	struct vmad_client *client = calloc(1, sizeof(*client));
 	struct attempts attempts = {0};

@@ -130,14 +130,14 @@ static int dial(int fd, unsigned ifindex)
 
 int vmad_replace(unsigned ifindex, const char *interface)
 {
-	const struct timeval patience = {.tv_sec = 1};
+	const struct timeval timeout = {.tv_sec = 1};
 	struct ucred peer = {0};
 	socklen_t len = sizeof(peer);
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc;
 
 	if (fd < 0)
 		return -errno;
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)); /* a full backlog */
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)); /* a full backlog */
 	rc = dial(fd, ifindex);
 	if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
 		rc = -errno;

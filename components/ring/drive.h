@@ -28,8 +28,8 @@ struct drive {
 	_Atomic uint32_t holder;
 	_Atomic uint32_t hold; /* number of this hold: tells a long one from many; written by the holder */
 	_Atomic uint32_t sleepers;
-	_Atomic uint32_t courtesy; /* tries that progress leaves to a control-path waiter, see drive_courteous */
-	enum vma_thread_mode mode; /* constant */
+	_Atomic uint32_t yield_budget; /* tries that progress leaves to a control-path waiter, see drive_yields */
+	enum vma_thread_mode mode;     /* constant */
 } __attribute__((aligned(64)));
 
 extern __thread uint32_t drive_tid_cache __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -47,9 +47,9 @@ void drive_init(struct drive *drive, enum vma_thread_mode mode);
 bool drive_acquire(struct drive *drive);
 void drive_wake(struct drive *drive) __attribute__((cold));
 /* Steps aside for a control-path waiter; true: do not try now. */
-bool drive_courteous(struct drive *drive) __attribute__((cold));
+bool drive_yields(struct drive *drive) __attribute__((cold));
 /* See vma_ring_idle. */
-bool drive_idle(struct drive *drive, struct vma_ring_patience *patience, uint64_t timeout_ns);
+bool drive_idle(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns);
 
 static inline void drive_count_hold(struct drive *drive)
 {

@@ -15,7 +15,7 @@ enum {
 	PAUSE_TRIES = 32,
 	SPIN_TRIES = 256,
 	YIELD_TRIES = 8,
-	COURTESY_TRIES = 256,
+	YIELD_BUDGET_TRIES = 256,
 	STRANGER_YIELD_EVERY = 64,
 };
 
@@ -44,7 +44,7 @@ void drive_init(struct drive *drive, enum vma_thread_mode mode)
 	atomic_init(&drive->holder, 0);
 	atomic_init(&drive->hold, 0);
 	atomic_init(&drive->sleepers, 0);
-	atomic_init(&drive->courtesy, 0);
+	atomic_init(&drive->yield_budget, 0);
 	drive->mode = mode;
 }
 
@@ -110,10 +110,10 @@ bool drive_acquire(struct drive *drive)
 	if (atomic_load_explicit(&drive->holder, memory_order_relaxed) == tid)
 		return false; /* only this thread can have stored its own id: no race */
 	while (!drive_try(drive, tid)) {
-		atomic_store_explicit(&drive->courtesy, COURTESY_TRIES, memory_order_relaxed);
+		atomic_store_explicit(&drive->yield_budget, YIELD_BUDGET_TRIES, memory_order_relaxed);
 		wait_as_configured(drive, &tries);
 	}
-	atomic_store_explicit(&drive->courtesy, 0, memory_order_relaxed);
+	atomic_store_explicit(&drive->yield_budget, 0, memory_order_relaxed);
 	return true;
 }
 
@@ -122,40 +122,40 @@ bool drive_acquire(struct drive *drive)
  * asks for a number of tries, and progress leaves those to it. A number, not a reservation: if the waiter itself is
  * descheduled, the data path goes on after that many calls. Lost updates of the number only make it less exact.
  */
-bool drive_courteous(struct drive *drive)
+bool drive_yields(struct drive *drive)
 {
-	uint32_t left = atomic_load_explicit(&drive->courtesy, memory_order_relaxed);
+	uint32_t left = atomic_load_explicit(&drive->yield_budget, memory_order_relaxed);
 
 	if (left == 0)
 		return false;
-	atomic_store_explicit(&drive->courtesy, left - 1, memory_order_relaxed);
+	atomic_store_explicit(&drive->yield_budget, left - 1, memory_order_relaxed);
 	sched_yield();
 	return true;
 }
 
 /*
- * Patience is per hold: if the flag has changed hands since the last look, things move, and a pause (now and then a
+ * The backoff is per hold: if the flag has changed hands since the last look, things move, and a pause (now and then a
  * yield) is all it takes. One long hold means a holder that does not run: that costs those who wait a few microseconds
  * of pauses, then yields, then sleep, and the holder's release one wake.
  */
-bool drive_idle(struct drive *drive, struct vma_ring_patience *patience, uint64_t timeout_ns)
+bool drive_idle(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns)
 {
 	uint32_t hold = atomic_load_explicit(&drive->hold, memory_order_relaxed);
 	bool held = atomic_load_explicit(&drive->holder, memory_order_relaxed) != 0;
 
-	if (!held || hold != patience->hold) {
-		patience->tries = hold != patience->hold && held ? 1 : 0;
-		patience->hold = hold;
+	if (!held || hold != backoff->hold) {
+		backoff->tries = hold != backoff->hold && held ? 1 : 0;
+		backoff->hold = hold;
 		if (hold % STRANGER_YIELD_EVERY == 0)
 			sched_yield();
 		else
 			pause_a_little();
 		return true;
 	}
-	patience->tries++;
-	if (patience->tries <= PAUSE_TRIES) {
+	backoff->tries++;
+	if (backoff->tries <= PAUSE_TRIES) {
 		pause_a_little();
-	} else if (patience->tries <= PAUSE_TRIES + YIELD_TRIES) {
+	} else if (backoff->tries <= PAUSE_TRIES + YIELD_TRIES) {
 		sched_yield();
 	} else {
 		sleep_until_released(drive, timeout_ns);
@@ -170,22 +170,22 @@ static struct drive *side_of(struct vma_ring *ring, enum vma_ring_side side)
 	return side == VMA_RING_RX ? &ring->rx : &ring->tx;
 }
 
-bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_patience *patience,
+bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_backoff *backoff,
                    uint64_t timeout_ns)
 {
-	return drive_idle(side_of(ring, side), patience, timeout_ns);
+	return drive_idle(side_of(ring, side), backoff, timeout_ns);
 }
 
 /* The first step of `hold` may be that of the hold under way; so at the third a whole hold is over since the call. */
 bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns)
 {
 	const uint32_t first = atomic_load_explicit(&ring->rx.hold, memory_order_acquire);
-	struct vma_ring_patience patience = {0};
+	struct vma_ring_backoff backoff = {0};
 	uint32_t holder;
 
 	while ((holder = atomic_load_explicit(&ring->rx.holder, memory_order_acquire)) != 0 &&
 	       atomic_load_explicit(&ring->rx.hold, memory_order_acquire) - first < 3) {
-		if (holder == drive_tid() || !drive_idle(&ring->rx, &patience, timeout_ns))
+		if (holder == drive_tid() || !drive_idle(&ring->rx, &backoff, timeout_ns))
 			return false;
 	}
 	return true;
@@ -233,7 +233,7 @@ int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
 {
 	uint64_t start = timeout_ns == 0 || timeout_ns == UINT64_MAX ? 0 : drive_now_ns();
 	uint64_t deadline = timeout_ns >= UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
-	struct vma_ring_patience patience = {0};
+	struct vma_ring_backoff backoff = {0};
 	int rc;
 
 	if (timeout_ns == 0)
@@ -245,7 +245,7 @@ int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
 			return -EDEADLK; /* in a sink: this thread is the one to wait for */
 		if (left == 0)
 			return 0;
-		drive_idle(&ring->rx, &patience, left);
+		drive_idle(&ring->rx, &backoff, left);
 	}
 	return rc != 0 ? rc : vma_cq_wait(ring->cq, ns_until(deadline));
 }

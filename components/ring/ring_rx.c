@@ -398,8 +398,8 @@ static int __attribute__((noinline)) rx_drive(struct vma_ring *ring)
  */
 static inline int rx_progress(struct vma_ring *ring, bool timers)
 {
-	if (__builtin_expect(atomic_load_explicit(&ring->rx.courtesy, memory_order_relaxed) != 0, 0) &&
-	    drive_courteous(&ring->rx))
+	if (__builtin_expect(atomic_load_explicit(&ring->rx.yield_budget, memory_order_relaxed) != 0, 0) &&
+	    drive_yields(&ring->rx))
 		return -EBUSY;
 	if (atomic_load_explicit(&ring->rx.holder, memory_order_relaxed) != 0)
 		return -EBUSY;

@@ -35,7 +35,7 @@
 #include "engine_priv.h"
 #include "taken_priv.h"
 
-#define PATIENCE_NS 5000000000ULL
+#define TIMEOUT_NS 5000000000ULL
 #define SILENCE_NS 10000000000ULL /* who has not answered is not asked for so long */
 #define NAP_NS 200000
 enum { NAME_BYTES = 48, NAMES_MAX = 4096, SILENT_MAX = 16, WAITS_MAX = 16 };
@@ -235,7 +235,7 @@ static void take_answer(int fd, struct names *names, struct inherited_question *
 static int converse(int fd, struct names *names, int socket_fd, uint64_t cookie)
 {
 	struct inherited_question question = {.cookie = cookie, .number = socket_fd};
-	const uint64_t deadline_ns = vma_now_ns() + PATIENCE_NS;
+	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
 	int waiting_fd = -1;
 
 	ask_all(fd, names, &question, deadline_ns);

@@ -217,7 +217,7 @@ struct bed {
 	bool interrupted;                 /* a handler has ended it */
 	uint8_t bit_of[VMA_THREAD_RAILS]; /* rings, of the descriptors behind the thread's own */
 	uint64_t rung, rung_twice;        /* by bit: have ended the last sleep, the last two */
-	struct vma_ring_patience patience;
+	struct vma_ring_backoff backoff;
 	struct timespec timeout; /* of the sleep that goes on */
 };
 
@@ -244,9 +244,9 @@ static void sleep_watch_ring(struct bed *bed, struct vma_rail *rail)
 	rc = sleep_arm_ring(bed, rail);
 	bed->look_again |= rc == 1 || rc == -EBUSY;
 	if (rc == -EBUSY)
-		vma_ring_idle(rail->ring, VMA_RING_RX, &bed->patience, BUSY_NSEC);
+		vma_ring_idle(rail->ring, VMA_RING_RX, &bed->backoff, BUSY_NSEC);
 	else
-		bed->patience = (struct vma_ring_patience){0};
+		bed->backoff = (struct vma_ring_backoff){0};
 	if (rc != 0)
 		return; /* of a device that has gone nothing comes: the internal thread looks for another */
 	bed->bit_of[bed->n - bed->wait->nfds - 1] = rail->id % 64;

@@ -51,7 +51,7 @@
 #define PID_FS_MAGIC 0x50494446
 #endif
 
-#define PATIENCE_NS 5000000000ULL
+#define TIMEOUT_NS 5000000000ULL
 #define SILENCE_NS 10000000000ULL /* an owner that has not answered is not asked for so long */
 enum { MESSAGES_IN_MS = 8, NAME_BYTES = 48 };
 
@@ -320,7 +320,7 @@ static int taken_converse(int fd, int pid, const struct taken_question *question
 static int ask_by_name(const char *name, int pid, int number, int copy)
 {
 	const struct taken_question question = {.cookie = taken_cookie_of(copy), .number = number};
-	const uint64_t now = vma_now_ns(), deadline_ns = now + PATIENCE_NS;
+	const uint64_t now = vma_now_ns(), deadline_ns = now + TIMEOUT_NS;
 	int fd, rc;
 
 	if (question.cookie == 0)

@@ -22,7 +22,7 @@
 
 #include "internal_priv.h"
 
-#define PATIENCE_NS 5000000000ULL
+#define TIMEOUT_NS 5000000000ULL
 #define NAP_NS 50000
 
 static _Atomic bool asked;
@@ -53,7 +53,7 @@ void vma_engine_hand_over(struct vma_file *file)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
 	const int saved = errno;
-	const uint64_t deadline_ns = vma_now_ns() + PATIENCE_NS;
+	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
 
 	atomic_store(&file->handoff, true);
 	atomic_store(&asked, true);

@@ -27,7 +27,7 @@ uint64_t vma_now_ns(void)
 struct looks {
 	int64_t done;
 	uint32_t os;
-	struct vma_ring_patience patience;
+	struct vma_ring_backoff backoff;
 };
 
 /* All rings are driven by others: not for nothing, but one of them may be descheduled. */
@@ -36,7 +36,7 @@ static void be_patient(uint64_t rings, struct looks *looks)
 	struct vma_rail *rail = first_rail((unsigned)__builtin_ctzll(rings));
 
 	if (rail != NULL)
-		vma_ring_idle(rail->ring, VMA_RING_RX, &looks->patience, BUSY_NSEC);
+		vma_ring_idle(rail->ring, VMA_RING_RX, &looks->backoff, BUSY_NSEC);
 }
 
 /* They may be others than at the last look, a set has lost its last member there, say: who busy-polls drives. */
@@ -68,7 +68,7 @@ static int wait_look(struct vma_wait *wait, struct looks *looks)
 		busy_poller(wait->self, rings);
 
 	if (!busy)
-		looks->patience = (struct vma_ring_patience){0};
+		looks->backoff = (struct vma_ring_backoff){0};
 	if (busy && rc == 0) {
 		be_patient(rings, looks);
 		rc = wait->ops->ready(wait);

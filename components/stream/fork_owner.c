@@ -24,7 +24,7 @@
 #include "fork_rpc.h"
 #include "stream_priv.h"
 
-#define PATIENCE_NS 5000000000ULL
+#define TIMEOUT_NS 5000000000ULL
 #define NAP_NS 100000
 
 /* The descriptors have the same numbers in all of these processes. */
@@ -460,7 +460,7 @@ static bool parent_is_alive(void *arg)
  */
 static void await_parent(struct stream_sock *sock, int fd, bool closing)
 {
-	const uint64_t deadline_ns = vma_now_ns() + PATIENCE_NS;
+	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
 	const struct timespec nap = {.tv_nsec = NAP_NS};
 	struct fork_rpc_page *page = sock->fork_owner->page;
 
@@ -473,7 +473,7 @@ static void await_parent(struct stream_sock *sock, int fd, bool closing)
 static void fork_rpc_parent(struct stream_sock *sock, int fd)
 {
 	const struct fork_rpc_parent parent = {
-	        .wake = wake_parent, .is_alive = parent_is_alive, .arg = sock->fork_owner, .patience_ns = PATIENCE_NS};
+	        .wake = wake_parent, .is_alive = parent_is_alive, .arg = sock->fork_owner, .timeout_ns = TIMEOUT_NS};
 	enum fork_rpc_answer answer =
 	        fd_is_connected(fd) ? FORK_RPC_DONE : fork_rpc_call(sock->fork_owner->page, sock->file.id, &parent);
 

@@ -172,7 +172,7 @@ static enum fork_rpc_answer fork_rpc_take_answer(struct fork_rpc_slot *slot, uin
 enum fork_rpc_answer fork_rpc_call(struct fork_rpc_page *page, uint64_t id, const struct fork_rpc_parent *parent)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
-	const uint64_t deadline_ns = vma_now_ns() + parent->patience_ns;
+	const uint64_t deadline_ns = vma_now_ns() + parent->timeout_ns;
 	struct fork_rpc_slot *slot = atomic_load(&page->gone) ? NULL : fork_rpc_slot_find(page);
 	enum fork_rpc_answer answer;
 	uint32_t asked;

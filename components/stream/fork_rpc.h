@@ -59,7 +59,7 @@ struct fork_rpc_parent {
 	void (*wake)(void *arg);     /* the parent, to answer */
 	bool (*is_alive)(void *arg); /* looked at now and then */
 	void *arg;
-	uint64_t patience_ns;
+	uint64_t timeout_ns;
 };
 enum fork_rpc_answer fork_rpc_call(struct fork_rpc_page *page, uint64_t id, const struct fork_rpc_parent *parent);
 bool fork_rpc_is_moving(const struct fork_rpc_page *page, uint64_t id);

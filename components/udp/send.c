@@ -254,7 +254,7 @@ udp_transmit(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 
 struct room {
 	uint64_t deadline_ns; /* 0: not waited yet */
-	struct vma_ring_patience patience;
+	struct vma_ring_backoff backoff;
 	uint32_t signals, interrupts, tries;
 };
 
@@ -265,7 +265,7 @@ static void send_idle(struct vma_ring *ring, struct room *room)
 
 	vma_ring_flush(ring);
 	if (vma_ring_holder(ring, VMA_RING_TX) != 0)
-		vma_ring_idle(ring, VMA_RING_TX, &room->patience, 1000000);
+		vma_ring_idle(ring, VMA_RING_TX, &room->backoff, 1000000);
 	else if (room->tries < 8)
 		sched_yield();
 	else

@@ -155,7 +155,7 @@ LATENCY_CASES+='|@(tcp_read_every_way|tcp_write_every_way|tcp_bulk|tcp_epoll_*|t
 
 # With nothing offloaded the suite fails.
 offload_nothing() { # ENVIRONMENT
-	! run_case a bind_says_its_address "$preload" "$1" PARITY_PATIENCE_MS=200
+	! run_case a bind_says_its_address "$preload" "$1" PARITY_TIMEOUT_MS=200
 }
 
 # Of all that is compared, each part of a run in PARTS takes its share; what is about the suite itself is in the first.

@@ -15,7 +15,7 @@ serve() { # LABEL PORT [FRESH]: a sleeping client, ready
 	wait_for 10 log_has "$1" '^ready'
 }
 
-exchange() { # PORT COUNT [PATIENCE_MS]: what is not answered within that (100) is sent again
+exchange() { # PORT COUNT [TIMEOUT_MS]: what is not answered within that (100) is sent again
 	in_ns a "$sleeper" exchange "$IP_B" "$@" | tee "$WORK/exchange.out"
 	return "${PIPESTATUS[0]}"
 }

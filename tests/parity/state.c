@@ -7,9 +7,9 @@
 #include "parity.h"
 
 /* A service may have to be started before the first socket is offloaded, and to look some times at others'. */
-static unsigned patience_ms(void)
+static unsigned timeout_ms(void)
 {
-	const char *text = getenv("PARITY_PATIENCE_MS");
+	const char *text = getenv("PARITY_TIMEOUT_MS");
 
 	return text != NULL ? (unsigned)atoi(text) : 5000;
 }
@@ -37,7 +37,7 @@ static query_fn *query(void)
 /* Waits for the wanted answer; a reason of NULL: any. */
 static void state_expect(int fd, int wanted, const char *reason)
 {
-	uint64_t end = now_ms() + patience_ms();
+	uint64_t end = now_ms() + timeout_ms();
 	const char *text = "";
 	query_fn *ask = query();
 	int saved = errno, state;

@@ -38,11 +38,11 @@ int bed_state(int fd)
 
 int bed_socket(const struct bed *bed)
 {
-	struct timeval patience = {.tv_usec = 500000};
+	struct timeval timeout = {.tv_usec = 500000};
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 
 	expect(fd >= 0, "a socket is made");
-	expect(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) == 0, "its patience is set");
+	expect(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) == 0, "its timeout is set");
 	expect(connect(fd, (const struct sockaddr *)&bed->peer, sizeof(bed->peer)) == 0, "it is connected");
 	expect(bed_state(fd) == 1 || getenv("PROBE_KERNEL") != NULL, "the socket is offloaded");
 	return fd;

@@ -300,7 +300,7 @@ static void without_rings(const struct bed *bed)
 static void with_rings(const struct bed *bed)
 {
 	int before = bed_socket(bed), after, stream = socket(AF_INET, SOCK_STREAM, 0), ring;
-	struct timeval patience = {.tv_usec = 500000};
+	struct timeval timeout = {.tv_usec = 500000};
 
 	EXPECT(bed_echo(before));
 	ring = (int)set_up_ring();
@@ -309,7 +309,7 @@ static void with_rings(const struct bed *bed)
 	EXPECT(bed_echo(before));
 	EXPECT(bed_state(stream) == 0);
 	after = socket(AF_INET, SOCK_DGRAM, 0);
-	EXPECT(setsockopt(after, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) == 0);
+	EXPECT(setsockopt(after, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) == 0);
 	EXPECT(connect(after, (const struct sockaddr *)&bed->peer, sizeof(bed->peer)) == 0);
 	EXPECT(bed_state(after) == 0);
 	EXPECT(bed_echo(after));

@@ -638,12 +638,12 @@ static void *ask_datagrams(void *argument)
 {
 	uint64_t number = 0, answered = 0, back;
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	struct timeval patience = {.tv_sec = 3};
+	struct timeval timeout = {.tv_sec = 3};
 
 	(void)argument;
 	if (connect(fd, (struct sockaddr *)&server, sizeof(server)))
 		process_mix_die("connect");
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
 	while (process_mix_now_ms() < end_ms) {
 		const uint64_t begun = process_mix_now_ms();
 		ssize_t n;

@@ -4,7 +4,7 @@
  *
  *   serve INTERFACE ADDRESS PORT VMAD [FRESH]   echoes UDP; rebinds in the nic's callback, as rings do; after every
  *                                               FRESH datagrams with a new queue pair
- *   exchange ADDRESS PORT COUNT [PATIENCE_MS]   a kernel socket: COUNT datagrams, each after the echo of the one
+ *   exchange ADDRESS PORT COUNT [TIMEOUT_MS]    a kernel socket: COUNT datagrams, each after the echo of the one
  *                                               before, at a random moment, and again when that does not come (100);
  *                                               'exchanged N resent N'
  *   crowded INTERFACE ADDRESS PORT              rents a second queue pair with hardly an fd left, ten times; then with
@@ -197,7 +197,7 @@ static __attribute__((noreturn)) void xdp_sleep_serve(int argc, char **argv)
 
 static int exchange(char **argv)
 {
-	const uint32_t count = (uint32_t)atoi(argv[2]), patience_ms = argv[3] == NULL ? 100 : (uint32_t)atoi(argv[3]);
+	const uint32_t count = (uint32_t)atoi(argv[2]), timeout_ms = argv[3] == NULL ? 100 : (uint32_t)atoi(argv[3]);
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[1]))};
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 	uint32_t resent = 0, done = 0, got;
@@ -216,9 +216,9 @@ static int exchange(char **argv)
 			struct pollfd answer = {.fd = fd, .events = POLLIN};
 
 			got = ~0u;
-			poll(&answer, 1, (int)patience_ms);
+			poll(&answer, 1, (int)timeout_ms);
 			recv(fd, &got, sizeof(got), MSG_DONTWAIT);
-		} while (got != done && xdp_sleep_now_us() - sent_at < patience_ms * 1000ull);
+		} while (got != done && xdp_sleep_now_us() - sent_at < timeout_ms * 1000ull);
 		if (got == done)
 			done++;
 		else

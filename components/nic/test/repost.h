@@ -14,7 +14,7 @@
 
 #include <vma/nic.h>
 
-#define REPOST_PATIENCE_S 3
+#define REPOST_TIMEOUT_S 3
 
 /* False: in vain. Of a queue pair that is lost the buffers go home, which is as good. */
 static inline bool repost(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
@@ -29,7 +29,7 @@ static inline bool repost(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned
 		sched_yield();
 		posted += vma_nic_post_rx(qp, bufs + posted, n - posted);
 		clock_gettime(CLOCK_MONOTONIC, &now);
-	} while (posted < n && !vma_nic_qp_lost(qp) && now.tv_sec - began.tv_sec <= REPOST_PATIENCE_S);
+	} while (posted < n && !vma_nic_qp_lost(qp) && now.tv_sec - began.tv_sec <= REPOST_TIMEOUT_S);
 	vma_buf_put_burst(qp->arena, bufs + posted, n - posted);
 	return posted == n || vma_nic_qp_lost(qp);
 }

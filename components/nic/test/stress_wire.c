@@ -136,7 +136,7 @@ static void wire_run(struct stress *s)
 		assert_int_equal(pthread_create(&senders[i], NULL, sender, &actors[i]), 0);
 	}
 	churn(s, world_now_ns() + (uint64_t)(wire_stress_seconds() * 1e9));
-	for (uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS; world_now_ns() < give_up;) { /* still moving? */
+	for (uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS; world_now_ns() < give_up;) { /* still moving? */
 		uint32_t before = atomic_load(&s->acked[0][0]);
 		usleep(1000);
 		if (atomic_load(&s->acked[0][0]) != before)

@@ -152,7 +152,7 @@ static void test_checksum_is_filled_in_and_checked(void **state)
 			vma_buf_frame(w->arena, seg.buf)[seg.off + 40] = 0x55;
 		assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 1);
 		vma_nic_kick(w->qp[0][0]);
-		assert_true(world_recv(w->qp[1][0], packet, WORLD_PATIENCE_NS));
+		assert_true(world_recv(w->qp[1][0], packet, WORLD_TIMEOUT_NS));
 		if (spoil) {
 			assert_true(packet->flags & VMA_BUF_RX_L4_CSUM_BAD);
 		} else {
@@ -217,7 +217,7 @@ static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
 	}
 	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, n), n);
 	vma_nic_kick(w->qp[0][0]);
-	assert_true(world_recv(w->qp[1][0], packet, WORLD_PATIENCE_NS));
+	assert_true(world_recv(w->qp[1][0], packet, WORLD_TIMEOUT_NS));
 	assert_packet(w, packet, 0, spec);
 	assert_true(packet->buffers > 1);
 	free(packet);
@@ -274,7 +274,7 @@ static void test_each_sent_buffer_is_reaped_once(void **state)
 	struct world *w = *state;
 	struct vma_buf *sent[100], *reaped[WORLD_BURST];
 	unsigned seen[100] = {0}, total = 0;
-	uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
 
 	for (uint32_t i = 0; i < 100; i++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, 70, i);
@@ -315,7 +315,7 @@ static void test_posted_buffers_come_back_as_often_as_posted(void **state)
 	}
 	for (uint32_t round = 0; round < 40; round++) { /* more frames than the queue has buffers, 64 held at a time */
 		unsigned n = 0;
-		uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+		uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
 		for (uint32_t i = 0; i < 64; i++)
 			world_send(w, 0, 0, udp(PEER_PORT, PORT, 90, round * 64 + i));
 		while (n < 64 && world_now_ns() < give_up)
@@ -549,7 +549,7 @@ static void test_unarmed_fd_is_armed_again_by_the_next_arm(void **state)
 static void test_arm_says_when_something_is_already_there(void **state)
 {
 	struct world *w = *state;
-	uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
 
 	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_int_equal(vma_nic_arm(w->qp[1][0]), 0);
@@ -566,7 +566,7 @@ static void test_quiet_is_said_of_an_empty_queue_only(void **state)
 {
 	struct world *w = *state;
 	struct vma_nic_qp *qp = w->qp[1][0];
-	uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
 
 	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 5; i++) {
@@ -609,7 +609,7 @@ static void test_a_sleeping_thread_misses_no_frame(void **state)
 	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_int_equal(pthread_create(&thread, NULL, wait_for_frames, &waker), 0);
 	for (uint32_t i = 0; i < 200; i++) {
-		uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+		uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
 		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 		while (atomic_load(&waker.received) <= i && world_now_ns() < give_up)
 			sched_yield();
@@ -636,7 +636,7 @@ static void *conformance_play(void *arg)
 	struct player *p = arg;
 	struct world *w = p->w;
 	uint16_t port = (uint16_t)(PORT + p->i);
-	uint64_t give_up = world_now_ns() + 4 * WORLD_PATIENCE_NS;
+	uint64_t give_up = world_now_ns() + 4 * WORLD_TIMEOUT_NS;
 	struct packet *packet = malloc(sizeof(*packet));
 
 	while (p->received < EXCHANGES && world_now_ns() < give_up && !p->bad) {
@@ -701,7 +701,7 @@ static void test_a_queue_pair_ends_while_its_buffers_are_held(void **state)
 	struct world *w = *state;
 	struct vma_buf *held[4];
 	unsigned n = 0;
-	uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
 
 	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 8; i++)
@@ -720,7 +720,7 @@ static void test_a_queue_pair_ends_while_its_buffers_are_held(void **state)
 	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
 	struct packet *packet = malloc(sizeof(*packet));
 	do /* frames 4 to 7 may have been taken up by the device, or only now */
-		assert_true(world_recv(w->qp[1][0], packet, WORLD_PATIENCE_NS));
+		assert_true(world_recv(w->qp[1][0], packet, WORLD_TIMEOUT_NS));
 	while (frame_number(packet->bytes, IPPROTO_UDP) != 77);
 	free(packet);
 }
@@ -738,7 +738,7 @@ static void test_a_nic_closes_and_opens_again(void **state)
 		int end = round % 2;
 		world_nic_close(w, end);
 		usleep(1000); /* the other end may notice, or not */
-		uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+		uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
 		struct vma_nic_attr attr = {.arena = w->arena, .owner = make_of_world->owner};
 		world_enter(w, end);
 		assert_int_equal(vma_nic_open(make_of_world->spec[end], &attr, &w->nic[end]), 0);

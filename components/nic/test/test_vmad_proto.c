@@ -95,7 +95,7 @@ static int teardown(void **state)
 static int vmad_proto_join(struct vmad_client **client)
 {
 	const struct vmad_connect how = {
-	        .ifindex = interface_number(), .ifname = "test", .right_fd = -1, .patience_ms = 3000};
+	        .ifindex = interface_number(), .ifname = "test", .right_fd = -1, .timeout_ms = 3000};
 
 	return vmad_client_connect(&how, client);
 }
@@ -417,7 +417,7 @@ static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
 static int with_a_full_queue(int listener, const struct sockaddr *address, socklen_t len)
 {
 	const struct vmad_connect how = {
-	        .ifindex = interface_number(), .ifname = "test", .right_fd = -1, .patience_ms = 60000};
+	        .ifindex = interface_number(), .ifname = "test", .right_fd = -1, .timeout_ms = 60000};
 	struct vmad_client *client;
 	int waiting[8], rc;
 	unsigned n = 0;

@@ -130,7 +130,7 @@ static void end_process(pid_t pid)
 static bool answers(struct world *w, uint32_t number)
 {
 	struct packet *packet = malloc(sizeof(*packet));
-	uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
 	bool yes = false;
 
 	while (!yes && world_now_ns() < give_up) {
@@ -156,7 +156,7 @@ static void test_two_processes_exchange_frames(void **state)
 		; /* answers to what was sent while waiting */
 	for (uint32_t i = 0; i < 2000; i++) {
 		world_send(&w, 0, 0, udp(PEER_PORT, PORT, 60 + i % 1400, i));
-		assert_true(world_recv(w.qp[0][0], packet, WORLD_PATIENCE_NS));
+		assert_true(world_recv(w.qp[0][0], packet, WORLD_TIMEOUT_NS));
 		assert_int_equal(packet->len, 60 + i % 1400);
 		assert_int_equal(frame_number(packet->bytes, IPPROTO_UDP), i + 1);
 	}
@@ -246,7 +246,7 @@ static void test_a_stopped_peer_stalls_nobody(void **state)
 	uint64_t start = world_now_ns();
 	for (uint32_t i = 0; i < 5000; i++) /* ten times what the lane holds */
 		world_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, i));
-	assert_true(world_now_ns() - start < WORLD_PATIENCE_NS);
+	assert_true(world_now_ns() - start < WORLD_TIMEOUT_NS);
 	vma_wire_counts(w.nic[0], &counts);
 	assert_in_range(counts.queue_full, 4000, 5000);
 	kill(pid, SIGCONT);
@@ -266,7 +266,7 @@ static void test_a_peer_that_shuts_the_bell_keeps_nobody_awake(void **state)
 	wire_file_open_end(&w, 1);
 	shutdown(atomic_load(&wire_end_of(w.nic[1])->bell_fd), SHUT_RDWR);
 	do
-		assert_true(world_now_ns() - start < WORLD_PATIENCE_NS);
+		assert_true(world_now_ns() - start < WORLD_TIMEOUT_NS);
 	while (vma_nic_arm(w.qp[0][0]) != 0 || fd_readable(vma_nic_fd(w.qp[0][0]), 50));
 	wire_file_end_world(&w);
 }

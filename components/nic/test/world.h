@@ -23,7 +23,7 @@
 
 #define WORLD_QPS 4
 #define WORLD_BURST 32
-#define WORLD_PATIENCE_NS 3000000000ULL
+#define WORLD_TIMEOUT_NS 3000000000ULL
 
 struct world {
 	struct vma_bufarena *arena;
@@ -147,7 +147,7 @@ static inline unsigned world_reap(struct vma_nic_qp *qp)
 static inline struct vma_buf *world_tx_buf(struct vma_nic_qp *qp)
 {
 	struct vma_buf *buf = NULL;
-	uint64_t end = world_now_ns() + WORLD_PATIENCE_NS;
+	uint64_t end = world_now_ns() + WORLD_TIMEOUT_NS;
 
 	while (vma_bufpool_get(atomic_load(&qp->tx_pool), &buf, 1) == 0) {
 		world_reap(qp);
@@ -175,7 +175,7 @@ static inline struct vma_nic_seg world_frame(struct world *w, int end, int i, st
 static inline void world_send(struct world *w, int end, int i, struct frame_spec spec)
 {
 	struct vma_nic_seg seg = world_frame(w, end, i, &spec);
-	uint64_t give_up = world_now_ns() + WORLD_PATIENCE_NS;
+	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
 
 	while (vma_nic_tx(w->qp[end][i], &seg, 1) == 0) {
 		vma_nic_kick(w->qp[end][i]);
@@ -230,9 +230,9 @@ static inline bool world_poll(struct vma_nic_qp *qp, struct packet *out)
 	return true;
 }
 
-static inline bool world_recv(struct vma_nic_qp *qp, struct packet *out, uint64_t patience_ns)
+static inline bool world_recv(struct vma_nic_qp *qp, struct packet *out, uint64_t timeout_ns)
 {
-	uint64_t end = world_now_ns() + patience_ns;
+	uint64_t end = world_now_ns() + timeout_ns;
 
 	while (!world_poll(qp, out)) {
 		if (world_now_ns() >= end)
@@ -258,7 +258,7 @@ static inline void fixture_assert_receives(struct world *w, int end, int i, stru
 {
 	static _Thread_local struct packet packet;
 
-	assert_true(world_recv(w->qp[end][i], &packet, WORLD_PATIENCE_NS));
+	assert_true(world_recv(w->qp[end][i], &packet, WORLD_TIMEOUT_NS));
 	assert_packet(w, &packet, 1 - end, spec);
 }
 

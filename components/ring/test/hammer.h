@@ -174,7 +174,7 @@ static void *worker_main(void *arg)
 {
 	struct worker *w = arg;
 	struct vma_pkt_udp_attr attr = {.src_port_be = htons(w->port), .dst_port_be = htons(ECHO_PORT)};
-	struct vma_ring_patience patience = {0};
+	struct vma_ring_backoff backoff = {0};
 	struct vma_pkt_udp headers;
 	unsigned idle = 0;
 
@@ -189,7 +189,7 @@ static void *worker_main(void *arg)
 			idle = 0;
 		n = vma_ring_progress(hammer.ring[0]);
 		if (n == -EBUSY) {
-			vma_ring_idle(hammer.ring[0], VMA_RING_RX, &patience, 100000000);
+			vma_ring_idle(hammer.ring[0], VMA_RING_RX, &backoff, 100000000);
 		} else if (n > 0) {
 			idle = 0;
 		} else if (++idle > IDLE_ROUNDS) {

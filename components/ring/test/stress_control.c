@@ -78,11 +78,11 @@ static bool control_is_due(struct vma_ring_proto_ops *proto_ops)
 
 static void wait_for_run(struct protocol *p)
 {
-	time_t patience = time(NULL) + 20;
+	time_t backoff = time(NULL) + 20;
 
 	atomic_store(&p->due, true);
 	while (atomic_load(&p->due)) {
-		assert_true(time(NULL) < patience);
+		assert_true(time(NULL) < backoff);
 		sched_yield();
 	}
 }

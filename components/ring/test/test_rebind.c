@@ -426,7 +426,7 @@ static void test_event_during_a_create_that_fails_is_no_deadlock(void **state)
 /* A waiter that does not poll sleeps through the hold of a thread that does not release, and wakes when it does. */
 static void test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end(void **state)
 {
-	struct vma_ring_patience patience = {0};
+	struct vma_ring_backoff backoff = {0};
 	struct holder holder;
 	uint64_t cpu, wall;
 
@@ -435,7 +435,7 @@ static void test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end(void **sta
 	cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	wall = clock_ns(CLOCK_MONOTONIC);
 	while (vma_ring_progress(ring) == -EBUSY)
-		assert_true(vma_ring_idle(ring, VMA_RING_RX, &patience, 5000000000));
+		assert_true(vma_ring_idle(ring, VMA_RING_RX, &backoff, 5000000000));
 	assert_true(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu < 10000000);
 	assert_true(clock_ns(CLOCK_MONOTONIC) - wall < 4000000000);
 	holder_end(&holder);
@@ -443,14 +443,14 @@ static void test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end(void **sta
 
 static void test_idle_and_wait_give_up_when_their_time_is_over(void **state)
 {
-	struct vma_ring_patience patience = {0};
+	struct vma_ring_backoff backoff = {0};
 	struct holder holder;
 	bool again = true;
 
 	(void)state;
 	holder_start(&holder, true);
 	for (int i = 0; i < 100 && again; i++)
-		again = vma_ring_idle(ring, VMA_RING_RX, &patience, 1000000);
+		again = vma_ring_idle(ring, VMA_RING_RX, &backoff, 1000000);
 	assert_false(again);
 	assert_int_equal(vma_ring_wait(ring, 1000000), 0);
 	holder_end(&holder);

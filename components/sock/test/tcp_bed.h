@@ -24,7 +24,7 @@
 #include "../engine_priv.h"
 #include "small_engine.h"
 
-#define PATIENCE_MS 3000
+#define TIMEOUT_MS 3000
 #define PORT 5000
 #define MSEC 1000000ULL
 
@@ -46,7 +46,7 @@ static struct {
 #define wait_until(what)                                                                                               \
 	do {                                                                                                           \
 		bool is_so = false;                                                                                    \
-		for (int ms = 0; ms < PATIENCE_MS && !(is_so = (what)); ms++)                                          \
+		for (int ms = 0; ms < TIMEOUT_MS && !(is_so = (what)); ms++)                                           \
 			usleep(1000);                                                                                  \
 		assert_true(is_so);                                                                                    \
 	} while (0)

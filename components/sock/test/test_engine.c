@@ -18,7 +18,7 @@
 #include "small_engine.h"
 
 #define PORT 7000
-#define PATIENCE_MS 2000
+#define TIMEOUT_MS 2000
 
 static struct vma_nic *ends[2];
 static struct vma_device device; /* one end of the link, as an interface would be */
@@ -29,7 +29,7 @@ static struct vma_ring *peer; /* at the other end */
 #define wait_until(what)                                                                                               \
 	do {                                                                                                           \
 		bool is_so = false;                                                                                    \
-		for (int ms = 0; ms < PATIENCE_MS && !(is_so = (what)); ms++)                                          \
+		for (int ms = 0; ms < TIMEOUT_MS && !(is_so = (what)); ms++)                                           \
 			usleep(1000);                                                                                  \
 		assert_true(is_so);                                                                                    \
 	} while (0)
@@ -146,7 +146,7 @@ static void test_a_task_that_has_time_runs_soon_although_the_thread_may_be_falli
 			usleep((unsigned)i % 7 * 300);
 	}
 	wait_until(atomic_load(&counted.ran) >= 300);
-	assert_true(longest < PATIENCE_MS * 1000000ULL / 2); /* a wake-up that was lost would be missed for good */
+	assert_true(longest < TIMEOUT_MS * 1000000ULL / 2); /* a wake-up that was lost would be missed for good */
 }
 
 /* ---- what is not offloaded ---- */
@@ -347,7 +347,7 @@ static void test_progress_drives_rails_by_mask_and_counts_packets(void **state)
 	assert_int_equal(vma_rails_progress(~vma_rail_bit(rail)), 0);
 	driven = atomic_load(&rail->driven);
 	engine_send_one(peer, 0);
-	for (int i = 0; i < PATIENCE_MS && n == 0; i++) {
+	for (int i = 0; i < TIMEOUT_MS && n == 0; i++) {
 		n = vma_rails_progress(vma_rail_bit(rail));
 		usleep(n == 0 ? 1000 : 0);
 	}
@@ -375,7 +375,7 @@ static void test_frame_left_for_later_leaves_soon(void **state)
 		vma_wire_counts(ends[0], &counts);
 		waited += counts.sent == sent;
 		vma_engine_later(vma_rail_bit(rail));
-		for (int ms = 0; ms < PATIENCE_MS && counts.sent == sent; ms++) {
+		for (int ms = 0; ms < TIMEOUT_MS && counts.sent == sent; ms++) {
 			usleep(1000);
 			vma_wire_counts(ends[0], &counts);
 		}
@@ -457,7 +457,7 @@ static void drive_busily(struct vma_rail *rail, unsigned drives)
 {
 	for (unsigned i = 0; i < drives; i++) {
 		engine_send_one(peer, 0);
-		for (int ms = 0; ms < PATIENCE_MS && vma_rails_progress(vma_rail_bit(rail)) <= 0; ms++)
+		for (int ms = 0; ms < TIMEOUT_MS && vma_rails_progress(vma_rail_bit(rail)) <= 0; ms++)
 			sched_yield();
 	}
 }
@@ -631,7 +631,7 @@ static int engine_child_main(struct fake_file *fake, const struct vma_engine *pa
 	if (mine == NULL || mine == parents || mine->net == parents->net)
 		return 3;
 	vma_engine_post(&counted.task);
-	for (int ms = 0; ms < PATIENCE_MS && atomic_load(&counted.ran) == 0; ms++)
+	for (int ms = 0; ms < TIMEOUT_MS && atomic_load(&counted.ran) == 0; ms++)
 		usleep(1000);
 	return atomic_load(&counted.ran) == 1 ? 0 : 4;
 }

@@ -14,7 +14,7 @@
 #include "../thread_priv.h"
 
 #define RT (SIGRTMIN + 3)
-#define PATIENCE_MS 10000 /* with a child */
+#define TIMEOUT_MS 10000 /* with a child */
 
 /* What the handlers have seen, in order. */
 static struct seen {
@@ -471,7 +471,7 @@ static int signals_status_of(void (*what)(void))
 		what();
 		_exit(0);
 	}
-	for (int ms = 0; ms < PATIENCE_MS && ended == 0; ms++) {
+	for (int ms = 0; ms < TIMEOUT_MS && ended == 0; ms++) {
 		ended = waitpid(child, &status, WNOHANG);
 		usleep(ended == 0 ? 1000 : 0);
 	}

@@ -135,7 +135,7 @@ static struct tries send_to_one_who_rests(void)
 		held_up = held_up_ns();
 		began = vma_now_ns();
 		tcp_fixture_send_bytes(pair.there, 1);
-		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - began < PATIENCE_MS * MSEC)
+		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - began < TIMEOUT_MS * MSEC)
 			usleep(20);
 		took = vma_now_ns() - began;
 		assert_int_equal(vma_tcp_rx_bytes(pair.here), 1);
@@ -184,7 +184,7 @@ static struct tries watch_four_timers(void)
 		while (vma_tcp_due(pair.tcp) == due && vma_now_ns() + MSEC < due)
 			usleep(100);
 		held_up = held_up_ns();
-		while ((done = vma_tcp_due(pair.tcp)) == due && vma_now_ns() < due + PATIENCE_MS * MSEC)
+		while ((done = vma_tcp_due(pair.tcp)) == due && vma_now_ns() < due + TIMEOUT_MS * MSEC)
 			usleep(100);
 		assert_true(done != due);
 		late = vma_now_ns() - due;
@@ -451,7 +451,7 @@ static struct tries stop_driving(void)
 		held_up = held_up_ns();
 		stopped = vma_now_ns();
 		tcp_fixture_send_bytes(pair.there, 1);
-		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - stopped < PATIENCE_MS * MSEC)
+		while (vma_tcp_rx_bytes(pair.here) == 0 && vma_now_ns() - stopped < TIMEOUT_MS * MSEC)
 			usleep(100);
 		took = vma_now_ns() - stopped;
 		assert_true(vma_tcp_rx_bytes(pair.here) > 0);

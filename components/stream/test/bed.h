@@ -35,7 +35,7 @@
 enum { BED_IFINDEX = 4711, BED_CONNS = 64 };
 #define BED_LOCAL "10.77.0.1"
 #define BED_PEER "10.77.0.2"
-#define BED_PATIENCE_NS 5000000000ULL
+#define BED_TIMEOUT_NS 5000000000ULL
 
 /* What the peer knows of a connection. */
 struct bed_conn {
@@ -416,7 +416,7 @@ static inline void bed_drive(void)
 /* Both sides are driven until `what` is true; then it is not evaluated again. */
 #define bed_until(what)                                                                                                \
 	do {                                                                                                           \
-		uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS;                                                      \
+		uint64_t end_ns = vma_now_ns() + BED_TIMEOUT_NS;                                                       \
 		bool is_so = false;                                                                                    \
 		while (!(is_so = (what)) && vma_now_ns() < end_ns) {                                                   \
 			bed_drive();                                                                                   \

@@ -19,9 +19,9 @@
 
 #include "../fork_rpc.h"
 
-/* On a machine whose cores are away, ENOUGH answers may take longer: PATIENCE_NS at most. */
+/* On a machine whose cores are away, ENOUGH answers may take longer: TIMEOUT_NS at most. */
 enum { CHILDREN = 6, FOR_NS = 700000000, NUMBERS = 1024, ENOUGH = 101 };
-static const uint64_t PATIENCE_NS = 60000000000;
+static const uint64_t TIMEOUT_NS = 60000000000;
 
 /* What the children have counted, and what the parent has answered: by id, how often. */
 struct tally {
@@ -106,7 +106,7 @@ static void fork_rpc_count(uint64_t id, enum fork_rpc_answer got)
 		atomic_fetch_add(got == FORK_RPC_DONE ? &tally->done : &tally->unknown, 1);
 }
 
-/* Some have no patience: they take the question back while it is answered. */
+/* Some do not wait: they take the question back while it is answered. */
 static void fork_rpc_call_on(unsigned seed)
 {
 	struct fork_rpc_parent parent = {.wake = fork_rpc_wake, .is_alive = is_alive};
@@ -116,7 +116,7 @@ static void fork_rpc_call_on(unsigned seed)
 
 		seed = seed * 1664525 + 1013904223;
 		id = 1 + (seed >> 8) % (NUMBERS - 1);
-		parent.patience_ns = seed >> 28 == 0 ? 0 : 2000000000;
+		parent.timeout_ns = seed >> 28 == 0 ? 0 : 2000000000;
 		fork_rpc_count(id, fork_rpc_call(page, id, &parent));
 	}
 }
@@ -161,7 +161,7 @@ static void test_every_answer_is_that_of_the_question(void **state)
 	do
 		answer_for(FOR_NS);
 	while ((atomic_load(&tally->done) < ENOUGH || atomic_load(&tally->unknown) < ENOUGH) &&
-	       vma_now_ns() - begin_ns < PATIENCE_NS);
+	       vma_now_ns() - begin_ns < TIMEOUT_NS);
 	atomic_store(&tally->stop, true);
 	for (unsigned i = 0; i < CHILDREN; i++) {
 		int status = 0;
@@ -198,7 +198,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 	}
 	begin_ns = vma_now_ns();
 	while (killed <= CHILDREN || vma_now_ns() - begin_ns < FOR_NS ||
-	       (answered() < ENOUGH && vma_now_ns() - begin_ns < PATIENCE_NS)) {
+	       (answered() < ENOUGH && vma_now_ns() - begin_ns < TIMEOUT_NS)) {
 		unsigned i = killed % CHILDREN;
 
 		if (child[i] != 0) {
@@ -222,7 +222,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 
 static void test_a_parent_that_is_gone_or_dead_is_not_waited_for(void **state)
 {
-	struct fork_rpc_parent parent = {.wake = fork_rpc_wake, .is_alive = is_dead, .patience_ns = 10000000000};
+	struct fork_rpc_parent parent = {.wake = fork_rpc_wake, .is_alive = is_dead, .timeout_ns = 10000000000};
 	uint64_t begin_ns = vma_now_ns();
 
 	(void)state;
@@ -273,7 +273,7 @@ static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
 	for (unsigned i = 0; i < 2; i++)
 		child[i] = begin_child(fork_rpc_watch, i);
 	for (uint64_t id = 1; vma_now_ns() - begin_ns < FOR_NS / 2 ||
-	                      (atomic_load(&tally->done) < ENOUGH && vma_now_ns() - begin_ns < PATIENCE_NS);
+	                      (atomic_load(&tally->done) < ENOUGH && vma_now_ns() - begin_ns < TIMEOUT_NS);
 	     id++) {
 		unsigned move = fork_rpc_move_begin(page, id);
 

@@ -63,7 +63,7 @@ static void test_what_is_sent_arrives(void **state)
 {
 	struct pair p = pair(SOCK_NONBLOCK);
 	size_t sent = 0, got = 0;
-	uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS;
+	uint64_t end_ns = vma_now_ns() + BED_TIMEOUT_NS;
 
 	(void)state;
 	data_fill(out, sizeof(out));
@@ -256,7 +256,7 @@ static void test_a_full_buffer_is_eagain_and_then_there_is_room(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 	size_t sent = 0, got = 0;
 	ssize_t rc;
-	uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS;
+	uint64_t end_ns = vma_now_ns() + BED_TIMEOUT_NS;
 
 	(void)state;
 	data_fill(out, sizeof(out));
@@ -281,7 +281,7 @@ static void *data_read_all(void *arg)
 {
 	struct pair *p = arg;
 	size_t got = 0;
-	uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS;
+	uint64_t end_ns = vma_now_ns() + BED_TIMEOUT_NS;
 
 	while (got < sizeof(out) && vma_now_ns() < end_ns) {
 		got += bed_peer_recv(p->peer, in + got, sizeof(in) - got);
@@ -713,7 +713,7 @@ static void test_who_sends_and_then_computes_is_not_forgotten(void **state)
 	(void)state;
 	vma_thread_has_ready(vma_thread_self(), 2);
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
-	for (uint64_t end_ns = vma_now_ns() + BED_PATIENCE_NS; !data_comes(&p, 1) && vma_now_ns() < end_ns;)
+	for (uint64_t end_ns = vma_now_ns() + BED_TIMEOUT_NS; !data_comes(&p, 1) && vma_now_ns() < end_ns;)
 		;
 	assert_true(data_comes(&p, 1));
 	pair_end(&p);

@@ -386,10 +386,10 @@ static inline size_t read_bytes(struct app *app, size_t n)
 	return done;
 }
 
-/* n bytes from one to the other, who reads all the time; at most `patience_ns`. */
-static inline void transfer(struct app *from, struct app *to, size_t n, uint64_t patience_ns)
+/* n bytes from one to the other, who reads all the time; at most `timeout_ns`. */
+static inline void transfer(struct app *from, struct app *to, size_t n, uint64_t timeout_ns)
 {
-	uint64_t end = pair_now_ns + patience_ns;
+	uint64_t end = pair_now_ns + timeout_ns;
 	size_t sent = 0, got = 0;
 
 	while (got < n) {

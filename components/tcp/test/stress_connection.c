@@ -18,7 +18,7 @@
 #include <vma/nic_wire.h>
 #include <vma/tcp.h>
 
-enum { WORKERS = 4, PORT = 80, FIRST_PORT = 1000, PATIENCE_S = 60 };
+enum { WORKERS = 4, PORT = 80, FIRST_PORT = 1000, TIMEOUT_S = 60 };
 
 struct end {
 	struct vma_tcp_conn *conn;
@@ -92,14 +92,14 @@ static void connection_drive(void)
 		vma_ring_progress(ring[i]);
 }
 
-/* Patience is long: two cores may have much else to do. */
+/* The timeout is long: two cores may have much else to do. */
 static void connection_idle(uint64_t *since)
 {
 	connection_drive();
 	sched_yield();
 	if (*since == 0)
 		*since = connection_now_ns();
-	else if (connection_now_ns() - *since > PATIENCE_S * 1000000000ULL) {
+	else if (connection_now_ns() - *since > TIMEOUT_S * 1000000000ULL) {
 		fprintf(stderr, "somebody waits for ever\n");
 		abort();
 	}

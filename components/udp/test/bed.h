@@ -22,13 +22,13 @@
 #include "../udp_priv.h"
 #include "../../sock/test/small_engine.h"
 
-enum { BED_IFINDEX = 4711, BED_PATIENCE_MS = 2000 };
+enum { BED_IFINDEX = 4711, BED_TIMEOUT_MS = 2000 };
 
 /* `what` is evaluated until it is true, and not once more. */
 #define bed_wait_until(what)                                                                                           \
 	do {                                                                                                           \
 		bool is_so = false;                                                                                    \
-		for (int ms = 0; ms < BED_PATIENCE_MS && !(is_so = (what)); ms++)                                      \
+		for (int ms = 0; ms < BED_TIMEOUT_MS && !(is_so = (what)); ms++)                                       \
 			usleep(1000);                                                                                  \
 		assert_true(is_so);                                                                                    \
 	} while (0)

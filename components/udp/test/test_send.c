@@ -41,7 +41,7 @@ static void connect_it(void)
 static int setup(void **state)
 {
 	socklen_t len = sizeof(sink_addr);
-	struct timeval patience = {.tv_sec = 2};
+	struct timeval timeout = {.tv_sec = 2};
 
 	(void)state;
 	fake_net_reset();
@@ -50,7 +50,7 @@ static int setup(void **state)
 	sink_addr = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	assert_int_equal(vma_os.bind(sink, (struct sockaddr *)&sink_addr, len), 0);
 	assert_int_equal(vma_os.getsockname(sink, (struct sockaddr *)&sink_addr, &len), 0);
-	assert_int_equal(vma_os.setsockopt(sink, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
+	assert_int_equal(vma_os.setsockopt(sink, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), 0);
 	sock = udp_fixture_bed_socket(true);
 	udp_fixture_bed_peer_listen(PORT);
 	bed_peer_receive();

@@ -174,14 +174,14 @@ int vma_ring_arm(struct vma_ring *ring);
  * What to do after -EBUSY, or after a send that came back short because the holder does not come to it: waits a little,
  * for longer the longer one and the same hold lasts (pauses of together a few microseconds, then yields, then sleeps
  * until the flag is released), at most timeout_ns. True: try again; false: timeout_ns is over, or a signal ended the
- * sleep, and the flag is still taken by the same hold. `patience` starts zeroed, and again when the caller got what it
+ * sleep, and the flag is still taken by the same hold. `backoff` starts zeroed, and again when the caller got what it
  * wanted.
  */
 enum vma_ring_side { VMA_RING_RX, VMA_RING_TX };
-struct vma_ring_patience {
+struct vma_ring_backoff {
 	uint32_t hold, tries;
 };
-bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_patience *patience,
+bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_backoff *backoff,
                    uint64_t timeout_ns);
 /*
  * Data path: until nobody has the receive flag, or it has changed hands often enough that a whole hold is over; at most
