@@ -343,7 +343,7 @@ send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bo
 		const struct vma_nic_seg *packet = segs + done;
 		uint64_t len;
 		unsigned k = packet_extent(packet, n - done, &len), sent = k;
-		enum fate fate = tx_packet_judge(ring, packet, k, len);
+		enum fate fate = tx_packet_validate(ring, packet, k, len);
 
 		if (fate != FATE_SEND) {
 			note_refused(ring, fate == FATE_BAD ? &ring->bad : &ring->too_long);

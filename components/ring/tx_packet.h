@@ -37,8 +37,8 @@ enum fate { FATE_SEND, FATE_TOO_LONG, FATE_BAD };
  * What a NIC would refuse for ever must not get as far as the command queue, where it would stop what is behind it.
  * `len` is the sum of the k segments.
  */
-static enum fate tx_packet_judge(const struct vma_ring *ring, const struct vma_nic_seg *packet, unsigned k,
-                                 uint64_t len)
+static enum fate tx_packet_validate(const struct vma_ring *ring, const struct vma_nic_seg *packet, unsigned k,
+                                    uint64_t len)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_frame(ring->rules.arena, packet->buf) + packet->off;
 	bool tagged;

@@ -12,35 +12,35 @@
 #include "tcp_priv.h"
 #include "lwip_port.h"
 
-#define GONE_NS TCP_NS_PER_S
+#define EXPORTED_NS TCP_NS_PER_S
 #define WAYS 8
 
 /* ---- who has gone ---- */
 
 /* The set of a peer: the oldest in it makes way, long before its time only when very many go within a second. */
-static struct tcp_gone *gone_set_of(const struct vma_tcp *tcp, const uint8_t *peer, uint16_t peer_port_be)
+static struct tcp_exported *exported_set_of(const struct vma_tcp *tcp, const uint8_t *peer, uint16_t peer_port_be)
 {
 	uint32_t h;
 
 	memcpy(&h, peer, sizeof(h));
 	h = (h ^ peer_port_be) * 0x9e3779b1U;
-	return &tcp->gone[(h >> 16) % (TCP_GONE / WAYS) * WAYS];
+	return &tcp->exported[(h >> 16) % (TCP_EXPORTED / WAYS) * WAYS];
 }
 
-static void gone_remember(struct vma_tcp *tcp, const struct vma_flow_key *key)
+static void exported_remember(struct vma_tcp *tcp, const struct vma_flow_key *key)
 {
-	struct tcp_gone *set, *oldest;
+	struct tcp_exported *set, *oldest;
 
-	if (tcp->gone == NULL)
-		tcp->gone = tcp_alloc_zeroed(tcp, TCP_GONE * sizeof(*tcp->gone));
-	if (tcp->gone == NULL)
+	if (tcp->exported == NULL)
+		tcp->exported = tcp_alloc_zeroed(tcp, TCP_EXPORTED * sizeof(*tcp->exported));
+	if (tcp->exported == NULL)
 		return; /* as if it had not been: the peer may hear a RST */
-	set = oldest = gone_set_of(tcp, key->peer, key->peer_port_be);
+	set = oldest = exported_set_of(tcp, key->peer, key->peer_port_be);
 	for (unsigned i = 1; i < WAYS; i++)
 		if (set[i].until_ns < oldest->until_ns)
 			oldest = &set[i];
 	oldest->key = *key;
-	oldest->until_ns = tcp->now_ns + GONE_NS;
+	oldest->until_ns = tcp->now_ns + EXPORTED_NS;
 }
 
 static bool is_about(const struct vma_flow_key *key, const struct vma_rx_info *info)
@@ -50,9 +50,10 @@ static bool is_about(const struct vma_flow_key *key, const struct vma_rx_info *i
 	       memcmp(key->local, info->dst, sizeof(info->dst)) == 0;
 }
 
-uint64_t tcp_gone_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info)
+uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info)
 {
-	const struct tcp_gone *set = tcp->gone != NULL ? gone_set_of(tcp, info->src, info->src_port_be) : NULL;
+	const struct tcp_exported *set =
+	        tcp->exported != NULL ? exported_set_of(tcp, info->src, info->src_port_be) : NULL;
 
 	for (unsigned i = 0; set != NULL && i < WAYS; i++)
 		if (set[i].until_ns > tcp->now_ns && is_about(&set[i].key, info))
@@ -193,7 +194,7 @@ void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late *late)
 {
 	atomic_store_explicit(&conn->owner, NULL, memory_order_release);
 	atomic_store_explicit(&conn->owner_arg, NULL, memory_order_relaxed);
-	gone_remember(conn->tcp, &conn->key);
+	exported_remember(conn->tcp, &conn->key);
 	fifo_consume(&conn->rx, fifo_bytes(&conn->rx));
 	if (late != NULL) {
 		conn->flow.sink = late_sink;

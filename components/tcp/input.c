@@ -1,5 +1,5 @@
 /*
- * input.c - what has come for one connection in a burst: merged, judged, given to lwIP, and what follows from it.
+ * input.c - what has come for one connection in a burst: merged, validated, given to lwIP, and what follows from it.
  *
  * Segments that follow each other are one segment for lwIP (and so are answered by one ACK): they are merged before, as
  * a NIC or the kernel would do it. Their first header stands for all, with the newest acknowledgement and window in it.
@@ -9,7 +9,7 @@
 
 #include "budget.h"
 #include "early.h"
-#include "judge.h"
+#include "validate.h"
 #include "predict.h"
 
 #define MERGE_MAX 64          /* segments that lwIP sees as one */
@@ -367,12 +367,12 @@ static void feed_run(struct vma_tcp_conn *conn, struct run *run)
 		conclude_segment(conn, s, &before);
 		return;
 	}
-	if (waits_for_memory(conn) || !tcp_judge(conn, s)) {
+	if (waits_for_memory(conn) || !tcp_validate(conn, s)) {
 		drop_run(conn, run, 0);
 		return;
 	}
 	conn->last_in_ns = conn->tcp->now_ns;
-	note_ack(conn, s, &conn->tcp->ack); /* as it has been judged */
+	note_ack(conn, s, &conn->tcp->ack); /* as it has been validated */
 	urgent_note(conn, s);
 	through_lwip(conn, run, &before);
 }

@@ -330,7 +330,7 @@ void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	recovery_tail_probe_answer(conn, ack);
 	if (!recovery_undo(conn, ack)) {
 		if (r->delta.acked || r->delta.sacked)
-			scoreboard_judge(conn);
+			scoreboard_detect_losses(conn);
 		if (r->state == TCP_RECOVERY_FAST)
 			ack_in_fast(conn);
 		else if (r->state == TCP_RECOVERY_LOSS)
@@ -368,9 +368,9 @@ void recovery_acked_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_
 
 	rtt_ns = rtt_ns ? rtt_ns : 1;
 	scoreboard_newest(r, seg, now_ns);
-	r->judged = NULL;
+	r->checked = NULL;
 	sack_index_reset(&r->sack_index);
-	r->sacked_judged = 0;
+	r->sacked_checked = 0;
 	r->reorder_due_ns = UINT64_MAX;
 	rtt_sample(&conn->rtt, rtt_ns, now_ns);
 	r->backoff = 0;
@@ -390,7 +390,7 @@ void recovery_reorder(struct vma_tcp_conn *conn)
 	if (!conn->pcb)
 		return;
 	r->delta = (struct tcp_ack_delta){.una = conn->pcb->lastack};
-	scoreboard_judge(conn);
+	scoreboard_detect_losses(conn);
 	if (scoreboard_waiting(conn) && r->state < TCP_RECOVERY_FAST)
 		enter_fast(conn);
 	if (r->state == TCP_RECOVERY_FAST)

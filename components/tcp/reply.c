@@ -134,17 +134,17 @@ void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_rep
 static bool peer_was_reset(struct vma_tcp *tcp, const struct segment *s, const struct vma_buf *packet)
 {
 	const uint8_t *ip = (const uint8_t *)vma_buf_data(tcp->arena, packet) + packet->l3_off;
-	struct tcp_told told = {.ack = s->ack, .until_ns = tcp->now_ns + TCP_NS_PER_MS}, *place;
+	struct tcp_rst_cache rst_cache = {.ack = s->ack, .until_ns = tcp->now_ns + TCP_NS_PER_MS}, *place;
 
 	if (s->len == 0 || !(s->flags & TCP_ACK))
 		return false;
-	memcpy(told.addresses, ip + 12, sizeof(told.addresses));
-	memcpy(&told.ports, s->header, sizeof(told.ports));
-	place = &tcp->told[(told.ports ^ told.ports >> 16) % TCP_TOLD];
-	if (place->until_ns > tcp->now_ns && place->ack == told.ack && place->ports == told.ports &&
-	    memcmp(place->addresses, told.addresses, sizeof(told.addresses)) == 0)
+	memcpy(rst_cache.addresses, ip + 12, sizeof(rst_cache.addresses));
+	memcpy(&rst_cache.ports, s->header, sizeof(rst_cache.ports));
+	place = &tcp->rst_cache[(rst_cache.ports ^ rst_cache.ports >> 16) % TCP_RST_CACHE];
+	if (place->until_ns > tcp->now_ns && place->ack == rst_cache.ack && place->ports == rst_cache.ports &&
+	    memcmp(place->addresses, rst_cache.addresses, sizeof(rst_cache.addresses)) == 0)
 		return true;
-	*place = told;
+	*place = rst_cache;
 	return false;
 }
 

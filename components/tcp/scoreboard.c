@@ -30,7 +30,7 @@ static struct tcp_seg_list *list_of(struct tcp_recovery *r, const struct tcp_seg
 }
 
 /*
- * Behind all others, if it is; behind the one that came before it, if that is its place: what a judgement finds comes
+ * Behind all others, if it is; behind the one that came before it, if that is its place: what a validation finds comes
  * in a row. Else, being lost once more, before all others. So no walk is needed, and the order is that of sequence
  * numbers but for what a peer makes of it.
  */
@@ -123,9 +123,9 @@ static void unmark_lost(struct tcp_recovery *r, struct tcp_seg *seg)
 /* seg leaves the list, and with it all before it: a search that has passed it begins at the head again. */
 static void forget_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
 {
-	if (seg == r->judged) {
-		r->judged = NULL;
-		r->sacked_judged = 0;
+	if (seg == r->checked) {
+		r->checked = NULL;
+		r->sacked_checked = 0;
 	}
 	if (seg == r->sack_index.last)
 		sack_index_reset(&r->sack_index);
@@ -142,8 +142,8 @@ void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 			sacked += seg_len(seg);
 			r->sacked_bytes -= seg_len(seg);
 			r->sacked_segments--;
-			if (r->judged)
-				r->sacked_judged--;
+			if (r->checked)
+				r->sacked_checked--;
 		} else {
 			seg_delivered(conn, seg, &of);
 		}
@@ -174,8 +174,8 @@ static void mark_sacked(struct vma_tcp_conn *conn, struct tcp_seg *seg, const st
 	r->sacked_bytes += seg_len(seg);
 	if (r->sacked_segments++ == 0 || TCP_SEQ_GT(seg_end(seg), r->high_sacked))
 		r->high_sacked = seg_end(seg);
-	if (r->judged && TCP_SEQ_LEQ(seg_seq(seg), seg_seq(r->judged)))
-		r->sacked_judged++;
+	if (r->checked && TCP_SEQ_LEQ(seg_seq(seg), seg_seq(r->checked)))
+		r->sacked_checked++;
 	r->delta.sacked = true;
 	r->delta.delivered += seg_len(seg);
 }
@@ -335,28 +335,28 @@ static bool is_overdue(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uin
 	return false;
 }
 
-/* Segments are judged in order; the first that is not lost (yet) ends it, since what follows was sent later. */
-static void judge_originals(struct vma_tcp_conn *conn, uint64_t window_ns)
+/* Segments are checked in order; the first that is not lost (yet) ends it, since what follows was sent later. */
+static void detect_lost_originals(struct vma_tcp_conn *conn, uint64_t window_ns)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	for (struct tcp_seg *seg = r->judged ? r->judged->next : conn->pcb->unacked; seg; seg = seg->next) {
+	for (struct tcp_seg *seg = r->checked ? r->checked->next : conn->pcb->unacked; seg; seg = seg->next) {
 		if (seg->marks & SEG_SACKED) {
-			r->sacked_judged++;
+			r->sacked_checked++;
 		} else if (!(seg->marks & SEG_LOST)) {
 			bool by_count =
-			        !r->reordering_seen && r->sacked_segments - r->sacked_judged >= r->dup_threshold;
+			        !r->reordering_seen && r->sacked_segments - r->sacked_checked >= r->dup_threshold;
 
 			if (!by_count && !is_overdue(conn, seg, window_ns))
 				return;
 			scoreboard_lose(conn, seg);
 		}
-		r->judged = seg;
+		r->checked = seg;
 	}
 }
 
 /* Retransmissions are lost by time only: the first that is not ends it, since all others were sent later. */
-static void judge_retransmissions(struct vma_tcp_conn *conn, uint64_t window_ns)
+static void detect_lost_again(struct vma_tcp_conn *conn, uint64_t window_ns)
 {
 	struct tcp_seg *seg;
 
@@ -364,7 +364,7 @@ static void judge_retransmissions(struct vma_tcp_conn *conn, uint64_t window_ns)
 		scoreboard_lose(conn, seg);
 }
 
-void scoreboard_judge(struct vma_tcp_conn *conn)
+void scoreboard_detect_losses(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t window_ns;
@@ -373,8 +373,8 @@ void scoreboard_judge(struct vma_tcp_conn *conn)
 	if (!conn->pcb->unacked || !scoreboard_has_sack(conn))
 		return;
 	window_ns = reorder_window_ns(conn);
-	judge_originals(conn, window_ns);
-	judge_retransmissions(conn, window_ns);
+	detect_lost_originals(conn, window_ns);
+	detect_lost_again(conn, window_ns);
 }
 
 struct tcp_seg *scoreboard_next_lost(struct vma_tcp_conn *conn)
@@ -456,8 +456,8 @@ void scoreboard_forget(struct vma_tcp_conn *conn)
 	struct tcp_recovery *r = &conn->recovery;
 
 	r->sacked_bytes = r->lost_bytes = r->retransmitted_bytes = 0;
-	r->sacked_segments = r->sacked_judged = 0;
-	r->judged = r->lost_last = NULL;
+	r->sacked_segments = r->sacked_checked = 0;
+	r->checked = r->lost_last = NULL;
 	r->waiting = r->resent = (struct tcp_seg_list){NULL, NULL};
 	sack_index_reset(&r->sack_index);
 	r->blocks = 0;

@@ -3,7 +3,7 @@
  *
  * A segment is in one of these states; RETRANSMITTED never stands without LOST:
  *
- *   in flight ──judged lost──> LOST ──sent again──> LOST RETRANSMITTED ──judged lost again──> LOST
+ *   in flight ──marked lost──> LOST ──sent again──> LOST RETRANSMITTED ──marked lost again──> LOST
  *       └──────────────────────┴───────────┴── SACKed ──> SACKED      (acknowledged: gone)
  *
  * What is lost is decided by two rules:
@@ -18,8 +18,8 @@
  * retransmission that is lost again may then be found a little later.
  *
  * Cost: an ACK without SACK blocks costs the segments that it acknowledges; one with blocks also the segments newly
- * SACKed, those newly judged, and for each block a bisection and a step for each sixteen segments in it that the last
- * ACK did not name (sack_index.h). The list is walked whole after a timeout and an undo.
+ * SACKed, those newly validated, and for each block a bisection and a step for each sixteen segments in it that the
+ * last ACK did not name (sack_index.h). The list is walked whole after a timeout and an undo.
  *
  * Threads: the driver. Example: test/test_recovery.c.
  */
@@ -83,7 +83,7 @@ void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 /* What begins at seq has arrived after others, up to high_sacked, that were sent later: the path's way, to be awaited.
  */
 void scoreboard_reordered(struct vma_tcp_conn *conn, uint32_t seq, uint32_t high_sacked);
-void scoreboard_judge(struct vma_tcp_conn *conn); /* marks what is lost, sets recovery.reorder_due_ns */
+void scoreboard_detect_losses(struct vma_tcp_conn *conn); /* marks what is lost, sets recovery.reorder_due_ns */
 void scoreboard_lose(struct vma_tcp_conn *conn, struct tcp_seg *seg);
 void scoreboard_lose_all(struct vma_tcp_conn *conn); /* but what is SACKed */
 void scoreboard_lose_none(struct vma_tcp_conn *conn);

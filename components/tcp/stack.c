@@ -350,7 +350,7 @@ static bool stack_unmatched(struct vma_ring_proto_ops *proto_ops, struct vma_buf
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
 	tcp_take_time(tcp);
-	if (tcp_gone_until_ns(tcp, info) != 0 && tcp_stranger_is_quiet(tcp, packet, info, false))
+	if (tcp_exported_until_ns(tcp, info) != 0 && tcp_stranger_is_quiet(tcp, packet, info, false))
 		return false;
 	tcp_reply_rst(tcp, packet);
 	vma_buf_put_chain(tcp->arena, packet);
@@ -474,8 +474,8 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 	vma_ring_attach_proto(tcp->ring, NULL);
 	tcp_conns_free(tcp);
 	port_memory_destroy(tcp);
-	if (tcp->gone != NULL)
-		tcp_free_memory(tcp, tcp->gone);
+	if (tcp->exported != NULL)
+		tcp_free_memory(tcp, tcp->exported);
 	if (tcp->strangers != NULL)
 		tcp_free_memory(tcp, tcp->strangers);
 	tcp_free_memory(tcp, tcp);

@@ -162,17 +162,17 @@ void tcp_strangers_ask(struct vma_tcp *tcp)
 
 bool tcp_stranger_is_quiet(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info, bool cookies)
 {
-	const uint64_t gone_until_ns = tcp_gone_until_ns(tcp, info), quiet = quiet_ns(tcp, cookies);
+	const uint64_t exported_until_ns = tcp_exported_until_ns(tcp, info), quiet = quiet_ns(tcp, cookies);
 	struct tcp_stranger *stranger;
 
-	if (gone_until_ns == 0 && quiet == 0)
+	if (exported_until_ns == 0 && quiet == 0)
 		return false;
 	stranger = stranger_of(tcp, info);
 	if (stranger == NULL) /* no memory: the peer may have to wait for its own timers */
 		return true;
 	stranger->quiet_until_ns = stranger->first_ns + quiet;
-	if (stranger->quiet_until_ns < gone_until_ns)
-		stranger->quiet_until_ns = gone_until_ns;
+	if (stranger->quiet_until_ns < exported_until_ns)
+		stranger->quiet_until_ns = exported_until_ns;
 	if (tcp->now_ns >= stranger->quiet_until_ns) {
 		stranger->ask_ns = UINT64_MAX;
 		return false;

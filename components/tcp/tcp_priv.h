@@ -144,8 +144,8 @@ struct tcp_recovery {
 	uint32_t backoff;   /* doublings of the timeout, until there is a new sample of the round-trip time (Karn) */
 
 	/* where searches go on: see above */
-	struct tcp_seg *judged; /* up to here it is decided what is lost */
-	uint32_t sacked_judged; /* SACKed segments up to there */
+	struct tcp_seg *checked; /* up to here it is decided what is lost */
+	uint32_t sacked_checked; /* SACKed segments up to there */
 	struct tcp_sack_index sack_index;
 	uint32_t sack_steps; /* segments and stretches that have been looked at for SACK blocks, ever */
 	unsigned blocks;     /* SACK blocks of the last ACK: what they cover needs no search */
@@ -163,7 +163,7 @@ struct tcp_recovery {
 	uint64_t rack_sent_ns, rack_rtt_ns;
 	uint32_t rack_number;    /* its */
 	uint32_t sends;          /* segments, all that were sent: the last one's number */
-	uint64_t reorder_due_ns; /* when the next segment is to be judged by time; UINT64_MAX: none */
+	uint64_t reorder_due_ns; /* when the next segment is to be validated by time; UINT64_MAX: none */
 	uint32_t reorder_steps;  /* quarters of the lowest round-trip time */
 	uint32_t reorder_round;  /* seq: no further step before it is acknowledged */
 	bool reordering_seen;
@@ -326,18 +326,18 @@ struct vma_tcp_conn {
 /* ---- the stack ---- */
 
 /* An unmatched segment that was answered with RST: reply.c. */
-struct tcp_told {
+struct tcp_rst_cache {
 	uint64_t until_ns;
 	uint8_t addresses[8];
 	uint32_t ports, ack;
 };
-#define TCP_TOLD 16
+#define TCP_RST_CACHE 16
 /* A connection that another stack goes on with: segments that were on their way to us are not answered. export.c. */
-struct tcp_gone {
+struct tcp_exported {
 	uint64_t until_ns;
 	struct vma_flow_key key;
 };
-#define TCP_GONE 1024
+#define TCP_EXPORTED 1024
 /* Who has sent a segment that no connection takes, while the connection may be elsewhere. stranger.c. */
 struct tcp_stranger;
 #define TCP_STRANGERS 256
@@ -382,10 +382,10 @@ struct vma_tcp {
 	uint64_t syn_tokens_ns;
 	uint32_t reply_tokens; /* answers for nobody, see reply.c */
 	uint64_t reply_tokens_ms;
-	struct tcp_told told[TCP_TOLD];
+	struct tcp_rst_cache rst_cache[TCP_RST_CACHE];
 	uint32_t isn_above;             /* for the connection that a SYN is making */
 	struct vma_tcp_conn *opening;   /* that connection */
-	struct tcp_gone *gone;          /* TCP_GONE of them; NULL: there was none yet */
+	struct tcp_exported *exported;  /* TCP_EXPORTED of them; NULL: there was none yet */
 	uint32_t gro_left;              /* connections whose segments may be merged in this run */
 	bool predicts_nothing;          /* for tests: every segment goes through lwIP, no short way is taken */
 	uint32_t alone;                 /* for tests: messages that output.c has found alone */
@@ -576,7 +576,7 @@ struct vma_flow_key tcp_key_of(const struct vma_rx_info *info); /* listener.c: o
 
 /* Until when a packet may still be on its way here to a connection that has left for another stack; 0: it is to none.
  */
-uint64_t tcp_gone_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info);
+uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info);
 
 /* ---- stranger.c: driver ---- */
 

@@ -241,7 +241,7 @@ static bool timewait_reopen(struct tcp_timewait *tw, struct record *record, cons
 	return taken;
 }
 
-static void timewait_judge(struct tcp_timewait *tw, struct record *record, const struct segment *s)
+static void timewait_validate(struct tcp_timewait *tw, struct record *record, const struct segment *s)
 {
 	bool old = timewait_is_too_old(record, s);
 
@@ -278,7 +278,7 @@ static bool timewait_sink(struct vma_flow *flow, struct vma_buf *packet, const s
 		if (reopened)
 			return taken;
 	}
-	timewait_judge(tw, record, &s);
+	timewait_validate(tw, record, &s);
 	vma_buf_put_chain(tw->tcp->arena, packet);
 	return true;
 }

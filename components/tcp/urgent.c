@@ -5,7 +5,7 @@
  * pointer that lies before what has come already says nothing new, as does one that repeats the last. output.c and
  * frame.c send it. read.c says what becomes of an old one.
  */
-#include "judge.h"
+#include "validate.h"
 
 static void urgent_announce(struct vma_tcp_conn *conn, const struct segment *s)
 {

@@ -166,7 +166,7 @@ static inline void paths_look(struct known *k)
 #undef X
 	memset(&k->recovery.delta, 0, sizeof(k->recovery.delta)); /* of one acknowledgement; and so is a sample */
 	memset(&k->rate.sampled, 0, sizeof(k->rate) - offsetof(struct tcp_rate, sampled));
-	k->recovery.judged = k->recovery.lost_last = NULL;
+	k->recovery.checked = k->recovery.lost_last = NULL;
 	k->recovery.waiting = k->recovery.resent = (struct tcp_seg_list){NULL, NULL};
 	memset(&k->recovery.sack_index, 0, sizeof(k->recovery.sack_index));
 }

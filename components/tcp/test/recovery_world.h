@@ -292,17 +292,17 @@ static void recovery_fixture_check(void)
 	assert_int_equal(r->sacked_segments, segments);
 	assert_int_equal(r->lost_bytes, lost);
 	assert_int_equal(r->retransmitted_bytes, again);
-	if (r->judged) {
+	if (r->checked) {
 		uint32_t below = 0;
 		struct tcp_seg *seg = w.pcb.unacked;
 
-		for (; seg && seg != r->judged; seg = seg->next)
+		for (; seg && seg != r->checked; seg = seg->next)
 			below += seg->marks & SEG_SACKED ? 1 : 0;
-		assert_ptr_equal(seg, r->judged);
+		assert_ptr_equal(seg, r->checked);
 		below += seg->marks & SEG_SACKED ? 1 : 0;
-		assert_int_equal(r->sacked_judged, below);
+		assert_int_equal(r->sacked_checked, below);
 	} else {
-		assert_int_equal(r->sacked_judged, 0);
+		assert_int_equal(r->sacked_checked, 0);
 	}
 	if (recovery_pipe(&w.conn) > w.max_pipe)
 		w.max_pipe = recovery_pipe(&w.conn);

@@ -1,11 +1,11 @@
 /*
- * judge.c - the checks of RFC 9293 3.10.7 with RFC 5961 and 7323, in the kernel's order: age, window, RST, SYN, ACK.
+ * validate.c - the checks of RFC 9293 3.10.7 with RFC 5961 and 7323, in the kernel's order: age, window, RST, SYN, ACK.
  *
  * They come before lwIP's own, which are fewer; lwIP sees only what passes.
  */
 #include <errno.h>
 
-#include "judge.h"
+#include "validate.h"
 
 #define ANSWER_EVERY_NS (500 * TCP_NS_PER_MS)    /* the kernel's tcp_invalid_ratelimit */
 #define PAWS_IDLE_NS (24 * 86400 * TCP_NS_PER_S) /* RFC 7323 5.5 */
@@ -61,7 +61,7 @@ static void reset_for(struct vma_tcp_conn *conn, const struct segment *s)
 
 /* A peer that remembers a connection of before (one in TIME_WAIT that takes our number for an old one) forgets it when
  * it is reset, and is then asked again. */
-static bool judge_syn_sent(struct vma_tcp_conn *conn, const struct segment *s)
+static bool validate_syn_sent(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -104,7 +104,7 @@ static bool is_in_window(const struct vma_tcp_conn *conn, const struct segment *
 }
 
 /* A SYN where none belongs, RFC 5961 4; in SYN_RCVD it is the first one again. */
-static bool judge_syn(struct vma_tcp_conn *conn, const struct segment *s)
+static bool validate_syn(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
@@ -116,7 +116,7 @@ static bool judge_syn(struct vma_tcp_conn *conn, const struct segment *s)
 }
 
 /* RFC 5961 5.2: what was never sent is not acknowledged, and nothing of long ago is. */
-static bool judge_ack(struct vma_tcp_conn *conn, const struct segment *s)
+static bool validate_ack(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -158,9 +158,9 @@ static bool is_deferred(const struct vma_tcp_conn *conn, const struct segment *s
 }
 
 /* In the window, and no SYN or RST. */
-static bool judge_rest(struct vma_tcp_conn *conn, const struct segment *s)
+static bool validate_rest(struct vma_tcp_conn *conn, const struct segment *s)
 {
-	if (!judge_ack(conn, s))
+	if (!validate_ack(conn, s))
 		return false;
 	if (is_deferred(conn, s)) {
 		conn->defer_data = true;
@@ -174,7 +174,7 @@ static bool judge_rest(struct vma_tcp_conn *conn, const struct segment *s)
 	return true;
 }
 
-static bool judge_synchronized(struct vma_tcp_conn *conn, struct segment *s)
+static bool validate_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -200,11 +200,11 @@ static bool judge_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 		return false;
 	}
 	if (s->flags & TCP_SYN)
-		return judge_syn(conn, s);
-	return judge_rest(conn, s);
+		return validate_syn(conn, s);
+	return validate_rest(conn, s);
 }
 
-bool tcp_judge(struct vma_tcp_conn *conn, struct segment *s)
+bool tcp_validate(struct vma_tcp_conn *conn, struct segment *s)
 {
-	return conn->pcb->state == SYN_SENT ? judge_syn_sent(conn, s) : judge_synchronized(conn, s);
+	return conn->pcb->state == SYN_SENT ? validate_syn_sent(conn, s) : validate_synchronized(conn, s);
 }
