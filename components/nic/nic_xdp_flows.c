@@ -157,17 +157,17 @@ bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key)
  */
 static bool qp_covers_key(const struct xdp_qp *qp, const struct vma_flow_key *key)
 {
-	struct vma_flow_key wild = *key;
+	struct vma_flow_key wildcard = *key;
 
 	if (qp->lease->window->claims != NULL)
 		return true;
-	wild.peer_port_be = 0;
-	memset(wild.peer, 0, sizeof(wild.peer));
-	if (xdp_flow_find(&qp->flows, &wild) != NULL)
+	wildcard.peer_port_be = 0;
+	memset(wildcard.peer, 0, sizeof(wildcard.peer));
+	if (xdp_flow_find(&qp->flows, &wildcard) != NULL)
 		return true;
-	wild.proto = VMA_FLOW_TCP_PORTS;
-	wild.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
-	return xdp_flow_find(&qp->flows, &wild) != NULL;
+	wildcard.proto = VMA_FLOW_TCP_PORTS;
+	wildcard.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
+	return xdp_flow_find(&qp->flows, &wildcard) != NULL;
 }
 
 static int show_and_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)

@@ -660,11 +660,11 @@ void owner_flow_forget_connection(struct xdp_owner *owner, uint32_t slot, const 
 
 struct owner_flow *owner_flow_listener(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	struct vma_flow_key wild = *key;
+	struct vma_flow_key wildcard = *key;
 
-	wild.peer_port_be = 0;
-	memset(wild.peer, 0, sizeof(wild.peer));
-	return *owner_flow_place(owner, &wild);
+	wildcard.peer_port_be = 0;
+	memset(wildcard.peer, 0, sizeof(wildcard.peer));
+	return *owner_flow_place(owner, &wildcard);
 }
 
 bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key)
@@ -745,21 +745,21 @@ void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)
 
 enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	struct vma_flow_key wild = *key;
+	struct vma_flow_key wildcard = *key;
 	const struct owner_flow *listener, *block;
 
-	wild.peer_port_be = 0;
-	memset(wild.peer, 0, sizeof(wild.peer));
-	listener = *owner_flow_place(owner, &wild);
+	wildcard.peer_port_be = 0;
+	memset(wildcard.peer, 0, sizeof(wildcard.peer));
+	listener = *owner_flow_place(owner, &wildcard);
 	if (listener == NULL)
-		listener = *fading_of(owner, &wild);
+		listener = *fading_of(owner, &wildcard);
 	if (listener != NULL)
 		return owner_flow_has(listener, slot) && listener->rule.flags & VMA_FLOW_LISTENER
 		               ? OWNER_COVERED_BY_LISTENER
 		               : OWNER_COVERED_BY_ANOTHER;
-	wild.proto = VMA_FLOW_TCP_PORTS;
-	wild.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
-	block = *owner_flow_place(owner, &wild);
+	wildcard.proto = VMA_FLOW_TCP_PORTS;
+	wildcard.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
+	block = *owner_flow_place(owner, &wildcard);
 	return block != NULL && block->slot == slot ? OWNER_COVERED_BY_BLOCK : OWNER_NOT_COVERED;
 }
 

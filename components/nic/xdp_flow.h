@@ -176,10 +176,10 @@ static inline __attribute__((always_inline)) __u64 xdp_flow_mac(const __u8 bytes
 
 /* How many flows of each kind there are, [0] UDP, [1] TCP: the program does not look for what does not exist. */
 struct xdp_flow_counts {
-	__u32 exact[2]; /* 5-tuples */
-	__u32 wild[2];  /* 3-tuples */
-	__u32 blocks;   /* of local ports */
-	__u32 claims;   /* 1: there may be some (xdp_claims.h) */
+	__u32 exact[2];    /* 5-tuples */
+	__u32 wildcard[2]; /* 3-tuples */
+	__u32 blocks;      /* of local ports */
+	__u32 claims;      /* 1: there may be some (xdp_claims.h) */
 };
 
 /*

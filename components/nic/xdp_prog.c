@@ -389,7 +389,7 @@ static struct xdp_flow_key to_map_key(const struct vma_flow_key *key)
  * packets go to the kernel as they did before, or one lookup finds nothing. */
 static void count_flow(struct xdp_flow_counts *counts, const struct vma_flow_key *key, int change)
 {
-	uint32_t *count = key->peer_port_be != 0 ? counts->exact : counts->wild;
+	uint32_t *count = key->peer_port_be != 0 ? counts->exact : counts->wildcard;
 
 	if (key->proto == VMA_FLOW_TCP_PORTS)
 		count = &counts->blocks;
@@ -602,7 +602,7 @@ static void set_counts(struct xdp_prog *prog, const struct xdp_flow_counts *foun
 
 	for (unsigned tcp = 0; tcp < 2; tcp++) {
 		__atomic_store_n(&counts->exact[tcp], found->exact[tcp], __ATOMIC_RELEASE);
-		__atomic_store_n(&counts->wild[tcp], found->wild[tcp], __ATOMIC_RELEASE);
+		__atomic_store_n(&counts->wildcard[tcp], found->wildcard[tcp], __ATOMIC_RELEASE);
 	}
 	__atomic_store_n(&counts->blocks, found->blocks, __ATOMIC_RELEASE);
 	for (uint32_t port = 0; port < 65536 && prog->named != NULL; port++)

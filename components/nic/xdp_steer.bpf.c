@@ -261,13 +261,13 @@ static __always_inline int is_taken(const struct xdp_flow_key *key, __u32 *slot)
 }
 
 /* The flow that takes what no flow of one peer does. */
-static __always_inline struct xdp_flow_value *wild_flow(struct xdp_flow_key *key, int is_tcp)
+static __always_inline struct xdp_flow_value *wildcard_flow(struct xdp_flow_key *key, int is_tcp)
 {
 	const __u32 peer = key->peer;
 	const __u16 peer_port = key->peer_port;
 	struct xdp_flow_value *flow;
 
-	if (!counts.wild[is_tcp])
+	if (!counts.wildcard[is_tcp])
 		return 0;
 	key->peer = 0;
 	key->peer_port = 0;
@@ -346,12 +346,12 @@ static __always_inline int is_anothers_connection(struct xdp_md *ctx, struct xdp
                                                   const struct tcp_head *tcp)
 {
 	const __u32 state = kernel_socket_state(ctx, key);
-	const struct xdp_flow_value *wild;
+	const struct xdp_flow_value *wildcard;
 
 	if (!begins_anew(tcp) || state != 0)
 		return begins_anew(tcp) || is_connection_state(state);
-	wild = wild_flow(key, 1);
-	return wild && !(wild->flags & XDP_FLOW_MINISOCK);
+	wildcard = wildcard_flow(key, 1);
+	return wildcard && !(wildcard->flags & XDP_FLOW_MINISOCK);
 }
 
 /*
@@ -471,7 +471,7 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 	}
 	if (!packet->is_tcp && (is_front(key, &slot) || is_taken(key, &slot)))
 		return to_slot(ctx, slot, XDP_PASS);
-	flow = wild_flow(key, packet->is_tcp);
+	flow = wildcard_flow(key, packet->is_tcp);
 	if (!flow && packet->is_tcp) {
 		flow = port_block_of(key);
 		return flow && !kernel_socket_state(ctx, key) ? to_slot(ctx, flow->slot, XDP_PASS) : XDP_PASS;
@@ -583,7 +583,7 @@ static __always_inline int slot_of_datagram(struct xdp_flow_key *key, __u32 *slo
 	if (!flow && (is_front(key, slot) || is_taken(key, slot)))
 		return 1;
 	if (!flow)
-		flow = wild_flow(key, 0);
+		flow = wildcard_flow(key, 0);
 	if (flow)
 		*slot = flow->slot;
 	return flow != 0;
@@ -620,7 +620,7 @@ static __noinline int steer_fragment(struct xdp_md *ctx, __u32 ip_off, __u16 vla
 	struct xdp_fragment_key key = {.vlan = vlan};
 
 	if ((const void *)(eth + 1) > end || (const void *)(ip + 1) > end || ip->protocol != IPPROTO_UDP ||
-	    !(counts.exact[0] | counts.wild[0] | counts.claims))
+	    !(counts.exact[0] | counts.wildcard[0] | counts.claims))
 		return XDP_PASS;
 	if (!is_plain_frame(eth, ip) && whose_is(ctx, ip_off) != OURS)
 		return XDP_PASS;
@@ -653,7 +653,7 @@ static __noinline int lose_ours(struct xdp_md *ctx, struct xdp_flow_key *key)
 
 	if (flow && !(flow->flags & XDP_FLOW_YIELDS))
 		return XDP_DROP;
-	if (!flow && !wild_flow(key, 1) && !port_block_of(key))
+	if (!flow && !wildcard_flow(key, 1) && !port_block_of(key))
 		return XDP_PASS;
 	return is_connection_state(kernel_socket_state(ctx, key)) ? XDP_PASS : XDP_DROP;
 }

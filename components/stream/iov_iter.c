@@ -10,7 +10,7 @@ static bool is_own(const struct msghdr *msg)
 }
 
 /* Memory that no application has. Of a single piece the kernel looks at no more than it takes. */
-static bool iov_is_wild(const struct iov_iter *iov_iter, const struct iovec *iov)
+static bool iov_is_bad_ptr(const struct iov_iter *iov_iter, const struct iovec *iov)
 {
 	if (__builtin_expect(iov->iov_len > IOV_ITER_BYTES_MAX, 0))
 		return vma_is_beyond(iov->iov_base, iov_iter->n == 1 ? IOV_ITER_BYTES_MAX : iov->iov_len);
@@ -23,7 +23,7 @@ static int check_iov_iter(struct iov_iter *iov_iter)
 		if ((ssize_t)iov_iter->iov[i].iov_len < 0)
 			return -EINVAL;
 	for (size_t i = 0; i < iov_iter->n; i++) {
-		if (iov_is_wild(iov_iter, &iov_iter->iov[i]))
+		if (iov_is_bad_ptr(iov_iter, &iov_iter->iov[i]))
 			return -EFAULT;
 		if (iov_iter->iov[i].iov_len > IOV_ITER_BYTES_MAX - iov_iter->left)
 			iov_iter->left = IOV_ITER_BYTES_MAX;

@@ -4,11 +4,11 @@
 #include "iov_iter.h"
 
 /* Of a single piece the kernel looks at no more than it takes. */
-static bool piece_is_wild(const struct udp_iov_iter *iov_iter, const struct iovec *iov)
+static bool piece_is_bad_ptr(const struct udp_iov_iter *iov_iter, const struct iovec *iov)
 {
 	if (__builtin_expect(iov->iov_len > UDP_BYTES_MAX, 0))
 		return vma_is_beyond(iov->iov_base, iov_iter->n == 1 ? UDP_BYTES_MAX : iov->iov_len);
-	return udp_iov_is_wild(iov);
+	return udp_iov_is_bad_ptr(iov);
 }
 
 int udp_iov_iter_get(struct udp_iov_iter *iov_iter, const struct msghdr *msg)
@@ -32,7 +32,7 @@ int udp_iov_iter_get(struct udp_iov_iter *iov_iter, const struct msghdr *msg)
 		if ((ssize_t)copy[i].iov_len < 0)
 			return -EINVAL;
 	for (size_t i = 0; i < iov_iter->n; i++) {
-		if (piece_is_wild(iov_iter, &copy[i]))
+		if (piece_is_bad_ptr(iov_iter, &copy[i]))
 			return -EFAULT;
 		if (copy[i].iov_len > UDP_BYTES_MAX - iov_iter->len)
 			copy[i].iov_len = UDP_BYTES_MAX - iov_iter->len;

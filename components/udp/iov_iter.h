@@ -33,7 +33,7 @@ static inline bool udp_iov_is_own(const struct msghdr *msg)
 }
 
 /* An address that no application has: the kernel refuses it before it does anything. Length 0 is no address. */
-static inline bool udp_iov_is_wild(const struct iovec *iov)
+static inline bool udp_iov_is_bad_ptr(const struct iovec *iov)
 {
 	return (intptr_t)iov->iov_base < 0 && iov->iov_len != 0;
 }

@@ -366,7 +366,7 @@ static inline bool one_piece(const struct msghdr *msg, struct iovec *iov)
 		*iov = *msg->msg_iov;
 	else if (vma_copy(iov, msg->msg_iov, sizeof(*iov)) != 0)
 		return false;
-	return !udp_iov_is_wild(iov) && iov->iov_len <= UDP_BYTES_MAX;
+	return !udp_iov_is_bad_ptr(iov) && iov->iov_len <= UDP_BYTES_MAX;
 }
 
 static ssize_t __attribute__((noinline))

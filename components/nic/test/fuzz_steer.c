@@ -211,12 +211,12 @@ static void steer_add_flow(struct input *in)
 	static uint32_t minisocks;
 	enum {
 		UDP_EXACT,
-		UDP_WILD,
+		UDP_WILDCARD,
 		TCP_EXACT,
-		TCP_WILD,
+		TCP_WILDCARD,
 		TCP_BLOCK,
 		EXACT_MINISOCK,
-		WILD_MINISOCK
+		WILDCARD_MINISOCK
 	} kind = steer_take8(in) % 7;
 	uint8_t where = steer_take8(in), slot = steer_take8(in) % SLOTS, how = steer_take8(in);
 	struct model_flow *flow = &model.flow[model.flows];
@@ -224,7 +224,7 @@ static void steer_add_flow(struct input *in)
 	flow->key = (struct xdp_flow_key){.local = local_of(where & 3),
 	                                  .local_port = local_port_of(where >> 2),
 	                                  .vlan = where & 16 ? 5 : 0,
-	                                  .proto = kind <= UDP_WILD ? IPPROTO_UDP : IPPROTO_TCP};
+	                                  .proto = kind <= UDP_WILDCARD ? IPPROTO_UDP : IPPROTO_TCP};
 	flow->value = (struct xdp_flow_value){.slot = slot};
 	if (kind == UDP_EXACT || kind == TCP_EXACT || kind == EXACT_MINISOCK) {
 		flow->key.peer = steer_peer_of(where >> 5);
@@ -235,19 +235,19 @@ static void steer_add_flow(struct input *in)
 		flow->key.local_port &= htons((uint16_t) ~(XDP_FLOW_PORTS - 1));
 		skel->bss->counts.blocks++;
 	} else {
-		skel->bss->counts.wild[kind != UDP_WILD]++;
+		skel->bss->counts.wildcard[kind != UDP_WILDCARD]++;
 	}
-	if (kind == EXACT_MINISOCK || kind == WILD_MINISOCK)
+	if (kind == EXACT_MINISOCK || kind == WILDCARD_MINISOCK)
 		flow->value = (struct xdp_flow_value){.slot = ++minisocks, .flags = XDP_FLOW_MINISOCK};
 	if (kind == TCP_EXACT && how & 1)
 		flow->value.flags = XDP_FLOW_YIELDS;
-	if (kind == TCP_WILD)
+	if (kind == TCP_WILDCARD)
 		flow->value.flags = (how & 1 ? XDP_FLOW_LISTENER : 0) | (how & 2 ? XDP_FLOW_FADING : 0) |
 		                    (how & 4 ? XDP_FLOW_GROUP : 0);
 	if (bpf_map_update_elem(bpf_map__fd(skel->maps.flows), &flow->key, &flow->value, BPF_NOEXIST) != 0)
 		return; /* twice the same: a count that is too high does no harm */
 	model.flows++;
-	if (kind == UDP_WILD && model.front == NULL && how & 8) {
+	if (kind == UDP_WILDCARD && model.front == NULL && how & 8) {
 		model.front = flow;
 		skel->bss->front.local = flow->key.local;
 		skel->bss->front.local_port = flow->key.local_port;

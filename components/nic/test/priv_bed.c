@@ -222,14 +222,14 @@ static uint32_t fixture_build_frame(uint8_t *frame, const uint8_t *mac, const st
 
 struct vma_flow_key bed_exact(const struct bed_packet *packet)
 {
-	struct vma_flow_key key = bed_wild(packet);
+	struct vma_flow_key key = bed_wildcard(packet);
 
 	key.peer_port_be = htons(packet->source_port);
 	fixture_put32(key.peer, packet->source);
 	return key;
 }
 
-struct vma_flow_key bed_wild(const struct bed_packet *packet)
+struct vma_flow_key bed_wildcard(const struct bed_packet *packet)
 {
 	struct vma_flow_key key = {
 	        .family = AF_INET,

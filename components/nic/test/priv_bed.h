@@ -74,8 +74,8 @@ int bed_send(struct bed *bed, const struct bed_packet *packet);
 unsigned bed_flood(struct bed *bed, const struct bed_packet *packet, void (*act)(unsigned), unsigned times,
                    unsigned *sent);
 
-struct vma_flow_key bed_exact(const struct bed_packet *packet); /* the flow of exactly this packet */
-struct vma_flow_key bed_wild(const struct bed_packet *packet);  /* its 3-tuple */
+struct vma_flow_key bed_exact(const struct bed_packet *packet);    /* the flow of exactly this packet */
+struct vma_flow_key bed_wildcard(const struct bed_packet *packet); /* its 3-tuple */
 
 /* Ends the test with a message unless `condition`. */
 #define bed_must(condition, ...) ((condition) ? (void)0 : bed_fail(__FILE__, __LINE__, #condition, __VA_ARGS__))

@@ -81,7 +81,7 @@ static void unmatched(void)
 
 	open_bed();
 	xdp_prog_expect(&udp, BED_PASSED, "no flow at all");
-	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
 	other_port.dest_port = 5009;
 	other_host.dest = HOST_B + 1;
 	other_proto.dest_port = udp.dest_port;
@@ -96,7 +96,7 @@ static void five_before_three(void)
 	struct bed_packet other_peer = udp;
 
 	open_bed();
-	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
 	xdp_prog_add(bed_exact(&udp), 1, 0);
 	xdp_prog_expect(&udp, 1, "5-tuple and 3-tuple match");
 	other_peer.source_port++;
@@ -105,17 +105,17 @@ static void five_before_three(void)
 
 static void flow_set_and_del(void)
 {
-	struct vma_flow_key exact = bed_exact(&udp), wild = bed_wild(&udp);
+	struct vma_flow_key exact = bed_exact(&udp), wildcard = bed_wildcard(&udp);
 
 	open_bed();
 	bed_must(xdp_prog_flow_del(bed.prog, &exact) == -ENOENT, "del of what is not there");
 	xdp_prog_add(exact, 1, 0);
 	bed_must(xdp_prog_flow_set(bed.prog, &exact, 2, 0) == -EEXIST, "set twice");
 	xdp_prog_expect(&udp, 1, "the first flow stays");
-	xdp_prog_add(wild, 0, 0);
+	xdp_prog_add(wildcard, 0, 0);
 	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
 	xdp_prog_expect(&udp, 0, "what is left");
-	bed_must(xdp_prog_flow_del(bed.prog, &wild) == 0, "del");
+	bed_must(xdp_prog_flow_del(bed.prog, &wildcard) == 0, "del");
 	xdp_prog_expect(&udp, BED_PASSED, "no flow is left");
 	bed_must(xdp_prog_flow_set(bed.prog, &exact, XDP_SLOTS_MAX, 0) == -EINVAL, "slot out of range");
 }
@@ -124,7 +124,7 @@ static void flow_set_and_del(void)
 static void claims_are_followed(void)
 {
 	static struct xdp_shared shared;
-	struct vma_flow_key exact = bed_exact(&udp), wild = bed_wild(&udp);
+	struct vma_flow_key exact = bed_exact(&udp), wildcard = bed_wildcard(&udp);
 	struct bed_packet other_port = udp, other_peer = udp, tagged = udp, other_proto = tcp;
 	struct xdp_claim_bucket *claims;
 	struct xdp_claim *claim;
@@ -139,7 +139,7 @@ static void claims_are_followed(void)
 	bed_must(claims != NULL && fd >= 0, "the program has a place for claims");
 	xdp_prog_look_at_claims(bed.prog);
 	xdp_claims_open(&shared);
-	claim = xdp_claims_take(claims, &shared, 1, &wild);
+	claim = xdp_claims_take(claims, &shared, 1, &wildcard);
 	bed_must(claim != NULL, "claim");
 	xdp_prog_expect(&udp, 1, "the claim's own packet");
 	xdp_prog_expect(&other_peer, 1, "of any peer");
@@ -154,7 +154,7 @@ static void claims_are_followed(void)
 	xdp_prog_add(exact, 0, 0);
 	xdp_prog_expect(&udp, 0, "a 5-tuple's rule wins");
 	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
-	xdp_prog_add(wild, 0, 0);
+	xdp_prog_add(wildcard, 0, 0);
 	xdp_prog_expect(&other_peer, 0, "a 3-tuple's rule has the others");
 	xdp_claims_sweep(claims, 2);
 	bed_must(claim->name == 0, "swept");
@@ -164,10 +164,10 @@ static void claims_are_followed(void)
 static void front_flow_comes_and_goes(void)
 {
 	struct bed_packet second = udp, tagged = udp;
-	struct vma_flow_key first_key = bed_wild(&udp), exact = bed_exact(&udp), second_key;
+	struct vma_flow_key first_key = bed_wildcard(&udp), exact = bed_exact(&udp), second_key;
 
 	second.dest_port++;
-	second_key = bed_wild(&second);
+	second_key = bed_wildcard(&second);
 	tagged.vlan = 5;
 	open_bed();
 	for (int i = 0; i < 3; i++) {
@@ -217,7 +217,7 @@ static void multicast(void)
 	open_bed();
 	group.dest = GROUP;
 	other_group.dest = GROUP + 1;
-	xdp_prog_add(bed_wild(&group), 2, 0);
+	xdp_prog_add(bed_wildcard(&group), 2, 0);
 	xdp_prog_expect(&group, 2, "the group");
 	xdp_prog_expect(&other_group, BED_PASSED, "another group");
 	xdp_prog_expect(&udp, BED_PASSED, "unicast");
@@ -229,7 +229,7 @@ static void listener_takes_what_is_left(void)
 
 	open_bed();
 	elsewhere.dest_port++;
-	xdp_prog_add(bed_wild(&tcp), 0, VMA_FLOW_LISTENER);
+	xdp_prog_add(bed_wildcard(&tcp), 0, VMA_FLOW_LISTENER);
 	xdp_prog_expect(&packet, 0, "SYN");
 	packet.tcp_flags = BED_SYN | BED_ACK;
 	xdp_prog_expect(&packet, 0, "SYN with ACK");
@@ -247,7 +247,7 @@ static void listener_takes_what_is_left(void)
 static void group_shares_and_remembers(void)
 {
 	struct bed_packet syn = tcp, ack = tcp, other = tcp;
-	const struct vma_flow_key listener = bed_wild(&tcp);
+	const struct vma_flow_key listener = bed_wildcard(&tcp);
 	struct vma_flow_key moved;
 	struct xdp_group *group;
 	int first[32], got[2] = {0};
@@ -307,7 +307,7 @@ static void group_shares_and_remembers(void)
 static void listener_that_fades(void)
 {
 	struct bed_packet packet = tcp;
-	const struct vma_flow_key key = bed_wild(&tcp);
+	const struct vma_flow_key key = bed_wildcard(&tcp);
 
 	open_bed();
 	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
@@ -328,7 +328,7 @@ static struct xdp_owner owner = {.diag_fd = -1};
 
 static void fade_and_grant_again(unsigned round)
 {
-	const struct vma_flow_rule rule = {.key = bed_wild(&tcp), .flags = VMA_FLOW_LISTENER};
+	const struct vma_flow_rule rule = {.key = bed_wildcard(&tcp), .flags = VMA_FLOW_LISTENER};
 
 	bed_must(xdp_owner_flow_add(&owner, 1, &rule) == -EADDRINUSE, "round %u: two want it", round);
 	bed_must(xdp_owner_flow_del(&owner, 1, &rule.key) == -ENOENT, "round %u: one goes", round);
@@ -337,7 +337,7 @@ static void fade_and_grant_again(unsigned round)
 
 static void listener_granted_again_misses_nothing(void)
 {
-	const struct vma_flow_rule rule = {.key = bed_wild(&tcp), .flags = VMA_FLOW_LISTENER};
+	const struct vma_flow_rule rule = {.key = bed_wildcard(&tcp), .flags = VMA_FLOW_LISTENER};
 	struct bed_packet packet = tcp;
 	unsigned passed, sent;
 
@@ -387,7 +387,7 @@ static void kernel_connection_survives(void)
 	bed_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
 
 	open_bed();
-	xdp_prog_add(bed_wild(&tcp), 0, VMA_FLOW_LISTENER);
+	xdp_prog_add(bed_wildcard(&tcp), 0, VMA_FLOW_LISTENER);
 	bed_must(write(client, "x", 1) == 1, "write: %m");
 	bed_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
 	xdp_prog_expect(&packet, BED_PASSED, "SYN with the 5-tuple of a kernel connection");
@@ -413,7 +413,7 @@ static void xdp_prog_write_file(const char *path, const char *text)
  * listener's again. Of the client's kernel: an ACK, or, as that is delayed, the first data. */
 static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool granted_again)
 {
-	const struct vma_flow_key key = bed_wild(&tcp);
+	const struct vma_flow_key key = bed_wildcard(&tcp);
 	int client = bed_peer_socket(peer_netns, AF_INET, SOCK_STREAM, 0), accepted;
 	struct pollfd arrival = {.fd = listener, .events = POLLIN};
 	const int quick = !granted_again;
@@ -439,7 +439,7 @@ static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool
 static void a_cookie_goes_back_to_the_kernel(void)
 {
 	const struct sockaddr_in here = address(HOST_B, tcp.dest_port);
-	const struct vma_flow_key key = bed_wild(&tcp);
+	const struct vma_flow_key key = bed_wildcard(&tcp);
 	struct bed_packet packet = tcp;
 	int listener = kernel_listener(&here);
 
@@ -467,7 +467,7 @@ static void block_takes_what_the_kernel_does_not(void)
 	const struct sockaddr_in here = address(HOST_B, tcp.dest_port);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct bed_packet packet = tcp, outside = tcp, other_host = tcp, datagram = tcp;
-	struct vma_flow_key block = bed_wild(&tcp), exact = bed_exact(&tcp), wild = block;
+	struct vma_flow_key block = bed_wildcard(&tcp), exact = bed_exact(&tcp), wildcard = block;
 
 	open_bed();
 	xdp_prog_name_ports(bed.prog, named);
@@ -491,12 +491,12 @@ static void block_takes_what_the_kernel_does_not(void)
 	bed_must(!xdp_prog_is_named(named, tcp.dest_port), "a block names no port");
 	xdp_prog_add(exact, 1, 0);
 	xdp_prog_expect(&packet, 1, "a 5-tuple wins over the block");
-	xdp_prog_add(wild, 2, 0);
+	xdp_prog_add(wildcard, 2, 0);
 	bed_must(xdp_prog_is_named(named, tcp.dest_port), "two rules name the port");
 	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
 	xdp_prog_expect(&packet, 2, "a 3-tuple wins over the block");
 	bed_must(xdp_prog_is_named(named, tcp.dest_port), "one rule names the port");
-	bed_must(xdp_prog_flow_del(bed.prog, &wild) == 0, "del");
+	bed_must(xdp_prog_flow_del(bed.prog, &wildcard) == 0, "del");
 	bed_must(!xdp_prog_is_named(named, tcp.dest_port), "no rule is left");
 	xdp_prog_expect(&packet, 0, "the block again");
 	bed_must(bind(listener, (const struct sockaddr *)&here, sizeof(here)) == 0, "bind: %m");
@@ -529,7 +529,7 @@ static void fragments(void)
 	open_bed();
 	expect_fragment(1, FIRST, BED_PASSED, "no flow: the first fragment");
 	expect_fragment(1, LAST, BED_PASSED, "no flow: the last fragment");
-	xdp_prog_add(bed_wild(&udp), 1, 0);
+	xdp_prog_add(bed_wildcard(&udp), 1, 0);
 	expect_fragment(2, FIRST, 1, "the first fragment");
 	expect_fragment(2, MIDDLE, 1, "a middle fragment");
 	expect_fragment(2, LAST, 1, "the last fragment");
@@ -586,10 +586,10 @@ static void frames_of_others(void)
 	open_bed();
 	group.dest = GROUP;
 	tagged.vlan = 7;
-	xdp_prog_add(bed_wild(&udp), 0, 0);
-	xdp_prog_add(bed_wild(&group), 0, 0);
-	xdp_prog_add(bed_wild(&tagged), 0, 0);
-	xdp_prog_add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&group), 0, 0);
+	xdp_prog_add(bed_wildcard(&tagged), 0, 0);
+	xdp_prog_add(bed_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
 	datagram.mac = segment.mac = group.mac = tagged.mac = stranger;
 	xdp_prog_expect(&datagram, BED_PASSED, "a datagram to a stranger's MAC");
 	xdp_prog_expect(&group, BED_PASSED, "one for a group, to a stranger's MAC");
@@ -621,7 +621,7 @@ static void a_new_mac_is_followed(void)
 	memcpy(first, bed.mac, sizeof(first));
 	before.mac = first;
 	after.mac = stranger;
-	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
 	snprintf(command, sizeof(command), "ip link set %s address 02:00:00:00:00:77", name);
 	bed_must(system(command) == 0, "%s", command);
 	xdp_prog_look_at_mac(bed.prog);
@@ -640,8 +640,8 @@ static void martian_sources(void)
 	struct bed_packet datagram = udp, segment = tcp;
 
 	open_bed();
-	xdp_prog_add(bed_wild(&udp), 0, 0);
-	xdp_prog_add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
 	for (size_t i = 0; i < sizeof(martians) / sizeof(martians[0]); i++) {
 		datagram.source = segment.source = martians[i];
 		xdp_prog_expect(&datagram, BED_PASSED, "a datagram of nobody's");
@@ -663,8 +663,8 @@ static void source_routes(void)
 	struct bed_packet datagram = udp, segment = tcp;
 
 	open_bed();
-	xdp_prog_add(bed_wild(&udp), 0, 0);
-	xdp_prog_add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
 	datagram.option_words = segment.option_words = 2;
 	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
 		datagram.options = segment.options = harmless[i];
@@ -690,12 +690,12 @@ static void truncated(void)
 	struct bed_packet packet = udp;
 
 	open_bed();
-	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
 	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
 		xdp_prog_expect(&packet, BED_PASSED, "cut before the end of the ports");
 	xdp_prog_expect(&packet, 0, "all that the program looks at");
 	packet = tcp;
-	xdp_prog_add(bed_wild(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(bed_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
 	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
 		xdp_prog_expect(&packet, BED_PASSED, "a listener's, cut before the end of the ports");
 	packet.only_bytes = 0;
@@ -709,8 +709,8 @@ static void vlan_tags(void)
 	open_bed();
 	tagged.vlan = 7;
 	other.vlan = 8;
-	xdp_prog_add(bed_wild(&udp), 0, 0);
-	xdp_prog_add(bed_wild(&tagged), 1, 0);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&tagged), 1, 0);
 	xdp_prog_expect(&udp, 0, "untagged");
 	xdp_prog_expect(&tagged, 1, "the VLAN of the flow");
 	xdp_prog_expect(&other, BED_PASSED, "another VLAN");
@@ -721,7 +721,7 @@ static void not_ipv4(void)
 	struct bed_packet packet = udp;
 
 	open_bed();
-	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
 	packet.ether_type = ETH_P_IPV6;
 	xdp_prog_expect(&packet, BED_PASSED, "another EtherType");
 	packet = udp;
@@ -732,7 +732,7 @@ static void not_ipv4(void)
 static void dead_socket_passes(void)
 {
 	open_bed();
-	xdp_prog_add(bed_wild(&udp), 1, 0);
+	xdp_prog_add(bed_wildcard(&udp), 1, 0);
 	xdp_prog_expect(&udp, 1, "living socket");
 	xdp_prog_clear_socket(bed.prog, 1, 0);
 	xdp_prog_expect(&udp, BED_PASSED, "socket out of the map");
@@ -759,7 +759,7 @@ static void attach_twice(void)
 	xdp_prog_destroy(second);
 	xdp_prog_detach(bed.prog);
 	bed_must(!xdp_prog_attached(bed.prog), "detached");
-	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
 	xdp_prog_expect(&udp, BED_PASSED, "without program");
 	bed_must(xdp_prog_attach(bed.prog, &generic) == 0, "attach again");
 	xdp_prog_expect(&udp, 0, "with program again");
@@ -769,7 +769,7 @@ static void attach_twice(void)
 static void killed_owner(void)
 {
 	open_bed();
-	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
 	xdp_prog_expect(&udp, 0, "attached");
 	kill(getpid(), SIGKILL);
 }
@@ -882,7 +882,7 @@ static void two_queues(void)
 {
 	bed_open(&bed, name, peer_netns, peer_name, 2, 0);
 	xdp_prog_add(bed_exact(&udp), 1, 0);
-	xdp_prog_add(bed_wild(&udp), 2, 0);
+	xdp_prog_add(bed_wildcard(&udp), 2, 0);
 	for (uint32_t i = 0; i < 8; i++) {
 		on_cpu(i % 2);
 		xdp_prog_expect(&udp, 1, "either queue");
@@ -898,7 +898,7 @@ static void two_queues(void)
 static void unknown_queue_passes(void)
 {
 	open_bed();
-	xdp_prog_add(bed_wild(&udp), 0, 0);
+	xdp_prog_add(bed_wildcard(&udp), 0, 0);
 	on_cpu(1);
 	xdp_prog_expect(&udp, BED_PASSED, "a queue that the program does not know");
 	on_cpu(0);

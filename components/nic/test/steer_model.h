@@ -82,7 +82,7 @@ static inline struct model_flow *model_find(struct steer_model *m, const struct 
 	return NULL;
 }
 
-static inline struct model_flow *model_wild(struct steer_model *m, struct xdp_flow_key key)
+static inline struct model_flow *model_wildcard(struct steer_model *m, struct xdp_flow_key key)
 {
 	key.peer = 0;
 	key.peer_port = 0;
@@ -122,14 +122,14 @@ static inline int model_to_slot(const struct steer_model *m, uint32_t slot, int 
 /* The slot of a datagram. */
 static inline bool model_datagram(struct steer_model *m, const struct xdp_flow_key *key, uint32_t *slot)
 {
-	const struct model_flow *flow = model_find(m, key), *wild = model_wild(m, *key);
+	const struct model_flow *flow = model_find(m, key), *wildcard = model_wildcard(m, *key);
 
-	if (flow == NULL && wild != NULL && wild == m->front)
-		flow = wild;
+	if (flow == NULL && wildcard != NULL && wildcard == m->front)
+		flow = wildcard;
 	if (flow == NULL && model_claimed(m, key, slot))
 		return true;
 	if (flow == NULL)
-		flow = wild;
+		flow = wildcard;
 	if (flow != NULL)
 		*slot = flow->value.slot;
 	return flow != NULL;
@@ -223,7 +223,7 @@ static inline void model_tell(struct steer_model *m, const struct model_packet *
 static inline bool model_minisocks(struct steer_model *m, struct model_flow *minisock, const struct model_packet *p)
 {
 	enum model_socket socket = m->kernels(&p->key);
-	const struct model_flow *wild = model_wild(m, p->key);
+	const struct model_flow *wildcard = model_wildcard(m, p->key);
 	bool others;
 
 	if (minisock->value.over == minisock->value.slot)
@@ -231,7 +231,8 @@ static inline bool model_minisocks(struct steer_model *m, struct model_flow *min
 	if (model_is_cut(p))
 		return true;
 	if (model_begins(p))
-		others = socket != MODEL_NO_SOCKET || (wild != NULL && !(wild->value.flags & XDP_FLOW_MINISOCK));
+		others =
+		        socket != MODEL_NO_SOCKET || (wildcard != NULL && !(wildcard->value.flags & XDP_FLOW_MINISOCK));
 	else
 		others = socket == MODEL_CONNECTION;
 	if (others)
@@ -266,7 +267,7 @@ static inline int model_group(struct steer_model *m, const struct model_packet *
 
 static inline int model_segment(struct steer_model *m, const struct model_packet *p)
 {
-	struct model_flow *flow = model_find(m, &p->key), *wild = model_wild(m, p->key);
+	struct model_flow *flow = model_find(m, &p->key), *wildcard = model_wildcard(m, p->key);
 	bool is_cut = model_is_cut(p), begins = !is_cut && model_begins(p);
 
 	if (flow != NULL && flow->value.flags & XDP_FLOW_YIELDS && m->kernels(&p->key) == MODEL_CONNECTION)
@@ -275,27 +276,27 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 		return model_to_slot(m, flow->value.slot, XDP_DROP);
 	if (flow != NULL && model_minisocks(m, flow, p))
 		return XDP_DROP;
-	if (wild == NULL) {
+	if (wildcard == NULL) {
 		flow = model_block(m, &p->key);
 		return flow != NULL && m->kernels(&p->key) == MODEL_NO_SOCKET
 		               ? model_to_slot(m, flow->value.slot, XDP_PASS)
 		               : XDP_PASS;
 	}
-	if (wild->value.flags & XDP_FLOW_MINISOCK) {
+	if (wildcard->value.flags & XDP_FLOW_MINISOCK) {
 		if (is_cut)
 			return XDP_DROP;
 		if (begins || m->kernels(&p->key) != MODEL_NO_SOCKET)
 			return XDP_PASS;
-		model_tell(m, p, wild->value.slot, false);
+		model_tell(m, p, wildcard->value.slot, false);
 		return XDP_DROP;
 	}
-	if (wild->value.flags & XDP_FLOW_FADING && (is_cut || begins))
+	if (wildcard->value.flags & XDP_FLOW_FADING && (is_cut || begins))
 		return XDP_PASS;
-	if (wild->value.flags & XDP_FLOW_LISTENER && m->kernels(&p->key) == MODEL_CONNECTION)
+	if (wildcard->value.flags & XDP_FLOW_LISTENER && m->kernels(&p->key) == MODEL_CONNECTION)
 		return XDP_PASS;
-	if (wild->value.flags & XDP_FLOW_GROUP)
+	if (wildcard->value.flags & XDP_FLOW_GROUP)
 		return model_group(m, p);
-	return model_to_slot(m, wild->value.slot, XDP_PASS);
+	return model_to_slot(m, wildcard->value.slot, XDP_PASS);
 }
 
 /* Of a flow of ours, but not to be taken, and nothing that the kernel is to answer. */
@@ -305,7 +306,7 @@ static inline int model_lost(struct steer_model *m, const struct model_packet *p
 
 	if (flow != NULL && !(flow->value.flags & XDP_FLOW_YIELDS))
 		return XDP_DROP;
-	if (flow == NULL && model_wild(m, p->key) == NULL && model_block(m, &p->key) == NULL)
+	if (flow == NULL && model_wildcard(m, p->key) == NULL && model_block(m, &p->key) == NULL)
 		return XDP_PASS;
 	return m->kernels(&p->key) == MODEL_CONNECTION ? XDP_PASS : XDP_DROP;
 }

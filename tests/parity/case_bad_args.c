@@ -1,4 +1,4 @@
-/* wild: flags, lengths and pointers that few programs pass, and which of several mistakes is told. */
+/* bad_args: flags, lengths and pointers that few programs pass, and which of several mistakes is told. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -39,7 +39,7 @@ static const int rwf[] = {
         0x40, 0x80,      0x100,     0x200,    0x40000000, -1};
 #define RWFS (sizeof(rwf) / sizeof(*rwf))
 
-CASE(wild_flags_of_a_connection, "preadv2 and pwritev2: flags that say nothing to a connection are taken")
+CASE(bad_args_flags_of_a_connection, "preadv2 and pwritev2: flags that say nothing to a connection are taken")
 {
 	struct iovec piece = {bytes, 10};
 	int s = tcp_out();
@@ -64,7 +64,7 @@ CASE(wild_flags_of_a_connection, "preadv2 and pwritev2: flags that say nothing t
 	close(s);
 }
 
-CASE(wild_flags_of_datagrams, "preadv2 and pwritev2: flags that say nothing to a UDP socket are taken")
+CASE(bad_args_flags_of_datagrams, "preadv2 and pwritev2: flags that say nothing to a UDP socket are taken")
 {
 	int p = peer_open(far(), 0, there, 0), s = udp_to(there, p);
 
@@ -85,7 +85,7 @@ static void bad_args_on_pipe(int sig)
 	pipes++;
 }
 
-CASE(wild_flag_no_signal, "pwritev2 with RWF_NOSIGNAL: EPIPE without a signal")
+CASE(bad_args_flag_no_signal, "pwritev2 with RWF_NOSIGNAL: EPIPE without a signal")
 {
 	int s = tcp_out();
 
@@ -105,7 +105,7 @@ static void a_pipe(int ends[2])
 		give_up("pipe");
 }
 
-CASE(wild_sendfile_out_of_a_connection,
+CASE(bad_args_sendfile_out_of_a_connection,
      "sendfile out of a connection: into a pipe what is there, into anything else EINVAL")
 {
 	int s = tcp_out(), ends[2], null = open("/dev/null", O_WRONLY);
@@ -141,7 +141,7 @@ CASE(wild_sendfile_out_of_a_connection,
 	close(s);
 }
 
-CASE(wild_sendfile_out_of_datagrams, "sendfile out of a UDP socket into a pipe: one datagram")
+CASE(bad_args_sendfile_out_of_datagrams, "sendfile out of a UDP socket into a pipe: one datagram")
 {
 	int s = udp_at(here, 0), ends[2], null = open("/dev/null", O_WRONLY);
 
@@ -160,7 +160,7 @@ CASE(wild_sendfile_out_of_datagrams, "sendfile out of a UDP socket into a pipe: 
 	RES(read(ends[0], bytes, sizeof(bytes)));
 }
 
-CASE(wild_splice, "splice and sendfile refuse before they look what there is")
+CASE(bad_args_splice, "splice and sendfile refuse before they look what there is")
 {
 	int s = tcp_out(), u = udp_at(here, 0), ends[2], null = open("/dev/null", O_WRONLY);
 	int dir = open("/", O_RDONLY), path = open("/etc/passwd", O_PATH), file = open("/etc/passwd", O_RDONLY);
@@ -193,7 +193,7 @@ CASE(wild_splice, "splice and sendfile refuse before they look what there is")
 
 /* ---- bad pieces among good ones ---- */
 
-CASE(wild_piece_sent, "a piece that cannot be read: nothing of what is before it is sent")
+CASE(bad_args_piece_sent, "a piece that cannot be read: nothing of what is before it is sent")
 {
 	struct iovec pieces[] = {{bytes, 1000}, {bad_pointer(), 10}, {bytes, 10}};
 	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 3};
@@ -221,7 +221,7 @@ CASE(wild_piece_sent, "a piece that cannot be read: nothing of what is before it
 	close(s);
 }
 
-CASE(wild_piece_received, "a piece that cannot be written: what has come is still there")
+CASE(bad_args_piece_received, "a piece that cannot be written: what has come is still there")
 {
 	struct iovec pieces[] = {{bytes, 100}, {bad_pointer(), 10}, {bytes, 10}};
 	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 3};
@@ -302,7 +302,7 @@ static void datagram_comes(int s)
 	is_readable(s, 1000);
 }
 
-CASE(wild_lengths_of_a_connection, "lengths beyond the address space: EFAULT, or as much as a call takes")
+CASE(bad_args_lengths_of_a_connection, "lengths beyond the address space: EFAULT, or as much as a call takes")
 {
 	int s = tcp_out();
 
@@ -314,7 +314,8 @@ CASE(wild_lengths_of_a_connection, "lengths beyond the address space: EFAULT, or
 	close(s);
 }
 
-CASE(wild_lengths_of_datagrams, "lengths beyond the address space on a UDP socket: EFAULT, EMSGSIZE, or what has come")
+CASE(bad_args_lengths_of_datagrams,
+     "lengths beyond the address space on a UDP socket: EFAULT, EMSGSIZE, or what has come")
 {
 	int p = peer_open(far(), 2, there, 0), s = udp_to(there, p);
 
