@@ -40,7 +40,7 @@ struct xdp_window {
 	struct xdp_shared *shared;
 	size_t shared_bytes;
 	struct xdp_claim_bucket *claims; /* NULL: every flow is asked for */
-	int alive_fd;                    /* hung up when its owner has gone for good (keeper.h); -1: with vmad */
+	int alive_fd;                    /* hung up when its owner has gone for good (fdstore.h); -1: with vmad */
 };
 
 /* Ends when both pools have drained; then the owner gets the slot's frames back. */

@@ -153,7 +153,7 @@ static bool report_lost_qps(struct nic_xdp *nic, bool wake)
 
 /* ---- vmad ---- */
 
-/* The owner's things have gone, its keeper's too, if there was one. */
+/* The owner's things have gone, its fdstore's too, if there was one. */
 static bool owner_is_over(const struct nic_xdp *nic)
 {
 	const struct xdp_window *window = nic->window;

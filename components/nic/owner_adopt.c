@@ -1,5 +1,5 @@
 /*
- * owner_adopt - an owner in place of one that has died: from the descriptors that the descriptor store (keeper) has
+ * owner_adopt - an owner in place of one that has died: from the descriptors that the descriptor store has
  * handed over, the record in one of them, and what the kernel knows.
  *
  *   program, maps, link      as they are; the map's entries say which flows and minisocks there are
@@ -30,7 +30,7 @@
 #include "owner_priv.h"
 #include "xdp_shared.h"
 
-static int adopt_take_fd(struct keeper_hand *hand, uint32_t place)
+static int adopt_take_fd(struct fdstore_fds *hand, uint32_t place)
 {
 	const int fd = nic_fd_keep(hand->fd[place]);
 
@@ -56,7 +56,7 @@ static bool is_sane(const struct xdp_owner *owner, const struct owner_record *re
 	       record->rx_frames > 0 && record->rx_frames < record->queue_frames;
 }
 
-static int adopt_record(struct xdp_owner *owner, struct keeper_hand *hand)
+static int adopt_record(struct xdp_owner *owner, struct fdstore_fds *hand)
 {
 	struct owner_record *record;
 	struct stat st;
@@ -85,7 +85,7 @@ static int adopt_record(struct xdp_owner *owner, struct keeper_hand *hand)
 	return 0;
 }
 
-static int adopt_prog(struct xdp_owner *owner, struct keeper_hand *hand)
+static int adopt_prog(struct xdp_owner *owner, struct fdstore_fds *hand)
 {
 	int fds[XDP_PROG_FDS];
 
@@ -122,7 +122,7 @@ static int adopt_shares(struct xdp_owner *owner)
 	return 0;
 }
 
-static int adopt_sockets(struct xdp_owner *owner, struct keeper_hand *hand, uint32_t index)
+static int adopt_sockets(struct xdp_owner *owner, struct fdstore_fds *hand, uint32_t index)
 {
 	struct owner_slot *slot = &owner->slot[index];
 	int rc = 0;
@@ -141,10 +141,10 @@ static int adopt_sockets(struct xdp_owner *owner, struct keeper_hand *hand, uint
 }
 
 /*
- * A slot that was being taken back has lost its sockets to the keeper last of all: without them its rings were looked
+ * A slot that was being taken back has lost its sockets to the fdstore last of all: without them its rings were looked
  * through, and what it held is taken now. One that is rented has them, or is of no use to its client.
  */
-static void adopt_slots(struct xdp_owner *owner, struct keeper_hand *hand)
+static void adopt_slots(struct xdp_owner *owner, struct fdstore_fds *hand)
 {
 	for (uint32_t index = 0; index < XDP_SLOTS_MAX; index++) {
 		struct owner_slot *slot = &owner->slot[index];
@@ -252,7 +252,7 @@ static int adopt_attachment(struct xdp_owner *owner)
 	return rc;
 }
 
-int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct keeper *keeper, struct keeper_hand *hand,
+int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, struct fdstore_fds *hand,
                     struct xdp_owner **out)
 {
 	struct xdp_owner *owner = owner_new(attr->ifindex);
@@ -279,7 +279,7 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct keeper *keeper, st
 	xdp_prog_name_ports(owner->prog, owner->shared->named);
 	owner_claims_init(owner);
 	owner->link_fd = owner_open_link_events();
-	owner->keeper = keeper;
+	owner->fdstore = fdstore;
 	owner->kept_link_fd = xdp_prog_link_fd(owner->prog);
 	adopt_slots(owner, hand);
 	owner_resets_adopt(owner); /* before more are noted */
@@ -287,7 +287,7 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct keeper *keeper, st
 	if (rc == 0)
 		rc = adopt_attachment(owner);
 	if (rc < 0) {
-		owner->keeper = NULL;
+		owner->fdstore = NULL;
 		xdp_owner_destroy(owner);
 		return rc;
 	}

@@ -461,7 +461,7 @@ static void adopt_blocks(struct xdp_owner *owner)
 			owner->tx_used[b] = BLOCK_WAITS;
 }
 
-static int frames_take_fd(struct keeper_hand *hand, uint32_t place)
+static int frames_take_fd(struct fdstore_fds *hand, uint32_t place)
 {
 	const int fd = nic_fd_keep(hand->fd[place]);
 
@@ -469,7 +469,7 @@ static int frames_take_fd(struct keeper_hand *hand, uint32_t place)
 	return fd;
 }
 
-int owner_frames_adopt(struct xdp_owner *owner, struct keeper_hand *hand)
+int owner_frames_adopt(struct xdp_owner *owner, struct fdstore_fds *hand)
 {
 	int rc;
 

@@ -35,7 +35,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "keeper.h"
+#include "fdstore.h"
 #include "owner_record.h"
 #include "xdp_cookies.h"
 #include "xdp_priv.h"
@@ -253,8 +253,8 @@ struct xdp_owner {
 	/* owner_record.c */
 	struct owner_record *record; /* NULL: nobody can take this owner's place */
 	int record_fd, alive_fd, look_fd;
-	struct keeper *keeper; /* NULL: none yet */
-	int kept_link_fd;      /* that the keeper holds; -1 */
+	struct fdstore *fdstore; /* NULL: none yet */
+	int kept_link_fd;        /* that the fdstore holds; -1 */
 	uint64_t reset_used[OWNER_RECORD_RESETS / 64], lot_used[OWNER_RECORD_LOTS / 64];
 	uint64_t waiting_used[OWNER_RECORD_WAITING / 64];
 	struct owner_places reset_places, lot_places, waiting_places;
@@ -317,7 +317,7 @@ void owner_flow_present(struct xdp_owner *owner, struct owner_flow *flow, uint32
 int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_pages);
 void owner_frames_fini(struct xdp_owner *owner);
 /* The same from what is there: `hand` has it, the slots have their shares. */
-int owner_frames_adopt(struct xdp_owner *owner, struct keeper_hand *hand);
+int owner_frames_adopt(struct xdp_owner *owner, struct fdstore_fds *hand);
 /* Divides: sets rx_size, rx_quota, tx_size, tx_first and tx_count of the slot. -ENOSPC. */
 int owner_frames_grant(struct xdp_owner *owner, uint32_t slot, uint32_t rx_wanted, uint32_t tx_wanted);
 void owner_frames_ungrant(struct xdp_owner *owner, uint32_t slot);

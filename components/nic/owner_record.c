@@ -1,6 +1,6 @@
 /*
  * owner_record - the owner's record for the next owner, and what its descriptor store holds: see owner_record.h,
- * keeper.h.
+ * fdstore.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -311,7 +311,7 @@ void owner_forget_waiting(struct xdp_owner *owner, uint32_t place)
 
 /* ---- tenants ---- */
 
-/* The keeper has what keeps the slot alive before the record says that it is rented. */
+/* The fdstore has what keeps the slot alive before the record says that it is rented. */
 void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_tenant *tenant, int pidfd)
 {
 	if (owner->record == NULL)
@@ -339,30 +339,30 @@ int xdp_owner_tenant_process(const struct xdp_owner *owner, uint32_t slot)
 	return owner->process_fd[slot];
 }
 
-/* ---- the keeper ---- */
+/* ---- the fdstore ---- */
 
 void owner_keep_link(struct xdp_owner *owner)
 {
-	const int fd = owner->keeper != NULL ? xdp_prog_link_fd(owner->prog) : -1;
+	const int fd = owner->fdstore != NULL ? xdp_prog_link_fd(owner->prog) : -1;
 
 	if (owner->record != NULL)
 		owner->record->generic = owner->generic;
-	if (owner->keeper == NULL || owner->kept_link_fd == fd)
+	if (owner->fdstore == NULL || owner->kept_link_fd == fd)
 		return;
 	owner->kept_link_fd = fd;
 	if (fd >= 0)
-		keeper_put(owner->keeper, KEEP_LINK, fd);
+		fdstore_put(owner->fdstore, KEEP_LINK, fd);
 	else
-		keeper_drop(owner->keeper, KEEP_LINK);
+		fdstore_drop(owner->fdstore, KEEP_LINK);
 }
 
 void owner_keep_sockets(struct xdp_owner *owner, uint32_t slot)
 {
-	if (owner->keeper == NULL || !owner->slot[slot].sockets_open)
+	if (owner->fdstore == NULL || !owner->slot[slot].sockets_open)
 		return;
-	keeper_put(owner->keeper, KEEP_PROCESS + slot, owner->process_fd[slot]);
+	fdstore_put(owner->fdstore, KEEP_PROCESS + slot, owner->process_fd[slot]);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		keeper_put(owner->keeper, keep_socket(slot, queue), owner->slot[slot].socket_fd[queue]);
+		fdstore_put(owner->fdstore, keep_socket(slot, queue), owner->slot[slot].socket_fd[queue]);
 }
 
 void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot)
@@ -370,31 +370,31 @@ void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot)
 	if (owner->process_fd[slot] >= 0)
 		nic_fd_close(owner->process_fd[slot]);
 	owner->process_fd[slot] = -1;
-	if (owner->keeper == NULL)
+	if (owner->fdstore == NULL)
 		return;
-	keeper_drop(owner->keeper, KEEP_PROCESS + slot);
+	fdstore_drop(owner->fdstore, KEEP_PROCESS + slot);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		keeper_drop(owner->keeper, keep_socket(slot, queue));
+		fdstore_drop(owner->fdstore, keep_socket(slot, queue));
 }
 
-void xdp_owner_keep(struct xdp_owner *owner, struct keeper *keeper)
+void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
 {
 	int fds[XDP_PROG_FDS];
 
-	owner->keeper = keeper;
+	owner->fdstore = fdstore;
 	owner->kept_link_fd = -1;
-	keeper_put(keeper, KEEP_ALIVE, owner->alive_fd);
-	keeper_put(keeper, KEEP_LOOK, owner->look_fd);
-	keeper_put(keeper, KEEP_UMEM, owner->umem_fd);
-	keeper_put(keeper, KEEP_SHARED, owner->shared_fd);
+	fdstore_put(fdstore, KEEP_ALIVE, owner->alive_fd);
+	fdstore_put(fdstore, KEEP_LOOK, owner->look_fd);
+	fdstore_put(fdstore, KEEP_UMEM, owner->umem_fd);
+	fdstore_put(fdstore, KEEP_SHARED, owner->shared_fd);
 	xdp_prog_fds(owner->prog, fds);
 	for (unsigned i = 0; i < XDP_PROG_FDS; i++)
-		keeper_put(keeper, KEEP_PROG + i, fds[i]);
+		fdstore_put(fdstore, KEEP_PROG + i, fds[i]);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		keeper_put(keeper, KEEP_BASE + queue, owner->queue[queue].base_fd);
+		fdstore_put(fdstore, KEEP_BASE + queue, owner->queue[queue].base_fd);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		owner_keep_sockets(owner, slot);
 	owner_keep_link(owner);
 	/* The last: without it the rest is of no use. */
-	keeper_put(keeper, KEEP_RECORD, owner->record_fd);
+	fdstore_put(fdstore, KEEP_RECORD, owner->record_fd);
 }

@@ -6,7 +6,7 @@
  *                                 <------ HELLO
  *   RENT requests                 ------>
  *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue,
- *                                              the table of claims, if it may have it, and the end of a pipe (keeper.h)
+ *                                              the table of claims, if it may have it, and the end of a pipe (fdstore.h)
  *   FLOW_ADD + the shadow, FLOW_DEL, RETURN ----->   FLOW_ADD shows the socket by which the client has a right to the
  *                                                 flow (owner_entitled.c); none, if the flow takes none
  *   FLOW_RETIRE                   ------>        a listener's flow will be deleted: other members get new connections
@@ -83,7 +83,7 @@ struct vmad_resume {
 	uint64_t ticket;
 };
 
-/* Between vmad and its keeper: keeper.c. */
+/* Between vmad and its fdstore: fdstore.c. */
 struct vmad_keep {
 	uint32_t place;
 };
@@ -152,7 +152,7 @@ socklen_t vmad_address(unsigned ifindex, struct sockaddr_un *out);
 #define VMAD_PARENT "/run"
 #define VMAD_FOLDER VMAD_PARENT "/vma"
 /*
- * The file of this socket's network namespace, "vmad" or "keeper": the length, or -errno. -ENOENT: there is no folder;
+ * The file of this socket's network namespace, "vmad" or "fdstore": the length, or -errno. -ENOENT: there is no folder;
  * -EPERM: it is not root's, or a symlink, or others may write there.
  */
 int vmad_folder_address(int fd, unsigned ifindex, const char *kind, struct sockaddr_un *out);

@@ -39,8 +39,8 @@ static int pidfd_of(int fd, pid_t pid)
 }
 
 /*
- * Asked, and if it is stopped or hangs, ended: its keeper has what its clients need. The process is known by its pidfd,
- * and by the connection: as long as that is not hung up, the process still has the address.
+ * Asked, and if it is stopped or hangs, ended: its fdstore has what its clients need. The process is known by its
+ * pidfd, and by the connection: as long as that is not hung up, the process still has the address.
  */
 static int end_old_vmad(const char *interface, int fd, const struct ucred *peer)
 {

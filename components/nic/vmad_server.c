@@ -27,14 +27,14 @@
 #define IDLE_MS 1000    /* without a client, after the last one */
 #define UNUSED_MS 10000 /* without a client ever */
 #define REPLACE_TRIES 5
-#define LOOK_MS 1000         /* at the interface */
-#define DEAF_MS 100          /* out of descriptors, say: who waits in the queue waits on */
-#define HURRY_MS 100         /* between signals to threads that close something for too long */
-#define CLOSE_PAUSE_MS 10    /* no place is free for a connection, but soon will be */
-#define MESSAGES_PER_TURN 16 /* of one client, so that the others get theirs */
-#define LAST_TURNS 32        /* of who has ended */
-#define KEEPER_RETRY_MS 1000 /* one that was killed has a successor */
-#define SWEEP_MS 1000        /* at least, between sweeps: a directory may be a long one, and clients many */
+#define LOOK_MS 1000          /* at the interface */
+#define DEAF_MS 100           /* out of descriptors, say: who waits in the queue waits on */
+#define HURRY_MS 100          /* between signals to threads that close something for too long */
+#define CLOSE_PAUSE_MS 10     /* no place is free for a connection, but soon will be */
+#define MESSAGES_PER_TURN 16  /* of one client, so that the others get theirs */
+#define LAST_TURNS 32         /* of who has ended */
+#define FDSTORE_RETRY_MS 1000 /* one that was killed has a successor */
+#define SWEEP_MS 1000         /* at least, between sweeps: a directory may be a long one, and clients many */
 
 static uint64_t server_now_ms(void)
 {
@@ -389,40 +389,40 @@ static void expect_clients(struct vmad_server *server)
 	             slots);
 }
 
-/* 0: the owner is there. Else there is none that could be taken over, and no keeper. */
+/* 0: the owner is there. Else there is none that could be taken over, and no fdstore. */
 static int adopt_interface(struct vmad_server *server, const struct xdp_owner_attr *attr)
 {
-	struct keeper_hand *hand = malloc(sizeof(*hand));
+	struct fdstore_fds *hand = malloc(sizeof(*hand));
 	int rc;
 
 	if (hand == NULL)
 		return -ENOMEM;
-	rc = keeper_find(&server->keeper, server->ifindex, hand);
+	rc = fdstore_find(&server->fdstore, server->ifindex, hand);
 	if (rc == 0)
-		rc = server->attr->anew ? -ECANCELED : xdp_owner_adopt(attr, &server->keeper, hand, &server->owner);
+		rc = server->attr->anew ? -ECANCELED : xdp_owner_adopt(attr, &server->fdstore, hand, &server->owner);
 	if (rc == 0)
 		expect_clients(server);
 	else if (rc != -ENOENT)
 		vma_log_warn("vmad: %s: what another vmad has left is not taken over: %s", server->attr->interface,
 		             strerror(-rc));
 	if (rc != -ENOENT)
-		keeper_hand_close(hand);
+		fdstore_fds_close(hand);
 	if (rc != 0)
-		keeper_end(&server->keeper);
+		fdstore_end(&server->fdstore);
 	free(hand);
 	return rc;
 }
 
-static void start_keeper(struct vmad_server *server)
+static void start_fdstore(struct vmad_server *server)
 {
 	int rc;
 
-	server->keeper_ms = server_now_ms();
+	server->fdstore_ms = server_now_ms();
 	rc = vmad_closer_settle(server->closer)
-	             ? keeper_start(&server->keeper, server->ifindex, server->attr->keep_seconds)
+	             ? fdstore_start(&server->fdstore, server->ifindex, server->attr->keep_seconds)
 	             : -EBUSY;
 	if (rc == 0)
-		xdp_owner_keep(server->owner, &server->keeper);
+		xdp_owner_keep(server->owner, &server->fdstore);
 	else
 		vma_log_once(VMA_LOG_WARN,
 		             "vmad: %s: no process keeps its queue pairs if it is killed, and they end with it: %s",
@@ -446,8 +446,8 @@ static int take_interface(struct vmad_server *server)
 	if (rc != 0)
 		rc = xdp_owner_create(&attr, &server->owner);
 	if (rc == 0) {
-		if (server->kept && server->keeper.fd < 0)
-			start_keeper(server);
+		if (server->kept && server->fdstore.fd < 0)
+			start_fdstore(server);
 		xdp_owner_on_adopt(server->owner, tell_of_adoption, server);
 		answer_waiting(server, 0);
 		vma_log_info("vmad: owns %s", server->attr->interface);
@@ -513,7 +513,7 @@ static void begin_turn(struct vmad_server *server, struct turn *turn)
 	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1,
 	              NULL); /* its tick follows each turn */
 	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
-	turn_watch_fd(turn, server->keeper.fd, NULL);
+	turn_watch_fd(turn, server->fdstore.fd, NULL);
 	turn_watch_fd(turn, vmad_closer_fd(server->closer), NULL);
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NONE)
@@ -605,9 +605,9 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 			return rc;
 		}
 	}
-	if (server->kept && (keeper_lost(&server->keeper) || server->keeper.fd < 0) &&
-	    now - server->keeper_ms >= KEEPER_RETRY_MS)
-		start_keeper(server);
+	if (server->kept && (fdstore_lost(&server->fdstore) || server->fdstore.fd < 0) &&
+	    now - server->fdstore_ms >= FDSTORE_RETRY_MS)
+		start_fdstore(server);
 	xdp_owner_tick(server->owner, server_flow_revoked, server);
 	if (now - clock->looked > LOOK_MS) {
 		clock->looked = now;
@@ -631,7 +631,7 @@ static bool server_may_leave(struct vmad_server *server)
 
 	for (const struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
 		any = any || (peer->slots != 0 && peer->state != PEER_GHOST);
-	return asked && any && server->owner != NULL && server->keeper.fd >= 0 && !keeper_lost(&server->keeper);
+	return asked && any && server->owner != NULL && server->fdstore.fd >= 0 && !fdstore_lost(&server->fdstore);
 }
 
 int vmad_serve_all(struct vmad_server *server)
@@ -642,7 +642,7 @@ int vmad_serve_all(struct vmad_server *server)
 	int rc;
 
 	if (!server->kept)
-		server->keeper.fd = -1;
+		server->fdstore.fd = -1;
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
 		make_free(&server->peer[i]);
 	rc = vmad_closer_create(VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED, &server->closer);
@@ -674,10 +674,10 @@ int vmad_serve_all(struct vmad_server *server)
 		             server->attr->keep_seconds);
 		left = server->owner;
 		/* A thread that still closes something must not keep this from being noticed. */
-		close(server->keeper.fd);
-		server->keeper.fd = -1;
+		close(server->fdstore.fd);
+		server->fdstore.fd = -1;
 	} else {
-		keeper_end(&server->keeper);
+		fdstore_end(&server->fdstore);
 		xdp_owner_destroy(server->owner);
 	}
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
@@ -788,7 +788,7 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 		return -ENOMEM;
 	server->attr = attr;
 	server->repairs = true;
-	server->keeper.fd = -1;
+	server->fdstore.fd = -1;
 	server->kept = attr->keep_seconds > 0 && geteuid() == 0;
 	server->ifindex = if_nametoindex(attr->interface);
 	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex, attr->interface, &server->doors);

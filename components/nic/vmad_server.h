@@ -27,7 +27,7 @@
 
 #include <vma/nic_owner.h>
 
-#include "keeper.h"
+#include "fdstore.h"
 #include "vmad_closer.h"
 #include "vmad_proto.h"
 #include "xdp_priv.h"
@@ -76,10 +76,10 @@ struct vmad_server {
 	bool ended;             /* a client has, since the last sweep of the statistics */
 	uint64_t swept_ms;      /* that one */
 	long swept_to;          /* and where it has stopped, 0: at the end */
-	struct keeper keeper;   /* keeper.h; fd -1: none */
-	uint64_t keeper_ms;     /* the last attempt to start one */
+	struct fdstore fdstore; /* fdstore.h; fd -1: none */
+	uint64_t fdstore_ms;    /* the last attempt to start one */
 	bool looked;            /* for what another vmad has left */
-	bool kept;              /* the owner outlives this vmad, if there is a keeper */
+	bool kept;              /* the owner outlives this vmad, if there is an fdstore */
 	bool repairs;           /* processes may be started for clients */
 	bool served;            /* a client, since the last look at the time: it may have gone within one turn */
 	struct vmad_closer *closer;

@@ -2,13 +2,13 @@
  * wire_file - the two-process form: how two processes find each other at FILE, and what happens when one dies.
  *
  *           nobody at FILE                 the peer is there
- *   open ──────────────────> KEEPER ─────────────────────────> linked      FILE is the keeper's listening socket
+ *   open ──────────────────> LISTENER ───────────────────────> linked      FILE is the listener's listening socket
  *     └── somebody is ─────> JOINER ── hello, memfd, bell ───> linked      third opener: hello says EBUSY
  *   linked ── peer closed or died ──> no link ── FILE is ours: wait; somebody's: join; nobody's: keep
  *
- * Memory. For each link the keeper makes a new memfd, sealed against shrinking and growing. So no peer can take pages
+ * Memory. For each link the listener makes a new memfd, sealed against shrinking and growing. So no peer can take pages
  * away (SIGBUS), and a former peer has no hand in a later link. Its layout is two pages and two sets of lanes, the
- * keeper's half first. Each side maps its own half first, so within a process an end is always side 0. The mapping is
+ * listener's half first. Each side maps its own half first, so within a process an end is always side 0. The mapping is
  * replaced in place. A data thread in the middle of something sees other bytes, which it does not trust anyway, and
  * takes up the new link at its next call, by the nonce.
  *
@@ -64,11 +64,11 @@ static void wire_close_fd(int *fd)
 
 /* ---- the link ---- */
 
-/* Maps memfd over the end's memory: own half first. `keeper`: the first half is ours. */
-static int map_halves(struct wire_end *end, int memfd, bool keeper)
+/* Maps memfd over the end's memory: own half first. `listens`: the first half is ours. */
+static int map_halves(struct wire_end *end, int memfd, bool listens)
 {
 	size_t lanes = WIRE_LANES * end->layout.lane_bytes, first = 2 * WIRE_PAGE;
-	int own = keeper ? 0 : 1;
+	int own = listens ? 0 : 1;
 	struct {
 		size_t at, from, bytes;
 	} parts[] = {
@@ -114,9 +114,9 @@ static void link_down(struct wire_file *file)
 	change_bell(file, file->mute_fd);
 }
 
-static int link_up(struct wire_file *file, int conn_fd, int memfd, int bell_fd, uint32_t nonce, bool keeper)
+static int link_up(struct wire_file *file, int conn_fd, int memfd, int bell_fd, uint32_t nonce, bool listens)
 {
-	int rc = map_halves(&file->end, memfd, keeper);
+	int rc = map_halves(&file->end, memfd, listens);
 
 	if (rc != 0)
 		return rc;
@@ -126,7 +126,7 @@ static int link_up(struct wire_file *file, int conn_fd, int memfd, int bell_fd, 
 	pthread_mutex_lock(&file->end.control);
 	wire_end_link(&file->end, nonce);
 	pthread_mutex_unlock(&file->end.control);
-	vma_log_debug("nic: wire %s: linked as %s", file->address.sun_path, keeper ? "keeper" : "joiner");
+	vma_log_debug("nic: wire %s: linked as %s", file->address.sun_path, listens ? "listener" : "joiner");
 	return 0;
 }
 
@@ -261,7 +261,7 @@ static void wire_file_welcome(struct wire_file *file)
 	}
 }
 
-/* Becomes joiner or keeper. */
+/* Becomes joiner or listener. */
 static int find_peer(struct wire_file *file)
 {
 	int rc;

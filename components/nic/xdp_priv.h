@@ -105,7 +105,7 @@ void xdp_ring_unmap(struct xdp_ring *ring);
 
 struct xdp_prog;
 int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out);
-/* What keeps the program and its maps: for a keeper, and from one. The link has a descriptor of its own, -1: not
+/* What keeps the program and its maps: for an fdstore, and from one. The link has a descriptor of its own, -1: not
  * attached. Adoption takes the descriptors over (they become -1) also if it fails. */
 #define XDP_PROG_FDS 8
 void xdp_prog_fds(const struct xdp_prog *prog, int fds[XDP_PROG_FDS]);
@@ -240,13 +240,15 @@ void xdp_owner_destroy(struct xdp_owner *owner);
 
 /* ---- owner_record.c, owner_adopt.c: from one vmad to the next ---- */
 
-struct keeper;
-struct keeper_hand;
+struct fdstore;
+struct fdstore_fds;
 struct owner_tenant;
-/* The keeper gets everything that the owner has, and from now on what changes. */
-void xdp_owner_keep(struct xdp_owner *owner, struct keeper *keeper);
-/* From what a keeper has handed over, whose descriptors it takes. -EPROTO: another layout; else why it is not whole. */
-int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct keeper *keeper, struct keeper_hand *hand,
+/* The fdstore gets everything that the owner has, and from now on what changes. */
+void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore);
+/*
+ * From what an fdstore has handed over, whose descriptors it takes. -EPROTO: another layout; else why it is not whole.
+ */
+int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, struct fdstore_fds *hand,
                     struct xdp_owner **out);
 /* The slot's client, from now on (pidfd: a copy is kept), and for who adopts: false, the slot is free. */
 void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_tenant *tenant, int pidfd);
@@ -270,7 +272,7 @@ struct xdp_rental {
 	bool generic, multi_buffer, tx_csum;
 	int umem_fd, shared_fd;
 	int claims_fd;   /* -1: none, see xdp_claims.h */
-	int alive_fd;    /* hung up when nobody holds the owner's things any more; -1: none. See keeper.h */
+	int alive_fd;    /* hung up when nobody holds the owner's things any more; -1: none. See fdstore.h */
 	uint64_t ticket; /* of a slot rented from vmad */
 	int socket_fd[XDP_QUEUES_MAX];
 };

@@ -78,11 +78,11 @@ stop missing
 for user in 0 65534; do
 	in_ns a sh -c 'echo 2400 >/proc/sys/net/ipv4/neigh/veth_a1/base_reachable_time_ms'
 	ip_a neigh flush all
-	start keeper a setpriv --reuid=$user --regid=$user --clear-groups "$PRIV" watch resolve probe 10.9.0.2
-	wait_for 20 eval '[ "$(grep -c "to be confirmed" "$WORK/keeper.log")" -ge 2 ]'
-	check_num "user $user has a stale neighbour confirmed, again and again" "$(grep -c 'to be confirmed' "$WORK/keeper.log")" -ge 2
-	check "without being in doubt in between (user $user)" eval '! sed 1,/watching/d "$WORK/keeper.log" | sed "/ready/,\$!d" | grep -v ready'
-	stop keeper
+	start holder a setpriv --reuid=$user --regid=$user --clear-groups "$PRIV" watch resolve probe 10.9.0.2
+	wait_for 20 eval '[ "$(grep -c "to be confirmed" "$WORK/holder.log")" -ge 2 ]'
+	check_num "user $user has a stale neighbour confirmed, again and again" "$(grep -c 'to be confirmed' "$WORK/holder.log")" -ge 2
+	check "without being in doubt in between (user $user)" eval '! sed 1,/watching/d "$WORK/holder.log" | sed "/ready/,\$!d" | grep -v ready'
+	stop holder
 done
 in_ns a sh -c 'echo 30000 >/proc/sys/net/ipv4/neigh/veth_a1/base_reachable_time_ms'
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What peers see when a process whose connections are offloaded ends: killed, its connections are reset by vmad and the
 # kernel within a second; and of one that has closed them before, nobody hears a word. And what a process hears when
-# vmad was killed, and its keeper, and the kernel has reset a peer meanwhile.
+# vmad was killed, and its fdstore, and the kernel has reset a peer meanwhile.
 #
 #   a: kernel sockets (or a stack of its own)  veth  b: tcp_echo, a client of vmad
 . "$(dirname "$0")/../lib.sh"
@@ -162,14 +162,14 @@ start quiet a python3 "$WORK/peer.py" "$IP_B" $PORT 1
 start peer a python3 "$WORK/speak.py" "$IP_B" $PORT "$WORK/speak"
 check "two connections are made and live for a while" wait_for 10 steered 2
 kill -STOP "${PID[echo]}"
-kill -STOP "${PID[vmad]}" # it would see to another keeper
+kill -STOP "${PID[vmad]}" # it would see to another fdstore
 for pid in $(ip netns pids "$(ns b)"); do
-	[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != vmad-keeper ] || kill -KILL "$pid"
+	[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != vmad-fdstore ] || kill -KILL "$pid"
 done
 stop vmad KILL
 wait_for 5 no_xdp b "$IF_B"
 touch "$WORK/speak"
-check "vmad is killed with its keeper, and who speaks then is reset by the kernel" within 2 peer "Connection reset by peer"
+check "vmad is killed with its fdstore, and who speaks then is reset by the kernel" within 2 peer "Connection reset by peer"
 kill -CONT "${PID[echo]}"
 start vmad b "$BUILD/bin/vmad" --foreground "$IF_B"
 check "with a new one the other side of that connection hears of it at once" within 3 echo "failed: Connection reset by peer"

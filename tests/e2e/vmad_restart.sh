@@ -48,15 +48,15 @@ named() { # COMM: the processes of that name in b
 		[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != "$1" ] || echo "$pid"
 	done
 }
-keepers() {
-	named vmad-keeper
+fdstores() {
+	named vmad-fdstore
 }
 
 # ---- kill -9 ----
 
 check "the first vmad owns the interface" owner_up first
-check_eq "one process keeps what it has" "$(keepers | wc -l)" 1
-check_eq "which has no capabilities" "$(sed -n 's/^CapPrm:\t*//p' "/proc/$(keepers)/status")" 0000000000000000
+check_eq "one process keeps what it has" "$(fdstores | wc -l)" 1
+check_eq "which has no capabilities" "$(sed -n 's/^CapPrm:\t*//p' "/proc/$(fdstores)/status")" 0000000000000000
 start server b env "$alone" python3 "$echo" "$IP_B" 7000
 check "a server listens" wait_for 10 log_has server listening
 start kernel c python3 "$echo" 10.9.1.3 7009
@@ -95,7 +95,7 @@ done
 end_asking three "SIGTERM and a new vmad, and --replace twice"
 finish third 5
 finish fourth 5
-check_eq "still one process keeps it" "$(keepers | wc -l)" 1
+check_eq "still one process keeps it" "$(fdstores | wc -l)" 1
 
 # ---- a client dies while there is no vmad ----
 
@@ -127,14 +127,14 @@ sleep 1
 end_asking five "a vmad that stands still for longer than a client waits"
 check "its clients come back to it" sh -c "! grep -q 'traffic is the kernel' '$WORK/server.log'"
 
-# ---- the keeper dies ----
+# ---- the fdstore dies ----
 
-kill -KILL "$(keepers)"
-check "a keeper that was killed has a successor" wait_for 5 eval '[ -n "$(keepers)" ]'
+kill -KILL "$(fdstores)"
+check "an fdstore that was killed has a successor" wait_for 5 eval '[ -n "$(fdstores)" ]'
 begin_asking six 4
 stop sixth KILL
 check "which knows everything" owner_up seventh
-end_asking six "another keeper, and kill -9 of vmad"
+end_asking six "another fdstore, and kill -9 of vmad"
 
 # ---- workers: one listener, several clients ----
 
@@ -164,7 +164,7 @@ in_ns b setpriv --reuid 65534 --clear-groups /usr/bin/python3 -c '
 import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 s.settimeout(5)
-s.connect("\0vma/keeper/" + sys.argv[1])
+s.connect("\0vma/fdstore/" + sys.argv[1])
 data, fds, _, _ = socket.recv_fds(s, 4096, 8)
 print("given", len(data), len(fds))' "$ifindex" >"$WORK/given.log" 2>&1
 check_eq "a user who is not root is given nothing" "$(cat "$WORK/given.log")" "given 0 0"
@@ -189,7 +189,7 @@ stop other; stop server
 sleep 1.5
 stop seventh INT
 check "at the end no queue pair, flow or frame is lost" lost_nothing seventh
-check "nothing is kept" wait_for 5 eval '[ -z "$(keepers)" ]'
+check "nothing is kept" wait_for 5 eval '[ -z "$(fdstores)" ]'
 check "no program is left" wait_for 5 no_xdp b "$IF_B"
 owner_up eighth
 start server b env "$alone" python3 "$echo" "$IP_B" 7000
@@ -341,6 +341,6 @@ if [ -z "$SAN" ]; then # whose runtimes need files that such a user cannot read
 	stop giver
 	sleep 1.5
 	stop giving INT
-	check "and none of vmad's processes is left" wait_for 5 eval '[ -z "$(named vmad-repair)$(keepers)" ]'
+	check "and none of vmad's processes is left" wait_for 5 eval '[ -z "$(named vmad-repair)$(fdstores)" ]'
 fi
 done_testing

@@ -28,8 +28,8 @@ signal() { # SIGNAL NAME: to the process of b
 }
 # And what it would leave: clients are to lose everything.
 kill_vmad() {
-	signal STOP vmad # it would see to another keeper
-	signal KILL vmad-keeper
+	signal STOP vmad # it would see to another fdstore
+	signal KILL vmad-fdstore
 	signal KILL vmad
 }
 

@@ -132,16 +132,16 @@ captured() { # as $(program 2>&1) does: waits until nobody has the pipe any more
 	in_ns b timeout 1 "$client" serve "$IF_B" "$IP_B" 7004 vmad start="$vmad" 2>&1 | cat >"$WORK/captured.log"
 }
 
-start keeper b "$client" serve "$IF_B" "$IP_B" 7005 vmad start="$vmad"
-wait_for 10 log_has keeper '^ready 7005'
-stop keeper
+start holder b "$client" serve "$IF_B" "$IP_B" 7005 vmad start="$vmad"
+wait_for 10 log_has holder '^ready 7005'
+stop holder
 wait_for 5 no_vmad
 captured &
 waiting=$!
 wait_for 5 grep -q '^ready 7004' "$WORK/captured.log"
-start keeper b "$client" serve "$IF_B" "$IP_B" 7005 vmad start="$vmad"
-wait_for 10 log_has keeper '^ready 7005'
+start holder b "$client" serve "$IF_B" "$IP_B" 7005 vmad start="$vmad"
+wait_for 10 log_has holder '^ready 7005'
 check "who reads a program's output is not kept waiting by the vmad that it started" wait_for 3 gone $waiting
 check "which goes on for others" kill -0 "$(vmad_pid)"
-stop keeper
+stop holder
 done_testing

@@ -198,23 +198,23 @@ for port in 7021 7023 7024; do
 	check_num "and $port was never away for 200 ms" "$(gap $port)" -lt 200
 done
 
-# With nothing left: a vmad without its keeper is the end of all that they had.
+# With nothing left: a vmad without its fdstore is the end of all that they had.
 in_ns a "$client" ping "$IP_B" 3 7021 7023 7024 7030 >"$WORK/ping.log" &
 pinging=$!
 sleep 0.8
-keeper_pid() {
+fdstore_pid() {
 	local pid
 	for pid in $(ip netns pids "$(ns b)"); do
-		[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != vmad-keeper ] || echo "$pid"
+		[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != vmad-fdstore ] || echo "$pid"
 	done
 }
 before=$(program)
 no_program() { [ -n "$before" ] && ! "$(command -v bpftool || echo /usr/sbin/bpftool)" prog show id "$before"; }
 kill -STOP "$(vmad_pid)" # it would see to another one
-kill -KILL "$(keeper_pid)"
+kill -KILL "$(fdstore_pid)"
 kill -KILL "$(vmad_pid)"
 # On the interface there is another one soon: the next vmad's.
-check "after kill -9 of vmad and its keeper the program is gone" wait_for 5 no_program
+check "after kill -9 of vmad and its fdstore the program is gone" wait_for 5 no_program
 wait $pinging
 check "plain traffic flows through it all" all_back 7030
 for port in 7021 7023 7024; do
@@ -243,9 +243,9 @@ serve members 7025 vmad start="$vmad" shadow members=10
 ping 1.3 7025
 check "none of a flow's eleven shadows is foreign" all_back 7025
 kill -STOP "$(vmad_pid)"
-kill -KILL "$(keeper_pid)"
+kill -KILL "$(fdstore_pid)"
 kill -KILL "$(vmad_pid)"
-check "after kill -9 of vmad and its keeper their flow is offloaded again" wait_for 5 log_has members '^rebound 7025'
+check "after kill -9 of vmad and its fdstore their flow is offloaded again" wait_for 5 log_has members '^rebound 7025'
 ping 1.3 7025
 check "with all of them known to the new vmad" all_back 7025
 check "and not taken back" sh -c "! grep -q '^revoked' '$WORK/members.log'"

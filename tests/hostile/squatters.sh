@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Another user's process holds vmad's abstract name, and its keeper's: vmad owns the interface all the same, and says
+# Another user's process holds vmad's abstract name, and its fdstore's: vmad owns the interface all the same, and says
 # who that is. Its own socket lies in a folder that only root writes; a folder that is not so is not used.
 . "$(dirname "$0")/../lib.sh"
 need_xdp
@@ -63,9 +63,9 @@ for kind in open full deaf; do
 	stop squatter KILL
 done
 
-# ---- the keeper's name, and a vmad that is killed ----
+# ---- the fdstore's name, and a vmad that is killed ----
 
-check "the keeper's name is held" squat keeper "vma/keeper/$ifindex" open
+check "the fdstore's name is held" squat keeper "vma/fdstore/$ifindex" open
 check "vmad owns the interface" owner_up owner
 start served b "$client" serve "$IF_B" "$IP_B" 7001 vmad
 check "a client is served" wait_for 10 log_has served "^ready 7001 "

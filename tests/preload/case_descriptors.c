@@ -126,7 +126,7 @@ static int make_other(int way)
 
 static void reused_after_raw_close(const struct bed *bed)
 {
-	int keeper = bed_socket(bed); /* the interface stays in use: taking it anew takes time */
+	int holder = bed_socket(bed); /* the interface stays in use: taking it anew takes time */
 
 	for (int i = 0; i < REUSES; i++) {
 		int fd = bed_socket(bed), other;
@@ -137,7 +137,7 @@ static void reused_after_raw_close(const struct bed *bed)
 		EXPECT(bed_state(other) == 0);
 		EXPECT(close(other) == 0);
 	}
-	EXPECT(bed_echo(keeper));
+	EXPECT(bed_echo(holder));
 	EXPECT(bed_echo(bed_socket(bed)));
 }
 

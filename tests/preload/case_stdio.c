@@ -15,7 +15,7 @@
 /* fclose closes inside the C library. */
 static void reused_after_fclose(const struct bed *bed)
 {
-	int keeper = bed_socket(bed); /* the interface stays in use: taking it anew takes time */
+	int holder = bed_socket(bed); /* the interface stays in use: taking it anew takes time */
 
 	for (int i = 0; i < REUSES; i++) {
 		int fd = bed_socket(bed);
@@ -31,7 +31,7 @@ static void reused_after_fclose(const struct bed *bed)
 		EXPECT(read(fd, &byte, 1) == 0);
 		EXPECT(close(fd) == 0);
 	}
-	EXPECT(bed_echo(keeper));
+	EXPECT(bed_echo(holder));
 	EXPECT(bed_echo(bed_socket(bed)));
 }
 

@@ -234,15 +234,15 @@ bool xdp_owner_device_gone(const struct xdp_owner *owner)
 /* Nothing is kept here: each slot's tenant is known while this owner lives. */
 static struct owner_tenant fake_tenant[XDP_SLOTS_MAX];
 
-void xdp_owner_keep(struct xdp_owner *owner, struct keeper *keeper)
+void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
 {
-	(void)owner, (void)keeper;
+	(void)owner, (void)fdstore;
 }
 
-int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct keeper *keeper, struct keeper_hand *hand,
+int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, struct fdstore_fds *hand,
                     struct xdp_owner **out)
 {
-	(void)attr, (void)keeper, (void)hand, (void)out;
+	(void)attr, (void)fdstore, (void)hand, (void)out;
 	return -EPROTO;
 }
 

@@ -187,7 +187,7 @@ static void test_a_new_process_takes_the_place_of_a_dead_one(void **state)
 
 	(void)state;
 	wire_file_make_world(&w);
-	for (int first = 0; first < 2; first++) { /* as joiner, then as keeper */
+	for (int first = 0; first < 2; first++) { /* as joiner, then as listener */
 		pid_t pid;
 		if (first)
 			wire_file_open_end(&w, 0);
@@ -295,7 +295,7 @@ static void test_mtu_is_part_of_the_name(void **state)
 	wire_file_end_world(&w);
 }
 
-/* ---- a keeper that is not one of us ---- */
+/* ---- a listener that is not one of us ---- */
 
 static int listen_at_path(void)
 {
@@ -344,7 +344,7 @@ static int open_with(struct offer offer)
 
 	offer.listen_fd = listen_at_path();
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before); /* the keeper's thread is not to be disturbed */
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* the listener's thread is not to be disturbed */
 	pthread_create(&thread, NULL, make_offer, &offer);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	int rc = vma_nic_open(spec, &attr, &nic);

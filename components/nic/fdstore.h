@@ -1,5 +1,5 @@
 /*
- * keeper - vmad's descriptor store: a process that holds what keeps packets going while no vmad lives, which is vmad's
+ * fdstore - vmad's descriptor store: a process that holds what keeps packets going while no vmad lives, which is vmad's
  * descriptors and nothing else.
  *
  *   vmad --PUT place + descriptor, DROP place--> store             in order, without answers
@@ -16,19 +16,19 @@
  * It is hung up when the last of both has gone.
  *
  * Threads: vmad's one.
- * Progress: no call waits for the store longer than KEEPER_MS.
- * Memory: struct keeper is the caller's.
+ * Progress: no call waits for the store longer than FDSTORE_MS.
+ * Memory: struct fdstore is the caller's.
  * Example: tests/e2e/vmad_restart.sh.
  */
-#ifndef VMA_KEEPER_H
-#define VMA_KEEPER_H
+#ifndef VMA_FDSTORE_H
+#define VMA_FDSTORE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "xdp_priv.h"
 
-#define KEEPER_MS 2000
+#define FDSTORE_MS 2000
 
 /* Places of descriptors. */
 #define KEEP_RECORD 0 /* owner_record.h */
@@ -49,26 +49,26 @@ static inline uint32_t keep_socket(uint32_t slot, uint32_t queue)
 	return KEEP_SOCKET + slot * XDP_QUEUES_MAX + queue;
 }
 
-struct keeper {
+struct fdstore {
 	int fd; /* -1: there is none */
 	unsigned ifindex;
 };
 
-/* What a keeper has handed over; -1 where there is none. */
-struct keeper_hand {
+/* What an fdstore has handed over; -1 where there is none. */
+struct fdstore_fds {
 	int fd[KEEP_PLACES];
 };
 
-/* A new one, which holds nothing yet. -EADDRINUSE: the addresses of the interface's keeper are taken. */
-int keeper_start(struct keeper *keeper, unsigned ifindex, uint32_t seconds);
+/* A new one, which holds nothing yet. -EADDRINUSE: the addresses of the interface's fdstore are taken. */
+int fdstore_start(struct fdstore *fdstore, unsigned ifindex, uint32_t seconds);
 /* The one that an earlier vmad has left, and what it holds; the descriptors become the caller's. -ENOENT: none. */
-int keeper_find(struct keeper *keeper, unsigned ifindex, struct keeper_hand *hand);
-void keeper_hand_close(struct keeper_hand *hand); /* those that are left */
-/* The keeper closes everything and ends: waits for that. */
-void keeper_end(struct keeper *keeper);
-/* What cannot be said ends the connection: keeper_lost then says so. */
-void keeper_put(struct keeper *keeper, uint32_t place, int fd);
-void keeper_drop(struct keeper *keeper, uint32_t place);
-bool keeper_lost(struct keeper *keeper); /* there was one, and it has ended; from now on there is none */
+int fdstore_find(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand);
+void fdstore_fds_close(struct fdstore_fds *hand); /* those that are left */
+/* The fdstore closes everything and ends: waits for that. */
+void fdstore_end(struct fdstore *fdstore);
+/* What cannot be said ends the connection: fdstore_lost then says so. */
+void fdstore_put(struct fdstore *fdstore, uint32_t place, int fd);
+void fdstore_drop(struct fdstore *fdstore, uint32_t place);
+bool fdstore_lost(struct fdstore *fdstore); /* there was one, and it has ended; from now on there is none */
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * keeper.c - the descriptor store, see keeper.h. The store's own part makes system calls only: it is the child of a
+ * fdstore.c - the descriptor store, see fdstore.h. The store's own part makes system calls only: it is the child of a
  * fork for which no handlers have run.
  */
 #include <errno.h>
@@ -16,17 +16,17 @@
 
 #include <vma/log.h>
 
-#include "keeper.h"
+#include "fdstore.h"
 #include "nic_os.h"
 #include "vmad_proto.h"
 
-enum { KEEPER_PUT = 64, KEEPER_DROP, KEEPER_LIST, KEEPER_END };
+enum { FDSTORE_PUT = 64, FDSTORE_DROP, FDSTORE_LIST, FDSTORE_END };
 
 #define LOOK_MS 250    /* at the clients, while no vmad lives */
 #define UNUSED_MS 1000 /* no client lives, and no vmad */
 #define TURN 256       /* messages of one turn */
 
-static uint64_t keeper_now_ms(void)
+static uint64_t fdstore_now_ms(void)
 {
 	struct timespec now;
 
@@ -34,27 +34,27 @@ static uint64_t keeper_now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static socklen_t keeper_address_of(unsigned ifindex, struct sockaddr_un *out)
+static socklen_t fdstore_address_of(unsigned ifindex, struct sockaddr_un *out)
 {
 	*out = (struct sockaddr_un){.sun_family = AF_UNIX};
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
-	                   (size_t)snprintf(out->sun_path + 1, sizeof(out->sun_path) - 1, "vma/keeper/%u", ifindex));
+	                   (size_t)snprintf(out->sun_path + 1, sizeof(out->sun_path) - 1, "vma/fdstore/%u", ifindex));
 }
 
 /* Waits for room, but not for ever. */
-static int keeper_say(int fd, uint16_t type, uint32_t place, const int *with)
+static int fdstore_say(int fd, uint16_t type, uint32_t place, const int *with)
 {
 	const struct vmad_msg msg = {
 	        .magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .keep = {.place = place}};
-	const uint64_t until = keeper_now_ms() + KEEPER_MS;
+	const uint64_t until = fdstore_now_ms() + FDSTORE_MS;
 	int rc;
 
-	while ((rc = vmad_send(fd, &msg, with, with != NULL)) == -EAGAIN && keeper_now_ms() < until)
-		os_await(fd, POLLOUT, KEEPER_MS);
+	while ((rc = vmad_send(fd, &msg, with, with != NULL)) == -EAGAIN && fdstore_now_ms() < until)
+		os_await(fd, POLLOUT, FDSTORE_MS);
 	return rc;
 }
 
-/* ---- the keeper's part ---- */
+/* ---- the fdstore's part ---- */
 
 static struct {
 	int vmad_fd;      /* -1: no vmad lives */
@@ -79,11 +79,11 @@ static void leave_vmad(void)
 {
 	os_close(keep.vmad_fd);
 	keep.vmad_fd = -1;
-	keep.left_ms = keeper_now_ms();
+	keep.left_ms = fdstore_now_ms();
 }
 
 /* What vmad says. */
-static void keeper_hear_vmad(void)
+static void fdstore_hear_vmad(void)
 {
 	for (unsigned i = 0; i < TURN; i++) {
 		struct vmad_msg msg;
@@ -98,11 +98,11 @@ static void keeper_hear_vmad(void)
 			leave_vmad();
 			return;
 		}
-		if (msg.type == KEEPER_PUT && nfds == 1)
+		if (msg.type == FDSTORE_PUT && nfds == 1)
 			keep_in(msg.keep.place, fds[0]);
-		else if (msg.type == KEEPER_DROP)
+		else if (msg.type == FDSTORE_DROP)
 			keep_in(msg.keep.place, -1);
-		else if (msg.type == KEEPER_END)
+		else if (msg.type == FDSTORE_END)
 			_exit(0);
 	}
 }
@@ -115,7 +115,7 @@ static bool is_root(int fd)
 	return os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.uid == 0;
 }
 
-/* One that does not take what it is given is no vmad: what the keeper holds stays here all the same. */
+/* One that does not take what it is given is no vmad: what the fdstore holds stays here all the same. */
 static void meet_vmad(int listen_fd)
 {
 	int fd = (int)syscall(SYS_accept4, listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -129,9 +129,9 @@ static void meet_vmad(int listen_fd)
 	}
 	for (uint32_t place = 0; place < KEEP_PLACES && rc == 0; place++)
 		if (keep.fd[place] >= 0)
-			rc = keeper_say(fd, KEEPER_PUT, place, &keep.fd[place]);
+			rc = fdstore_say(fd, FDSTORE_PUT, place, &keep.fd[place]);
 	if (rc == 0)
-		rc = keeper_say(fd, KEEPER_LIST, 0, NULL);
+		rc = fdstore_say(fd, FDSTORE_LIST, 0, NULL);
 	if (rc == 0)
 		keep.vmad_fd = fd;
 	else
@@ -147,9 +147,9 @@ static bool has_living_clients(void)
 }
 
 /* Nobody has come for too long. */
-static bool keeper_is_over(void)
+static bool fdstore_is_over(void)
 {
-	const uint64_t alone_ms = keeper_now_ms() - keep.left_ms;
+	const uint64_t alone_ms = fdstore_now_ms() - keep.left_ms;
 
 	return keep.vmad_fd < 0 &&
 	       (alone_ms >= (uint64_t)keep.seconds * 1000 || (alone_ms >= UNUSED_MS && !has_living_clients()));
@@ -163,7 +163,7 @@ static void give_up_all(void)
 	syscall(SYS_capset, &head, none);
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	prctl(PR_SET_DUMPABLE, 0);
-	prctl(PR_SET_NAME, "vmad-keeper");
+	prctl(PR_SET_NAME, "vmad-fdstore");
 }
 
 /* As at the start of a daemon: no descriptor of vmad's but these, no terminal, signals as at boot. */
@@ -209,20 +209,20 @@ static void serve_alone(void)
 			meet_vmad(what[i].fd);
 }
 
-static __attribute__((noreturn)) void keeper_serve(int vmad_fd, const int listen_fd[2], uint32_t seconds)
+static __attribute__((noreturn)) void fdstore_serve(int vmad_fd, const int listen_fd[2], uint32_t seconds)
 {
 	leave_everything(vmad_fd, listen_fd);
 	give_up_all();
 	keep.seconds = seconds;
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
 		keep.fd[place] = -1;
-	while (!keeper_is_over()) {
+	while (!fdstore_is_over()) {
 		struct pollfd what = {.fd = keep.vmad_fd, .events = POLLIN};
 
 		if (keep.vmad_fd < 0)
 			serve_alone();
 		else if (os_poll(&what, 1, -1) > 0)
-			keeper_hear_vmad();
+			fdstore_hear_vmad();
 	}
 	_exit(0);
 }
@@ -232,7 +232,7 @@ static __attribute__((noreturn)) void keeper_serve(int vmad_fd, const int listen
 static int listen_at(unsigned ifindex, bool path)
 {
 	struct sockaddr_un address;
-	const socklen_t len = keeper_address_of(ifindex, &address);
+	const socklen_t len = fdstore_address_of(ifindex, &address);
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), rc;
 
 	if (fd < 0)
@@ -257,12 +257,12 @@ static void close_both(const int fds[2])
 }
 
 /* It is nobody's child, so nobody has to wait for it. */
-int keeper_start(struct keeper *keeper, unsigned ifindex, uint32_t seconds)
+int fdstore_start(struct fdstore *fdstore, unsigned ifindex, uint32_t seconds)
 {
 	int pair[2], listen_fd[2] = {listen_at(ifindex, true), listen_at(ifindex, false)}, rc = 0;
 	pid_t child;
 
-	*keeper = (struct keeper){.fd = -1, .ifindex = ifindex};
+	*fdstore = (struct fdstore){.fd = -1, .ifindex = ifindex};
 	/* The abstract name may be another's, if root has the file. */
 	if (listen_fd[0] < 0 && (listen_fd[1] < 0 || listen_fd[0] == -EADDRINUSE))
 		rc = listen_fd[0] == -EADDRINUSE ? -EADDRINUSE : listen_fd[1];
@@ -276,7 +276,7 @@ int keeper_start(struct keeper *keeper, unsigned ifindex, uint32_t seconds)
 	if (child == 0) {
 		child = fork();
 		if (child == 0)
-			keeper_serve(pair[1], listen_fd, seconds);
+			fdstore_serve(pair[1], listen_fd, seconds);
 		_exit(child < 0);
 	}
 	if (child < 0)
@@ -289,13 +289,13 @@ int keeper_start(struct keeper *keeper, unsigned ifindex, uint32_t seconds)
 	if (rc < 0)
 		os_close(pair[0]);
 	else
-		keeper->fd = pair[0];
+		fdstore->fd = pair[0];
 	return rc;
 }
 
-static int hear_hand(int fd, struct keeper_hand *hand)
+static int hear_hand(int fd, struct fdstore_fds *hand)
 {
-	const uint64_t until = keeper_now_ms() + KEEPER_MS;
+	const uint64_t until = fdstore_now_ms() + FDSTORE_MS;
 
 	for (;;) {
 		struct vmad_msg msg;
@@ -303,17 +303,17 @@ static int hear_hand(int fd, struct keeper_hand *hand)
 		unsigned nfds;
 		size_t bytes;
 		const int rc = vmad_receive(fd, &msg, &bytes, fds, &nfds);
-		const bool is_put = rc == 1 && msg.type == KEEPER_PUT && nfds == 1 && msg.keep.place < KEEP_PLACES;
+		const bool is_put = rc == 1 && msg.type == FDSTORE_PUT && nfds == 1 && msg.keep.place < KEEP_PLACES;
 
-		if (rc == -EAGAIN && keeper_now_ms() < until) {
-			os_await(fd, POLLIN, KEEPER_MS);
+		if (rc == -EAGAIN && fdstore_now_ms() < until) {
+			os_await(fd, POLLIN, FDSTORE_MS);
 			continue;
 		}
 		for (unsigned i = 0; i < nfds && !is_put; i++)
 			os_close(fds[i]);
 		if (rc != 1 || !vmad_msg_ok(&msg, bytes))
 			return rc < 0 ? rc : -EPROTO;
-		if (msg.type == KEEPER_LIST)
+		if (msg.type == FDSTORE_LIST)
 			return 0;
 		if (!is_put)
 			return -EPROTO;
@@ -330,7 +330,7 @@ static int dial(unsigned ifindex, bool path)
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	const int len = fd < 0 ? -errno
 	                : path ? vmad_folder_address(fd, ifindex, "keeper", &address)
-	                       : (int)keeper_address_of(ifindex, &address);
+	                       : (int)fdstore_address_of(ifindex, &address);
 
 	if (len >= 0 && os_connect(fd, (const struct sockaddr *)&address, (socklen_t)len) == 0 && is_root(fd))
 		return fd;
@@ -339,25 +339,25 @@ static int dial(unsigned ifindex, bool path)
 	return -ENOENT;
 }
 
-int keeper_find(struct keeper *keeper, unsigned ifindex, struct keeper_hand *hand)
+int fdstore_find(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand)
 {
 	int fd = dial(ifindex, true), rc;
 
-	*keeper = (struct keeper){.fd = -1, .ifindex = ifindex};
+	*fdstore = (struct fdstore){.fd = -1, .ifindex = ifindex};
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
 		hand->fd[place] = -1;
 	if (fd < 0)
 		fd = dial(ifindex, false);
 	if (fd < 0)
 		return fd;
-	keeper->fd = fd;
+	fdstore->fd = fd;
 	rc = hear_hand(fd, hand);
 	if (rc < 0)
-		keeper_hand_close(hand);
+		fdstore_fds_close(hand);
 	return rc;
 }
 
-void keeper_hand_close(struct keeper_hand *hand)
+void fdstore_fds_close(struct fdstore_fds *hand)
 {
 	for (uint32_t place = 0; place < KEEP_PLACES; place++) {
 		if (hand->fd[place] >= 0)
@@ -366,41 +366,41 @@ void keeper_hand_close(struct keeper_hand *hand)
 	}
 }
 
-void keeper_end(struct keeper *keeper)
+void fdstore_end(struct fdstore *fdstore)
 {
-	if (keeper->fd < 0)
+	if (fdstore->fd < 0)
 		return;
-	if (keeper_say(keeper->fd, KEEPER_END, 0, NULL) == 0)
-		os_await(keeper->fd, POLLHUP, KEEPER_MS);
-	os_close(keeper->fd);
-	keeper->fd = -1;
-	vmad_folder_clear(keeper->ifindex, "keeper");
+	if (fdstore_say(fdstore->fd, FDSTORE_END, 0, NULL) == 0)
+		os_await(fdstore->fd, POLLHUP, FDSTORE_MS);
+	os_close(fdstore->fd);
+	fdstore->fd = -1;
+	vmad_folder_clear(fdstore->ifindex, "keeper");
 }
 
-static void keeper_tell(struct keeper *keeper, uint16_t type, uint32_t place, const int *with)
+static void fdstore_tell(struct fdstore *fdstore, uint16_t type, uint32_t place, const int *with)
 {
-	if (keeper == NULL || keeper->fd < 0)
+	if (fdstore == NULL || fdstore->fd < 0)
 		return;
-	if (keeper_say(keeper->fd, type, place, with) < 0)
-		os_shutdown(keeper->fd, SHUT_RDWR);
+	if (fdstore_say(fdstore->fd, type, place, with) < 0)
+		os_shutdown(fdstore->fd, SHUT_RDWR);
 }
 
-void keeper_put(struct keeper *keeper, uint32_t place, int fd)
+void fdstore_put(struct fdstore *fdstore, uint32_t place, int fd)
 {
 	if (fd >= 0)
-		keeper_tell(keeper, KEEPER_PUT, place, &fd);
+		fdstore_tell(fdstore, FDSTORE_PUT, place, &fd);
 }
 
-void keeper_drop(struct keeper *keeper, uint32_t place)
+void fdstore_drop(struct fdstore *fdstore, uint32_t place)
 {
-	keeper_tell(keeper, KEEPER_DROP, place, NULL);
+	fdstore_tell(fdstore, FDSTORE_DROP, place, NULL);
 }
 
-bool keeper_lost(struct keeper *keeper)
+bool fdstore_lost(struct fdstore *fdstore)
 {
-	if (keeper->fd < 0 || os_await(keeper->fd, POLLHUP, 0) == 0)
+	if (fdstore->fd < 0 || os_await(fdstore->fd, POLLHUP, 0) == 0)
 		return false;
-	os_close(keeper->fd);
-	keeper->fd = -1;
+	os_close(fdstore->fd);
+	fdstore->fd = -1;
 	return true;
 }
