@@ -208,7 +208,7 @@ static void have_wake_fd(struct vma_thread *self)
  * More than the stack has room for lie in memory, which a handler that jumps out of the sleep leaves behind: nobody can
  * tell it from one that waits by itself and comes back.
  */
-struct bed {
+struct pollset {
 	struct vma_wait *wait;
 	struct pollfd *fds, stack[FDS_ON_STACK];
 	unsigned n;
@@ -224,58 +224,58 @@ struct bed {
 /*
  * A ring that wakes twice in a row has not been unarmed by who busy-polls: armed anew, it takes back what it has told.
  */
-static int sleep_arm_ring(const struct bed *bed, struct vma_rail *rail)
+static int sleep_arm_ring(const struct pollset *pollset, struct vma_rail *rail)
 {
-	if ((bed->rung_twice & vma_rail_bit(rail)) == 0 && busy_poller_covers(rail->id % 64))
+	if ((pollset->rung_twice & vma_rail_bit(rail)) == 0 && busy_poller_covers(rail->id % 64))
 		return 0;
 	rail_note_arm(rail);
 	return vma_ring_arm(rail->ring);
 }
 
 /* Claims the watch of a rail, if it is to be had, and arms it. */
-static void sleep_watch_ring(struct bed *bed, struct vma_rail *rail)
+static void sleep_watch_ring(struct pollset *pollset, struct vma_rail *rail)
 {
-	struct vma_thread *self = bed->wait->self, *watcher = NULL;
+	struct vma_thread *self = pollset->wait->self, *watcher = NULL;
 	int rc;
 
 	if (!atomic_compare_exchange_strong(&rail->watcher, &watcher, self) && watcher != self)
 		return;
 	tcp_housekeeping_due(rail);
-	rc = sleep_arm_ring(bed, rail);
-	bed->look_again |= rc == 1 || rc == -EBUSY;
+	rc = sleep_arm_ring(pollset, rail);
+	pollset->look_again |= rc == 1 || rc == -EBUSY;
 	if (rc == -EBUSY)
-		vma_ring_idle(rail->ring, VMA_RING_RX, &bed->backoff, BUSY_NSEC);
+		vma_ring_idle(rail->ring, VMA_RING_RX, &pollset->backoff, BUSY_NSEC);
 	else
-		bed->backoff = (struct vma_ring_backoff){0};
+		pollset->backoff = (struct vma_ring_backoff){0};
 	if (rc != 0)
 		return; /* of a device that has gone nothing comes: the internal thread looks for another */
-	bed->bit_of[bed->n - bed->wait->nfds - 1] = rail->id % 64;
-	bed->fds[bed->n++] = (struct pollfd){.fd = vma_ring_fd(rail->ring), .events = POLLIN};
+	pollset->bit_of[pollset->n - pollset->wait->nfds - 1] = rail->id % 64;
+	pollset->fds[pollset->n++] = (struct pollfd){.fd = vma_ring_fd(rail->ring), .events = POLLIN};
 }
 
-static void make_bed(struct bed *bed)
+static void make_pollset(struct pollset *pollset)
 {
-	struct vma_wait *wait = bed->wait;
+	struct vma_wait *wait = pollset->wait;
 
-	bed->n = wait->nfds;
-	bed->look_again = false;
+	pollset->n = wait->nfds;
+	pollset->look_again = false;
 	if (wait->nfds != 0)
-		memcpy(bed->fds, wait->fds, wait->nfds * sizeof(*wait->fds));
-	bed->fds[bed->n++] = (struct pollfd){.fd = atomic_load(&wait->self->wake_fd), .events = POLLIN};
+		memcpy(pollset->fds, wait->fds, wait->nfds * sizeof(*wait->fds));
+	pollset->fds[pollset->n++] = (struct pollfd){.fd = atomic_load(&wait->self->wake_fd), .events = POLLIN};
 	for (uint64_t left = atomic_load(&wait->self->rings); left != 0; left &= left - 1) {
 		struct vma_rail *rail = first_rail((unsigned)__builtin_ctzll(left));
 
-		for (; rail != NULL && bed->n < wait->nfds + 1 + VMA_THREAD_RAILS; rail = next_rail(rail))
-			sleep_watch_ring(bed, rail);
+		for (; rail != NULL && pollset->n < wait->nfds + 1 + VMA_THREAD_RAILS; rail = next_rail(rail))
+			sleep_watch_ring(pollset, rail);
 	}
-	for (unsigned i = 0; i < bed->n; i++)
-		bed->fds[i].revents = 0;
+	for (unsigned i = 0; i < pollset->n; i++)
+		pollset->fds[i].revents = 0;
 }
 
-static void free_bed(struct bed *bed)
+static void free_pollset(struct pollset *pollset)
 {
-	if (bed->fds != bed->stack)
-		vma_free(bed->fds);
+	if (pollset->fds != pollset->stack)
+		vma_free(pollset->fds);
 }
 
 void wait_cancelled(void *arg)
@@ -293,24 +293,25 @@ void wait_cancelled(void *arg)
 
 static void cancelled_asleep(void *arg)
 {
-	struct bed *bed = arg;
+	struct pollset *pollset = arg;
 	struct vma_thread *self = vma_enter();
 
 	self->sleeps--;
-	wait_cancelled(bed->wait);
-	free_bed(bed);
+	wait_cancelled(pollset->wait);
+	free_pollset(pollset);
 	vma_leave(self);
 }
 
-/* The time is in the bed: a function that a cancelled thread leaves from within keeps nothing on the stack, of which
+/* The time is in the pollset: a function that a cancelled thread leaves from within keeps nothing on the stack, of which
  * AddressSanitizer would believe for ever that it is in use. */
-static int sleep_on(struct bed *bed, struct pollfd *fds, unsigned n, uint64_t left)
+static int sleep_on(struct pollset *pollset, struct pollfd *fds, unsigned n, uint64_t left)
 {
 	int rc;
 
-	bed->timeout = (struct timespec){.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
-	rc = vma_os.ppoll(fds, n, left == UINT64_MAX ? NULL : &bed->timeout, NULL);
-	bed->interrupted = rc < 0 && errno == EINTR;
+	pollset->timeout =
+	        (struct timespec){.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
+	rc = vma_os.ppoll(fds, n, left == UINT64_MAX ? NULL : &pollset->timeout, NULL);
+	pollset->interrupted = rc < 0 && errno == EINTR;
 	return rc;
 }
 
@@ -318,21 +319,21 @@ static int sleep_on(struct bed *bed, struct pollfd *fds, unsigned n, uint64_t le
  * The kernel refuses more than the process may have descriptors, and the caller's may be as many already. Asleep on
  * ours, and even without them, but not for long: the caller's are asked afterwards.
  */
-static void sleep_crowded(struct bed *bed, uint64_t left)
+static void sleep_crowded(struct pollset *pollset, uint64_t left)
 {
-	const unsigned own = bed->wait->nfds;
+	const unsigned own = pollset->wait->nfds;
 
-	bed->crowded = true;
+	pollset->crowded = true;
 	if (left > LOST_NSEC)
 		left = LOST_NSEC;
-	if (sleep_on(bed, bed->fds + own, bed->n - own, left) < 0 && errno == EINVAL)
-		sleep_on(bed, NULL, 0, left);
+	if (sleep_on(pollset, pollset->fds + own, pollset->n - own, left) < 0 && errno == EINVAL)
+		sleep_on(pollset, NULL, 0, left);
 }
 
 /* Outside; a cancellation point. */
-static void sleep_in_poll(struct bed *bed)
+static void sleep_in_poll(struct pollset *pollset)
 {
-	struct vma_wait *wait = bed->wait;
+	struct vma_wait *wait = pollset->wait;
 	uint64_t left = UINT64_MAX, now;
 
 	if (wait->deadline_ns != UINT64_MAX) {
@@ -340,49 +341,49 @@ static void sleep_in_poll(struct bed *bed)
 		left = wait->deadline_ns > now ? wait->deadline_ns - now : 0;
 	}
 	/* The process is out of descriptors: nobody can wake this thread, so it looks by itself. */
-	if (bed->fds[wait->nfds].fd < 0 && left > LOST_NSEC)
+	if (pollset->fds[wait->nfds].fd < 0 && left > LOST_NSEC)
 		left = LOST_NSEC;
-	bed->crowded = false;
-	pthread_cleanup_push(cancelled_asleep, bed);
-	if (sleep_on(bed, bed->fds, bed->n, left) < 0 && errno == EINVAL)
-		sleep_crowded(bed, left);
+	pollset->crowded = false;
+	pthread_cleanup_push(cancelled_asleep, pollset);
+	if (sleep_on(pollset, pollset->fds, pollset->n, left) < 0 && errno == EINVAL)
+		sleep_crowded(pollset, left);
 	pthread_cleanup_pop(0);
 	wait->slept = true;
 }
 
 /* Whether an OS descriptor of the caller's has ended the sleep. */
-static bool sleep_woken_up(struct bed *bed)
+static bool sleep_woken_up(struct pollset *pollset)
 {
-	struct vma_wait *wait = bed->wait;
+	struct vma_wait *wait = pollset->wait;
 	uint64_t count;
 	uint64_t rung = 0;
-	bool os = bed->crowded && wait->nfds != 0;
+	bool os = pollset->crowded && wait->nfds != 0;
 
 	for (unsigned i = 0; i < wait->nfds; i++) {
-		wait->fds[i].revents = bed->fds[i].revents;
-		os |= bed->fds[i].revents != 0;
+		wait->fds[i].revents = pollset->fds[i].revents;
+		os |= pollset->fds[i].revents != 0;
 	}
-	for (unsigned i = wait->nfds + 1; i < bed->n; i++)
-		if (bed->fds[i].revents != 0)
-			rung |= 1ULL << bed->bit_of[i - wait->nfds - 1];
-	bed->rung_twice = bed->rung & rung;
-	bed->rung = rung;
+	for (unsigned i = wait->nfds + 1; i < pollset->n; i++)
+		if (pollset->fds[i].revents != 0)
+			rung |= 1ULL << pollset->bit_of[i - wait->nfds - 1];
+	pollset->rung_twice = pollset->rung & rung;
+	pollset->rung = rung;
 	/* Without a report, too, if a handler has run: see vma_wait_resumed. */
-	if (bed->fds[wait->nfds].revents != 0 || (wait->self->waiting == NULL && bed->fds[wait->nfds].fd >= 0))
-		syscall(SYS_read, bed->fds[wait->nfds].fd, &count, sizeof(count));
+	if (pollset->fds[wait->nfds].revents != 0 || (wait->self->waiting == NULL && pollset->fds[wait->nfds].fd >= 0))
+		syscall(SYS_read, pollset->fds[wait->nfds].fd, &count, sizeof(count));
 	return os;
 }
 
 /* One sleep, announced: 1, 0 look again, -errno. */
-static int sleep_once(struct bed *bed)
+static int sleep_once(struct pollset *pollset)
 {
-	struct vma_wait *wait = bed->wait;
+	struct vma_wait *wait = pollset->wait;
 	struct vma_thread *self = wait->self;
 	uint32_t going = VMA_THREAD_GOING, signals;
 	int rc;
 
-	make_bed(bed);
-	if (bed->look_again)
+	make_pollset(pollset);
+	if (pollset->look_again)
 		return 0;
 	rc = wait->ops->ready(wait); /* what came before the announcement */
 	if (rc != 0 || !atomic_compare_exchange_strong(&self->state, &going, VMA_THREAD_ASLEEP))
@@ -390,14 +391,14 @@ static int sleep_once(struct bed *bed)
 	self->sleeps++;
 	signals = self->signals;
 	vma_leave(self);
-	sleep_in_poll(bed);
+	sleep_in_poll(pollset);
 	vma_enter();
 	self->sleeps--;
-	if (bed->interrupted && self->signals == signals)
+	if (pollset->interrupted && self->signals == signals)
 		signals_ran_unseen(self);
 	/* It looks before it sleeps again: what it now delivers to itself, say, costs no system call. */
 	atomic_exchange(&self->state, VMA_THREAD_GOING);
-	return sleep_woken_up(bed) ? wait_ask(wait) : 0;
+	return sleep_woken_up(pollset) ? wait_ask(wait) : 0;
 }
 
 /* In queues and counted, anew if a wake-up or a handler has ended that, or the rings are others. */
@@ -427,20 +428,20 @@ int wait_asleep(struct vma_wait *wait, uint32_t signals)
 {
 	struct vma_thread *self = wait->self;
 	unsigned room = wait->nfds + 1 + VMA_THREAD_RAILS;
-	struct bed bed = {.wait = wait};
+	struct pollset pollset = {.wait = wait};
 	uint64_t rings;
 	int rc = 0;
 
-	bed.fds = bed.stack;
+	pollset.fds = pollset.stack;
 	if (room > FDS_ON_STACK) {
-		bed.fds = vma_alloc(room * sizeof(*bed.fds));
-		if (bed.fds == NULL)
+		pollset.fds = vma_alloc(room * sizeof(*pollset.fds));
+		if (pollset.fds == NULL)
 			return -ENOMEM;
 	}
 	while (rc == 0) {
 		have_wake_fd(self); /* each time: what could not be had for the last sleep may be there for this one */
 		rings = wait_settle(wait);
-		rc = sleep_once(&bed);
+		rc = sleep_once(&pollset);
 		if (rc == 0 && rings != 0)
 			vma_rails_progress(rings);
 		if (rc == 0)
@@ -452,7 +453,7 @@ int wait_asleep(struct vma_wait *wait, uint32_t signals)
 			break;
 		}
 	}
-	free_bed(&bed);
+	free_pollset(&pollset);
 	self->unserved = rc <= 0;
 	vma_wait_tidy(self);
 	atomic_exchange(&self->state, VMA_THREAD_AWAKE);

@@ -60,7 +60,7 @@ ip -n "$(ns b)" link del macvlan0
 for mtu in 3000 9000; do
 	ip -n "$(ns a)" link set "$IF_A" mtu $mtu
 	ip -n "$(ns b)" link set "$IF_B" mtu $mtu
-	export BED_MTU=$mtu
+	export FIXTURE_MTU=$mtu
 	check "packets of several buffers arrive whole at MTU $mtu" one large_packets
 done
 

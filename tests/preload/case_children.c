@@ -14,7 +14,7 @@
 
 #include <vma/raw_call.h>
 
-#include "bed.h"
+#include "fixture.h"
 
 extern char **environ;
 
@@ -25,10 +25,10 @@ static bool ends_well(pid_t pid)
 	return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-static void commands(const struct bed *bed)
+static void commands(const struct fixture *fixture)
 {
 	char *const argv[] = {"true", NULL};
-	int fd = bed_socket(bed), status;
+	int fd = fixture_socket(fixture), status;
 	posix_spawn_file_actions_t actions;
 	char word[16] = "";
 	FILE *pipe;
@@ -36,18 +36,18 @@ static void commands(const struct bed *bed)
 
 	status = system("exit 7");
 	EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 7);
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 	pipe = popen("echo word", "r");
 	EXPECT(pipe != NULL && fgets(word, sizeof(word), pipe) != NULL && strcmp(word, "word\n") == 0);
 	EXPECT(pclose(pipe) == 0);
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 	/* What a child closes and puts elsewhere is its own. */
 	EXPECT(posix_spawn_file_actions_init(&actions) == 0);
 	EXPECT(posix_spawn_file_actions_addclose(&actions, fd) == 0);
 	EXPECT(posix_spawn_file_actions_adddup2(&actions, 1, fd) == 0);
 	EXPECT(posix_spawnp(&pid, "true", &actions, NULL, argv, environ) == 0);
 	EXPECT(ends_well(pid));
-	EXPECT(bed_state(fd) == 1 && bed_echo(fd));
+	EXPECT(fixture_state(fd) == 1 && fixture_echo(fd));
 }
 
 static _Atomic int handled;
@@ -58,9 +58,9 @@ static void children_handle(int sig)
 }
 
 /* The child borrows the memory, and tidies up before exec as shells and interpreters do. */
-static void vfork_child_tidies_up(const struct bed *bed)
+static void vfork_child_tidies_up(const struct fixture *fixture)
 {
-	int fd = bed_socket(bed), copy = dup(fd);
+	int fd = fixture_socket(fixture), copy = dup(fd);
 	volatile int seen = 0;
 	pid_t pid;
 
@@ -79,56 +79,56 @@ static void vfork_child_tidies_up(const struct bed *bed)
 	}
 	EXPECT(pid > 0 && ends_well(pid));
 	expect(seen == 3, "the child wrote what the parent reads");
-	EXPECT(bed_state(fd) == 1 && bed_state(copy) == 1);
-	EXPECT(bed_echo(fd) && bed_echo(copy));
+	EXPECT(fixture_state(fd) == 1 && fixture_state(copy) == 1);
+	EXPECT(fixture_echo(fd) && fixture_echo(copy));
 	EXPECT(raise(SIGUSR1) == 0 && handled == SIGUSR1);
 }
 
-static void children_in_child(const struct bed *bed, int fd)
+static void children_in_child(const struct fixture *fixture, int fd)
 {
 	int own;
 
 	EXPECT(send(fd, "from the child", 14, 0) == 14);
-	own = bed_socket(bed);
-	EXPECT(bed_echo(own));
+	own = fixture_socket(fixture);
+	EXPECT(fixture_echo(own));
 	EXPECT(close(own) == 0);
 	EXPECT(close(fd) == 0);
 	_exit(0);
 }
 
-static void expect_parent_goes_on(const struct bed *bed, int fd)
+static void expect_parent_goes_on(const struct fixture *fixture, int fd)
 {
 	int other;
 
-	expect(bed_echo_soon(fd), "the parent's socket works on");
-	other = bed_socket(bed);
-	EXPECT(bed_echo(other));
+	expect(fixture_echo_soon(fd), "the parent's socket works on");
+	other = fixture_socket(fixture);
+	EXPECT(fixture_echo(other));
 }
 
-static void forked(const struct bed *bed)
+static void forked(const struct fixture *fixture)
 {
-	int fd = bed_socket(bed);
+	int fd = fixture_socket(fixture);
 	pid_t pid;
 
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 	pid = fork();
 	if (pid == 0)
-		children_in_child(bed, fd);
+		children_in_child(fixture, fd);
 	EXPECT(pid > 0 && ends_well(pid));
-	expect_parent_goes_on(bed, fd);
+	expect_parent_goes_on(fixture, fd);
 }
 
 /* The child takes the conversation over, as workers do with what their master has made. */
-static void fork_and_leave(const struct bed *bed)
+static void fork_and_leave(const struct fixture *fixture)
 {
-	int fd = bed_socket(bed), report[2];
+	int fd = fixture_socket(fixture), report[2];
 	char word = 0;
 	pid_t pid;
 
 	EXPECT(pipe(report) == 0);
 	pid = fork();
 	if (pid == 0) {
-		expect(bed_echo_soon(fd), "the child talks on the inherited socket");
+		expect(fixture_echo_soon(fd), "the child talks on the inherited socket");
 		EXPECT(write(report[1], "k", 1) == 1);
 		_exit(0);
 	}
@@ -139,24 +139,24 @@ static void fork_and_leave(const struct bed *bed)
 }
 
 /* By the system call: nobody is told. */
-static void raw_clone(const struct bed *bed)
+static void raw_clone(const struct fixture *fixture)
 {
 	for (int unseen = 0; unseen < 2; unseen++) {
-		int fd = bed_socket(bed);
+		int fd = fixture_socket(fixture);
 		pid_t pid;
 
-		EXPECT(bed_echo(fd));
+		EXPECT(fixture_echo(fd));
 		pid = (pid_t)(unseen ? raw_call(SYS_clone, SIGCHLD, 0, 0, 0, 0)
 		                     : syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL));
 		if (pid == 0)
-			children_in_child(bed, fd);
+			children_in_child(fixture, fd);
 		EXPECT(pid > 0 && ends_well(pid));
-		expect_parent_goes_on(bed, fd);
+		expect_parent_goes_on(fixture, fd);
 	}
 }
 
 struct argument {
-	const struct bed *bed;
+	const struct fixture *fixture;
 	int fd;
 };
 
@@ -164,28 +164,28 @@ static int run_clone(void *arg)
 {
 	struct argument *argument = arg;
 
-	children_in_child(argument->bed, argument->fd);
+	children_in_child(argument->fixture, argument->fd);
 	return 0;
 }
 
-static void cloned(const struct bed *bed)
+static void cloned(const struct fixture *fixture)
 {
-	struct argument argument = {.bed = bed, .fd = bed_socket(bed)};
+	struct argument argument = {.fixture = fixture, .fd = fixture_socket(fixture)};
 	const size_t size = 1 << 20;
 	char *stack = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pid_t pid;
 
 	EXPECT(stack != MAP_FAILED);
-	EXPECT(bed_echo(argument.fd));
+	EXPECT(fixture_echo(argument.fd));
 	pid = clone(run_clone, stack + size, SIGCHLD, &argument);
 	EXPECT(pid > 0 && ends_well(pid));
-	expect_parent_goes_on(bed, argument.fd);
+	expect_parent_goes_on(fixture, argument.fd);
 }
 
 /* The program goes on as a daemon, on the sockets that it had before. */
-static void daemonized(const struct bed *bed)
+static void daemonized(const struct fixture *fixture)
 {
-	int fd = bed_socket(bed), report[2];
+	int fd = fixture_socket(fixture), report[2];
 	pid_t pid;
 	char word = 0;
 
@@ -194,7 +194,7 @@ static void daemonized(const struct bed *bed)
 	if (pid == 0) {
 		if (daemon(0, 0) != 0)
 			_exit(1);
-		word = bed_echo_soon(fd) ? 'k' : 'n';
+		word = fixture_echo_soon(fd) ? 'k' : 'n';
 		_exit(write(report[1], &word, 1) != 1);
 	}
 	EXPECT(close(fd) == 0 && close(report[1]) == 0);
@@ -203,14 +203,14 @@ static void daemonized(const struct bed *bed)
 }
 
 /* PROBE_ROUNDS times: a child lives on, and its parent becomes another program with the same process id. */
-static void forked_then_executed(const struct bed *bed)
+static void forked_then_executed(const struct fixture *fixture)
 {
 	const char *rounds = getenv("PROBE_ROUNDS");
-	int fd = bed_socket(bed), left = rounds != NULL ? atoi(rounds) : 1;
+	int fd = fixture_socket(fixture), left = rounds != NULL ? atoi(rounds) : 1;
 	char address[INET_ADDRSTRLEN], port[8], number[16];
 	pid_t pid;
 
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 	if (left == 0)
 		return;
 	signal(SIGCHLD, SIG_IGN);
@@ -222,13 +222,13 @@ static void forked_then_executed(const struct bed *bed)
 	EXPECT(pid > 0);
 	snprintf(number, sizeof(number), "%d", left - 1);
 	EXPECT(setenv("PROBE_ROUNDS", number, 1) == 0);
-	inet_ntop(AF_INET, &bed->peer.sin_addr, address, sizeof(address));
-	snprintf(port, sizeof(port), "%d", ntohs(bed->peer.sin_port));
+	inet_ntop(AF_INET, &fixture->peer.sin_addr, address, sizeof(address));
+	snprintf(port, sizeof(port), "%d", ntohs(fixture->peer.sin_port));
 	execl("/proc/self/exe", "preload_probe", "forked_then_executed", address, port, NULL);
 	expect(false, "exec");
 }
 
-const struct bed_case cases_children[] = {
+const struct fixture_case cases_children[] = {
         {"commands", commands},
         {"vfork_child_tidies_up", vfork_child_tidies_up},
         {"forked", forked},

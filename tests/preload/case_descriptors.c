@@ -11,13 +11,13 @@
 
 #include <vma/raw_call.h>
 
-#include "bed.h"
+#include "fixture.h"
 
 #define REUSES 1000
 
-static void copies_share(const struct bed *bed)
+static void copies_share(const struct fixture *fixture)
 {
-	int fd = bed_socket(bed), copies[4];
+	int fd = fixture_socket(fixture), copies[4];
 
 	copies[0] = dup(fd);
 	copies[1] = dup2(fd, 50);
@@ -26,59 +26,59 @@ static void copies_share(const struct bed *bed)
 	EXPECT(copies[1] == 50 && copies[2] == 51 && copies[3] >= 60);
 	EXPECT(close(fd) == 0);
 	for (int i = 0; i < 4; i++) {
-		EXPECT(bed_state(copies[i]) == 1);
-		EXPECT(bed_echo(copies[i]));
+		EXPECT(fixture_state(copies[i]) == 1);
+		EXPECT(fixture_echo(copies[i]));
 		EXPECT(close(copies[i]) == 0);
 		EXPECT(send(copies[i], "x", 1, 0) == -1 && errno == EBADF);
-		EXPECT(bed_state(copies[i]) == -1);
+		EXPECT(fixture_state(copies[i]) == -1);
 	}
 }
 
 /* What stood under the number ends, and what comes is not taken for it. */
-static void put_over(const struct bed *bed)
+static void put_over(const struct fixture *fixture)
 {
-	int fd = bed_socket(bed), other = bed_socket(bed), pair[2];
+	int fd = fixture_socket(fixture), other = fixture_socket(fixture), pair[2];
 	char byte;
 
 	EXPECT(pipe(pair) == 0);
 	EXPECT(dup2(pair[0], fd) == fd);
-	EXPECT(bed_state(fd) == 0);
+	EXPECT(fixture_state(fd) == 0);
 	EXPECT(write(pair[1], "p", 1) == 1 && read(fd, &byte, 1) == 1 && byte == 'p');
 	EXPECT(dup2(other, fd) == fd);
-	EXPECT(bed_state(fd) == 1 && bed_echo(fd));
-	EXPECT(dup2(fd, fd) == fd && bed_echo(fd));
+	EXPECT(fixture_state(fd) == 1 && fixture_echo(fd));
+	EXPECT(dup2(fd, fd) == fd && fixture_echo(fd));
 	EXPECT(dup2(-1, fd) == -1 && errno == EBADF);
-	EXPECT(bed_echo(fd) && bed_echo(other));
+	EXPECT(fixture_echo(fd) && fixture_echo(other));
 }
 
-static void ranges(const struct bed *bed)
+static void ranges(const struct fixture *fixture)
 {
 	int fds[8];
 
 	for (int i = 0; i < 8; i++)
-		fds[i] = bed_socket(bed);
+		fds[i] = fixture_socket(fixture);
 	EXPECT(close_range(fds[2], fds[4], 0) == 0);
 	for (int i = 0; i < 8; i++)
-		expect(bed_state(fds[i]) == (i >= 2 && i <= 4 ? -1 : 1), "only the range is closed");
+		expect(fixture_state(fds[i]) == (i >= 2 && i <= 4 ? -1 : 1), "only the range is closed");
 	EXPECT(close_range(5, 4, 0) == -1 && errno == EINVAL);
-	EXPECT(bed_echo(fds[0]) && bed_echo(fds[7]));
+	EXPECT(fixture_echo(fds[0]) && fixture_echo(fds[7]));
 	closefrom(fds[1]);
 	for (int i = 1; i < 8; i++)
-		EXPECT(fcntl(fds[i], F_GETFD) == -1 && errno == EBADF && bed_state(fds[i]) == -1);
-	EXPECT(bed_echo(fds[0]));
+		EXPECT(fcntl(fds[i], F_GETFD) == -1 && errno == EBADF && fixture_state(fds[i]) == -1);
+	EXPECT(fixture_echo(fds[0]));
 	EXPECT(close_range(0, ~0U, 0) == 0);
 	EXPECT(fcntl(fds[0], F_GETFD) == -1 && errno == EBADF);
 	/* What the library needs is still there. */
-	EXPECT(bed_socket(bed) == 0);
-	EXPECT(bed_echo(0));
+	EXPECT(fixture_socket(fixture) == 0);
+	EXPECT(fixture_echo(0));
 }
 
 /* As daemons do that know nothing of close_range. */
-static void close_all(const struct bed *bed)
+static void close_all(const struct fixture *fixture)
 {
-	int fd = bed_socket(bed), refused = 0;
+	int fd = fixture_socket(fixture), refused = 0;
 
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 	for (int i = 3; i < 65536; i++) {
 		bool open = syscall(SYS_fcntl, i, F_GETFD) >= 0;
 
@@ -91,8 +91,8 @@ static void close_all(const struct bed *bed)
 		}
 	}
 	EXPECT(refused > 0);
-	fd = bed_socket(bed);
-	EXPECT(fd == 3 && bed_echo(fd));
+	fd = fixture_socket(fixture);
+	EXPECT(fd == 3 && fixture_echo(fd));
 }
 
 /* ---- numbers that come back ---- */
@@ -124,24 +124,24 @@ static int make_other(int way)
 	}
 }
 
-static void reused_after_raw_close(const struct bed *bed)
+static void reused_after_raw_close(const struct fixture *fixture)
 {
-	int holder = bed_socket(bed); /* the interface stays in use: taking it anew takes time */
+	int holder = fixture_socket(fixture); /* the interface stays in use: taking it anew takes time */
 
 	for (int i = 0; i < REUSES; i++) {
-		int fd = bed_socket(bed), other;
+		int fd = fixture_socket(fixture), other;
 
 		EXPECT(raw_call(SYS_close, fd, 0, 0, 0, 0) == 0);
 		other = make_other(i);
 		EXPECT(other == fd);
-		EXPECT(bed_state(other) == 0);
+		EXPECT(fixture_state(other) == 0);
 		EXPECT(close(other) == 0);
 	}
-	EXPECT(bed_echo(holder));
-	EXPECT(bed_echo(bed_socket(bed)));
+	EXPECT(fixture_echo(holder));
+	EXPECT(fixture_echo(fixture_socket(fixture)));
 }
 
-const struct bed_case cases_descriptors[] = {
+const struct fixture_case cases_descriptors[] = {
         {"copies_share", copies_share},
         {"put_over", put_over},
         {"ranges", ranges},

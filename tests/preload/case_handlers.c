@@ -8,7 +8,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "bed.h"
+#include "fixture.h"
 
 /* The old calls are what is tested. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -61,13 +61,13 @@ static void check_calls(void)
 }
 
 /* The same before the library has started and after; what was set before is still the program's afterwards. */
-static void calls(const struct bed *bed)
+static void calls(const struct fixture *fixture)
 {
 	struct sigaction old;
 
 	check_calls();
 	EXPECT(signal(SIGUSR1, counts) == SIG_DFL);
-	EXPECT(bed_echo(bed_socket(bed)));
+	EXPECT(fixture_echo(fixture_socket(fixture)));
 	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == counts);
 	EXPECT(signal(SIGUSR1, SIG_DFL) == counts);
 	check_calls();
@@ -81,11 +81,11 @@ static void sends(int sig)
 }
 
 /* A handler that sends on the socket that the program is using. */
-static void handler_sends(const struct bed *bed)
+static void handler_sends(const struct fixture *fixture)
 {
 	struct itimerval often = {.it_interval.tv_usec = 500, .it_value.tv_usec = 500}, never = {{0, 0}, {0, 0}};
 	struct sigaction action = {.sa_handler = sends, .sa_flags = SA_RESTART};
-	int fd = bed_socket(bed);
+	int fd = fixture_socket(fixture);
 	char back[64];
 
 	talker = fd;
@@ -102,7 +102,7 @@ static void handler_sends(const struct bed *bed)
 	EXPECT(count > 0);
 	while (recv(fd, back, sizeof(back), 0) >= 0)
 		;
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 }
 
 static void *handlers_waits(void *arg)
@@ -114,10 +114,10 @@ static void *handlers_waits(void *arg)
 	return NULL;
 }
 
-static void cancelled(const struct bed *bed)
+static void cancelled(const struct fixture *fixture)
 {
 	struct timeval none = {0, 0};
-	int fd = bed_socket(bed);
+	int fd = fixture_socket(fixture);
 
 	EXPECT(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none)) == 0);
 	for (int i = 0; i < 20; i++) {
@@ -129,10 +129,10 @@ static void cancelled(const struct bed *bed)
 		EXPECT(pthread_cancel(thread) == 0);
 		EXPECT(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
 	}
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 }
 
-const struct bed_case cases_handlers[] = {
+const struct fixture_case cases_handlers[] = {
         {"calls", calls},
         {"handler_sends", handler_sends},
         {"cancelled", cancelled},

@@ -13,7 +13,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "bed.h"
+#include "fixture.h"
 
 static bool before_main_worked;
 
@@ -22,30 +22,30 @@ static __attribute__((constructor)) void use_socket_before_main(void)
 {
 	const char *where = getenv("PROBE_EARLY"), *port = where != NULL ? strchr(where, ':') : NULL;
 	char address[32] = "";
-	struct bed bed;
+	struct fixture fixture;
 	int fd;
 
 	if (port == NULL)
 		return;
 	memcpy(address, where, (size_t)(port - where));
-	bed.peer = bed_address(address, port + 1);
-	fd = bed_socket(&bed);
-	before_main_worked = bed_echo(fd);
+	fixture.peer = fixture_address(address, port + 1);
+	fd = fixture_socket(&fixture);
+	before_main_worked = fixture_echo(fd);
 	close(fd);
 }
 
-static void before_main(const struct bed *bed)
+static void before_main(const struct fixture *fixture)
 {
 	int fd;
 
 	EXPECT(before_main_worked);
-	fd = bed_socket(bed);
-	EXPECT(bed_echo(fd));
+	fd = fixture_socket(fixture);
+	EXPECT(fixture_echo(fd));
 }
 
-static void one_socket(const struct bed *bed)
+static void one_socket(const struct fixture *fixture)
 {
-	EXPECT(bed_echo(bed_socket(bed)));
+	EXPECT(fixture_echo(fixture_socket(fixture)));
 }
 
 /* What a library opens for itself; what the program inherited is a file, a terminal or a pipe. */
@@ -61,13 +61,13 @@ static bool is_for_itself(int fd)
 }
 
 /* A program that makes none of the library's sockets: no thread, no descriptor, no file. */
-static void untouched(const struct bed *bed)
+static void untouched(const struct fixture *fixture)
 {
 	char status[4096];
 	int pair[2], fd;
 	ssize_t got;
 
-	(void)bed;
+	(void)fixture;
 	EXPECT(pipe(pair) == 0);
 	fd = open("/proc/self/status", O_RDONLY);
 	EXPECT(fd >= 0);
@@ -83,54 +83,54 @@ static void untouched(const struct bed *bed)
 }
 
 /* The program gets the numbers that it would get without the library. */
-static void start_numbers(const struct bed *bed)
+static void start_numbers(const struct fixture *fixture)
 {
-	int first = bed_socket(bed), second = bed_socket(bed);
+	int first = fixture_socket(fixture), second = fixture_socket(fixture);
 
 	EXPECT(first == 3 && second == 4);
-	EXPECT(bed_echo(first) && bed_echo(second));
+	EXPECT(fixture_echo(first) && fixture_echo(second));
 	EXPECT(open("/dev/null", O_RDONLY) == 5);
 	EXPECT(close(first) == 0);
-	EXPECT(bed_socket(bed) == 3);
+	EXPECT(fixture_socket(fixture) == 3);
 }
 
-static void table_of_a_billion(const struct bed *bed)
+static void table_of_a_billion(const struct fixture *fixture)
 {
 	struct rlimit limit;
-	int fd = bed_socket(bed), high;
+	int fd = fixture_socket(fixture), high;
 
 	EXPECT(getrlimit(RLIMIT_NOFILE, &limit) == 0);
 	limit.rlim_cur = limit.rlim_max;
 	EXPECT(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 	high = fcntl(fd, F_DUPFD, (int)(limit.rlim_max < 200000 ? limit.rlim_max - 10 : 200000));
 	EXPECT(high > 0);
-	EXPECT(bed_echo(high));
+	EXPECT(fixture_echo(high));
 	EXPECT(close(fd) == 0);
-	EXPECT(bed_echo(high));
-	EXPECT(bed_state(high) == bed_state(high));
+	EXPECT(fixture_echo(high));
+	EXPECT(fixture_state(high) == fixture_state(high));
 	EXPECT(close(high) == 0);
 }
 
 /* A program that limits its address space means its own: vsftpd allows its sessions 200 MB. */
-static void limited_addresses(const struct bed *bed)
+static void limited_addresses(const struct fixture *fixture)
 {
 	const struct rlimit limit = {.rlim_cur = 200 << 20, .rlim_max = 200 << 20};
 	const size_t size = 64 << 20;
-	int fd = bed_socket(bed);
+	int fd = fixture_socket(fixture);
 	void *memory;
 
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 	EXPECT(setrlimit(RLIMIT_AS, &limit) == 0);
 	memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	EXPECT(memory != MAP_FAILED);
 	EXPECT(munmap(memory, size) == 0);
 	EXPECT(mmap(NULL, (size_t)16 << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 }
 
 /* ---- opened by name, as sockperf --load-vma does ---- */
 
-static void by_name(const struct bed *bed)
+static void by_name(const struct fixture *fixture)
 {
 	void *library = dlopen(getenv("PROBE_LIBRARY"), RTLD_LAZY);
 	int (*make)(int, int, int), (*join)(int, const struct sockaddr *, socklen_t), (*end)(int);
@@ -153,7 +153,7 @@ static void by_name(const struct bed *bed)
 	expect((void *)make != (void *)socket, "the library's socket is not the C library's");
 	fd = make(AF_INET, SOCK_DGRAM, 0);
 	EXPECT(fd >= 0);
-	EXPECT(join(fd, (const struct sockaddr *)&bed->peer, sizeof(bed->peer)) == 0);
+	EXPECT(join(fd, (const struct sockaddr *)&fixture->peer, sizeof(fixture->peer)) == 0);
 	EXPECT(state(fd, &text) == 1);
 	EXPECT(out(fd, "by name", 7, 0) == 7);
 	EXPECT(in(fd, back, sizeof(back), 0) == 7);
@@ -186,7 +186,7 @@ static void handle_alarm(int flags)
 }
 
 /* Handlers that the C library's sigaction installs after the library has started. */
-static void interrupted_by_name(const struct bed *bed)
+static void interrupted_by_name(const struct fixture *fixture)
 {
 	const struct itimerval never = {.it_value = {0}};
 	void *library = dlopen(getenv("PROBE_LIBRARY"), RTLD_LAZY);
@@ -201,7 +201,7 @@ static void interrupted_by_name(const struct bed *bed)
 	*(void **)&named_send = dlsym(library, "send");
 	*(void **)&named_recv = dlsym(library, "recv");
 	named_fd = named_socket(AF_INET, SOCK_DGRAM, 0);
-	EXPECT(join(named_fd, (const struct sockaddr *)&bed->peer, sizeof(bed->peer)) == 0);
+	EXPECT(join(named_fd, (const struct sockaddr *)&fixture->peer, sizeof(fixture->peer)) == 0);
 	EXPECT(state(named_fd, &text) == 1);
 	for (int round = 0; round < 2; round++) {
 		handle_alarm(0);
@@ -222,19 +222,19 @@ static void interrupted_by_name(const struct bed *bed)
 
 static void *chatter(void *arg)
 {
-	int fd = bed_socket(arg);
+	int fd = fixture_socket(arg);
 
 	for (;;)
-		bed_echo(fd);
+		fixture_echo(fd);
 	return NULL;
 }
 
-static void exit_among_threads(const struct bed *bed)
+static void exit_among_threads(const struct fixture *fixture)
 {
-	static struct bed shared;
+	static struct fixture shared;
 	pthread_t thread;
 
-	shared = *bed;
+	shared = *fixture;
 	for (int i = 0; i < 4; i++)
 		EXPECT(pthread_create(&thread, NULL, chatter, &shared) == 0);
 	usleep(100000);
@@ -242,30 +242,30 @@ static void exit_among_threads(const struct bed *bed)
 }
 
 /* Sent in a row and left: the last of them, too. */
-static void speak(const struct bed *bed)
+static void speak(const struct fixture *fixture)
 {
-	int fd = bed_socket(bed);
+	int fd = fixture_socket(fixture);
 
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 	for (int i = 0; i < 20; i++)
 		EXPECT(send(fd, "last", 4, 0) == 4);
 }
 
-static void last_words(const struct bed *bed)
+static void last_words(const struct fixture *fixture)
 {
-	speak(bed);
+	speak(fixture);
 	exit(0);
 }
 
-static void last_words_at_once(const struct bed *bed)
+static void last_words_at_once(const struct fixture *fixture)
 {
-	speak(bed);
+	speak(fixture);
 	_exit(0);
 }
 
-static void last_words_before_exec(const struct bed *bed)
+static void last_words_before_exec(const struct fixture *fixture)
 {
-	speak(bed);
+	speak(fixture);
 	execlp("sh", "sh", "-c", "test \"$1 $2\" = 'two words'", "sh", "two", "words", NULL);
 	_exit(1);
 }
@@ -288,34 +288,34 @@ static int init_liburing(void)
 }
 
 /* The program's own libraries ask before the first socket, and after it. */
-static void without_rings(const struct bed *bed)
+static void without_rings(const struct fixture *fixture)
 {
 	EXPECT(set_up_ring() == -1 && errno == ENOSYS);
 	EXPECT(init_liburing() == -ENOSYS);
-	EXPECT(bed_echo(bed_socket(bed)));
+	EXPECT(fixture_echo(fixture_socket(fixture)));
 	EXPECT(set_up_ring() == -1 && errno == ENOSYS);
 }
 
 /* With VMA_IO_URING=1; a kernel that has no rings says so itself, and the sockets stay its own all the same. */
-static void with_rings(const struct bed *bed)
+static void with_rings(const struct fixture *fixture)
 {
-	int before = bed_socket(bed), after, stream = socket(AF_INET, SOCK_STREAM, 0), ring;
+	int before = fixture_socket(fixture), after, stream = socket(AF_INET, SOCK_STREAM, 0), ring;
 	struct timeval timeout = {.tv_usec = 500000};
 
-	EXPECT(bed_echo(before));
+	EXPECT(fixture_echo(before));
 	ring = (int)set_up_ring();
 	EXPECT(ring >= 0 || errno == ENOSYS || errno == EPERM);
-	EXPECT(bed_state(before) == 0);
-	EXPECT(bed_echo(before));
-	EXPECT(bed_state(stream) == 0);
+	EXPECT(fixture_state(before) == 0);
+	EXPECT(fixture_echo(before));
+	EXPECT(fixture_state(stream) == 0);
 	after = socket(AF_INET, SOCK_DGRAM, 0);
 	EXPECT(setsockopt(after, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) == 0);
-	EXPECT(connect(after, (const struct sockaddr *)&bed->peer, sizeof(bed->peer)) == 0);
-	EXPECT(bed_state(after) == 0);
-	EXPECT(bed_echo(after));
+	EXPECT(connect(after, (const struct sockaddr *)&fixture->peer, sizeof(fixture->peer)) == 0);
+	EXPECT(fixture_state(after) == 0);
+	EXPECT(fixture_echo(after));
 }
 
-const struct bed_case cases_start[] = {
+const struct fixture_case cases_start[] = {
         {"before_main", before_main},
         {"one_socket", one_socket},
         {"untouched", untouched},

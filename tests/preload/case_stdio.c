@@ -8,17 +8,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bed.h"
+#include "fixture.h"
 
 #define REUSES 1000
 
 /* fclose closes inside the C library. */
-static void reused_after_fclose(const struct bed *bed)
+static void reused_after_fclose(const struct fixture *fixture)
 {
-	int holder = bed_socket(bed); /* the interface stays in use: taking it anew takes time */
+	int holder = fixture_socket(fixture); /* the interface stays in use: taking it anew takes time */
 
 	for (int i = 0; i < REUSES; i++) {
-		int fd = bed_socket(bed);
+		int fd = fixture_socket(fixture);
 		FILE *stream = fdopen(fd, i % 2 != 0 ? "w" : "r+");
 		char byte;
 
@@ -27,54 +27,54 @@ static void reused_after_fclose(const struct bed *bed)
 			EXPECT(fprintf(stream, "stream %d", i) > 0);
 		EXPECT(fclose(stream) == 0);
 		EXPECT(open("/dev/null", O_RDONLY) == fd);
-		EXPECT(bed_state(fd) == 0);
+		EXPECT(fixture_state(fd) == 0);
 		EXPECT(read(fd, &byte, 1) == 0);
 		EXPECT(close(fd) == 0);
 	}
-	EXPECT(bed_echo(holder));
-	EXPECT(bed_echo(bed_socket(bed)));
+	EXPECT(fixture_echo(holder));
+	EXPECT(fixture_echo(fixture_socket(fixture)));
 }
 
-static void reopened(const struct bed *bed)
+static void reopened(const struct fixture *fixture)
 {
-	int fd = bed_socket(bed);
+	int fd = fixture_socket(fixture);
 	FILE *stream = fdopen(fd, "w");
 
 	EXPECT(stream != NULL);
 	stream = freopen("/dev/null", "r", stream);
 	EXPECT(stream != NULL);
-	EXPECT(bed_state(fileno(stream)) == 0);
+	EXPECT(fixture_state(fileno(stream)) == 0);
 	EXPECT(fgetc(stream) == EOF);
 	EXPECT(fclose(stream) == 0);
-	EXPECT(bed_echo(bed_socket(bed)));
+	EXPECT(fixture_echo(fixture_socket(fixture)));
 }
 
 /* A stream that is written: datagrams leave by the shadow, answers come offloaded. */
-static void written(const struct bed *bed)
+static void written(const struct fixture *fixture)
 {
-	int fd = bed_socket(bed);
+	int fd = fixture_socket(fixture);
 	FILE *stream = fdopen(dup(fd), "w");
 	char back[64];
 
 	EXPECT(stream != NULL);
 	EXPECT(fprintf(stream, "number %d", 7) == 8 && fflush(stream) == 0);
 	EXPECT(recv(fd, back, sizeof(back), 0) == 8 && memcmp(back, "number 7", 8) == 0);
-	EXPECT(bed_state(fd) == 1);
+	EXPECT(fixture_state(fd) == 1);
 	EXPECT(fclose(stream) == 0);
 	for (int i = 0; i < REUSES; i++)
 		EXPECT(dprintf(fd, "datagram %d", i % 10) == 10 && recv(fd, back, sizeof(back), 0) == 10);
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 }
 
 /* A stream that is read makes the socket the kernel's. */
-static void read_by_stream(const struct bed *bed)
+static void read_by_stream(const struct fixture *fixture)
 {
-	int fd = bed_socket(bed);
+	int fd = fixture_socket(fixture);
 	FILE *stream = fdopen(fd, "r+");
 	char line[64];
 
 	EXPECT(stream != NULL);
-	EXPECT(bed_state(fd) == 0);
+	EXPECT(fixture_state(fd) == 0);
 	for (int i = 0; i < 100; i++) {
 		int len = snprintf(line, sizeof(line), "line %d\n", i);
 
@@ -82,15 +82,15 @@ static void read_by_stream(const struct bed *bed)
 		EXPECT(fgets(line, sizeof(line), stream) != NULL);
 		EXPECT(strncmp(line, "line ", 5) == 0);
 	}
-	EXPECT(bed_echo(fd));
+	EXPECT(fixture_echo(fd));
 	EXPECT(fclose(stream) == 0);
-	EXPECT(bed_echo(bed_socket(bed)));
+	EXPECT(fixture_echo(fixture_socket(fixture)));
 }
 
-static void spliced(const struct bed *bed)
+static void spliced(const struct fixture *fixture)
 {
 	char name[] = "/tmp/vma-probe-XXXXXX", back[64];
-	int fd = bed_socket(bed), pair[2], file;
+	int fd = fixture_socket(fixture), pair[2], file;
 	off_t from = 2;
 
 	EXPECT(pipe(pair) == 0);
@@ -103,12 +103,12 @@ static void spliced(const struct bed *bed)
 	file = mkstemp(name);
 	EXPECT(file >= 0 && unlink(name) == 0);
 	EXPECT(write(file, "contents", 8) == 8);
-	EXPECT(bed_state(fd) == 1);
+	EXPECT(fixture_state(fd) == 1);
 	EXPECT(sendfile(fd, file, &from, 4) == 4 && from == 6);
 	EXPECT(recv(fd, back, sizeof(back), 0) == 4 && memcmp(back, "nten", 4) == 0);
 }
 
-const struct bed_case cases_stdio[] = {
+const struct fixture_case cases_stdio[] = {
         {"reused_after_fclose", reused_after_fclose}, {"reopened", reopened}, {"written", written},
         {"read_by_stream", read_by_stream},           {"spliced", spliced},   {NULL, NULL},
 };

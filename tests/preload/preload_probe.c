@@ -1,13 +1,13 @@
-/* preload_probe - one case of how a program and the preloaded library get along; see bed.h. */
+/* preload_probe - one case of how a program and the preloaded library get along; see fixture.h. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "bed.h"
+#include "fixture.h"
 
-static const struct bed_case *const all[] = {cases_children, cases_descriptors, cases_handlers, cases_start,
-                                             cases_stdio};
+static const struct fixture_case *const all[] = {cases_children, cases_descriptors, cases_handlers, cases_start,
+                                                 cases_stdio};
 
 static _Noreturn void preload_probe_echo(const struct sockaddr_in *addr)
 {
@@ -29,19 +29,19 @@ static _Noreturn void preload_probe_echo(const struct sockaddr_in *addr)
 
 int main(int argc, char **argv)
 {
-	struct bed bed;
+	struct fixture fixture;
 
 	if (argc != 4) {
 		fprintf(stderr, "usage: %s CASE|echo ADDRESS PORT\n", argv[0]);
 		return 2;
 	}
-	bed.peer = bed_address(argv[2], argv[3]);
+	fixture.peer = fixture_address(argv[2], argv[3]);
 	if (strcmp(argv[1], "echo") == 0)
-		preload_probe_echo(&bed.peer);
+		preload_probe_echo(&fixture.peer);
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-		for (const struct bed_case *one = all[i]; one->name != NULL; one++)
+		for (const struct fixture_case *one = all[i]; one->name != NULL; one++)
 			if (strcmp(argv[1], one->name) == 0) {
-				one->run(&bed);
+				one->run(&fixture);
 				return 0;
 			}
 	fprintf(stderr, "no case %s\n", argv[1]);

@@ -6,12 +6,12 @@
  * edge-triggered or one-shot, so that what is told is told once. Nobody comes back before the round is over; so a
  * wake-up that was spent on a thread which leaves with another event is never made good.
  */
-#include "worlds.h"
+#include "backends.h"
 
 #define CREW 4 /* no more than a queue has places, or everybody is woken anyway */
 #define LATE_NS 2000000000ULL
 
-static struct world world = {.kind = OFFLOADED};
+static struct backend backend = {.kind = OFFLOADED};
 static int ep, fd[CREW];
 static struct vma_thread *_Atomic self_of[CREW];
 static _Atomic unsigned round_now, came_out, told[CREW];
@@ -60,7 +60,7 @@ static void *crew_work(void *arg)
 		seed = seed * 1103515245 + 12345;
 		for (unsigned i = seed >> 16 & 1023; i > 0; i--)
 			atomic_signal_fence(memory_order_seq_cst);
-		if (w_wait(&world, ep, &event, 1, -1) == 1)
+		if (w_wait(&backend, ep, &event, 1, -1) == 1)
 			atomic_fetch_add(&told[event.data.u64], 1);
 		atomic_fetch_add(&came_out, 1);
 	}
@@ -105,10 +105,10 @@ static void tidy_up(void)
 	struct epoll_event event;
 
 	for (unsigned i = 0; i < CREW; i++) {
-		w_recv(&world, fd[i]);
-		w_ctl(&world, ep, EPOLL_CTL_MOD, fd[i], crew_events_of(i), i);
+		w_recv(&backend, fd[i]);
+		w_ctl(&backend, ep, EPOLL_CTL_MOD, fd[i], crew_events_of(i), i);
 	}
-	assert_int_equal(w_wait(&world, ep, &event, 1, 0), 0);
+	assert_int_equal(w_wait(&backend, ep, &event, 1, 0), 0);
 }
 
 static unsigned crew_play(unsigned *seed, uint64_t until)
@@ -152,9 +152,9 @@ static void test_as_many_come_out_as_there_are_events(void **state)
 	(void)state;
 	ep = epoll_create1(0);
 	for (unsigned i = 0; i < CREW; i++) {
-		fd[i] = w_socket(&world);
+		fd[i] = w_socket(&backend);
 		fake_at(fd[i])->file.ops = &slow_ops;
-		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[i], crew_events_of(i), i), 0);
+		assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_ADD, fd[i], crew_events_of(i), i), 0);
 		number[i] = i;
 		assert_int_equal(pthread_create(&threads[i], NULL, crew_work, &number[i]), 0);
 	}
@@ -163,8 +163,8 @@ static void test_as_many_come_out_as_there_are_events(void **state)
 	print_message("%u rounds\n", rounds);
 	crew_end_crew(threads);
 	for (int i = 0; i < CREW; i++)
-		w_close(&world, fd[i]);
-	w_close(&world, ep);
+		w_close(&backend, fd[i]);
+	w_close(&backend, ep);
 	backends_settle();
 }
 
@@ -172,5 +172,5 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_many_come_out_as_there_are_events)};
 
-	return run_worlds(__FILE__, tests, 1);
+	return run_backends(__FILE__, tests, 1);
 }

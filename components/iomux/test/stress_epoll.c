@@ -2,14 +2,14 @@
  * Deliverers push news of many files, collectors wait for one set, and one thread adds, changes, removes and closes
  * members all the while. Every datagram is taken by somebody, and nobody sleeps beside one.
  */
-#include "worlds.h"
+#include "backends.h"
 
 #define PUSHERS 2
 #define COLLECTORS 2
 #define FILES 16
 #define CHURNED 8
 
-static struct world world = {.kind = OFFLOADED};
+static struct backend backend = {.kind = OFFLOADED};
 static int ep, fd[FILES];
 static struct fake *fake[FILES];
 static _Atomic uint64_t pushed, taken;
@@ -54,7 +54,7 @@ static void *collector(void *arg)
 
 	(void)arg;
 	for (;;) {
-		int n = w_wait(&world, ep, events, 4, 500);
+		int n = w_wait(&backend, ep, events, 4, 500);
 
 		if (n == 0 && atomic_load(&pushers_done))
 			return NULL;
@@ -65,7 +65,7 @@ static void *collector(void *arg)
 				continue; /* one of the churned */
 			atomic_fetch_add(&taken, (uint64_t)atomic_exchange(&fake[i]->queued, 0));
 			if (epoll_events_of((unsigned)i) & EPOLLONESHOT)
-				w_ctl(&world, ep, EPOLL_CTL_MOD, fd[i], epoll_events_of((unsigned)i), i);
+				w_ctl(&backend, ep, EPOLL_CTL_MOD, fd[i], epoll_events_of((unsigned)i), i);
 		}
 		if (n == 0 && atomic_load(&pushed) - atomic_load(&taken) > 100 && !atomic_load(&stop))
 			atomic_fetch_add(&late, 1);
@@ -78,27 +78,27 @@ static void *churner(void *arg)
 
 	(void)arg;
 	for (int i = 0; i < CHURNED; i++)
-		other[i] = w_socket(&world);
+		other[i] = w_socket(&backend);
 	for (unsigned n = 0; !atomic_load(&stop); n++) {
 		int *at = &other[n % CHURNED];
 
-		w_ctl(&world, ep, EPOLL_CTL_ADD, *at, EPOLLIN | (n % 3 ? EPOLLET : 0), 1000 + n);
+		w_ctl(&backend, ep, EPOLL_CTL_ADD, *at, EPOLLIN | (n % 3 ? EPOLLET : 0), 1000 + n);
 		fake_push(fake_at(*at));
-		w_ctl(&world, ep, EPOLL_CTL_MOD, *at, EPOLLIN | EPOLLET, 1000 + n);
+		w_ctl(&backend, ep, EPOLL_CTL_MOD, *at, EPOLLIN | EPOLLET, 1000 + n);
 		if (n % 2) {
-			w_ctl(&world, ep, EPOLL_CTL_DEL, *at, 0, 0);
+			w_ctl(&backend, ep, EPOLL_CTL_DEL, *at, 0, 0);
 		} else {
-			w_close(&world, *at);
-			*at = w_socket(&world);
+			w_close(&backend, *at);
+			*at = w_socket(&backend);
 		}
 		/* There again, it tells of what came meanwhile. */
-		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_DEL, fd[n % FILES], 0, 0), 0);
-		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[n % FILES], epoll_events_of(n % FILES), n % FILES),
-		                 0);
+		assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_DEL, fd[n % FILES], 0, 0), 0);
+		assert_int_equal(
+		        w_ctl(&backend, ep, EPOLL_CTL_ADD, fd[n % FILES], epoll_events_of(n % FILES), n % FILES), 0);
 		vma_retire_poll();
 	}
 	for (int i = 0; i < CHURNED; i++)
-		w_close(&world, other[i]);
+		w_close(&backend, other[i]);
 	return NULL;
 }
 
@@ -108,16 +108,16 @@ static void every_datagram_is_taken(enum kind kind)
 	unsigned seed[PUSHERS];
 	uint64_t until;
 
-	world.kind = kind;
+	backend.kind = kind;
 	atomic_store(&pushed, 0);
 	atomic_store(&taken, 0);
 	atomic_store(&stop, false);
 	atomic_store(&pushers_done, false);
 	ep = epoll_create1(0);
 	for (unsigned i = 0; i < FILES; i++) {
-		fd[i] = w_socket(&world);
+		fd[i] = w_socket(&backend);
 		fake[i] = fake_at(fd[i]);
-		assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd[i], epoll_events_of(i), i), 0);
+		assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_ADD, fd[i], epoll_events_of(i), i), 0);
 	}
 	for (int i = 0; i < COLLECTORS; i++)
 		pthread_create(&collect[i], NULL, collector, NULL);
@@ -141,8 +141,8 @@ static void every_datagram_is_taken(enum kind kind)
 	assert_int_equal(atomic_load(&late), 0);
 	print_message("%llu datagrams\n", (unsigned long long)atomic_load(&pushed));
 	for (int i = 0; i < FILES; i++)
-		w_close(&world, fd[i]);
-	w_close(&world, ep);
+		w_close(&backend, fd[i]);
+	w_close(&backend, ep);
 	backends_settle();
 }
 
@@ -165,5 +165,5 @@ int main(void)
 	        cmocka_unit_test(test_every_datagram_is_taken_without_shadows),
 	};
 
-	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
+	return run_backends(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -2,15 +2,15 @@
  * Every way to wait for a datagram at once, on one ring: two threads in epoll_wait on edges, one in poll, one that
  * receives. Whoever drives the ring delivers to all of them, and no datagram lies for long.
  *
- *   peer ring ── bed_send(file) ──> rail ── sink ──> queue of the file, vma_file_readable
+ *   peer ring ── fixture_send(file) ──> rail ── sink ──> queue of the file, vma_file_readable
  *     files 0, 1, 2 ──> the set (edge)      files 2, 3 ──> poll      file 3 ──> receive
  *
  * Once with the internal thread, which drives now and then, so that the others find the ring taken, and once without,
  * so that nobody but they themselves sees to it that the ring is watched.
  */
-#include "../../sock/test/wait_bed.h"
+#include "../../sock/test/wait_fixture.h"
 
-#include "worlds.h"
+#include "backends.h"
 
 #define FILES 4
 #define SET_FILES 3
@@ -22,7 +22,7 @@ struct target {
 	/* Plain loads and stores with no more order than a queue has. */
 	_Atomic uint64_t queued, taken;
 };
-static struct world world = {.kind = OFFLOADED};
+static struct backend backend = {.kind = OFFLOADED};
 static struct target *targets[FILES];
 static int fds[FILES], ep;
 static struct vma_thread *_Atomic selves[READERS];
@@ -42,7 +42,7 @@ static uint32_t target_poll(struct vma_file *file)
 static uint64_t target_rings(struct vma_file *file)
 {
 	(void)file;
-	return bed.bit;
+	return fixture.bit;
 }
 
 static void target_destroy(struct vma_file *file)
@@ -88,7 +88,7 @@ static void *read_by_epoll(void *arg)
 
 	be_reader(*(int *)arg);
 	while (!atomic_load(&stop))
-		if (w_wait(&world, ep, &event, 1, -1) == 1)
+		if (w_wait(&backend, ep, &event, 1, -1) == 1)
 			while (readers_take(targets[event.data.u64]))
 				;
 	return NULL;
@@ -100,7 +100,7 @@ static void *read_by_poll(void *arg)
 	while (!atomic_load(&stop)) {
 		struct pollfd asked[2] = {{.fd = fds[2], .events = POLLIN}, {.fd = fds[3], .events = POLLIN}};
 
-		w_poll(&world, asked, 2, -1);
+		w_poll(&backend, asked, 2, -1);
 		for (int i = 0; i < 2; i++)
 			if (asked[i].revents & POLLIN)
 				readers_take(targets[2 + i]);
@@ -116,7 +116,7 @@ static int receive_ready(struct vma_wait *wait)
 static uint64_t receive_rings(struct vma_wait *wait)
 {
 	(void)wait;
-	return bed.bit;
+	return fixture.bit;
 }
 
 static void receive_announce(struct vma_wait *wait, bool on)
@@ -182,8 +182,8 @@ static void readers_say_where_all_are(void)
 	struct epoll_set *set = epoll_set_find(ep);
 
 	fprintf(stderr, "ring: watcher %p, held by %u, armed by the internal thread: %d\n",
-	        (void *)atomic_load(&bed.rail->watcher), vma_ring_holder(bed.rail->ring, VMA_RING_RX),
-	        atomic_load(&bed.rail->armed));
+	        (void *)atomic_load(&fixture.rail->watcher), vma_ring_holder(fixture.rail->ring, VMA_RING_RX),
+	        atomic_load(&fixture.rail->armed));
 	fprintf(stderr, "set: %u pending, ready list %s, lock %s\n", atomic_load(&set->n_pending),
 	        ready_list_is_empty(&set->ready) ? "empty" : "not empty",
 	        pthread_mutex_trylock(&set->lock) == 0 ? (pthread_mutex_unlock(&set->lock), "free") : "taken");
@@ -228,9 +228,9 @@ static void make_files(void)
 		vma_file_init(&targets[i]->file, VMA_FILE_UDP, &target_ops);
 		assert_int_equal(vma_fd_install(fds[i], &targets[i]->file), 0);
 		if (i < SET_FILES)
-			assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fds[i], EPOLLIN | EPOLLET, (uint64_t)i), 0);
-		bed.things[i].flow.sink = readers_queue_one;
-		bed.things[i].flow.owner = targets[i];
+			assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_ADD, fds[i], EPOLLIN | EPOLLET, (uint64_t)i), 0);
+		fixture.things[i].flow.sink = readers_queue_one;
+		fixture.things[i].flow.owner = targets[i];
 	}
 }
 
@@ -245,7 +245,7 @@ static uint64_t send_and_watch(uint64_t *sent)
 		for (unsigned n = seed >> 16 & 3 ? 1 : seed >> 20 & 15; n > 0; n--) {
 			unsigned to = (seed >> 24) + n * (seed >> 22 & 1);
 
-			bed_send((uint16_t)(to % FILES));
+			fixture_send((uint16_t)(to % FILES));
 			sent[to % FILES]++;
 			total++;
 		}
@@ -294,8 +294,8 @@ static void readers_run(void)
 	assert_true(total > 100);
 	end_readers(threads);
 	for (int i = 0; i < FILES; i++)
-		w_close(&world, fds[i]);
-	w_close(&world, ep);
+		w_close(&backend, fds[i]);
+	w_close(&backend, ep);
 	backends_settle();
 }
 
@@ -308,9 +308,9 @@ static void test_no_datagram_lies_beside_the_internal_thread(void **state)
 static void test_no_datagram_lies_without_the_internal_thread(void **state)
 {
 	(void)state;
-	bed_hold();
+	fixture_hold();
 	readers_run();
-	bed_release();
+	fixture_release();
 }
 
 int main(void)
@@ -320,7 +320,7 @@ int main(void)
 	        cmocka_unit_test(test_no_datagram_lies_without_the_internal_thread),
 	};
 
-	if (wait_fixture_bed_start(NULL) != 0)
+	if (wait_fixture_fixture_start(NULL) != 0)
 		return 1;
-	return run_worlds(__FILE__, tests, 2);
+	return run_backends(__FILE__, tests, 2);
 }

@@ -1,7 +1,7 @@
 /* Level, edge, one-shot, changes and refusals: as the kernel, whichever way datagrams come. */
-#include "worlds.h"
+#include "backends.h"
 
-static void level_is_told_until_it_is_read(struct world *w)
+static void level_is_told_until_it_is_read(struct backend *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w);
 
@@ -20,9 +20,9 @@ static void level_is_told_until_it_is_read(struct world *w)
 	w_close(w, fd);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(level_is_told_until_it_is_read)
+SAME_ON_ALL_BACKENDS(level_is_told_until_it_is_read)
 
-static void edge_is_told_once_for_each_arrival(struct world *w)
+static void edge_is_told_once_for_each_arrival(struct backend *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w);
 
@@ -43,9 +43,9 @@ static void edge_is_told_once_for_each_arrival(struct world *w)
 	w_close(w, fd);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(edge_is_told_once_for_each_arrival)
+SAME_ON_ALL_BACKENDS(edge_is_told_once_for_each_arrival)
 
-static void an_edge_of_what_was_read_meanwhile_is_none(struct world *w)
+static void an_edge_of_what_was_read_meanwhile_is_none(struct backend *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w);
 
@@ -58,9 +58,9 @@ static void an_edge_of_what_was_read_meanwhile_is_none(struct world *w)
 	w_close(w, fd);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(an_edge_of_what_was_read_meanwhile_is_none)
+SAME_ON_ALL_BACKENDS(an_edge_of_what_was_read_meanwhile_is_none)
 
-static void one_shot_is_told_once_until_it_is_changed(struct world *w)
+static void one_shot_is_told_once_until_it_is_changed(struct backend *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w);
 
@@ -79,9 +79,9 @@ static void one_shot_is_told_once_until_it_is_changed(struct world *w)
 	w_close(w, fd);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(one_shot_is_told_once_until_it_is_changed)
+SAME_ON_ALL_BACKENDS(one_shot_is_told_once_until_it_is_changed)
 
-static void only_what_was_asked_for_is_told(struct world *w)
+static void only_what_was_asked_for_is_told(struct backend *w)
 {
 	static const uint32_t requests[] = {EPOLLIN,
 	                                    EPOLLOUT,
@@ -112,9 +112,9 @@ static void only_what_was_asked_for_is_told(struct world *w)
 	w_close(w, fd);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(only_what_was_asked_for_is_told)
+SAME_ON_ALL_BACKENDS(only_what_was_asked_for_is_told)
 
-static void what_the_kernel_refuses_is_refused(struct world *w)
+static void what_the_kernel_refuses_is_refused(struct backend *w)
 {
 	int ep = epoll_create1(0), other = epoll_create1(0), fd = w_socket(w), fd2 = w_socket(w), pipes[2];
 	int closed = w_socket(w);
@@ -153,9 +153,9 @@ static void what_the_kernel_refuses_is_refused(struct world *w)
 	w_close(w, other);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(what_the_kernel_refuses_is_refused)
+SAME_ON_ALL_BACKENDS(what_the_kernel_refuses_is_refused)
 
-static void bad_arguments_of_a_wait(struct world *w)
+static void bad_arguments_of_a_wait(struct backend *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w);
 	struct epoll_event *bad = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), good;
@@ -191,10 +191,10 @@ static void test_bad_arguments_of_a_wait(void **state)
 {
 	(void)state;
 	SKIP_SIGNALS();
-	in_all_worlds(bad_arguments_of_a_wait);
+	in_all_backends(bad_arguments_of_a_wait);
 }
 
-static void members_of_the_os_are_told_beside_ours(struct world *w)
+static void members_of_the_os_are_told_beside_ours(struct backend *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w), event = eventfd(0, 0), pipes[2];
 
@@ -222,9 +222,9 @@ static void members_of_the_os_are_told_beside_ours(struct world *w)
 	w_close(w, fd);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(members_of_the_os_are_told_beside_ours)
+SAME_ON_ALL_BACKENDS(members_of_the_os_are_told_beside_ours)
 
-static void all_get_their_turn_where_few_fit(struct world *w)
+static void all_get_their_turn_where_few_fit(struct backend *w)
 {
 	int ep = epoll_create1(0), fd[5], pipes[2], told[6] = {0};
 	struct epoll_event events[2];
@@ -252,9 +252,9 @@ static void all_get_their_turn_where_few_fit(struct world *w)
 	close(pipes[1]);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(all_get_their_turn_where_few_fit)
+SAME_ON_ALL_BACKENDS(all_get_their_turn_where_few_fit)
 
-static void a_file_in_two_sets_and_under_two_numbers(struct world *w)
+static void a_file_in_two_sets_and_under_two_numbers(struct backend *w)
 {
 	int a = epoll_create1(0), b = epoll_create1(0), fd = w_socket(w), copy = w_dup(w, fd);
 
@@ -275,9 +275,9 @@ static void a_file_in_two_sets_and_under_two_numbers(struct world *w)
 	w_close(w, a);
 	w_close(w, b);
 }
-SAME_IN_ALL_WORLDS(a_file_in_two_sets_and_under_two_numbers)
+SAME_ON_ALL_BACKENDS(a_file_in_two_sets_and_under_two_numbers)
 
-static void a_registration_goes_with_the_last_number(struct world *w)
+static void a_registration_goes_with_the_last_number(struct backend *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w), copy = w_dup(w, fd), next;
 
@@ -297,9 +297,9 @@ static void a_registration_goes_with_the_last_number(struct world *w)
 	backends_see(w, ep, 8, 0);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(a_registration_goes_with_the_last_number)
+SAME_ON_ALL_BACKENDS(a_registration_goes_with_the_last_number)
 
-static void a_wait_ends_by_an_arrival_or_in_time(struct world *w)
+static void a_wait_ends_by_an_arrival_or_in_time(struct backend *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w);
 	uint64_t begun = msec_now();
@@ -319,7 +319,7 @@ static void a_wait_ends_by_an_arrival_or_in_time(struct world *w)
 	w_close(w, fd);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(a_wait_ends_by_an_arrival_or_in_time)
+SAME_ON_ALL_BACKENDS(a_wait_ends_by_an_arrival_or_in_time)
 
 static void set_own_poll(int fd, bool own)
 {
@@ -329,7 +329,7 @@ static void set_own_poll(int fd, bool own)
 	vma_leave(self);
 }
 
-static void an_error_of_the_shadow_is_told(struct world *w)
+static void an_error_of_the_shadow_is_told(struct backend *w)
 {
 	struct sockaddr_in addr;
 	socklen_t len = sizeof(addr);
@@ -353,14 +353,14 @@ static void an_error_of_the_shadow_is_told(struct world *w)
 	w_close(w, fd);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(an_error_of_the_shadow_is_told)
+SAME_ON_ALL_BACKENDS(an_error_of_the_shadow_is_told)
 
 /* ---- what only ours can show ---- */
 
 static void test_idle_members_cost_nothing(void **state)
 {
 	enum { MEMBERS = 2000 };
-	struct world w = {.kind = OFFLOADED};
+	struct backend w = {.kind = OFFLOADED};
 	int ep = epoll_create1(0), fd[MEMBERS], first;
 	struct epoll_event events[4];
 	uint32_t polls = 0;
@@ -406,33 +406,33 @@ static uint32_t polls_of(int fd)
  */
 static void test_member_that_is_not_ready_waits_for_its_news(void **state)
 {
-	struct world world = {.kind = OFFLOADED};
+	struct backend backend = {.kind = OFFLOADED};
 	struct epoll_event event;
-	const int ep = epoll_create1(0), fd = w_socket(&world);
+	const int ep = epoll_create1(0), fd = w_socket(&backend);
 
 	(void)state;
-	assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1), 0);
+	assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1), 0);
 	polls_of(fd);
 	atomic_fetch_add(&fake_at(fd)->queued, 1); /* its watchers are not told yet */
-	assert_int_equal(w_wait(&world, ep, &event, 1, 0), 0);
+	assert_int_equal(w_wait(&backend, ep, &event, 1, 0), 0);
 	assert_int_equal(polls_of(fd), 0);
-	w_send(&world, fd);
-	assert_int_equal(w_wait(&world, ep, &event, 1, 0), 1);
-	assert_int_equal(w_wait(&world, ep, &event, 1, 0), 0);
-	w_recv(&world, fd);
-	w_recv(&world, fd);
-	assert_int_equal(w_ctl(&world, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 1), 0);
+	w_send(&backend, fd);
+	assert_int_equal(w_wait(&backend, ep, &event, 1, 0), 1);
+	assert_int_equal(w_wait(&backend, ep, &event, 1, 0), 0);
+	w_recv(&backend, fd);
+	w_recv(&backend, fd);
+	assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 1), 0);
 	polls_of(fd);
-	assert_int_equal(w_wait(&world, ep, &event, 1, 0), 0);
+	assert_int_equal(w_wait(&backend, ep, &event, 1, 0), 0);
 	assert_int_equal(polls_of(fd), 0);
-	w_close(&world, fd);
-	w_close(&world, ep);
+	w_close(&backend, fd);
+	w_close(&backend, ep);
 	backends_settle();
 }
 
 static void test_rings_of_a_set_are_those_of_its_members(void **state)
 {
-	struct world w = {.kind = OFFLOADED};
+	struct backend w = {.kind = OFFLOADED};
 	int ep = epoll_create1(0), outer = epoll_create1(0), a = w_socket(&w), b = w_socket(&w);
 	struct vma_file *set;
 	struct vma_watcher *watcher;
@@ -471,7 +471,7 @@ static int hung_up_socket(void)
 
 static void shadow_is_asked_when_it_counts(uint32_t events)
 {
-	struct world w = {.kind = OFFLOADED};
+	struct backend w = {.kind = OFFLOADED};
 	int ep = epoll_create1(0), fd = hung_up_socket();
 	struct epoll_event event;
 
@@ -509,7 +509,7 @@ static void test_a_shadow_that_is_not_the_file_is_not_asked(void **state)
  */
 static void test_a_socket_that_is_kept_elsewhere_is_told_of_no_more(void **state)
 {
-	struct world w = {.kind = SHADOW};
+	struct backend w = {.kind = SHADOW};
 	int ep = epoll_create1(0), fd = w_socket(&w), other = w_socket(&w), copy = (int)syscall(SYS_dup, fd);
 	struct epoll_event event;
 
@@ -533,7 +533,7 @@ static void test_a_socket_that_is_kept_elsewhere_is_told_of_no_more(void **state
 
 static void test_everything_is_freed_in_the_end(void **state)
 {
-	struct world w = {.kind = OFFLOADED};
+	struct backend w = {.kind = OFFLOADED};
 	int before, ep = epoll_create1(0), fd = w_socket(&w), next;
 	struct epoll_event event;
 
@@ -585,5 +585,5 @@ int main(void)
 	        cmocka_unit_test(test_everything_is_freed_in_the_end),
 	};
 
-	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
+	return run_backends(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
 }

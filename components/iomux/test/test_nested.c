@@ -1,9 +1,9 @@
 /* Sets in sets, in poll and in select; sets that become ours while they are in others; and in a forked child. */
 #include <sys/resource.h>
 
-#include "worlds.h"
+#include "backends.h"
 
-static void a_set_in_a_set_tells_of_its_members(struct world *w)
+static void a_set_in_a_set_tells_of_its_members(struct backend *w)
 {
 	int outer = epoll_create1(0), inner = epoll_create1(0), fd = w_socket(w), pipes[2];
 
@@ -33,9 +33,9 @@ static void a_set_in_a_set_tells_of_its_members(struct world *w)
 	w_close(w, inner);
 	w_close(w, outer);
 }
-SAME_IN_ALL_WORLDS(a_set_in_a_set_tells_of_its_members)
+SAME_ON_ALL_BACKENDS(a_set_in_a_set_tells_of_its_members)
 
-static void edges_of_a_set_in_a_set(struct world *w)
+static void edges_of_a_set_in_a_set(struct backend *w)
 {
 	int outer = epoll_create1(0), inner = epoll_create1(0), fd = w_socket(w);
 
@@ -54,9 +54,9 @@ static void edges_of_a_set_in_a_set(struct world *w)
 	w_close(w, inner);
 	w_close(w, outer);
 }
-SAME_IN_ALL_WORLDS(edges_of_a_set_in_a_set)
+SAME_ON_ALL_BACKENDS(edges_of_a_set_in_a_set)
 
-static void as_deep_as_the_kernel_allows_but_one(struct world *w)
+static void as_deep_as_the_kernel_allows_but_one(struct backend *w)
 {
 	int ep[5], fd = w_socket(w);
 
@@ -76,9 +76,9 @@ static void as_deep_as_the_kernel_allows_but_one(struct world *w)
 		w_close(w, ep[i]);
 	w_close(w, fd);
 }
-SAME_IN_ALL_WORLDS(as_deep_as_the_kernel_allows_but_one)
+SAME_ON_ALL_BACKENDS(as_deep_as_the_kernel_allows_but_one)
 
-static void one_set_under_two_numbers_in_another(struct world *w)
+static void one_set_under_two_numbers_in_another(struct backend *w)
 {
 	int outer = epoll_create1(0), inner = epoll_create1(0), copy, fd = w_socket(w);
 
@@ -95,10 +95,10 @@ static void one_set_under_two_numbers_in_another(struct world *w)
 	w_close(w, copy);
 	w_close(w, outer);
 }
-SAME_IN_ALL_WORLDS(one_set_under_two_numbers_in_another)
+SAME_ON_ALL_BACKENDS(one_set_under_two_numbers_in_another)
 
 /* The outer set was the kernel's, and held the inner one, before the inner one got its socket. */
-static void an_outer_set_learns_that_its_member_became_ours(struct world *w)
+static void an_outer_set_learns_that_its_member_became_ours(struct backend *w)
 {
 	int outer = epoll_create1(0), inner = epoll_create1(0), fd = w_socket(w);
 	struct later later;
@@ -121,10 +121,10 @@ static void an_outer_set_learns_that_its_member_became_ours(struct world *w)
 	w_close(w, fd);
 	w_close(w, outer);
 }
-SAME_IN_ALL_WORLDS(an_outer_set_learns_that_its_member_became_ours)
+SAME_ON_ALL_BACKENDS(an_outer_set_learns_that_its_member_became_ours)
 
 /* A copy was made before the set was ours; both numbers have been waited for. */
-static void a_copy_of_a_set_is_recognised(struct world *w)
+static void a_copy_of_a_set_is_recognised(struct backend *w)
 {
 	int ep = epoll_create1(0), copy = dup(ep), fd = w_socket(w);
 
@@ -139,9 +139,9 @@ static void a_copy_of_a_set_is_recognised(struct world *w)
 	w_close(w, fd);
 	w_close(w, copy);
 }
-SAME_IN_ALL_WORLDS(a_copy_of_a_set_is_recognised)
+SAME_ON_ALL_BACKENDS(a_copy_of_a_set_is_recognised)
 
-static void a_set_in_poll_and_select(struct world *w)
+static void a_set_in_poll_and_select(struct backend *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w), event = eventfd(0, 0);
 	struct pollfd pfd = {.fd = ep, .events = POLLIN | POLLOUT | POLLRDNORM};
@@ -168,11 +168,11 @@ static void a_set_in_poll_and_select(struct world *w)
 	w_close(w, fd);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(a_set_in_poll_and_select)
+SAME_ON_ALL_BACKENDS(a_set_in_poll_and_select)
 
 /* ---- fork: the fakes' queues are copied as they are, the kernel's are shared ---- */
 
-static void child_sees(struct world *w, int ep, int outer, int fd)
+static void child_sees(struct backend *w, int ep, int outer, int fd)
 {
 	backends_see(w, outer, 8, 0);
 	w_send(w, fd);
@@ -191,7 +191,7 @@ static void forked_file(struct vma_file *file, void *arg)
 		file->ops->forked(file);
 }
 
-static void a_child_goes_on_with_its_copy(struct world *w)
+static void a_child_goes_on_with_its_copy(struct backend *w)
 {
 	int ep = epoll_create1(0), outer = epoll_create1(0), fd = w_socket(w), results[2], status;
 	char text[512] = "";
@@ -227,7 +227,7 @@ static void a_child_goes_on_with_its_copy(struct world *w)
 	w_close(w, ep);
 	w_close(w, outer);
 }
-SAME_IN_ALL_WORLDS(a_child_goes_on_with_its_copy)
+SAME_ON_ALL_BACKENDS(a_child_goes_on_with_its_copy)
 
 /*
  * A child keeps the socket open that the parent closes last under another number: the kernel's registration stays in S,
@@ -235,7 +235,7 @@ SAME_IN_ALL_WORLDS(a_child_goes_on_with_its_copy)
  */
 static void test_what_another_process_keeps_alive_is_forgotten(void **state)
 {
-	struct world w = {.kind = SHADOW};
+	struct backend w = {.kind = SHADOW};
 	int ep = epoll_create1(0), fd = w_socket(&w), copy = w_dup(&w, fd), other = w_socket(&w), go[2], status;
 	struct epoll_event event;
 	struct rusage before, after;
@@ -286,5 +286,5 @@ int main(void)
 	        cmocka_unit_test(test_what_another_process_keeps_alive_is_forgotten),
 	};
 
-	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
+	return run_backends(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -1,9 +1,9 @@
 /* poll and select: what the kernel answers, for any mix; signals and their masks. */
 #include <sys/resource.h>
 
-#include "worlds.h"
+#include "backends.h"
 
-static void say_fds(struct world *w, int rc, const struct pollfd *fds, nfds_t n)
+static void say_fds(struct backend *w, int rc, const struct pollfd *fds, nfds_t n)
 {
 	say(w, "%d:", rc);
 	for (nfds_t i = 0; i < n; i++)
@@ -11,7 +11,7 @@ static void say_fds(struct world *w, int rc, const struct pollfd *fds, nfds_t n)
 	say(w, "\n");
 }
 
-static void a_mix_of_descriptors(struct world *w)
+static void a_mix_of_descriptors(struct backend *w)
 {
 	int a = w_socket(w), b = w_socket(w), pipes[2], closed = dup(0);
 	struct pollfd fds[7];
@@ -47,9 +47,9 @@ static void a_mix_of_descriptors(struct world *w)
 	close(pipes[0]);
 	w_close(w, b);
 }
-SAME_IN_ALL_WORLDS(a_mix_of_descriptors)
+SAME_ON_ALL_BACKENDS(a_mix_of_descriptors)
 
-static void a_wait_ends_by_any_of_them_or_in_time(struct world *w)
+static void a_wait_ends_by_any_of_them_or_in_time(struct backend *w)
 {
 	int a = w_socket(w), pipes[2];
 	struct pollfd fds[2] = {{.fd = a, .events = POLLIN}, {.events = POLLIN}};
@@ -71,9 +71,9 @@ static void a_wait_ends_by_any_of_them_or_in_time(struct world *w)
 	close(pipes[1]);
 	w_close(w, a);
 }
-SAME_IN_ALL_WORLDS(a_wait_ends_by_any_of_them_or_in_time)
+SAME_ON_ALL_BACKENDS(a_wait_ends_by_any_of_them_or_in_time)
 
-static void many_descriptors(struct world *w)
+static void many_descriptors(struct backend *w)
 {
 	enum { N = 300 };
 	struct pollfd fds[N];
@@ -87,9 +87,9 @@ static void many_descriptors(struct world *w)
 	say(w, "%d %x\n", w_poll(w, fds, N, 10), fds[N - 1].revents);
 	w_close(w, a);
 }
-SAME_IN_ALL_WORLDS(many_descriptors)
+SAME_ON_ALL_BACKENDS(many_descriptors)
 
-static void refusals_of_poll(struct world *w)
+static void refusals_of_poll(struct backend *w)
 {
 	int a = w_socket(w);
 	struct pollfd fds[2] = {{.fd = a, .events = POLLIN}}, *bad;
@@ -120,12 +120,12 @@ static void test_refusals_of_poll(void **state)
 {
 	(void)state;
 	SKIP_SIGNALS();
-	in_all_worlds(refusals_of_poll);
+	in_all_backends(refusals_of_poll);
 }
 
 /* ---- select ---- */
 
-static void say_sets(struct world *w, int rc, const int *fd, int n, fd_set *r, fd_set *wr, fd_set *e)
+static void say_sets(struct backend *w, int rc, const int *fd, int n, fd_set *r, fd_set *wr, fd_set *e)
 {
 	say(w, "%d:", rc);
 	for (int i = 0; i < n; i++)
@@ -133,7 +133,7 @@ static void say_sets(struct world *w, int rc, const int *fd, int n, fd_set *r, f
 	say(w, "\n");
 }
 
-static void select_all(struct world *w, const int *fd, int n, int in, int out, int except, int msec)
+static void select_all(struct backend *w, const int *fd, int n, int in, int out, int except, int msec)
 {
 	struct timespec timeout = of_msec(msec);
 	fd_set r, wr, e;
@@ -151,7 +151,7 @@ static void select_all(struct world *w, const int *fd, int n, int in, int out, i
 	say_sets(w, w_pselect(w, most + 1, &r, &wr, &e, msec < 0 ? NULL : &timeout, NULL), fd, n, &r, &wr, &e);
 }
 
-static void bits_in_and_bits_out(struct world *w)
+static void bits_in_and_bits_out(struct backend *w)
 {
 	int fd[4], pipes[2];
 
@@ -176,9 +176,9 @@ static void bits_in_and_bits_out(struct world *w)
 	w_close(w, fd[0]);
 	w_close(w, fd[1]);
 }
-SAME_IN_ALL_WORLDS(bits_in_and_bits_out)
+SAME_ON_ALL_BACKENDS(bits_in_and_bits_out)
 
-static void refusals_of_select(struct world *w)
+static void refusals_of_select(struct backend *w)
 {
 	int a = w_socket(w);
 	struct timespec odd = {0, 1000000000}, none = {0, 0};
@@ -197,11 +197,11 @@ static void test_refusals_of_select(void **state)
 {
 	(void)state;
 	SKIP_SIGNALS();
-	in_all_worlds(refusals_of_select);
+	in_all_backends(refusals_of_select);
 }
 
 /* getdtablesize() with a set of ordinary size: the kernel looks at what its table has room for. */
-static void more_bits_than_the_table_has_room_for(struct world *w)
+static void more_bits_than_the_table_has_room_for(struct backend *w)
 {
 	char *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	fd_set *r = (fd_set *)(memory + 4096 - sizeof(fd_set));
@@ -220,10 +220,10 @@ static void more_bits_than_the_table_has_room_for(struct world *w)
 	munmap(memory, 4096);
 	w_close(w, a);
 }
-SAME_IN_ALL_WORLDS(more_bits_than_the_table_has_room_for)
+SAME_ON_ALL_BACKENDS(more_bits_than_the_table_has_room_for)
 
 /* Beside what is ready: the second time right after the first. */
-static void a_descriptor_that_is_not_open_is_told_each_time(struct world *w)
+static void a_descriptor_that_is_not_open_is_told_each_time(struct backend *w)
 {
 	int a = w_socket(w), closed = dup(0), fds[2] = {a, closed};
 
@@ -233,9 +233,9 @@ static void a_descriptor_that_is_not_open_is_told_each_time(struct world *w)
 		select_all(w, fds, 2, 1, 0, 3, 0);
 	w_close(w, a);
 }
-SAME_IN_ALL_WORLDS(a_descriptor_that_is_not_open_is_told_each_time)
+SAME_ON_ALL_BACKENDS(a_descriptor_that_is_not_open_is_told_each_time)
 
-static void sets_beyond_fd_setsize(struct world *w)
+static void sets_beyond_fd_setsize(struct backend *w)
 {
 	int a = w_socket(w), high = fcntl(a, F_DUPFD, 3000);
 	uint64_t r[64] = {0};
@@ -258,7 +258,7 @@ static void sets_beyond_fd_setsize(struct world *w)
 	w_close(w, high);
 	w_close(w, a);
 }
-SAME_IN_ALL_WORLDS(sets_beyond_fd_setsize)
+SAME_ON_ALL_BACKENDS(sets_beyond_fd_setsize)
 
 /* ---- signals ---- */
 
@@ -270,7 +270,7 @@ static void handler(int sig)
 }
 
 /* As interpose does it for the application's sigaction. */
-static void set_handler(struct world *w, int flags)
+static void set_handler(struct backend *w, int flags)
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
 
@@ -315,7 +315,7 @@ static bool end_signals(struct signaller *signaller)
 	return was_handled;
 }
 
-static void a_signal_ends_a_wait_whatever_its_flags(struct world *w)
+static void a_signal_ends_a_wait_whatever_its_flags(struct backend *w)
 {
 	int a = w_socket(w), ep = epoll_create1(0);
 	struct pollfd pfd = {.fd = a, .events = POLLIN, .revents = 5};
@@ -335,9 +335,9 @@ static void a_signal_ends_a_wait_whatever_its_flags(struct world *w)
 	w_close(w, a);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(a_signal_ends_a_wait_whatever_its_flags)
+SAME_ON_ALL_BACKENDS(a_signal_ends_a_wait_whatever_its_flags)
 
-static void a_mask_holds_for_the_time_of_the_call(struct world *w)
+static void a_mask_holds_for_the_time_of_the_call(struct backend *w)
 {
 	int a = w_socket(w), ep = epoll_create1(0);
 	struct pollfd pfd = {.fd = a, .events = POLLIN};
@@ -385,14 +385,14 @@ static void test_a_mask_holds_for_the_time_of_the_call(void **state)
 {
 	(void)state;
 	SKIP_SIGNALS(); /* handlers come late there, too */
-	in_all_worlds(a_mask_holds_for_the_time_of_the_call);
+	in_all_backends(a_mask_holds_for_the_time_of_the_call);
 }
 
 /* ---- what only ours can show ---- */
 
 static void test_nothing_of_ours_is_the_kernels_call(void **state)
 {
-	struct world w = {.kind = OFFLOADED};
+	struct backend w = {.kind = OFFLOADED};
 	int a = w_socket(&w);
 	struct pollfd pfd = {.fd = 0, .events = POLLIN};
 	fd_set set;
@@ -413,7 +413,7 @@ static void test_nothing_of_ours_is_the_kernels_call(void **state)
 /* (Where the C library reads it, and crashes.) */
 static void test_a_bad_timeout_is_a_fault(void **state)
 {
-	struct world w = {.kind = OFFLOADED};
+	struct backend w = {.kind = OFFLOADED};
 	int a = w_socket(&w);
 	struct pollfd pfd = {.fd = a, .events = POLLIN};
 	fd_set set;
@@ -430,7 +430,7 @@ static void test_a_bad_timeout_is_a_fault(void **state)
 
 static void test_what_is_left_of_the_timeout(void **state)
 {
-	struct world w = {.kind = OFFLOADED};
+	struct backend w = {.kind = OFFLOADED};
 	int a = w_socket(&w);
 	struct timespec timeout = {0, 500000000}, left = {9, 9};
 	struct vma_thread *self;
@@ -456,7 +456,7 @@ static void test_what_is_left_of_the_timeout(void **state)
 
 static void test_a_member_closed_by_another_thread_is_the_oss(void **state)
 {
-	struct world w = {.kind = OFFLOADED};
+	struct backend w = {.kind = OFFLOADED};
 	int a = w_socket(&w), b = w_socket(&w);
 	struct pollfd fds[2] = {{.fd = a, .events = POLLIN}, {.fd = b, .events = POLLIN}};
 	struct later later;
@@ -472,7 +472,7 @@ static void test_a_member_closed_by_another_thread_is_the_oss(void **state)
 
 static void test_a_shadow_that_is_not_the_file_is_not_asked(void **state)
 {
-	struct world w = {.kind = OFFLOADED};
+	struct backend w = {.kind = OFFLOADED};
 	int fd = socket(AF_INET, SOCK_STREAM, 0); /* for the kernel it has hung up */
 	struct pollfd member = {.fd = fd, .events = POLLIN};
 	struct timespec soon = {0, 1000000};
@@ -518,5 +518,5 @@ int main(void)
 	        cmocka_unit_test(test_a_shadow_that_is_not_the_file_is_not_asked),
 	};
 
-	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
+	return run_backends(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -1,12 +1,12 @@
 /* Several threads wait for one set, or one of them in the kernel: each event wakes one, and nobody is left behind. */
 #include <sys/resource.h>
 
-#include "worlds.h"
+#include "backends.h"
 
 #define THREADS 4
 
 struct crew {
-	struct world *w;
+	struct backend *w;
 	int ep, msec;
 	uint32_t events;
 	pthread_t thread[THREADS];
@@ -52,7 +52,7 @@ static void say_who_is_back(struct crew *crew, int n)
 	say(crew->w, "%d of %d\n", atomic_load(&crew->got), atomic_load(&crew->returned));
 }
 
-static void one_edge_wakes_one_thread(struct world *w)
+static void one_edge_wakes_one_thread(struct backend *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w);
 	struct crew crew = {.w = w, .ep = ep, .msec = 5000};
@@ -67,9 +67,9 @@ static void one_edge_wakes_one_thread(struct world *w)
 	w_close(w, fd);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(one_edge_wakes_one_thread)
+SAME_ON_ALL_BACKENDS(one_edge_wakes_one_thread)
 
-static void every_member_wakes_its_own_thread(struct world *w)
+static void every_member_wakes_its_own_thread(struct backend *w)
 {
 	int ep = epoll_create1(0), fd[THREADS];
 	struct crew crew = {.w = w, .ep = ep, .msec = 5000};
@@ -88,10 +88,10 @@ static void every_member_wakes_its_own_thread(struct world *w)
 		w_close(w, fd[i]);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(every_member_wakes_its_own_thread)
+SAME_ON_ALL_BACKENDS(every_member_wakes_its_own_thread)
 
 /* The set was the kernel's when the threads began to wait for it. */
-static void threads_in_the_kernel_come_out_when_the_set_becomes_ours(struct world *w)
+static void threads_in_the_kernel_come_out_when_the_set_becomes_ours(struct backend *w)
 {
 	int ep = epoll_create1(0), pipes[2], fd[THREADS];
 	struct crew crew = {.w = w, .ep = ep, .msec = 5000};
@@ -117,9 +117,9 @@ static void threads_in_the_kernel_come_out_when_the_set_becomes_ours(struct worl
 		w_close(w, fd[i]);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(threads_in_the_kernel_come_out_when_the_set_becomes_ours)
+SAME_ON_ALL_BACKENDS(threads_in_the_kernel_come_out_when_the_set_becomes_ours)
 
-static void a_member_added_while_others_sleep_wakes_them(struct world *w)
+static void a_member_added_while_others_sleep_wakes_them(struct backend *w)
 {
 	int ep = epoll_create1(0), first = w_socket(w), fd = w_socket(w);
 	struct crew crew = {.w = w, .ep = ep, .msec = 5000};
@@ -138,9 +138,9 @@ static void a_member_added_while_others_sleep_wakes_them(struct world *w)
 	w_close(w, first);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(a_member_added_while_others_sleep_wakes_them)
+SAME_ON_ALL_BACKENDS(a_member_added_while_others_sleep_wakes_them)
 
-static void a_member_of_the_os_wakes_too(struct world *w)
+static void a_member_of_the_os_wakes_too(struct backend *w)
 {
 	int ep = epoll_create1(0), fd = w_socket(w), event = eventfd(0, 0);
 	struct crew crew = {.w = w, .ep = ep, .msec = 5000};
@@ -155,10 +155,10 @@ static void a_member_of_the_os_wakes_too(struct world *w)
 	w_close(w, fd);
 	w_close(w, ep);
 }
-SAME_IN_ALL_WORLDS(a_member_of_the_os_wakes_too)
+SAME_ON_ALL_BACKENDS(a_member_of_the_os_wakes_too)
 
 struct poller {
-	struct world *w;
+	struct backend *w;
 	struct pollfd fds[2]; /* the second ends it */
 	int n;
 	_Atomic bool done;
@@ -174,7 +174,7 @@ static void *sleepers_poll_once(void *arg)
 }
 
 /* The first in the queue waits for an error: a datagram is none of its business. */
-static void a_datagram_wakes_the_one_who_waits_for_data(struct world *w)
+static void a_datagram_wakes_the_one_who_waits_for_data(struct backend *w)
 {
 	struct poller pollers[2] = {{.w = w}, {.w = w, .fds[0].events = POLLIN}};
 	int fd = w_socket(w), event = eventfd(0, 0);
@@ -198,7 +198,7 @@ static void a_datagram_wakes_the_one_who_waits_for_data(struct world *w)
 	close(event);
 	w_close(w, fd);
 }
-SAME_IN_ALL_WORLDS(a_datagram_wakes_the_one_who_waits_for_data)
+SAME_ON_ALL_BACKENDS(a_datagram_wakes_the_one_who_waits_for_data)
 
 static uint64_t cpu_usec(void)
 {
@@ -211,7 +211,7 @@ static uint64_t cpu_usec(void)
 
 static void test_sleepers_stay_asleep_after_one_of_them_was_woken(void **state)
 {
-	struct world w = {.kind = OFFLOADED};
+	struct backend w = {.kind = OFFLOADED};
 	int ep = epoll_create1(0), fd = w_socket(&w);
 	struct crew crew = {.w = &w, .ep = ep, .msec = 10000};
 	uint64_t before;
@@ -245,5 +245,5 @@ int main(void)
 	        cmocka_unit_test(test_sleepers_stay_asleep_after_one_of_them_was_woken),
 	};
 
-	return run_worlds(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
+	return run_backends(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -52,7 +52,7 @@ static unsigned tells_seen;
 		}                                                                                                      \
 	} while (0)
 
-/* ---- the world, once ---- */
+/* ---- the fixture, once ---- */
 
 static uint32_t local_of(uint8_t which)
 {
@@ -278,7 +278,7 @@ static void add_claim(struct input *in)
 	}
 }
 
-static void fill_world(struct input *in)
+static void fill_fixture(struct input *in)
 {
 	uint8_t how = steer_take8(in), flows = steer_take8(in);
 
@@ -313,7 +313,7 @@ static void steer_put16(uint8_t *at, uint32_t value)
 	at[1] = (uint8_t)value;
 }
 
-/* Mostly a packet of the world's; each part of it may be any. */
+/* Mostly a packet of the fixture's; each part of it may be any. */
 static size_t make_packet(struct input *in, uint8_t *p)
 {
 	static const uint32_t odd[] = {0, 0xffffffff, 0x7f000001, 0xe0000001, 0xf0000001, 0x00000001};
@@ -406,7 +406,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint64_t begun = steer_now_ns();
 	uint8_t packet[PACKET_MAX + 64];
 
-	fill_world(&in);
+	fill_fixture(&in);
 	for (int i = 0; i < PACKETS && in.at < in.end; i++) {
 		size_t n = make_packet(&in, packet);
 

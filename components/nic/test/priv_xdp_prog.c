@@ -28,76 +28,76 @@
 #include "../xdp_claims.h"
 #include "../xdp_flow.h"
 #include "../xdp_shared.h"
-#include "priv_bed.h"
+#include "priv_fixture.h"
 
 #define HOST_A 0x0a090001u /* the other end: 10.9.0.1 */
 #define HOST_B 0x0a090002u /* this end: 10.9.0.2 */
 #define GROUP 0xefff0001u  /* 239.255.0.1 */
 
 static const char *name, *peer_netns, *peer_name;
-static struct bed bed;
+static struct fixture fixture;
 
-static const struct bed_packet udp = {.source = HOST_A,
-                                      .dest = HOST_B,
-                                      .source_port = 4000,
-                                      .dest_port = 5000,
-                                      .proto = IPPROTO_UDP,
-                                      .payload_bytes = 32};
-static const struct bed_packet tcp = {.source = HOST_A,
-                                      .dest = HOST_B,
-                                      .source_port = 4001,
-                                      .dest_port = 5001,
-                                      .proto = IPPROTO_TCP,
-                                      .tcp_flags = BED_SYN};
+static const struct fixture_packet udp = {.source = HOST_A,
+                                          .dest = HOST_B,
+                                          .source_port = 4000,
+                                          .dest_port = 5000,
+                                          .proto = IPPROTO_UDP,
+                                          .payload_bytes = 32};
+static const struct fixture_packet tcp = {.source = HOST_A,
+                                          .dest = HOST_B,
+                                          .source_port = 4001,
+                                          .dest_port = 5001,
+                                          .proto = IPPROTO_TCP,
+                                          .tcp_flags = FIXTURE_SYN};
 
-static void open_bed(void)
+static void open_fixture(void)
 {
-	bed_open(&bed, name, peer_netns, peer_name, 1, 0);
+	fixture_open(&fixture, name, peer_netns, peer_name, 1, 0);
 }
 
 static void xdp_prog_add(struct vma_flow_key key, uint32_t slot, uint32_t flags)
 {
-	int rc = xdp_prog_flow_set(bed.prog, &key, slot, flags);
+	int rc = xdp_prog_flow_set(fixture.prog, &key, slot, flags);
 
-	bed_must(rc == 0, "flow_set: %d", rc);
+	fixture_must(rc == 0, "flow_set: %d", rc);
 }
 
-static void xdp_prog_expect(const struct bed_packet *packet, int where, const char *what)
+static void xdp_prog_expect(const struct fixture_packet *packet, int where, const char *what)
 {
-	int got = bed_send(&bed, packet);
+	int got = fixture_send(&fixture, packet);
 
-	bed_must(got == where, "%s: came out at %d, wanted %d (-1: the kernel)", what, got, where);
+	fixture_must(got == where, "%s: came out at %d, wanted %d (-1: the kernel)", what, got, where);
 }
 
 static void native(void)
 {
-	open_bed();
-	bed_must(!bed.generic, "veth has native XDP");
+	open_fixture();
+	fixture_must(!fixture.generic, "veth has native XDP");
 }
 
 static void unmatched(void)
 {
-	struct bed_packet other_port = udp, other_host = udp, other_proto = tcp;
+	struct fixture_packet other_port = udp, other_host = udp, other_proto = tcp;
 
-	open_bed();
-	xdp_prog_expect(&udp, BED_PASSED, "no flow at all");
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
+	open_fixture();
+	xdp_prog_expect(&udp, FIXTURE_PASSED, "no flow at all");
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	other_port.dest_port = 5009;
 	other_host.dest = HOST_B + 1;
 	other_proto.dest_port = udp.dest_port;
-	xdp_prog_expect(&other_port, BED_PASSED, "another port");
-	xdp_prog_expect(&other_host, BED_PASSED, "another address");
-	xdp_prog_expect(&other_proto, BED_PASSED, "another protocol");
+	xdp_prog_expect(&other_port, FIXTURE_PASSED, "another port");
+	xdp_prog_expect(&other_host, FIXTURE_PASSED, "another address");
+	xdp_prog_expect(&other_proto, FIXTURE_PASSED, "another protocol");
 	xdp_prog_expect(&udp, 0, "the flow's own packet");
 }
 
 static void five_before_three(void)
 {
-	struct bed_packet other_peer = udp;
+	struct fixture_packet other_peer = udp;
 
-	open_bed();
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
-	xdp_prog_add(bed_exact(&udp), 1, 0);
+	open_fixture();
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
+	xdp_prog_add(fixture_exact(&udp), 1, 0);
 	xdp_prog_expect(&udp, 1, "5-tuple and 3-tuple match");
 	other_peer.source_port++;
 	xdp_prog_expect(&other_peer, 0, "only the 3-tuple matches");
@@ -105,27 +105,27 @@ static void five_before_three(void)
 
 static void flow_set_and_del(void)
 {
-	struct vma_flow_key exact = bed_exact(&udp), wildcard = bed_wildcard(&udp);
+	struct vma_flow_key exact = fixture_exact(&udp), wildcard = fixture_wildcard(&udp);
 
-	open_bed();
-	bed_must(xdp_prog_flow_del(bed.prog, &exact) == -ENOENT, "del of what is not there");
+	open_fixture();
+	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == -ENOENT, "del of what is not there");
 	xdp_prog_add(exact, 1, 0);
-	bed_must(xdp_prog_flow_set(bed.prog, &exact, 2, 0) == -EEXIST, "set twice");
+	fixture_must(xdp_prog_flow_set(fixture.prog, &exact, 2, 0) == -EEXIST, "set twice");
 	xdp_prog_expect(&udp, 1, "the first flow stays");
 	xdp_prog_add(wildcard, 0, 0);
-	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
+	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
 	xdp_prog_expect(&udp, 0, "what is left");
-	bed_must(xdp_prog_flow_del(bed.prog, &wildcard) == 0, "del");
-	xdp_prog_expect(&udp, BED_PASSED, "no flow is left");
-	bed_must(xdp_prog_flow_set(bed.prog, &exact, XDP_SLOTS_MAX, 0) == -EINVAL, "slot out of range");
+	fixture_must(xdp_prog_flow_del(fixture.prog, &wildcard) == 0, "del");
+	xdp_prog_expect(&udp, FIXTURE_PASSED, "no flow is left");
+	fixture_must(xdp_prog_flow_set(fixture.prog, &exact, XDP_SLOTS_MAX, 0) == -EINVAL, "slot out of range");
 }
 
 /* What clients claim by themselves, in memory that they share with the program. */
 static void claims_are_followed(void)
 {
 	static struct xdp_shared shared;
-	struct vma_flow_key exact = bed_exact(&udp), wildcard = bed_wildcard(&udp);
-	struct bed_packet other_port = udp, other_peer = udp, tagged = udp, other_proto = tcp;
+	struct vma_flow_key exact = fixture_exact(&udp), wildcard = fixture_wildcard(&udp);
+	struct fixture_packet other_port = udp, other_peer = udp, tagged = udp, other_proto = tcp;
 	struct xdp_claim_bucket *claims;
 	struct xdp_claim *claim;
 	int fd;
@@ -134,223 +134,224 @@ static void claims_are_followed(void)
 	other_peer.source_port++;
 	tagged.vlan = 5;
 	other_proto.dest_port = udp.dest_port;
-	open_bed();
-	claims = xdp_prog_claims(bed.prog, &fd);
-	bed_must(claims != NULL && fd >= 0, "the program has a place for claims");
-	xdp_prog_look_at_claims(bed.prog);
+	open_fixture();
+	claims = xdp_prog_claims(fixture.prog, &fd);
+	fixture_must(claims != NULL && fd >= 0, "the program has a place for claims");
+	xdp_prog_look_at_claims(fixture.prog);
 	xdp_claims_open(&shared);
 	claim = xdp_claims_take(claims, &shared, 1, &wildcard);
-	bed_must(claim != NULL, "claim");
+	fixture_must(claim != NULL, "claim");
 	xdp_prog_expect(&udp, 1, "the claim's own packet");
 	xdp_prog_expect(&other_peer, 1, "of any peer");
-	xdp_prog_expect(&other_port, BED_PASSED, "another port of its bucket");
-	xdp_prog_expect(&tagged, BED_PASSED, "its port, tagged");
-	xdp_prog_expect(&other_proto, BED_PASSED, "its port, of TCP");
+	xdp_prog_expect(&other_port, FIXTURE_PASSED, "another port of its bucket");
+	xdp_prog_expect(&tagged, FIXTURE_PASSED, "its port, tagged");
+	xdp_prog_expect(&other_proto, FIXTURE_PASSED, "its port, of TCP");
 	xdp_claims_release(claim);
-	xdp_prog_expect(&udp, BED_PASSED, "it is given up");
+	xdp_prog_expect(&udp, FIXTURE_PASSED, "it is given up");
 	claim = xdp_claims_take(claims, &shared, 2, &exact);
 	xdp_prog_expect(&udp, 2, "a claim of one peer");
-	xdp_prog_expect(&other_peer, BED_PASSED, "which another has nothing to do with");
+	xdp_prog_expect(&other_peer, FIXTURE_PASSED, "which another has nothing to do with");
 	xdp_prog_add(exact, 0, 0);
 	xdp_prog_expect(&udp, 0, "a 5-tuple's rule wins");
-	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
+	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
 	xdp_prog_add(wildcard, 0, 0);
 	xdp_prog_expect(&other_peer, 0, "a 3-tuple's rule has the others");
 	xdp_claims_sweep(claims, 2);
-	bed_must(claim->name == 0, "swept");
+	fixture_must(claim->name == 0, "swept");
 }
 
 /* The first UDP 3-tuple is compared before the map is asked; whoever has that place, each flow keeps its packets. */
 static void front_flow_comes_and_goes(void)
 {
-	struct bed_packet second = udp, tagged = udp;
-	struct vma_flow_key first_key = bed_wildcard(&udp), exact = bed_exact(&udp), second_key;
+	struct fixture_packet second = udp, tagged = udp;
+	struct vma_flow_key first_key = fixture_wildcard(&udp), exact = fixture_exact(&udp), second_key;
 
 	second.dest_port++;
-	second_key = bed_wildcard(&second);
+	second_key = fixture_wildcard(&second);
 	tagged.vlan = 5;
-	open_bed();
+	open_fixture();
 	for (int i = 0; i < 3; i++) {
 		xdp_prog_add(first_key, 0, 0);
 		xdp_prog_add(second_key, 1, 0);
 		xdp_prog_expect(&udp, 0, "the front flow");
 		xdp_prog_expect(&second, 1, "the one behind it");
-		xdp_prog_expect(&tagged, BED_PASSED, "the front flow's address and port, tagged");
-		bed_must(xdp_prog_flow_del(bed.prog, &first_key) == 0, "del");
-		xdp_prog_expect(&udp, BED_PASSED, "the front flow has ended");
+		xdp_prog_expect(&tagged, FIXTURE_PASSED, "the front flow's address and port, tagged");
+		fixture_must(xdp_prog_flow_del(fixture.prog, &first_key) == 0, "del");
+		xdp_prog_expect(&udp, FIXTURE_PASSED, "the front flow has ended");
 		xdp_prog_expect(&second, 1, "the other goes on");
 		xdp_prog_add(first_key, 2, 0);
 		xdp_prog_expect(&udp, 2, "it comes back for another slot");
 		xdp_prog_add(exact, 1, 0);
 		xdp_prog_expect(&udp, 1, "a 5-tuple wins over the front flow");
-		bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
-		bed_must(xdp_prog_flow_del(bed.prog, &first_key) == 0, "del");
-		bed_must(xdp_prog_flow_del(bed.prog, &second_key) == 0, "del");
-		xdp_prog_expect(&udp, BED_PASSED, "nothing is left");
-		xdp_prog_expect(&second, BED_PASSED, "nothing is left");
+		fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
+		fixture_must(xdp_prog_flow_del(fixture.prog, &first_key) == 0, "del");
+		fixture_must(xdp_prog_flow_del(fixture.prog, &second_key) == 0, "del");
+		xdp_prog_expect(&udp, FIXTURE_PASSED, "nothing is left");
+		xdp_prog_expect(&second, FIXTURE_PASSED, "nothing is left");
 	}
 }
 
 static void full_table(void)
 {
-	struct bed_packet packet = udp;
+	struct fixture_packet packet = udp;
 	uint32_t i;
 	int rc = 0;
 
-	open_bed();
+	open_fixture();
 	for (i = 0; i < 100000 && rc == 0; i++) {
-		const struct vma_flow_key key = bed_exact(&packet);
+		const struct vma_flow_key key = fixture_exact(&packet);
 
-		rc = xdp_prog_flow_set(bed.prog, &key, 0, 0);
+		rc = xdp_prog_flow_set(fixture.prog, &key, 0, 0);
 		if (++packet.source_port == 0)
 			packet.source_port = 1, packet.source++;
 	}
-	bed_must(rc == -ENOSPC, "after %u flows: %d", i, rc);
-	bed_must(i > 65536, "only %u flows fit", i);
+	fixture_must(rc == -ENOSPC, "after %u flows: %d", i, rc);
+	fixture_must(i > 65536, "only %u flows fit", i);
 	xdp_prog_expect(&udp, 0, "the first flow of a full table");
 }
 
 static void multicast(void)
 {
-	struct bed_packet group = udp, other_group = udp;
+	struct fixture_packet group = udp, other_group = udp;
 
-	open_bed();
+	open_fixture();
 	group.dest = GROUP;
 	other_group.dest = GROUP + 1;
-	xdp_prog_add(bed_wildcard(&group), 2, 0);
+	xdp_prog_add(fixture_wildcard(&group), 2, 0);
 	xdp_prog_expect(&group, 2, "the group");
-	xdp_prog_expect(&other_group, BED_PASSED, "another group");
-	xdp_prog_expect(&udp, BED_PASSED, "unicast");
+	xdp_prog_expect(&other_group, FIXTURE_PASSED, "another group");
+	xdp_prog_expect(&udp, FIXTURE_PASSED, "unicast");
 }
 
 static void listener_takes_what_is_left(void)
 {
-	struct bed_packet packet = tcp, elsewhere = tcp;
+	struct fixture_packet packet = tcp, elsewhere = tcp;
 
-	open_bed();
+	open_fixture();
 	elsewhere.dest_port++;
-	xdp_prog_add(bed_wildcard(&tcp), 0, VMA_FLOW_LISTENER);
+	xdp_prog_add(fixture_wildcard(&tcp), 0, VMA_FLOW_LISTENER);
 	xdp_prog_expect(&packet, 0, "SYN");
-	packet.tcp_flags = BED_SYN | BED_ACK;
+	packet.tcp_flags = FIXTURE_SYN | FIXTURE_ACK;
 	xdp_prog_expect(&packet, 0, "SYN with ACK");
-	packet.tcp_flags = BED_ACK;
+	packet.tcp_flags = FIXTURE_ACK;
 	xdp_prog_expect(&packet, 0, "ACK");
-	packet.tcp_flags = BED_RST;
+	packet.tcp_flags = FIXTURE_RST;
 	xdp_prog_expect(&packet, 0, "RST");
-	xdp_prog_expect(&elsewhere, BED_PASSED, "another port");
-	xdp_prog_add(bed_exact(&tcp), 1, 0);
-	packet.tcp_flags = BED_ACK;
+	xdp_prog_expect(&elsewhere, FIXTURE_PASSED, "another port");
+	xdp_prog_add(fixture_exact(&tcp), 1, 0);
+	packet.tcp_flags = FIXTURE_ACK;
 	xdp_prog_expect(&packet, 1, "ACK of an established flow");
 }
 
 /* Which slot gets a new connection, and whether each keeps what it has got while the shares change. */
 static void group_shares_and_remembers(void)
 {
-	struct bed_packet syn = tcp, ack = tcp, other = tcp;
-	const struct vma_flow_key listener = bed_wildcard(&tcp);
+	struct fixture_packet syn = tcp, ack = tcp, other = tcp;
+	const struct vma_flow_key listener = fixture_wildcard(&tcp);
 	struct vma_flow_key moved;
 	struct xdp_group *group;
 	int first[32], got[2] = {0};
 
-	open_bed();
-	group = &xdp_prog_groups(bed.prog)[1];
+	open_fixture();
+	group = &xdp_prog_groups(fixture.prog)[1];
 	for (uint32_t slot = 0; slot < 3; slot++)
-		xdp_prog_slot_rented(bed.prog, slot);
+		xdp_prog_slot_rented(fixture.prog, slot);
 	*group = (struct xdp_group){.eligible = 3, .unnoted = XDP_NO_SLOT};
 	for (uint32_t i = 0; i < XDP_GROUP_BUCKETS; i++)
 		group->slot[i] = i % 2;
 	xdp_prog_add(listener, 0, VMA_FLOW_LISTENER);
-	bed_must(xdp_prog_flow_share(bed.prog, &listener, 0, 1) == 0, "share");
+	fixture_must(xdp_prog_flow_share(fixture.prog, &listener, 0, 1) == 0, "share");
 	for (int i = 0; i < 32; i++) {
 		syn.source_port = (uint16_t)(5000 + i);
-		first[i] = bed_send(&bed, &syn);
-		bed_must(first[i] == 0 || first[i] == 1, "a member gets it");
+		first[i] = fixture_send(&fixture, &syn);
+		fixture_must(first[i] == 0 || first[i] == 1, "a member gets it");
 		got[first[i]]++;
 	}
-	bed_must(got[0] >= 6 && got[1] >= 6, "both get some: %d and %d", got[0], got[1]);
+	fixture_must(got[0] >= 6 && got[1] >= 6, "both get some: %d and %d", got[0], got[1]);
 
 	memset(group->slot, 2, sizeof(group->slot));
 	group->eligible = 4 | 1;
 	for (int i = 0; i < 32; i++) {
 		ack.source_port = syn.source_port = (uint16_t)(5000 + i);
-		ack.tcp_flags = BED_ACK;
+		ack.tcp_flags = FIXTURE_ACK;
 		xdp_prog_expect(&ack, first[i], "what has begun stays where it is");
 		xdp_prog_expect(&syn, first[i] == 0 ? 0 : 2, "a SYN again does if the slot still takes any");
 		xdp_prog_expect(&ack, first[i] == 0 ? 0 : 2, "and takes the rest along");
 	}
 	other.source_port = 6000;
-	other.tcp_flags = BED_ACK;
+	other.tcp_flags = FIXTURE_ACK;
 	xdp_prog_expect(&other, 2, "what was not noted goes by its bucket");
 	group->unnoted = 1;
 	xdp_prog_expect(&other, 1, "or to who had all before");
-	moved = bed_exact(&ack);
-	xdp_prog_note_recent(bed.prog, &moved, 1);
+	moved = fixture_exact(&ack);
+	xdp_prog_note_recent(fixture.prog, &moved, 1);
 	xdp_prog_expect(&ack, 1, "one that was moved");
-	xdp_prog_slot_rented(bed.prog, 1);
+	xdp_prog_slot_rented(fixture.prog, 1);
 	group->unnoted = XDP_NO_SLOT;
 	xdp_prog_expect(&ack, 2, "what a slot's client before had is void");
-	xdp_prog_note_recent(bed.prog, &moved, 1);
-	xdp_prog_clear_socket(bed.prog, 1, 0);
+	xdp_prog_note_recent(fixture.prog, &moved, 1);
+	xdp_prog_clear_socket(fixture.prog, 1, 0);
 	xdp_prog_expect(&ack, 2, "a slot without socket");
 	memset(group->slot, 1, sizeof(group->slot));
-	xdp_prog_expect(&ack, BED_NOWHERE, "the kernel would reset what is on its way to a slot that has just ended");
+	xdp_prog_expect(&ack, FIXTURE_NOWHERE,
+	                "the kernel would reset what is on its way to a slot that has just ended");
 	syn.source_port = 5999;
-	xdp_prog_expect(&syn, BED_PASSED, "a SYN is the kernel's listener's then");
+	xdp_prog_expect(&syn, FIXTURE_PASSED, "a SYN is the kernel's listener's then");
 	memset(group->slot, 2, sizeof(group->slot));
-	bed_must(xdp_prog_flow_fade(bed.prog, &listener, 0, 1) == 0, "fade");
+	fixture_must(xdp_prog_flow_fade(fixture.prog, &listener, 0, 1) == 0, "fade");
 	syn.source_port = 5000;
-	xdp_prog_expect(&syn, BED_PASSED, "a SYN, when it fades");
-	bed_must(xdp_prog_flow_share(bed.prog, &listener, 0, 0) == 0, "alone again");
+	xdp_prog_expect(&syn, FIXTURE_PASSED, "a SYN, when it fades");
+	fixture_must(xdp_prog_flow_share(fixture.prog, &listener, 0, 0) == 0, "alone again");
 	xdp_prog_expect(&other, 0, "the flow is one slot's again");
 }
 
 static void listener_that_fades(void)
 {
-	struct bed_packet packet = tcp;
-	const struct vma_flow_key key = bed_wildcard(&tcp);
+	struct fixture_packet packet = tcp;
+	const struct vma_flow_key key = fixture_wildcard(&tcp);
 
-	open_bed();
+	open_fixture();
 	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
-	bed_must(xdp_prog_flow_fade(bed.prog, &key, 0, 0) == 0, "fade");
-	xdp_prog_expect(&packet, BED_PASSED, "SYN");
-	packet.tcp_flags = BED_SYN | BED_ACK;
+	fixture_must(xdp_prog_flow_fade(fixture.prog, &key, 0, 0) == 0, "fade");
+	xdp_prog_expect(&packet, FIXTURE_PASSED, "SYN");
+	packet.tcp_flags = FIXTURE_SYN | FIXTURE_ACK;
 	xdp_prog_expect(&packet, 0, "SYN with ACK");
-	packet.tcp_flags = BED_ACK;
+	packet.tcp_flags = FIXTURE_ACK;
 	xdp_prog_expect(&packet, 0, "ACK");
-	packet.tcp_flags = BED_RST;
+	packet.tcp_flags = FIXTURE_RST;
 	xdp_prog_expect(&packet, 0, "RST");
-	bed_must(xdp_prog_flow_del(bed.prog, &key) == 0, "del");
-	xdp_prog_expect(&packet, BED_PASSED, "afterwards");
+	fixture_must(xdp_prog_flow_del(fixture.prog, &key) == 0, "del");
+	xdp_prog_expect(&packet, FIXTURE_PASSED, "afterwards");
 }
 
-/* What an owner does with its slots' flows, before the program of the bed. */
+/* What an owner does with its slots' flows, before the program of the fixture. */
 static struct xdp_owner owner = {.diag_fd = -1};
 
 static void fade_and_grant_again(unsigned round)
 {
-	const struct vma_flow_rule rule = {.key = bed_wildcard(&tcp), .flags = VMA_FLOW_LISTENER};
+	const struct vma_flow_rule rule = {.key = fixture_wildcard(&tcp), .flags = VMA_FLOW_LISTENER};
 
-	bed_must(xdp_owner_flow_add(&owner, 1, &rule) == -EADDRINUSE, "round %u: two want it", round);
-	bed_must(xdp_owner_flow_del(&owner, 1, &rule.key) == -ENOENT, "round %u: one goes", round);
-	bed_must(xdp_owner_flow_add(&owner, 0, &rule) == 0, "round %u: the other has it again", round);
+	fixture_must(xdp_owner_flow_add(&owner, 1, &rule) == -EADDRINUSE, "round %u: two want it", round);
+	fixture_must(xdp_owner_flow_del(&owner, 1, &rule.key) == -ENOENT, "round %u: one goes", round);
+	fixture_must(xdp_owner_flow_add(&owner, 0, &rule) == 0, "round %u: the other has it again", round);
 }
 
 static void listener_granted_again_misses_nothing(void)
 {
-	const struct vma_flow_rule rule = {.key = bed_wildcard(&tcp), .flags = VMA_FLOW_LISTENER};
-	struct bed_packet packet = tcp;
+	const struct vma_flow_rule rule = {.key = fixture_wildcard(&tcp), .flags = VMA_FLOW_LISTENER};
+	struct fixture_packet packet = tcp;
 	unsigned passed, sent;
 
 	vma_log_set_level(VMA_LOG_ERROR); /* a warning each round */
-	open_bed();
-	owner.prog = bed.prog;
-	owner.ifindex = bed.ifindex;
+	open_fixture();
+	owner.prog = fixture.prog;
+	owner.ifindex = fixture.ifindex;
 	owner.slot[0].state = owner.slot[1].state = SLOT_RENTED;
-	packet.tcp_flags = BED_ACK;
-	bed_must(xdp_owner_flow_add(&owner, 0, &rule) == 0, "flow");
-	passed = bed_flood(&bed, &packet, fade_and_grant_again, 2000, &sent);
-	bed_must(passed == 0, "%u of %u segments were the kernel's", passed, sent);
-	bed_must(sent > 100, "only %u were sent", sent);
+	packet.tcp_flags = FIXTURE_ACK;
+	fixture_must(xdp_owner_flow_add(&owner, 0, &rule) == 0, "flow");
+	passed = fixture_flood(&fixture, &packet, fade_and_grant_again, 2000, &sent);
+	fixture_must(passed == 0, "%u of %u segments were the kernel's", passed, sent);
+	fixture_must(sent > 100, "only %u were sent", sent);
 	owner_flows_end(&owner, 0, true);
 	owner_resets_fini(&owner);
 }
@@ -366,8 +367,8 @@ static int kernel_listener(const struct sockaddr_in *here)
 	const int on = 1;
 
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	bed_must(bind(fd, (const struct sockaddr *)here, sizeof(*here)) == 0, "bind: %m");
-	bed_must(listen(fd, 8) == 0, "listen: %m");
+	fixture_must(bind(fd, (const struct sockaddr *)here, sizeof(*here)) == 0, "bind: %m");
+	fixture_must(listen(fd, 8) == 0, "listen: %m");
 	return fd;
 }
 
@@ -376,36 +377,36 @@ static void kernel_connection_survives(void)
 {
 	const struct sockaddr_in here = address(HOST_B, tcp.dest_port), there = address(HOST_A, tcp.source_port);
 	int listener = kernel_listener(&here), accepted;
-	int client = bed_peer_socket(peer_netns, AF_INET, SOCK_STREAM, 0);
+	int client = fixture_peer_socket(peer_netns, AF_INET, SOCK_STREAM, 0);
 	const int on = 1;
-	struct bed_packet packet = tcp;
+	struct fixture_packet packet = tcp;
 	char byte = 0;
 
 	setsockopt(client, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	bed_must(bind(client, (const struct sockaddr *)&there, sizeof(there)) == 0, "bind: %m");
-	bed_must(connect(client, (const struct sockaddr *)&here, sizeof(here)) == 0, "connect: %m");
-	bed_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
+	fixture_must(bind(client, (const struct sockaddr *)&there, sizeof(there)) == 0, "bind: %m");
+	fixture_must(connect(client, (const struct sockaddr *)&here, sizeof(here)) == 0, "connect: %m");
+	fixture_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
 
-	open_bed();
-	xdp_prog_add(bed_wildcard(&tcp), 0, VMA_FLOW_LISTENER);
-	bed_must(write(client, "x", 1) == 1, "write: %m");
-	bed_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
-	xdp_prog_expect(&packet, BED_PASSED, "SYN with the 5-tuple of a kernel connection");
-	packet.tcp_flags = BED_ACK;
-	xdp_prog_expect(&packet, BED_PASSED, "ACK with the 5-tuple of a kernel connection");
+	open_fixture();
+	xdp_prog_add(fixture_wildcard(&tcp), 0, VMA_FLOW_LISTENER);
+	fixture_must(write(client, "x", 1) == 1, "write: %m");
+	fixture_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
+	xdp_prog_expect(&packet, FIXTURE_PASSED, "SYN with the 5-tuple of a kernel connection");
+	packet.tcp_flags = FIXTURE_ACK;
+	xdp_prog_expect(&packet, FIXTURE_PASSED, "ACK with the 5-tuple of a kernel connection");
 	packet.source_port++;
 	xdp_prog_expect(&packet, 0, "ACK from another port, though the kernel has a listener");
-	packet.tcp_flags = BED_SYN;
+	packet.tcp_flags = FIXTURE_SYN;
 	xdp_prog_expect(&packet, 0, "SYN from another port, though the kernel has a listener");
-	bed_must(write(accepted, "y", 1) == 1, "write: %m");
-	bed_must(read(client, &byte, 1) == 1 && byte == 'y', "read: %m");
+	fixture_must(write(accepted, "y", 1) == 1, "write: %m");
+	fixture_must(read(client, &byte, 1) == 1 && byte == 'y', "read: %m");
 }
 
 static void xdp_prog_write_file(const char *path, const char *text)
 {
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
 
-	bed_must(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text), "%s: %m", path);
+	fixture_must(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text), "%s: %m", path);
 	close(fd);
 }
 
@@ -413,24 +414,24 @@ static void xdp_prog_write_file(const char *path, const char *text)
  * listener's again. Of the client's kernel: an ACK, or, as that is delayed, the first data. */
 static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool granted_again)
 {
-	const struct vma_flow_key key = bed_wildcard(&tcp);
-	int client = bed_peer_socket(peer_netns, AF_INET, SOCK_STREAM, 0), accepted;
+	const struct vma_flow_key key = fixture_wildcard(&tcp);
+	int client = fixture_peer_socket(peer_netns, AF_INET, SOCK_STREAM, 0), accepted;
 	struct pollfd arrival = {.fd = listener, .events = POLLIN};
 	const int quick = !granted_again;
 	char byte = 0;
 
 	setsockopt(client, IPPROTO_TCP, TCP_QUICKACK, &quick, sizeof(quick));
-	bed_must(connect(client, (const struct sockaddr *)here, sizeof(*here)) == 0, "connect: %m");
+	fixture_must(connect(client, (const struct sockaddr *)here, sizeof(*here)) == 0, "connect: %m");
 	if (granted_again) {
-		bed_must(poll(&arrival, 1, 0) == 0, "the ACK is delayed");
-		bed_must(xdp_prog_flow_inherit(bed.prog, &key, 0, VMA_FLOW_LISTENER) == 0, "inherit");
-		bed_must(write(client, "x", 1) == 1, "write: %m");
+		fixture_must(poll(&arrival, 1, 0) == 0, "the ACK is delayed");
+		fixture_must(xdp_prog_flow_inherit(fixture.prog, &key, 0, VMA_FLOW_LISTENER) == 0, "inherit");
+		fixture_must(write(client, "x", 1) == 1, "write: %m");
 	}
-	bed_must(poll(&arrival, 1, 1000) == 1, "granted again: %d: the kernel has no connection", granted_again);
-	bed_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
+	fixture_must(poll(&arrival, 1, 1000) == 1, "granted again: %d: the kernel has no connection", granted_again);
+	fixture_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
 	if (!granted_again)
-		bed_must(write(client, "x", 1) == 1, "write: %m");
-	bed_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
+		fixture_must(write(client, "x", 1) == 1, "write: %m");
+	fixture_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
 	close(client);
 	close(accepted);
 }
@@ -439,16 +440,16 @@ static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool
 static void a_cookie_goes_back_to_the_kernel(void)
 {
 	const struct sockaddr_in here = address(HOST_B, tcp.dest_port);
-	const struct vma_flow_key key = bed_wildcard(&tcp);
-	struct bed_packet packet = tcp;
+	const struct vma_flow_key key = fixture_wildcard(&tcp);
+	struct fixture_packet packet = tcp;
 	int listener = kernel_listener(&here);
 
 	xdp_prog_write_file("/proc/sys/net/ipv4/tcp_syncookies", "2");
-	open_bed();
+	open_fixture();
 	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
-	bed_must(xdp_prog_flow_fade(bed.prog, &key, 0, 0) == 0, "fade");
+	fixture_must(xdp_prog_flow_fade(fixture.prog, &key, 0, 0) == 0, "fade");
 	connect_by_cookie(listener, &here, false);
-	packet.tcp_flags = BED_ACK;
+	packet.tcp_flags = FIXTURE_ACK;
 	xdp_prog_expect(&packet, 0, "an ACK without a cookie");
 	connect_by_cookie(listener, &here, true);
 	xdp_prog_expect(&packet, 0, "an ACK without a cookie");
@@ -466,11 +467,11 @@ static void block_takes_what_the_kernel_does_not(void)
 	static _Atomic uint64_t named[65536 / 64];
 	const struct sockaddr_in here = address(HOST_B, tcp.dest_port);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	struct bed_packet packet = tcp, outside = tcp, other_host = tcp, datagram = tcp;
-	struct vma_flow_key block = bed_wildcard(&tcp), exact = bed_exact(&tcp), wildcard = block;
+	struct fixture_packet packet = tcp, outside = tcp, other_host = tcp, datagram = tcp;
+	struct vma_flow_key block = fixture_wildcard(&tcp), exact = fixture_exact(&tcp), wildcard = block;
 
-	open_bed();
-	xdp_prog_name_ports(bed.prog, named);
+	open_fixture();
+	xdp_prog_name_ports(fixture.prog, named);
 	block.proto = VMA_FLOW_TCP_PORTS;
 	block.local_port_be = htons((uint16_t)(tcp.dest_port / VMA_FLOW_PORTS * VMA_FLOW_PORTS));
 	outside.dest_port = (uint16_t)(ntohs(block.local_port_be) + VMA_FLOW_PORTS);
@@ -478,41 +479,41 @@ static void block_takes_what_the_kernel_does_not(void)
 	datagram.proto = IPPROTO_UDP;
 	xdp_prog_add(block, 0, 0);
 	xdp_prog_expect(&packet, 0, "SYN");
-	packet.tcp_flags = BED_SYN | BED_ACK;
+	packet.tcp_flags = FIXTURE_SYN | FIXTURE_ACK;
 	xdp_prog_expect(&packet, 0, "SYN with ACK");
 	packet.dest_port = ntohs(block.local_port_be);
 	xdp_prog_expect(&packet, 0, "the first port");
 	packet.dest_port = (uint16_t)(outside.dest_port - 1);
 	xdp_prog_expect(&packet, 0, "the last port");
 	packet.dest_port = tcp.dest_port;
-	xdp_prog_expect(&outside, BED_PASSED, "the port behind");
-	xdp_prog_expect(&other_host, BED_PASSED, "another address");
-	xdp_prog_expect(&datagram, BED_PASSED, "UDP");
-	bed_must(!xdp_prog_is_named(named, tcp.dest_port), "a block names no port");
+	xdp_prog_expect(&outside, FIXTURE_PASSED, "the port behind");
+	xdp_prog_expect(&other_host, FIXTURE_PASSED, "another address");
+	xdp_prog_expect(&datagram, FIXTURE_PASSED, "UDP");
+	fixture_must(!xdp_prog_is_named(named, tcp.dest_port), "a block names no port");
 	xdp_prog_add(exact, 1, 0);
 	xdp_prog_expect(&packet, 1, "a 5-tuple wins over the block");
 	xdp_prog_add(wildcard, 2, 0);
-	bed_must(xdp_prog_is_named(named, tcp.dest_port), "two rules name the port");
-	bed_must(xdp_prog_flow_del(bed.prog, &exact) == 0, "del");
+	fixture_must(xdp_prog_is_named(named, tcp.dest_port), "two rules name the port");
+	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
 	xdp_prog_expect(&packet, 2, "a 3-tuple wins over the block");
-	bed_must(xdp_prog_is_named(named, tcp.dest_port), "one rule names the port");
-	bed_must(xdp_prog_flow_del(bed.prog, &wildcard) == 0, "del");
-	bed_must(!xdp_prog_is_named(named, tcp.dest_port), "no rule is left");
+	fixture_must(xdp_prog_is_named(named, tcp.dest_port), "one rule names the port");
+	fixture_must(xdp_prog_flow_del(fixture.prog, &wildcard) == 0, "del");
+	fixture_must(!xdp_prog_is_named(named, tcp.dest_port), "no rule is left");
 	xdp_prog_expect(&packet, 0, "the block again");
-	bed_must(bind(listener, (const struct sockaddr *)&here, sizeof(here)) == 0, "bind: %m");
+	fixture_must(bind(listener, (const struct sockaddr *)&here, sizeof(here)) == 0, "bind: %m");
 	xdp_prog_expect(&packet, 0, "a socket that is no more than bound");
-	bed_must(listen(listener, 8) == 0, "listen: %m");
-	xdp_prog_expect(&packet, BED_PASSED, "the kernel's listener");
+	fixture_must(listen(listener, 8) == 0, "listen: %m");
+	xdp_prog_expect(&packet, FIXTURE_PASSED, "the kernel's listener");
 	close(listener);
-	bed_must(xdp_prog_flow_del(bed.prog, &block) == 0, "del");
-	xdp_prog_expect(&packet, BED_PASSED, "no block");
+	fixture_must(xdp_prog_flow_del(fixture.prog, &block) == 0, "del");
+	xdp_prog_expect(&packet, FIXTURE_PASSED, "no block");
 }
 
 enum { FIRST = 0x2000, MIDDLE = 0x2010, LAST = 0x0020 };
 
 static void expect_fragment(uint16_t id, uint16_t frag, int where, const char *what)
 {
-	struct bed_packet packet = udp;
+	struct fixture_packet packet = udp;
 
 	packet.id = id;
 	packet.frag = frag;
@@ -524,40 +525,40 @@ static void expect_fragment(uint16_t id, uint16_t frag, int where, const char *w
 
 static void fragments(void)
 {
-	struct bed_packet packet = udp;
+	struct fixture_packet packet = udp;
 
-	open_bed();
-	expect_fragment(1, FIRST, BED_PASSED, "no flow: the first fragment");
-	expect_fragment(1, LAST, BED_PASSED, "no flow: the last fragment");
-	xdp_prog_add(bed_wildcard(&udp), 1, 0);
+	open_fixture();
+	expect_fragment(1, FIRST, FIXTURE_PASSED, "no flow: the first fragment");
+	expect_fragment(1, LAST, FIXTURE_PASSED, "no flow: the last fragment");
+	xdp_prog_add(fixture_wildcard(&udp), 1, 0);
 	expect_fragment(2, FIRST, 1, "the first fragment");
 	expect_fragment(2, MIDDLE, 1, "a middle fragment");
 	expect_fragment(2, LAST, 1, "the last fragment");
 	expect_fragment(2, MIDDLE, 1, "one that comes after the last");
-	expect_fragment(3, LAST, BED_PASSED, "the last fragment before the first");
-	expect_fragment(3, FIRST, BED_PASSED, "then the first is the kernel's");
-	expect_fragment(3, MIDDLE, BED_PASSED, "and so is what is left");
-	xdp_prog_add(bed_exact(&udp), 0, 0);
+	expect_fragment(3, LAST, FIXTURE_PASSED, "the last fragment before the first");
+	expect_fragment(3, FIRST, FIXTURE_PASSED, "then the first is the kernel's");
+	expect_fragment(3, MIDDLE, FIXTURE_PASSED, "and so is what is left");
+	xdp_prog_add(fixture_exact(&udp), 0, 0);
 	expect_fragment(2, FIRST, 0, "the same id again, for a 5-tuple");
 	expect_fragment(2, LAST, 0, "which gets the rest");
 	packet = udp;
 	packet.id = 2;
 	packet.frag = FIRST;
 	packet.dest_port ^= 1;
-	xdp_prog_expect(&packet, BED_PASSED, "the same id again, for a port of the kernel's");
-	expect_fragment(2, LAST, BED_PASSED, "which gets the rest");
+	xdp_prog_expect(&packet, FIXTURE_PASSED, "the same id again, for a port of the kernel's");
+	expect_fragment(2, LAST, FIXTURE_PASSED, "which gets the rest");
 	packet = udp;
 	packet.proto = IPPROTO_TCP;
 	packet.frag = FIRST;
-	xdp_prog_add(bed_exact(&packet), 0, 0);
-	xdp_prog_expect(&packet, BED_PASSED, "a fragment of a segment");
+	xdp_prog_add(fixture_exact(&packet), 0, 0);
+	xdp_prog_expect(&packet, FIXTURE_PASSED, "a fragment of a segment");
 	packet = udp;
 	packet.frag = 0x4000;
 	xdp_prog_expect(&packet, 0, "do not fragment");
 	packet.frag = FIRST;
 	packet.id = 4;
 	packet.mac = (const uint8_t[]){2, 0, 0, 0, 0, 0x77};
-	xdp_prog_expect(&packet, BED_PASSED, "a fragment to another MAC");
+	xdp_prog_expect(&packet, FIXTURE_PASSED, "a fragment to another MAC");
 	usleep(1100000);
 	expect_fragment(3, FIRST, 0, "an id that was the kernel's more than a second ago");
 	expect_fragment(3, LAST, 0, "and the rest of it");
@@ -565,10 +566,10 @@ static void fragments(void)
 
 static void ip_options(void)
 {
-	struct bed_packet packet = udp;
+	struct fixture_packet packet = udp;
 
-	open_bed();
-	xdp_prog_add(bed_exact(&udp), 1, 0);
+	open_fixture();
+	xdp_prog_add(fixture_exact(&udp), 1, 0);
 	for (packet.option_words = 0; packet.option_words <= 10; packet.option_words++)
 		xdp_prog_expect(&packet, 1, "options");
 }
@@ -581,31 +582,31 @@ static const uint8_t stranger[6] = {2, 0, 0, 0, 0, 0x77}, group_mac[6] = {1, 0, 
 /* The kernel drops a datagram to a stranger's MAC; a segment that ours would have had it does not even get. */
 static void frames_of_others(void)
 {
-	struct bed_packet datagram = udp, segment = tcp, group = udp, tagged = udp;
+	struct fixture_packet datagram = udp, segment = tcp, group = udp, tagged = udp;
 
-	open_bed();
+	open_fixture();
 	group.dest = GROUP;
 	tagged.vlan = 7;
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
-	xdp_prog_add(bed_wildcard(&group), 0, 0);
-	xdp_prog_add(bed_wildcard(&tagged), 0, 0);
-	xdp_prog_add(bed_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
+	xdp_prog_add(fixture_wildcard(&group), 0, 0);
+	xdp_prog_add(fixture_wildcard(&tagged), 0, 0);
+	xdp_prog_add(fixture_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
 	datagram.mac = segment.mac = group.mac = tagged.mac = stranger;
-	xdp_prog_expect(&datagram, BED_PASSED, "a datagram to a stranger's MAC");
-	xdp_prog_expect(&group, BED_PASSED, "one for a group, to a stranger's MAC");
+	xdp_prog_expect(&datagram, FIXTURE_PASSED, "a datagram to a stranger's MAC");
+	xdp_prog_expect(&group, FIXTURE_PASSED, "one for a group, to a stranger's MAC");
 	xdp_prog_expect(&tagged, 0, "a tagged one, whose interface may have a MAC of its own");
-	xdp_prog_expect(&segment, BED_NOWHERE, "a SYN to a stranger's MAC");
-	segment.tcp_flags = BED_ACK;
-	xdp_prog_add(bed_exact(&tcp), 2, 0);
-	xdp_prog_expect(&segment, BED_NOWHERE, "a connection's, to a stranger's MAC");
+	xdp_prog_expect(&segment, FIXTURE_NOWHERE, "a SYN to a stranger's MAC");
+	segment.tcp_flags = FIXTURE_ACK;
+	xdp_prog_add(fixture_exact(&tcp), 2, 0);
+	xdp_prog_expect(&segment, FIXTURE_NOWHERE, "a connection's, to a stranger's MAC");
 	segment.dest_port++;
-	xdp_prog_expect(&segment, BED_PASSED, "to a stranger's MAC, and no flow");
+	xdp_prog_expect(&segment, FIXTURE_PASSED, "to a stranger's MAC, and no flow");
 	segment = tcp;
 	for (int i = 0; i < 2; i++) {
 		datagram.mac = group.mac = segment.mac = i == 0 ? everybody : group_mac;
 		xdp_prog_expect(&datagram, 0, "a datagram in a frame to several");
 		xdp_prog_expect(&group, 0, "one for a group");
-		xdp_prog_expect(&segment, BED_PASSED, "a segment in a frame to several");
+		xdp_prog_expect(&segment, FIXTURE_PASSED, "a segment in a frame to several");
 	}
 	group.mac = NULL;
 	xdp_prog_expect(&group, 0, "for a group, to this interface's MAC");
@@ -613,23 +614,23 @@ static void frames_of_others(void)
 
 static void a_new_mac_is_followed(void)
 {
-	struct bed_packet before = udp, after = udp;
+	struct fixture_packet before = udp, after = udp;
 	uint8_t first[6];
 	char command[128];
 
-	open_bed();
-	memcpy(first, bed.mac, sizeof(first));
+	open_fixture();
+	memcpy(first, fixture.mac, sizeof(first));
 	before.mac = first;
 	after.mac = stranger;
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	snprintf(command, sizeof(command), "ip link set %s address 02:00:00:00:00:77", name);
-	bed_must(system(command) == 0, "%s", command);
-	xdp_prog_look_at_mac(bed.prog);
+	fixture_must(system(command) == 0, "%s", command);
+	xdp_prog_look_at_mac(fixture.prog);
 	xdp_prog_expect(&after, 0, "to the new MAC");
-	xdp_prog_expect(&before, BED_PASSED, "to that of before");
+	xdp_prog_expect(&before, FIXTURE_PASSED, "to that of before");
 	snprintf(command, sizeof(command), "ip link set %s address %02x:%02x:%02x:%02x:%02x:%02x", name, first[0],
 	         first[1], first[2], first[3], first[4], first[5]);
-	bed_must(system(command) == 0, "%s", command);
+	fixture_must(system(command) == 0, "%s", command);
 }
 
 static void martian_sources(void)
@@ -637,15 +638,15 @@ static void martian_sources(void)
 	static const uint32_t martians[] = {0, 0x7f000001, 0x7fffffff, 0xe0000001, 0xefffffff, 0xffffffff, HOST_B},
 	                      others[] = {0x00000001, 0x01000001, 0x7e000001, 0x80000001,
 	                                  0xdfffffff, 0xf0000001, 0xfffffffe, 0x0a0900ff};
-	struct bed_packet datagram = udp, segment = tcp;
+	struct fixture_packet datagram = udp, segment = tcp;
 
-	open_bed();
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
-	xdp_prog_add(bed_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
+	open_fixture();
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
+	xdp_prog_add(fixture_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
 	for (size_t i = 0; i < sizeof(martians) / sizeof(martians[0]); i++) {
 		datagram.source = segment.source = martians[i];
-		xdp_prog_expect(&datagram, BED_PASSED, "a datagram of nobody's");
-		xdp_prog_expect(&segment, BED_PASSED, "a segment of nobody's");
+		xdp_prog_expect(&datagram, FIXTURE_PASSED, "a datagram of nobody's");
+		xdp_prog_expect(&segment, FIXTURE_PASSED, "a segment of nobody's");
 	}
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		datagram.source = segment.source = others[i];
@@ -660,11 +661,11 @@ static void source_routes(void)
 	                                       "\0\x83\x04\0"},
 	                         *const routes[] = {"\x83\x07\x04\0", "\x89\x07\x04\0", "\1\x83\x03\x04"},
 	                         *const broken[] = {"\x94\0\0\0", "\x94\1\0\0", "\x94\x09\0\0", "\1\1\1\x94"};
-	struct bed_packet datagram = udp, segment = tcp;
+	struct fixture_packet datagram = udp, segment = tcp;
 
-	open_bed();
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
-	xdp_prog_add(bed_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
+	open_fixture();
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
+	xdp_prog_add(fixture_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
 	datagram.option_words = segment.option_words = 2;
 	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
 		datagram.options = segment.options = harmless[i];
@@ -673,76 +674,76 @@ static void source_routes(void)
 	}
 	for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
 		datagram.options = segment.options = routes[i];
-		xdp_prog_expect(&datagram, BED_PASSED, "a source route");
-		xdp_prog_expect(&segment, BED_NOWHERE, "a source route");
+		xdp_prog_expect(&datagram, FIXTURE_PASSED, "a source route");
+		xdp_prog_expect(&segment, FIXTURE_NOWHERE, "a source route");
 	}
 	for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
 		datagram.options = segment.options = broken[i];
 		datagram.option_words = segment.option_words = i == 3 ? 1 : 2;
-		xdp_prog_expect(&datagram, BED_PASSED, "options that are none");
-		xdp_prog_expect(&segment, BED_PASSED, "options that are none");
+		xdp_prog_expect(&datagram, FIXTURE_PASSED, "options that are none");
+		xdp_prog_expect(&segment, FIXTURE_PASSED, "options that are none");
 	}
 }
 
 /* Headers end with the frame at every byte: no flow is matched by what lies behind it. */
 static void truncated(void)
 {
-	struct bed_packet packet = udp;
+	struct fixture_packet packet = udp;
 
-	open_bed();
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
+	open_fixture();
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
-		xdp_prog_expect(&packet, BED_PASSED, "cut before the end of the ports");
+		xdp_prog_expect(&packet, FIXTURE_PASSED, "cut before the end of the ports");
 	xdp_prog_expect(&packet, 0, "all that the program looks at");
 	packet = tcp;
-	xdp_prog_add(bed_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(fixture_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
 	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
-		xdp_prog_expect(&packet, BED_PASSED, "a listener's, cut before the end of the ports");
+		xdp_prog_expect(&packet, FIXTURE_PASSED, "a listener's, cut before the end of the ports");
 	packet.only_bytes = 0;
 	xdp_prog_expect(&packet, 1, "a whole one");
 }
 
 static void vlan_tags(void)
 {
-	struct bed_packet tagged = udp, other = udp;
+	struct fixture_packet tagged = udp, other = udp;
 
-	open_bed();
+	open_fixture();
 	tagged.vlan = 7;
 	other.vlan = 8;
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
-	xdp_prog_add(bed_wildcard(&tagged), 1, 0);
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
+	xdp_prog_add(fixture_wildcard(&tagged), 1, 0);
 	xdp_prog_expect(&udp, 0, "untagged");
 	xdp_prog_expect(&tagged, 1, "the VLAN of the flow");
-	xdp_prog_expect(&other, BED_PASSED, "another VLAN");
+	xdp_prog_expect(&other, FIXTURE_PASSED, "another VLAN");
 }
 
 static void not_ipv4(void)
 {
-	struct bed_packet packet = udp;
+	struct fixture_packet packet = udp;
 
-	open_bed();
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
+	open_fixture();
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	packet.ether_type = ETH_P_IPV6;
-	xdp_prog_expect(&packet, BED_PASSED, "another EtherType");
+	xdp_prog_expect(&packet, FIXTURE_PASSED, "another EtherType");
 	packet = udp;
 	packet.proto = IPPROTO_SCTP;
-	xdp_prog_expect(&packet, BED_PASSED, "another L4 protocol");
+	xdp_prog_expect(&packet, FIXTURE_PASSED, "another L4 protocol");
 }
 
 static void dead_socket_passes(void)
 {
-	open_bed();
-	xdp_prog_add(bed_wildcard(&udp), 1, 0);
+	open_fixture();
+	xdp_prog_add(fixture_wildcard(&udp), 1, 0);
 	xdp_prog_expect(&udp, 1, "living socket");
-	xdp_prog_clear_socket(bed.prog, 1, 0);
-	xdp_prog_expect(&udp, BED_PASSED, "socket out of the map");
-	xdp_prog_add(bed_exact(&udp), 2, 0);
+	xdp_prog_clear_socket(fixture.prog, 1, 0);
+	xdp_prog_expect(&udp, FIXTURE_PASSED, "socket out of the map");
+	xdp_prog_add(fixture_exact(&udp), 2, 0);
 	xdp_prog_expect(&udp, 2, "another slot");
-	xdp_ring_unmap(&bed.slot[2].tx[0]);
-	close(bed.slot[2].fd[0]);
-	xdp_ring_unmap(&bed.slot[2].rx[0]);
-	bed.slot[2].rx[0] = bed.slot[1].rx[0]; /* keep bed_send busy with what exists */
-	xdp_prog_expect(&udp, BED_PASSED, "socket closed");
+	xdp_ring_unmap(&fixture.slot[2].tx[0]);
+	close(fixture.slot[2].fd[0]);
+	xdp_ring_unmap(&fixture.slot[2].rx[0]);
+	fixture.slot[2].rx[0] = fixture.slot[1].rx[0]; /* keep fixture_send busy with what exists */
+	xdp_prog_expect(&udp, FIXTURE_PASSED, "socket closed");
 	_exit(0); /* slot 2 is closed already */
 }
 
@@ -751,25 +752,25 @@ static void attach_twice(void)
 	struct xdp_prog *second;
 	bool generic = true;
 
-	open_bed();
-	bed_must(xdp_prog_attached(bed.prog), "attached");
-	bed_must(xdp_prog_attach(bed.prog, &generic) == 0 && !generic, "attach is idempotent");
-	bed_must(xdp_prog_load(bed.ifindex, 1, &second) == 0, "a second program loads");
-	bed_must(xdp_prog_attach(second, &generic) == -EBUSY, "a second program attaches");
+	open_fixture();
+	fixture_must(xdp_prog_attached(fixture.prog), "attached");
+	fixture_must(xdp_prog_attach(fixture.prog, &generic) == 0 && !generic, "attach is idempotent");
+	fixture_must(xdp_prog_load(fixture.ifindex, 1, &second) == 0, "a second program loads");
+	fixture_must(xdp_prog_attach(second, &generic) == -EBUSY, "a second program attaches");
 	xdp_prog_destroy(second);
-	xdp_prog_detach(bed.prog);
-	bed_must(!xdp_prog_attached(bed.prog), "detached");
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
-	xdp_prog_expect(&udp, BED_PASSED, "without program");
-	bed_must(xdp_prog_attach(bed.prog, &generic) == 0, "attach again");
+	xdp_prog_detach(fixture.prog);
+	fixture_must(!xdp_prog_attached(fixture.prog), "detached");
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
+	xdp_prog_expect(&udp, FIXTURE_PASSED, "without program");
+	fixture_must(xdp_prog_attach(fixture.prog, &generic) == 0, "attach again");
 	xdp_prog_expect(&udp, 0, "with program again");
 }
 
 /* The owner dies by SIGKILL; the script looks at the interface afterwards. */
 static void killed_owner(void)
 {
-	open_bed();
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
+	open_fixture();
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	xdp_prog_expect(&udp, 0, "attached");
 	kill(getpid(), SIGKILL);
 }
@@ -777,20 +778,21 @@ static void killed_owner(void)
 static void large_packets(void)
 {
 	static const uint32_t sizes[] = {32, 1400, 1700, 2000, 2400, 2900, 3900, 5000, 8900};
-	struct bed_packet packet = udp;
-	uint32_t mtu = (uint32_t)atoi(getenv("BED_MTU"));
+	struct fixture_packet packet = udp;
+	uint32_t mtu = (uint32_t)atoi(getenv("FIXTURE_MTU"));
 
-	bed_open(&bed, name, peer_netns, peer_name, 1, XDP_USE_SG);
-	bed_must(!bed.generic, "native at MTU %u", mtu);
-	xdp_prog_add(bed_exact(&udp), 1, 0);
+	fixture_open(&fixture, name, peer_netns, peer_name, 1, XDP_USE_SG);
+	fixture_must(!fixture.generic, "native at MTU %u", mtu);
+	xdp_prog_add(fixture_exact(&udp), 1, 0);
 	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		packet.payload_bytes = sizes[i];
 		if (sizes[i] + 28 > mtu)
 			continue;
 		xdp_prog_expect(&packet, 1, "large packet");
-		printf("%u bytes in %u buffers\n", bed.got_bytes, bed.got_buffers);
+		printf("%u bytes in %u buffers\n", fixture.got_bytes, fixture.got_buffers);
 		/* The kernel leaves XDP_PACKET_HEADROOM free in each packet's first frame. */
-		bed_must((bed.got_buffers > 1) == (bed.got_bytes > 2048 - 256), "%u buffers", bed.got_buffers);
+		fixture_must((fixture.got_buffers > 1) == (fixture.got_bytes > 2048 - 256), "%u buffers",
+		             fixture.got_buffers);
 	}
 }
 
@@ -804,14 +806,14 @@ static void memlock_limit(void)
 	char *umem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	int fd;
 
-	bed_must(setrlimit(RLIMIT_MEMLOCK, &limit) == 0, "setrlimit: %m");
-	bed_must(syscall(SYS_capget, &header, caps) == 0, "capget: %m");
+	fixture_must(setrlimit(RLIMIT_MEMLOCK, &limit) == 0, "setrlimit: %m");
+	fixture_must(syscall(SYS_capget, &header, caps) == 0, "capget: %m");
 	caps[CAP_IPC_LOCK / 32].effective &= ~(1u << (CAP_IPC_LOCK % 32));
-	bed_must(syscall(SYS_capset, &header, caps) == 0, "capset: %m");
+	fixture_must(syscall(SYS_capset, &header, caps) == 0, "capset: %m");
 	fd = xdp_sock_umem(umem, bytes, if_nametoindex(name), 0, 0, NULL);
-	bed_must(fd == -ENOBUFS, "%d", fd);
+	fixture_must(fd == -ENOBUFS, "%d", fd);
 	fd = xdp_sock_umem(umem, 512 << 10, if_nametoindex(name), 0, 0, NULL);
-	bed_must(fd >= 0, "half of the limit: %d", fd);
+	fixture_must(fd >= 0, "half of the limit: %d", fd);
 }
 
 /* The next owner comes right after the last one's exit. */
@@ -821,12 +823,12 @@ static void rebind_at_once(void)
 		pid_t pid = fork();
 
 		if (pid == 0) {
-			open_bed();
+			open_fixture();
 			_exit(0);
 		}
 		int status = 0;
 
-		bed_must(waitpid(pid, &status, 0) == pid && status == 0, "round %d: status %x", i, status);
+		fixture_must(waitpid(pid, &status, 0) == pid && status == 0, "round %d: status %x", i, status);
 	}
 }
 
@@ -837,14 +839,14 @@ static void busy_queue(void)
 	char *umem;
 	int fd;
 
-	open_bed();
+	open_fixture();
 	umem = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	clock_gettime(CLOCK_MONOTONIC, &before);
-	fd = xdp_sock_umem(umem, 1 << 20, bed.ifindex, 0, 0, NULL);
+	fd = xdp_sock_umem(umem, 1 << 20, fixture.ifindex, 0, 0, NULL);
 	clock_gettime(CLOCK_MONOTONIC, &after);
 	seconds = (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;
-	bed_must(fd == -EBUSY, "%d", fd);
-	bed_must(seconds >= 0.1 && seconds < 2, "tried for %f s", seconds);
+	fixture_must(fd == -EBUSY, "%d", fd);
+	fixture_must(seconds >= 0.1 && seconds < 2, "tried for %f s", seconds);
 }
 
 /* All fds and mappings of one queue pair's socket work for somebody who is not the owner: its rings, and a kick. */
@@ -853,19 +855,21 @@ static void send_and_complete(void)
 	struct xdp_ring *tx, fill, comp;
 	uint32_t producer;
 
-	open_bed();
+	open_fixture();
 	/* The shared rings through a queue pair's socket are those of the base socket. */
-	bed_must(xdp_sock_map_umem_rings(bed.slot[1].fd[0], &fill, &comp) == 0, "map through a queue pair's socket");
-	bed_must(*fill.producer == BED_FRAMES, "fill producer %u", *fill.producer);
-	tx = &bed.slot[1].tx[0];
+	fixture_must(xdp_sock_map_umem_rings(fixture.slot[1].fd[0], &fill, &comp) == 0,
+	             "map through a queue pair's socket");
+	fixture_must(*fill.producer == FIXTURE_FRAMES, "fill producer %u", *fill.producer);
+	tx = &fixture.slot[1].tx[0];
 	producer = *tx->producer;
-	tx->descs[producer & tx->mask] = (struct xdp_desc){.addr = (BED_FRAMES - 1) << XDP_FRAME_SHIFT, .len = 60};
+	tx->descs[producer & tx->mask] = (struct xdp_desc){.addr = (FIXTURE_FRAMES - 1) << XDP_FRAME_SHIFT, .len = 60};
 	atomic_store(tx->producer, producer + 1);
-	bed_must(sendto(bed.slot[1].fd[0], NULL, 0, MSG_DONTWAIT, NULL, 0) == 0, "kick: %m");
+	fixture_must(sendto(fixture.slot[1].fd[0], NULL, 0, MSG_DONTWAIT, NULL, 0) == 0, "kick: %m");
 	for (int i = 0; i < 1000 && *comp.producer == 0; i++)
 		poll(NULL, 0, 1);
-	bed_must(*comp.producer == 1, "completions: %u", *comp.producer);
-	bed_must(comp.addrs[0] >> XDP_FRAME_SHIFT == BED_FRAMES - 1, "address %llx", (unsigned long long)comp.addrs[0]);
+	fixture_must(*comp.producer == 1, "completions: %u", *comp.producer);
+	fixture_must(comp.addrs[0] >> XDP_FRAME_SHIFT == FIXTURE_FRAMES - 1, "address %llx",
+	             (unsigned long long)comp.addrs[0]);
 }
 
 /* A raw sender that bypasses the qdisc uses the device queue of its CPU, and veth keeps that number. */
@@ -875,21 +879,21 @@ static void on_cpu(uint32_t cpu)
 
 	CPU_ZERO(&set);
 	CPU_SET(cpu, &set);
-	bed_must(sched_setaffinity(0, sizeof(set), &set) == 0, "CPU %u: %m", cpu);
+	fixture_must(sched_setaffinity(0, sizeof(set), &set) == 0, "CPU %u: %m", cpu);
 }
 
 static void two_queues(void)
 {
-	bed_open(&bed, name, peer_netns, peer_name, 2, 0);
-	xdp_prog_add(bed_exact(&udp), 1, 0);
-	xdp_prog_add(bed_wildcard(&udp), 2, 0);
+	fixture_open(&fixture, name, peer_netns, peer_name, 2, 0);
+	xdp_prog_add(fixture_exact(&udp), 1, 0);
+	xdp_prog_add(fixture_wildcard(&udp), 2, 0);
 	for (uint32_t i = 0; i < 8; i++) {
 		on_cpu(i % 2);
 		xdp_prog_expect(&udp, 1, "either queue");
-		bed_must(bed.got_queue == i % 2, "queue %u from CPU %u", bed.got_queue, i % 2);
+		fixture_must(fixture.got_queue == i % 2, "queue %u from CPU %u", fixture.got_queue, i % 2);
 	}
-	xdp_prog_clear_socket(bed.prog, 1, 1);
-	xdp_prog_expect(&udp, BED_PASSED, "a queue without socket");
+	xdp_prog_clear_socket(fixture.prog, 1, 1);
+	xdp_prog_expect(&udp, FIXTURE_PASSED, "a queue without socket");
 	on_cpu(0);
 	xdp_prog_expect(&udp, 1, "the other queue");
 }
@@ -897,10 +901,10 @@ static void two_queues(void)
 /* The program knows of one queue, the device has two: what arrives on the second is the kernel's, not dropped. */
 static void unknown_queue_passes(void)
 {
-	open_bed();
-	xdp_prog_add(bed_wildcard(&udp), 0, 0);
+	open_fixture();
+	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	on_cpu(1);
-	xdp_prog_expect(&udp, BED_PASSED, "a queue that the program does not know");
+	xdp_prog_expect(&udp, FIXTURE_PASSED, "a queue that the program does not know");
 	on_cpu(0);
 	xdp_prog_expect(&udp, 0, "the one it knows");
 }
@@ -910,11 +914,11 @@ static void generic_mode(void)
 {
 	bool generic = false;
 
-	open_bed();
-	bed_must(bed.generic, "fell back to generic mode");
-	xdp_prog_detach(bed.prog);
-	bed_must(xdp_prog_attach(bed.prog, &generic) == 0 && generic, "again");
-	xdp_prog_add(bed_exact(&udp), 1, 0);
+	open_fixture();
+	fixture_must(fixture.generic, "fell back to generic mode");
+	xdp_prog_detach(fixture.prog);
+	fixture_must(xdp_prog_attach(fixture.prog, &generic) == 0 && generic, "again");
+	xdp_prog_add(fixture_exact(&udp), 1, 0);
 	xdp_prog_expect(&udp, 1, "a flow in generic mode");
 }
 
@@ -968,8 +972,8 @@ int main(int argc, char **argv)
 		if (strcmp(cases[i].name, argv[1]) != 0)
 			continue;
 		cases[i].run();
-		if (bed.prog != NULL)
-			bed_close(&bed);
+		if (fixture.prog != NULL)
+			fixture_close(&fixture);
 		return 0;
 	}
 	fprintf(stderr, "no case %s\n", argv[1]);

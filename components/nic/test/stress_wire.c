@@ -8,18 +8,18 @@
 #include <pthread.h>
 
 #include "../wire_priv.h"
-#include "world.h"
+#include "fixture.h"
 
 #define PORT 21000
 #define WINDOW 40
 #define DEPTH 256
 
 struct stress {
-	struct world w;
+	struct fixture w;
 	_Atomic bool stop; /* senders; receivers stop later, since a sender in the middle waits for room */
 	_Atomic bool stop_receiving;
-	_Atomic uint32_t acked[WORLD_QPS][WORLD_QPS]; /* frames of sender s that receiver r has seen */
-	_Atomic uint32_t sent[WORLD_QPS][WORLD_QPS];
+	_Atomic uint32_t acked[FIXTURE_QPS][FIXTURE_QPS]; /* frames of sender s that receiver r has seen */
+	_Atomic uint32_t sent[FIXTURE_QPS][FIXTURE_QPS];
 	_Atomic uint32_t sleeps, bad;
 };
 
@@ -43,12 +43,12 @@ static void *sender(void *arg)
 
 	while (!atomic_load(&s->stop)) {
 		bool idle = true;
-		for (int r = 0; r < WORLD_QPS; r++) {
+		for (int r = 0; r < FIXTURE_QPS; r++) {
 			uint32_t sent = atomic_load_explicit(&s->sent[me][r], memory_order_relaxed);
 			if (sent - atomic_load(&s->acked[me][r]) >= WINDOW)
 				continue;
-			world_send(&s->w, 0, me,
-			           udp((uint16_t)(PORT + me), (uint16_t)(PORT + r), 60 + sent % 900, sent));
+			fixture_send(&s->w, 0, me,
+			             udp((uint16_t)(PORT + me), (uint16_t)(PORT + r), 60 + sent % 900, sent));
 			atomic_store(&s->sent[me][r], sent + 1);
 			idle = false;
 		}
@@ -76,7 +76,7 @@ static void *receiver(void *arg)
 	struct packet *packet = malloc(sizeof(*packet));
 
 	while (!atomic_load(&s->stop_receiving)) {
-		if (!world_poll(qp, packet)) {
+		if (!fixture_poll(qp, packet)) {
 			if (vma_nic_arm(qp) == 0) {
 				atomic_fetch_add(&s->sleeps, 1);
 				sleep_until_woken(s, vma_nic_fd(qp));
@@ -85,7 +85,7 @@ static void *receiver(void *arg)
 		}
 		uint32_t number = frame_number(packet->bytes, IPPROTO_UDP);
 		int from = (packet->bytes[34] << 8 | packet->bytes[35]) - PORT;
-		if (from < 0 || from >= WORLD_QPS || number != atomic_load(&s->acked[from][me]) ||
+		if (from < 0 || from >= FIXTURE_QPS || number != atomic_load(&s->acked[from][me]) ||
 		    packet->len != 60 + number % 900 || packet->bytes[59] != frame_byte(number, 17)) {
 			atomic_fetch_add(&s->bad, 1);
 			continue;
@@ -102,7 +102,7 @@ static void churn(struct stress *s, uint64_t end_ns)
 	struct vma_nic_qp_attr attr = {.rx_wre = 16, .tx_wre = 16};
 	struct vma_wire_counts counts;
 
-	for (uint32_t i = 0; world_now_ns() < end_ns; i++) {
+	for (uint32_t i = 0; fixture_now_ns() < end_ns; i++) {
 		struct vma_nic_qp *qp = NULL;
 		int end = (int)(i % 2);
 		assert_int_equal(vma_nic_qp_create(s->w.nic[end], &attr, &qp), 0);
@@ -121,46 +121,47 @@ static void churn(struct stress *s, uint64_t end_ns)
 
 static void wire_run(struct stress *s)
 {
-	struct actor actors[WORLD_QPS];
-	pthread_t senders[WORLD_QPS], receivers[WORLD_QPS];
+	struct actor actors[FIXTURE_QPS];
+	pthread_t senders[FIXTURE_QPS], receivers[FIXTURE_QPS];
 	uint64_t total = 0;
 
-	for (int i = 0; i < WORLD_QPS; i++) {
-		world_qp(&s->w, 0, i, DEPTH);
-		world_qp(&s->w, 1, i, DEPTH);
-		world_flow(&s->w, 1, i, IPPROTO_UDP, (uint16_t)(PORT + i), 0, 0);
+	for (int i = 0; i < FIXTURE_QPS; i++) {
+		fixture_qp(&s->w, 0, i, DEPTH);
+		fixture_qp(&s->w, 1, i, DEPTH);
+		fixture_flow(&s->w, 1, i, IPPROTO_UDP, (uint16_t)(PORT + i), 0, 0);
 		actors[i] = (struct actor){.stress = s, .i = i};
 	}
-	for (int i = 0; i < WORLD_QPS; i++) {
+	for (int i = 0; i < FIXTURE_QPS; i++) {
 		assert_int_equal(pthread_create(&receivers[i], NULL, receiver, &actors[i]), 0);
 		assert_int_equal(pthread_create(&senders[i], NULL, sender, &actors[i]), 0);
 	}
-	churn(s, world_now_ns() + (uint64_t)(wire_stress_seconds() * 1e9));
-	for (uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS; world_now_ns() < give_up;) { /* still moving? */
+	churn(s, fixture_now_ns() + (uint64_t)(wire_stress_seconds() * 1e9));
+	for (uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+	     fixture_now_ns() < give_up;) { /* still moving? */
 		uint32_t before = atomic_load(&s->acked[0][0]);
 		usleep(1000);
 		if (atomic_load(&s->acked[0][0]) != before)
 			break;
 	}
 	atomic_store(&s->stop, true);
-	for (int i = 0; i < WORLD_QPS; i++)
+	for (int i = 0; i < FIXTURE_QPS; i++)
 		pthread_join(senders[i], NULL);
 	atomic_store(&s->stop_receiving, true);
-	for (int i = 0; i < WORLD_QPS; i++)
+	for (int i = 0; i < FIXTURE_QPS; i++)
 		pthread_join(receivers[i], NULL);
 	assert_int_equal(atomic_load(&s->bad), 0);
 	/* What was under way when everybody stopped is still there. */
 	struct packet *packet = malloc(sizeof(*packet));
-	for (int r = 0; r < WORLD_QPS; r++)
-		while (world_poll(s->w.qp[1][r], packet)) {
+	for (int r = 0; r < FIXTURE_QPS; r++)
+		while (fixture_poll(s->w.qp[1][r], packet)) {
 			int from = (packet->bytes[34] << 8 | packet->bytes[35]) - PORT;
-			assert_in_range(from, 0, WORLD_QPS - 1);
+			assert_in_range(from, 0, FIXTURE_QPS - 1);
 			assert_int_equal(frame_number(packet->bytes, IPPROTO_UDP),
 			                 atomic_fetch_add(&s->acked[from][r], 1));
 		}
 	free(packet);
-	for (int i = 0; i < WORLD_QPS; i++)
-		for (int r = 0; r < WORLD_QPS; r++) {
+	for (int i = 0; i < FIXTURE_QPS; i++)
+		for (int r = 0; r < FIXTURE_QPS; r++) {
 			assert_int_equal(atomic_load(&s->sent[i][r]), atomic_load(&s->acked[i][r]));
 			total += atomic_load(&s->sent[i][r]);
 		}
@@ -171,7 +172,7 @@ static void wire_run(struct stress *s)
 static void finish(struct stress *s)
 {
 	for (int end = 0; end < 2; end++)
-		world_nic_close(&s->w, end);
+		fixture_nic_close(&s->w, end);
 	vma_bufpool_flush_thread(s->w.arena);
 	vma_bufarena_destroy(s->w.arena);
 	free(s);
@@ -181,7 +182,7 @@ static struct stress *nic_wire_begin(void)
 {
 	struct stress *s = calloc(1, sizeof(*s));
 
-	s->w.arena = world_arena();
+	s->w.arena = fixture_arena();
 	s->w.netns[0] = s->w.netns[1] = -1;
 	return s;
 }

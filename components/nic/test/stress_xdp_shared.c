@@ -20,7 +20,7 @@ static void xdp_shared_dawdle(void);
 #include "../xdp_shared.c"
 #include "../xdp_recover.c"
 
-#include "xdp_world.h"
+#include "xdp_fixture.h"
 
 static void xdp_shared_dawdle(void)
 {
@@ -45,23 +45,23 @@ static uint64_t stress_ms(void)
 	return seconds != NULL && atoi(seconds) > 0 ? (uint64_t)atoi(seconds) * 1000 : 1000;
 }
 
-static void run_kernel(struct world *world)
+static void run_kernel(struct fixture *fixture)
 {
-	while (!world->kernel_stop) {
+	while (!fixture->kernel_stop) {
 		for (int i = 0; i < 200; i++)
-			kernel_step(world);
+			kernel_step(fixture);
 		sched_yield();
 	}
 }
 
 /* Until told to stop; then gives everything back. The exit status says whether that worked. */
-static bool run_client(struct world *world, uint32_t slot, uint64_t seed)
+static bool run_client(struct fixture *fixture, uint32_t slot, uint64_t seed)
 {
 	struct client client;
 	bool done = false;
 
-	client_init(&client, world, slot, seed);
-	while (!world->stop) {
+	client_init(&client, fixture, slot, seed);
+	while (!fixture->stop) {
 		for (int i = 0; i < 100; i++)
 			client_step(&client);
 		if (xdp_fixture_roll(&client.seed, 8) == 0)
@@ -75,22 +75,22 @@ static bool run_client(struct world *world, uint32_t slot, uint64_t seed)
 }
 
 /* When nobody moves any more: all is with the kernel or the owner, and everything is there once. */
-static void assert_accounts(struct world *world)
+static void assert_accounts(struct fixture *fixture)
 {
 	struct client *nobody[W_SLOTS] = {0};
 
-	account_rx(world, nobody);
-	account_tx(world, nobody);
-	if (world->errors != 0)
-		fail_msg("%u complaints, first: %s", world->errors, world->complaint);
+	account_rx(fixture, nobody);
+	account_tx(fixture, nobody);
+	if (fixture->errors != 0)
+		fail_msg("%u complaints, first: %s", fixture->errors, fixture->complaint);
 	for (uint32_t s = 0; s < W_SLOTS; s++)
-		assert_int_equal(world_in_flight(&world->shared, s), 0);
+		assert_int_equal(fixture_in_flight(&fixture->shared, s), 0);
 }
 
 /* ---- four threads ---- */
 
 struct thread_args {
-	struct world *world;
+	struct fixture *fixture;
 	uint32_t slot;
 	bool done;
 };
@@ -99,7 +99,7 @@ static void *client_thread(void *arg)
 {
 	struct thread_args *args = arg;
 
-	args->done = run_client(args->world, args->slot, args->slot + 1);
+	args->done = run_client(args->fixture, args->slot, args->slot + 1);
 	return NULL;
 }
 
@@ -111,36 +111,36 @@ static void *kernel_thread(void *arg)
 
 static void test_four_drivers_lose_and_double_nothing(void **state)
 {
-	struct world *world = world_create(1);
+	struct fixture *fixture = fixture_create(1);
 	struct thread_args args[W_SLOTS];
 	pthread_t threads[W_SLOTS], kernel;
 
 	(void)state;
-	assert_non_null(world);
-	owner_fill(world);
-	assert_int_equal(world->owner_count, 0);
-	assert_int_equal(pthread_create(&kernel, NULL, kernel_thread, world), 0);
+	assert_non_null(fixture);
+	owner_fill(fixture);
+	assert_int_equal(fixture->owner_count, 0);
+	assert_int_equal(pthread_create(&kernel, NULL, kernel_thread, fixture), 0);
 	for (uint32_t s = 0; s < W_SLOTS; s++) {
-		args[s] = (struct thread_args){.world = world, .slot = s};
+		args[s] = (struct thread_args){.fixture = fixture, .slot = s};
 		assert_int_equal(pthread_create(&threads[s], NULL, client_thread, &args[s]), 0);
 	}
 	usleep((useconds_t)(stress_ms() * 1000));
-	world->stop = true;
+	fixture->stop = true;
 	for (uint32_t s = 0; s < W_SLOTS; s++)
 		pthread_join(threads[s], NULL);
-	world->kernel_stop = true;
+	fixture->kernel_stop = true;
 	pthread_join(kernel, NULL);
 	for (uint32_t s = 0; s < W_SLOTS; s++)
 		assert_true(args[s].done);
-	assert_accounts(world);
-	print_message("%lu received, %lu sent\n", (unsigned long)world->received, (unsigned long)world->sent);
-	assert_true(world->received > 1000 && world->sent > 1000);
-	world_destroy(world);
+	assert_accounts(fixture);
+	print_message("%lu received, %lu sent\n", (unsigned long)fixture->received, (unsigned long)fixture->sent);
+	assert_true(fixture->received > 1000 && fixture->sent > 1000);
+	fixture_destroy(fixture);
 }
 
 /* ---- four processes, killed at random ---- */
 
-static pid_t start_process(struct world *world, uint32_t slot, uint64_t seed)
+static pid_t start_process(struct fixture *fixture, uint32_t slot, uint64_t seed)
 {
 	const pid_t parent = getpid();
 	pid_t pid = fork();
@@ -150,89 +150,90 @@ static pid_t start_process(struct world *world, uint32_t slot, uint64_t seed)
 		if (getppid() != parent)
 			_exit(3);
 		if (slot == W_SLOTS) {
-			run_kernel(world);
+			run_kernel(fixture);
 			_exit(0);
 		}
-		_exit(run_client(world, slot, seed) ? 0 : 2);
+		_exit(run_client(fixture, slot, seed) ? 0 : 2);
 	}
 	return pid;
 }
 
-static bool wait_until(struct world *world, bool (*condition)(struct world *, uint32_t), uint32_t arg)
+static bool wait_until(struct fixture *fixture, bool (*condition)(struct fixture *, uint32_t), uint32_t arg)
 {
 	const uint64_t end = xdp_shared_now_ms() + 5000;
 
-	while (!condition(world, arg)) {
+	while (!condition(fixture, arg)) {
 		if (xdp_shared_now_ms() > end)
 			return false;
-		owner_fill(world);
+		owner_fill(fixture);
 		sched_yield();
 	}
 	return true;
 }
 
-static bool nothing_in_flight(struct world *world, uint32_t slot)
+static bool nothing_in_flight(struct fixture *fixture, uint32_t slot)
 {
-	return world_in_flight(&world->shared, slot) == 0;
+	return fixture_in_flight(&fixture->shared, slot) == 0;
 }
 
-static bool kernel_is_past(struct world *world, uint32_t round)
+static bool kernel_is_past(struct fixture *fixture, uint32_t round)
 {
-	return (int32_t)(world->kernel_rounds - round) > 0;
+	return (int32_t)(fixture->kernel_rounds - round) > 0;
 }
 
 /* kill -9 and everything that the owner does then; a new client takes the slot. */
-static pid_t xdp_shared_replace(struct world *world, uint32_t slot, pid_t pid, uint64_t seed)
+static pid_t xdp_shared_replace(struct fixture *fixture, uint32_t slot, pid_t pid, uint64_t seed)
 {
 	int status;
 
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-	world->live[slot] = false; /* out of the socket map ... */
-	assert_true(
-	        wait_until(world, kernel_is_past, world->kernel_rounds + 1)); /* ... and no packet is under way to it */
-	owner_bury(world, slot);
-	if (!wait_until(world, nothing_in_flight, slot))
-		fail_msg("slot %u: %u frames in flight for ever", slot, world_in_flight(&world->shared, slot));
-	world_rent(world, slot);
-	return start_process(world, slot, seed);
+	fixture->live[slot] = false; /* out of the socket map ... */
+	assert_true(wait_until(fixture, kernel_is_past,
+	                       fixture->kernel_rounds + 1)); /* ... and no packet is under way to it */
+	owner_bury(fixture, slot);
+	if (!wait_until(fixture, nothing_in_flight, slot))
+		fail_msg("slot %u: %u frames in flight for ever", slot, fixture_in_flight(&fixture->shared, slot));
+	fixture_rent(fixture, slot);
+	return start_process(fixture, slot, seed);
 }
 
 static void test_killed_processes_lose_and_double_nothing(void **state)
 {
 	const uint64_t end = xdp_shared_now_ms() + stress_ms();
-	struct world *world = world_create(2);
+	struct fixture *fixture = fixture_create(2);
 	pid_t pids[W_SLOTS + 1];
 	uint64_t seed = 12345;
 	int status;
 
 	(void)state;
-	assert_non_null(world);
-	owner_fill(world);
+	assert_non_null(fixture);
+	owner_fill(fixture);
 	for (uint32_t s = 0; s <= W_SLOTS; s++)
-		pids[s] = start_process(world, s, s + 1);
+		pids[s] = start_process(fixture, s, s + 1);
 	while (xdp_shared_now_ms() < end) {
 		const uint32_t victim = xdp_fixture_roll(&seed, W_SLOTS);
 
 		usleep(100 + xdp_fixture_roll(&seed, 3000));
-		pids[victim] = xdp_shared_replace(world, victim, pids[victim], seed);
-		if (world->errors != 0)
-			fail_msg("%u complaints, first: %s", world->errors, world->complaint);
+		pids[victim] = xdp_shared_replace(fixture, victim, pids[victim], seed);
+		if (fixture->errors != 0)
+			fail_msg("%u complaints, first: %s", fixture->errors, fixture->complaint);
 	}
-	world->stop = true;
+	fixture->stop = true;
 	for (uint32_t s = 0; s < W_SLOTS; s++) {
 		assert_int_equal(waitpid(pids[s], &status, 0), pids[s]);
 		assert_int_equal(status, 0);
 	}
-	world->kernel_stop = true;
+	fixture->kernel_stop = true;
 	assert_int_equal(waitpid(pids[W_SLOTS], &status, 0), pids[W_SLOTS]);
-	assert_accounts(world);
-	print_message("%lu deaths, %lu with a lock held; %lu received, %lu sent\n", (unsigned long)world->recoveries,
-	              (unsigned long)world->locks_freed, (unsigned long)world->received, (unsigned long)world->sent);
-	assert_true(world->recoveries > 20);
-	assert_true(world->locks_freed > 0);
-	world_destroy(world);
+	assert_accounts(fixture);
+	print_message("%lu deaths, %lu with a lock held; %lu received, %lu sent\n", (unsigned long)fixture->recoveries,
+	              (unsigned long)fixture->locks_freed, (unsigned long)fixture->received,
+	              (unsigned long)fixture->sent);
+	assert_true(fixture->recoveries > 20);
+	assert_true(fixture->locks_freed > 0);
+	fixture_destroy(fixture);
 }
 
 static const struct CMUnitTest tests[] = {

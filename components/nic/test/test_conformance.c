@@ -9,7 +9,7 @@
  *   VMA_CONFORMANCE_OWNER=vmad                 rent from a running vmad; else the device objects live in this process
  *
  * and then only they are tested. Both ends are opened by this one process, each control call in its end's namespace.
- * T='*pattern*' picks cases; the case's name ends with the name of its world. Where a device lacks a capability the
+ * T='*pattern*' picks cases; the case's name ends with the name of its fixture. Where a device lacks a capability the
  * case is skipped, and says which.
  */
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <vma/log.h>
 
-#include "world.h"
+#include "fixture.h"
 
 #define PORT 21000
 #define PEER_PORT 22000
@@ -38,22 +38,22 @@ static struct make makes[4] = {
 };
 static char file_spec[64], specs[2][256], netns[2][256];
 
-/* ---- making and ending a world ---- */
+/* ---- making and ending a fixture ---- */
 
-static void conformance_open_end(struct world *w, const struct make *make, int end)
+static void conformance_open_end(struct fixture *w, const struct make *make, int end)
 {
 	struct vma_nic_attr attr = {.arena = w->arena, .owner = make->owner};
 
-	world_enter(w, end);
+	fixture_enter(w, end);
 	assert_int_equal(vma_nic_open(make->spec[end], &attr, &w->nic[end]), 0);
 }
 
 static int setup(void **state)
 {
 	const struct make *make = *state;
-	struct world *w = calloc(1, sizeof(*w));
+	struct fixture *w = calloc(1, sizeof(*w));
 
-	w->arena = world_arena();
+	w->arena = fixture_arena();
 	for (int end = 0; end < 2; end++)
 		w->netns[end] = make->netns[end] != NULL ? open(make->netns[end], O_RDONLY | O_CLOEXEC) : -1;
 	if (make->spec[0] == NULL) {
@@ -65,18 +65,18 @@ static int setup(void **state)
 		conformance_open_end(w, make, 0);
 		conformance_open_end(w, make, 1);
 	}
-	world_qp(w, 0, 0, DEPTH);
-	world_qp(w, 1, 0, DEPTH);
+	fixture_qp(w, 0, 0, DEPTH);
+	fixture_qp(w, 1, 0, DEPTH);
 	*state = w;
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 
 	for (int end = 0; end < 2; end++) {
-		world_nic_close(w, end);
+		fixture_nic_close(w, end);
 		if (w->netns[end] >= 0)
 			close(w->netns[end]);
 	}
@@ -93,7 +93,7 @@ static int teardown(void **state)
 		}                                                                                                      \
 	} while (0)
 
-static uint32_t longest(const struct world *w)
+static uint32_t longest(const struct fixture *w)
 {
 	uint32_t frame = w->nic[0]->info.mtu + 14, room = (1U << w->arena->frame_shift) - w->qp[0][0]->tx_headroom;
 
@@ -104,16 +104,16 @@ static uint32_t longest(const struct world *w)
 
 static void test_every_byte_arrives(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	uint32_t sizes[] = {60, 61, 64, 65, 127, 128, 129, 777, 1024, 1499, 1513, longest(w) - 1, longest(w)};
 
-	world_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		if (sizes[i] > longest(w))
 			continue;
 		for (int end = 0; end < 2; end++) {
-			world_send(w, end, 0, udp(PEER_PORT, PORT, sizes[i], i));
+			fixture_send(w, end, 0, udp(PEER_PORT, PORT, sizes[i], i));
 			fixture_assert_receives(w, 1 - end, 0, udp(PEER_PORT, PORT, sizes[i], i));
 		}
 	}
@@ -121,13 +121,13 @@ static void test_every_byte_arrives(void **state)
 
 static void test_order_is_kept(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	uint32_t received = 0;
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t sent = 0; received < 3000;) {
 		for (uint32_t i = 0; i < 64 && sent < 3000; i++, sent++)
-			world_send(w, 0, 0, udp(PEER_PORT, PORT, 60 + sent % 600, sent));
+			fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 60 + sent % 600, sent));
 		for (; received < sent; received++)
 			fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 60 + received % 600, received));
 	}
@@ -136,23 +136,23 @@ static void test_order_is_kept(void **state)
 
 static void test_checksum_is_filled_in_and_checked(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	struct packet *packet;
 	struct frame_spec spec = udp(PEER_PORT, PORT, 333, 5);
 
 	NEEDS(w, VMA_NIC_CAP_TX_CSUM);
 	NEEDS(w, VMA_NIC_CAP_RX_CSUM);
 	packet = malloc(sizeof(*packet));
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (int spoil = 0; spoil < 2; spoil++) {
 		spec.no_checksum = true;
-		struct vma_nic_seg seg = world_frame(w, 0, 0, &spec);
+		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
 		seg.flags = spoil ? 0 : VMA_NIC_SEG_CSUM;
 		if (spoil) /* a checksum that is there, and wrong */
 			vma_buf_frame(w->arena, seg.buf)[seg.off + 40] = 0x55;
 		assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 1);
 		vma_nic_kick(w->qp[0][0]);
-		assert_true(world_recv(w->qp[1][0], packet, WORLD_TIMEOUT_NS));
+		assert_true(fixture_recv(w->qp[1][0], packet, FIXTURE_TIMEOUT_NS));
 		if (spoil) {
 			assert_true(packet->flags & VMA_BUF_RX_L4_CSUM_BAD);
 		} else {
@@ -168,15 +168,15 @@ static void test_checksum_is_filled_in_and_checked(void **state)
 
 static void test_segments_become_one_packet(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	struct frame_spec spec = udp(PEER_PORT, PORT, 1000, 3);
 
 	NEEDS(w, VMA_NIC_CAP_SG);
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	struct vma_nic_seg whole = world_frame(w, 0, 0, &spec), segs[3];
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	struct vma_nic_seg whole = fixture_frame(w, 0, 0, &spec), segs[3];
 	uint32_t cuts[] = {0, 42, 531, 1000};
 	for (int i = 0; i < 3; i++) {
-		segs[i] = (struct vma_nic_seg){.buf = world_tx_buf(w->qp[0][0]), .off = whole.off + (uint32_t)i};
+		segs[i] = (struct vma_nic_seg){.buf = fixture_tx_buf(w->qp[0][0]), .off = whole.off + (uint32_t)i};
 		segs[i].len = cuts[i + 1] - cuts[i];
 		segs[i].flags = i < 2 ? VMA_NIC_SEG_MORE : 0;
 		memcpy(vma_buf_frame(w->arena, segs[i].buf) + segs[i].off,
@@ -191,7 +191,7 @@ static void test_segments_become_one_packet(void **state)
 
 static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	uint32_t room = 1U << w->arena->frame_shift, len = w->nic[0]->info.mtu + 14, n = 0;
 	struct vma_nic_seg segs[16];
 	struct packet *packet;
@@ -203,21 +203,21 @@ static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
 	}
 	packet = malloc(sizeof(*packet));
 	frame = malloc(len);
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	struct frame_spec spec = udp(PEER_PORT, PORT, len, 9);
 	spec.src_mac = w->mac[0];
 	spec.dst_mac = w->mac[1];
 	frame_build(frame, &spec);
 	for (uint32_t at = 0, part; at < len; at += part, n++) {
 		part = len - at < 1500 ? len - at : 1500;
-		segs[n] = (struct vma_nic_seg){.buf = world_tx_buf(w->qp[0][0]), .off = w->qp[0][0]->tx_headroom};
+		segs[n] = (struct vma_nic_seg){.buf = fixture_tx_buf(w->qp[0][0]), .off = w->qp[0][0]->tx_headroom};
 		segs[n].len = part;
 		segs[n].flags = at + part < len ? VMA_NIC_SEG_MORE : 0;
 		memcpy(vma_buf_frame(w->arena, segs[n].buf) + segs[n].off, frame + at, part);
 	}
 	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, n), n);
 	vma_nic_kick(w->qp[0][0]);
-	assert_true(world_recv(w->qp[1][0], packet, WORLD_TIMEOUT_NS));
+	assert_true(fixture_recv(w->qp[1][0], packet, FIXTURE_TIMEOUT_NS));
 	assert_packet(w, packet, 0, spec);
 	assert_true(packet->buffers > 1);
 	free(packet);
@@ -226,27 +226,27 @@ static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
 
 static void test_a_frame_above_the_mtu_is_refused(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	uint32_t len = w->nic[0]->info.mtu + 14 + 1, room = 1U << w->arena->frame_shift;
 	struct frame_spec spec = udp(PEER_PORT, PORT, len, 1);
 
 	if (len + w->qp[0][0]->tx_headroom > room) {
 		vma_test_skip("the MTU does not fit one buffer");
 	}
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	struct vma_nic_seg seg = world_frame(w, 0, 0, &spec);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
 	assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 0);
 	vma_buf_put(w->arena, seg.buf);
-	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
 }
 
 static void test_a_full_transmit_queue_takes_less_and_recovers(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	uint32_t taken = 0;
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (;; taken++) {
 		struct vma_buf *buf;
 		assert_true(taken <= w->qp[0][0]->tx_depth);
@@ -254,7 +254,7 @@ static void test_a_full_transmit_queue_takes_less_and_recovers(void **state)
 			break;
 		vma_buf_put(w->arena, buf);
 		struct frame_spec spec = udp(PEER_PORT, PORT, 80, taken);
-		struct vma_nic_seg seg = world_frame(w, 0, 0, &spec);
+		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
 		if (vma_nic_tx(w->qp[0][0], &seg, 1) == 0) { /* nothing was kicked or reaped */
 			vma_buf_put(w->arena, seg.buf);
 			break;
@@ -265,26 +265,26 @@ static void test_a_full_transmit_queue_takes_less_and_recovers(void **state)
 		;
 	for (uint32_t i = 0; i < taken; i++)
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 80, i));
-	world_send(w, 0, 0, udp(PEER_PORT, PORT, 80, taken));
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 80, taken));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 80, taken));
 }
 
 static void test_each_sent_buffer_is_reaped_once(void **state)
 {
-	struct world *w = *state;
-	struct vma_buf *sent[100], *reaped[WORLD_BURST];
+	struct fixture *w = *state;
+	struct vma_buf *sent[100], *reaped[FIXTURE_BURST];
 	unsigned seen[100] = {0}, total = 0;
-	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
 	for (uint32_t i = 0; i < 100; i++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, 70, i);
-		struct vma_nic_seg seg = world_frame(w, 0, 0, &spec);
+		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
 		sent[i] = seg.buf;
 		assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 1);
 	}
 	vma_nic_kick(w->qp[0][0]);
-	while (total < 100 && world_now_ns() < give_up) {
-		unsigned n = vma_nic_reap_tx(w->qp[0][0], reaped, WORLD_BURST);
+	while (total < 100 && fixture_now_ns() < give_up) {
+		unsigned n = vma_nic_reap_tx(w->qp[0][0], reaped, FIXTURE_BURST);
 		for (unsigned i = 0; i < n; i++, total++)
 			for (unsigned j = 0; j < 100; j++)
 				seen[j] += sent[j] == reaped[i];
@@ -298,16 +298,16 @@ static void test_each_sent_buffer_is_reaped_once(void **state)
 		assert_int_equal(atomic_load(&sent[j]->refs), 1);
 		vma_buf_put(w->arena, sent[j]);
 	}
-	assert_int_equal(vma_nic_reap_tx(w->qp[0][0], reaped, WORLD_BURST), 0);
+	assert_int_equal(vma_nic_reap_tx(w->qp[0][0], reaped, FIXTURE_BURST), 0);
 }
 
 static void test_posted_buffers_come_back_as_often_as_posted(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	struct vma_nic_qp *qp = w->qp[1][0];
 	struct vma_buf *held[64], *extra;
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	if (!qp->rx_self_fill) { /* full: one more is refused, and stays ours */
 		assert_int_equal(vma_bufpool_get(atomic_load(&qp->rx_pool), &extra, 1), 1);
 		assert_int_equal(vma_nic_post_rx(qp, &extra, 1), 0);
@@ -315,10 +315,10 @@ static void test_posted_buffers_come_back_as_often_as_posted(void **state)
 	}
 	for (uint32_t round = 0; round < 40; round++) { /* more frames than the queue has buffers, 64 held at a time */
 		unsigned n = 0;
-		uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
+		uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 		for (uint32_t i = 0; i < 64; i++)
-			world_send(w, 0, 0, udp(PEER_PORT, PORT, 90, round * 64 + i));
-		while (n < 64 && world_now_ns() < give_up)
+			fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 90, round * 64 + i));
+		while (n < 64 && fixture_now_ns() < give_up)
 			n += vma_nic_poll_rx(qp, held + n, 64 - n);
 		assert_int_equal(n, 64);
 		for (unsigned i = 0; i < n; i++) {
@@ -332,13 +332,13 @@ static void test_posted_buffers_come_back_as_often_as_posted(void **state)
 /* Everything that is there, after what is in `held` already, until there has been nothing for a while. */
 static unsigned conformance_poll_all(struct vma_nic_qp *qp, struct vma_buf **held, unsigned n)
 {
-	uint64_t quiet_since = world_now_ns();
+	uint64_t quiet_since = fixture_now_ns();
 
-	while (n < DEPTH && world_now_ns() - quiet_since < 50000000) {
+	while (n < DEPTH && fixture_now_ns() - quiet_since < 50000000) {
 		unsigned k = vma_nic_poll_rx(qp, held + n, DEPTH - n);
 
 		if (k > 0)
-			quiet_since = world_now_ns();
+			quiet_since = fixture_now_ns();
 		n += k;
 	}
 	return n;
@@ -347,14 +347,14 @@ static unsigned conformance_poll_all(struct vma_nic_qp *qp, struct vma_buf **hel
 /* A device queue that is shared may refuse to give so much to one; then the rest has to wait, and not to go. */
 static void test_who_posts_late_gets_the_rest_then(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	struct vma_nic_qp *qp = w->qp[1][0];
 	struct vma_buf *held[DEPTH];
 	unsigned n = 0;
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < DEPTH; i++) {
-		world_send(w, 0, 0, udp(PEER_PORT, PORT, 90, i));
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 90, i));
 		n += vma_nic_poll_rx(qp, held + n, DEPTH - n);
 	}
 	n = conformance_poll_all(qp, held, n);
@@ -373,13 +373,13 @@ static void test_who_posts_late_gets_the_rest_then(void **state)
 
 static void test_five_tuple_wins_over_three_tuple(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 
-	world_qp(w, 1, 1, DEPTH);
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	world_flow(w, 1, 1, IPPROTO_UDP, PORT, PEER_PORT, 0);
-	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
-	world_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 2));
+	fixture_qp(w, 1, 1, DEPTH);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 1, IPPROTO_UDP, PORT, PEER_PORT, 0);
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
+	fixture_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 2));
 	fixture_assert_receives(w, 1, 1, udp(PEER_PORT, PORT, 100, 1));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT + 1, PORT, 100, 2));
 	assert_silence(w, 1, 1);
@@ -387,45 +387,45 @@ static void test_five_tuple_wins_over_three_tuple(void **state)
 
 static void test_a_deleted_flow_delivers_no_more(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
-	world_enter(w, 1);
+	fixture_enter(w, 1);
 	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), 0);
 	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), -ENOENT);
-	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
 	assert_silence(w, 1, 0);
-	assert_int_equal(world_flow_rc(w, 1, 0, &rule), 0);
-	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 3));
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 3));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 3));
 }
 
 static void test_a_flow_is_had_once(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
 
-	world_qp(w, 1, 1, DEPTH);
-	assert_int_equal(world_flow_rc(w, 1, 0, &rule), 0);
-	assert_int_equal(world_flow_rc(w, 1, 0, &rule), -EEXIST);
-	assert_int_equal(world_flow_rc(w, 1, 1, &rule), -EADDRINUSE);
-	world_qp_destroy(w, 1, 0);
-	assert_int_equal(world_flow_rc(w, 1, 1, &rule), 0);
+	fixture_qp(w, 1, 1, DEPTH);
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), -EEXIST);
+	assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), -EADDRINUSE);
+	fixture_qp_destroy(w, 1, 0);
+	assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), 0);
 }
 
 static void test_a_bad_flow_is_refused(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	struct vma_flow_rule good = flow_rule(1, IPPROTO_UDP, PORT, PEER_PORT, 0), bad;
 
 #define BAD(change, error)                                                                                             \
 	do {                                                                                                           \
 		bad = good;                                                                                            \
 		change;                                                                                                \
-		assert_int_equal(world_flow_rc(w, 1, 0, &bad), error);                                                 \
+		assert_int_equal(fixture_flow_rc(w, 1, 0, &bad), error);                                               \
 	} while (0)
 	BAD(bad.key.family = AF_INET6, -EAFNOSUPPORT);
 	BAD(bad.key.family = 99, -EINVAL);
@@ -441,18 +441,18 @@ static void test_a_bad_flow_is_refused(void **state)
 	BAD((bad.flags = VMA_FLOW_LISTENER, bad.key.proto = IPPROTO_TCP), -EINVAL); /* of one peer */
 	BAD(bad.flags = VMA_FLOW_RING_ONLY, -EINVAL);                               /* that is no rule */
 	BAD(bad.flags = 1U << 31, -EINVAL);
-	assert_int_equal(world_flow_rc(w, 1, 0, &good), 0);
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &good), 0);
 }
 
 static void test_what_nobody_wants_is_not_delivered(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, PEER_PORT, 0);
-	world_send(w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 1));
-	world_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 2));
-	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 3));
-	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 4));
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, PEER_PORT, 0);
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 1));
+	fixture_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 2));
+	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 3));
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 4));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 4));
 	assert_silence(w, 1, 0);
 }
@@ -461,19 +461,19 @@ static void test_a_listener_gets_every_segment_that_no_connection_takes(void **s
 {
 	static const uint8_t flags[] = {0x02, 0x10, 0x12,
 	                                0x18, 0x11, 0x04}; /* SYN, ACK, SYN ACK, PSH ACK, FIN ACK, RST */
-	struct world *w = *state;
+	struct fixture *w = *state;
 
-	world_qp(w, 1, 1, DEPTH);
-	world_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
-	world_flow(w, 1, 1, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	fixture_qp(w, 1, 1, DEPTH);
+	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+	fixture_flow(w, 1, 1, IPPROTO_TCP, PORT, PEER_PORT, 0);
 	for (uint32_t i = 0; i < sizeof(flags); i++) {
-		world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, flags[i], i));
-		world_send(w, 0, 0, tcp(PEER_PORT, PORT, flags[i], 100 + i));
+		fixture_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, flags[i], i));
+		fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, flags[i], 100 + i));
 		fixture_assert_receives(w, 1, 0, tcp(PEER_PORT + 1, PORT, flags[i], i));
 		fixture_assert_receives(w, 1, 1, tcp(PEER_PORT, PORT, flags[i], 100 + i));
 	}
-	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT + 1, 0x02, 50)); /* another port */
-	world_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 51));
+	fixture_send(w, 0, 0, tcp(PEER_PORT + 1, PORT + 1, 0x02, 50)); /* another port */
+	fixture_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 51));
 	assert_silence(w, 1, 0);
 	assert_silence(w, 1, 1);
 }
@@ -481,21 +481,21 @@ static void test_a_listener_gets_every_segment_that_no_connection_takes(void **s
 /* What a listener has accepted gets a rule of its own some time later, and keeps it when the listener goes. */
 static void test_a_connection_of_a_listener_gets_a_rule_of_its_own_later(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 
-	world_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
-	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x02, 1));
+	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x02, 1));
 	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x02, 1));
-	world_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
-	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 2));
+	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 2));
 	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x10, 2));
-	world_unflow(w, 1, 0, IPPROTO_TCP, PORT, 0);
-	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x18, 3));
-	world_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x02, 4));
+	fixture_unflow(w, 1, 0, IPPROTO_TCP, PORT, 0);
+	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x18, 3));
+	fixture_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x02, 4));
 	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x18, 3));
 	assert_silence(w, 1, 0);
-	world_unflow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT);
-	world_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x18, 5));
+	fixture_unflow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT);
+	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x18, 5));
 	assert_silence(w, 1, 0);
 }
 
@@ -506,20 +506,20 @@ static void arm_for_sure(struct vma_nic_qp *qp)
 {
 	while (vma_nic_arm(qp) != 0) {
 		struct packet *packet = malloc(sizeof(*packet));
-		assert_false(world_poll(qp, packet));
+		assert_false(fixture_poll(qp, packet));
 		free(packet);
 	}
 }
 
 static void test_arm_makes_the_fd_readable_at_the_next_arrival(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 5; i++) {
 		arm_for_sure(w->qp[1][0]);
 		assert_false(fd_readable(vma_nic_fd(w->qp[1][0]), 0));
-		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 		assert_true(fd_readable(vma_nic_fd(w->qp[1][0]), 3000));
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
 	}
@@ -528,19 +528,19 @@ static void test_arm_makes_the_fd_readable_at_the_next_arrival(void **state)
 /* Silence is what it is for where the kernel pays for reports; elsewhere an fd may report all the same. */
 static void test_unarmed_fd_is_armed_again_by_the_next_arm(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	struct vma_nic_qp *qp = w->qp[1][0];
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 3; i++) {
 		arm_for_sure(qp);
 		vma_nic_unarm(qp);
 		vma_nic_unarm(qp);
-		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i));
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i));
 		assert_false(w->kernel_sock && fd_readable(vma_nic_fd(qp), 50));
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i));
 		arm_for_sure(qp);
-		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
 		assert_true(fd_readable(vma_nic_fd(qp), 3000));
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
 	}
@@ -548,14 +548,14 @@ static void test_unarmed_fd_is_armed_again_by_the_next_arm(void **state)
 
 static void test_arm_says_when_something_is_already_there(void **state)
 {
-	struct world *w = *state;
-	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
+	struct fixture *w = *state;
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_int_equal(vma_nic_arm(w->qp[1][0]), 0);
-	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
 	while (vma_nic_arm(w->qp[1][0]) == 0)
-		assert_true(world_now_ns() < give_up);
+		assert_true(fixture_now_ns() < give_up);
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
 	assert_int_equal(vma_nic_arm(w->qp[1][0]), 0);
 	assert_false(fd_readable(vma_nic_fd(w->qp[1][0]), 0));
@@ -564,15 +564,15 @@ static void test_arm_says_when_something_is_already_there(void **state)
 /* A backend may not know; but while it says so there is nothing, and it never goes on saying so when there is. */
 static void test_quiet_is_said_of_an_empty_queue_only(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	struct vma_nic_qp *qp = w->qp[1][0];
-	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 5; i++) {
-		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 		while (vma_nic_rx_is_quiet(qp))
-			assert_true(world_now_ns() < give_up);
+			assert_true(fixture_now_ns() < give_up);
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
 	}
 	if (qp->ops->rx_is_quiet != NULL && vma_nic_info(w->nic[1])->device_queues == 1)
@@ -580,7 +580,7 @@ static void test_quiet_is_said_of_an_empty_queue_only(void **state)
 }
 
 struct waker {
-	struct world *w;
+	struct fixture *w;
 	_Atomic uint32_t received;
 };
 
@@ -591,7 +591,7 @@ static void *wait_for_frames(void *arg)
 	struct packet *packet = malloc(sizeof(*packet));
 
 	while (atomic_load(&waker->received) < 200) {
-		if (world_poll(qp, packet))
+		if (fixture_poll(qp, packet))
 			atomic_fetch_add(&waker->received, 1);
 		else if (vma_nic_arm(qp) == 0 && !fd_readable(vma_nic_fd(qp), 3000))
 			break;
@@ -602,16 +602,16 @@ static void *wait_for_frames(void *arg)
 
 static void test_a_sleeping_thread_misses_no_frame(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	struct waker waker = {.w = w};
 	pthread_t thread;
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_int_equal(pthread_create(&thread, NULL, wait_for_frames, &waker), 0);
 	for (uint32_t i = 0; i < 200; i++) {
-		uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
-		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
-		while (atomic_load(&waker.received) <= i && world_now_ns() < give_up)
+		uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+		while (atomic_load(&waker.received) <= i && fixture_now_ns() < give_up)
 			sched_yield();
 	}
 	pthread_join(thread, NULL);
@@ -624,7 +624,7 @@ static void test_a_sleeping_thread_misses_no_frame(void **state)
 #define WINDOW 16
 
 struct player {
-	struct world *w;
+	struct fixture *w;
 	int end, i;
 	uint32_t sent, received;
 	bool bad;
@@ -634,24 +634,24 @@ struct player {
 static void *conformance_play(void *arg)
 {
 	struct player *p = arg;
-	struct world *w = p->w;
+	struct fixture *w = p->w;
 	uint16_t port = (uint16_t)(PORT + p->i);
-	uint64_t give_up = world_now_ns() + 4 * WORLD_TIMEOUT_NS;
+	uint64_t give_up = fixture_now_ns() + 4 * FIXTURE_TIMEOUT_NS;
 	struct packet *packet = malloc(sizeof(*packet));
 
-	while (p->received < EXCHANGES && world_now_ns() < give_up && !p->bad) {
+	while (p->received < EXCHANGES && fixture_now_ns() < give_up && !p->bad) {
 		if (p->end == 0 && p->sent < EXCHANGES && p->sent - p->received < WINDOW) {
-			world_send(w, 0, p->i, udp(port, port, 64 + p->sent % 1000, p->sent));
+			fixture_send(w, 0, p->i, udp(port, port, 64 + p->sent % 1000, p->sent));
 			p->sent++;
 		}
-		if (!world_poll(w->qp[p->end][p->i], packet)) {
+		if (!fixture_poll(w->qp[p->end][p->i], packet)) {
 			sched_yield();
 			continue;
 		}
 		p->bad = frame_number(packet->bytes, IPPROTO_UDP) != p->received ||
 		         packet->len != 64 + p->received % 1000 || packet->bytes[37] != (port & 0xff);
 		if (p->end == 1)
-			world_send(w, 1, p->i, udp(port, port, packet->len, p->received));
+			fixture_send(w, 1, p->i, udp(port, port, packet->len, p->received));
 		p->received++;
 	}
 	free(packet);
@@ -669,26 +669,26 @@ static bool has_all(const struct player *p)
 
 static void test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread(void **state)
 {
-	struct world *w = *state;
-	struct player players[2][WORLD_QPS];
-	pthread_t threads[2][WORLD_QPS];
+	struct fixture *w = *state;
+	struct player players[2][FIXTURE_QPS];
+	pthread_t threads[2][FIXTURE_QPS];
 	int unlucky = 0;
 
-	for (int i = 0; i < WORLD_QPS; i++)
+	for (int i = 0; i < FIXTURE_QPS; i++)
 		for (int end = 0; end < 2; end++) {
 			if (i > 0)
-				world_qp(w, end, i, DEPTH);
-			world_flow(w, end, i, IPPROTO_UDP, (uint16_t)(PORT + i), (uint16_t)(PORT + i), 0);
+				fixture_qp(w, end, i, DEPTH);
+			fixture_flow(w, end, i, IPPROTO_UDP, (uint16_t)(PORT + i), (uint16_t)(PORT + i), 0);
 		}
-	for (int i = 0; i < WORLD_QPS; i++)
+	for (int i = 0; i < FIXTURE_QPS; i++)
 		for (int end = 0; end < 2; end++) {
 			players[end][i] = (struct player){.w = w, .end = end, .i = i};
 			assert_int_equal(pthread_create(&threads[end][i], NULL, conformance_play, &players[end][i]), 0);
 		}
-	for (int i = 0; i < WORLD_QPS; i++)
+	for (int i = 0; i < FIXTURE_QPS; i++)
 		for (int end = 0; end < 2; end++)
 			pthread_join(threads[end][i], NULL);
-	for (int i = 0; i < WORLD_QPS; i++)
+	for (int i = 0; i < FIXTURE_QPS; i++)
 		for (int end = 0; end < 2; end++)
 			unlucky += !has_all(&players[end][i]);
 	assert_int_equal(unlucky, 0);
@@ -698,67 +698,67 @@ static void test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread(voi
 
 static void test_a_queue_pair_ends_while_its_buffers_are_held(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 	struct vma_buf *held[4];
 	unsigned n = 0;
-	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 8; i++)
-		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
-	while (n < 4 && world_now_ns() < give_up)
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+	while (n < 4 && fixture_now_ns() < give_up)
 		n += vma_nic_poll_rx(w->qp[1][0], held + n, 4 - n);
 	assert_int_equal(n, 4);
-	world_qp_destroy(w, 1, 0);
+	fixture_qp_destroy(w, 1, 0);
 	for (uint32_t i = 0; i < 4; i++) {
 		const uint8_t *frame = (const uint8_t *)vma_buf_data(w->arena, held[i]);
 		assert_int_equal(frame_number(frame, IPPROTO_UDP), i);
 		vma_buf_put(w->arena, held[i]);
 	}
-	world_qp(w, 1, 0, DEPTH);
-	world_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
+	fixture_qp(w, 1, 0, DEPTH);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
 	struct packet *packet = malloc(sizeof(*packet));
 	do /* frames 4 to 7 may have been taken up by the device, or only now */
-		assert_true(world_recv(w->qp[1][0], packet, WORLD_TIMEOUT_NS));
+		assert_true(fixture_recv(w->qp[1][0], packet, FIXTURE_TIMEOUT_NS));
 	while (frame_number(packet->bytes, IPPROTO_UDP) != 77);
 	free(packet);
 }
 
-static const struct make *make_of_world; /* of the case that runs: reopening needs the specs */
+static const struct make *make_of_fixture; /* of the case that runs: reopening needs the specs */
 
 static void test_a_nic_closes_and_opens_again(void **state)
 {
-	struct world *w = *state;
+	struct fixture *w = *state;
 
-	if (make_of_world->spec[0] == NULL) {
+	if (make_of_fixture->spec[0] == NULL) {
 		vma_test_skip("a pair has no name to open again");
 	}
 	for (int round = 0; round < 3; round++) {
 		int end = round % 2;
-		world_nic_close(w, end);
+		fixture_nic_close(w, end);
 		usleep(1000); /* the other end may notice, or not */
-		uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
-		struct vma_nic_attr attr = {.arena = w->arena, .owner = make_of_world->owner};
-		world_enter(w, end);
-		assert_int_equal(vma_nic_open(make_of_world->spec[end], &attr, &w->nic[end]), 0);
-		world_qp(w, end, 0, DEPTH);
-		world_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
+		uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+		struct vma_nic_attr attr = {.arena = w->arena, .owner = make_of_fixture->owner};
+		fixture_enter(w, end);
+		assert_int_equal(vma_nic_open(make_of_fixture->spec[end], &attr, &w->nic[end]), 0);
+		fixture_qp(w, end, 0, DEPTH);
+		fixture_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
 		struct packet *packet = malloc(sizeof(*packet));
 		do { /* until there is a link again, frames are lost */
-			world_send(w, 1 - end, 0, udp(PEER_PORT, PORT, 100, 5));
-			assert_true(world_now_ns() < give_up);
-		} while (!world_recv(w->qp[end][0], packet, 5000000));
+			fixture_send(w, 1 - end, 0, udp(PEER_PORT, PORT, 100, 5));
+			assert_true(fixture_now_ns() < give_up);
+		} while (!fixture_recv(w->qp[end][0], packet, 5000000));
 		assert_packet(w, packet, 1 - end, udp(PEER_PORT, PORT, 100, 5));
 		free(packet);
 	}
 }
 
-/* ---- every case in every world ---- */
+/* ---- every case in every fixture ---- */
 
 static int setup_case(void **state)
 {
-	make_of_world = *state;
+	make_of_fixture = *state;
 	return setup(state);
 }
 
@@ -798,7 +798,7 @@ static const struct {
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
-/* Which worlds there are: those of the environment, or the wire's. */
+/* Which fixtures there are: those of the environment, or the wire's. */
 static size_t find_makes(void)
 {
 	const char *env = getenv("VMA_CONFORMANCE"), *env_netns = getenv("VMA_CONFORMANCE_NETNS");

@@ -139,9 +139,9 @@ int vma_flow_key_check(const struct vma_flow_key *key)
 	return key->family == AF_INET ? 0 : -EAFNOSUPPORT;
 }
 
-/* ---- a bed ---- */
+/* ---- a fixture ---- */
 
-struct bed {
+struct fixture {
 	struct vma_flow_rule rule; /* of a socket bound to the loopback */
 	int fd[2];                 /* two sockets on its port */
 	uint64_t cookie[2];
@@ -162,7 +162,7 @@ static int shadow(struct sockaddr_in *address, uint64_t *cookie)
 
 static int setup(void **state)
 {
-	struct bed *bed = calloc(1, sizeof(*bed));
+	struct fixture *fixture = calloc(1, sizeof(*fixture));
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 
 	memset(&owner, 0, sizeof(owner));
@@ -172,17 +172,17 @@ static int setup(void **state)
 	room = UINT32_MAX;
 	now_ns = SECOND;
 	for (int i = 0; i < 2; i++)
-		bed->fd[i] = shadow(&address, &bed->cookie[i]);
-	bed->rule.key =
+		fixture->fd[i] = shadow(&address, &fixture->cookie[i]);
+	fixture->rule.key =
 	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = address.sin_port};
-	memcpy(bed->rule.key.local, &address.sin_addr, 4);
-	*state = bed;
+	memcpy(fixture->rule.key.local, &address.sin_addr, 4);
+	*state = fixture;
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
 	owner_flows_end(&owner, A, true);
 	owner_flows_end(&owner, B, true);
@@ -194,80 +194,80 @@ static int teardown(void **state)
 	assert_null(owner.given_up);
 	assert_null(owner.fading);
 	for (int i = 0; i < 2; i++)
-		if (bed->fd[i] >= 0)
-			close(bed->fd[i]);
-	free(bed);
+		if (fixture->fd[i] >= 0)
+			close(fixture->fd[i]);
+	free(fixture);
 	return 0;
 }
 
-static int contention_ask(struct bed *bed, uint32_t slot, uint64_t cookie)
+static int contention_ask(struct fixture *fixture, uint32_t slot, uint64_t cookie)
 {
-	bed->rule.shadow_cookie = cookie;
-	return xdp_owner_flow_add(&owner, slot, &bed->rule);
+	fixture->rule.shadow_cookie = cookie;
+	return xdp_owner_flow_add(&owner, slot, &fixture->rule);
 }
 
 static void contention_tell(uint32_t slot, const struct vma_flow_key *key, void *arg)
 {
-	struct bed *bed = arg;
+	struct fixture *fixture = arg;
 
-	assert_memory_equal(key, &bed->rule.key, sizeof(*key));
-	bed->told[slot]++;
+	assert_memory_equal(key, &fixture->rule.key, sizeof(*key));
+	fixture->told[slot]++;
 }
 
-static void close_socket(struct bed *bed, int i)
+static void close_socket(struct fixture *fixture, int i)
 {
-	close(bed->fd[i]);
-	bed->fd[i] = -1;
+	close(fixture->fd[i]);
+	fixture->fd[i] = -1;
 }
 
-/* As a parent and its forked child: one kernel socket, two clients. The other socket of the bed is not there. */
-static void share(struct bed *bed)
+/* As a parent and its forked child: one kernel socket, two clients. The other socket of the fixture is not there. */
+static void share(struct fixture *fixture)
 {
-	close_socket(bed, 1);
-	bed->cookie[1] = bed->cookie[0];
+	close_socket(fixture, 1);
+	fixture->cookie[1] = fixture->cookie[0];
 }
 
 /* As members of a group in two processes: A had the flow before B's socket was there. */
-static void collide(struct bed *bed)
+static void collide(struct fixture *fixture)
 {
-	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = bed->rule.key.local_port_be};
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = fixture->rule.key.local_port_be};
 
-	memcpy(&address.sin_addr, bed->rule.key.local, 4);
-	close_socket(bed, 1);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	bed->fd[1] = shadow(&address, &bed->cookie[1]);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	memcpy(&address.sin_addr, fixture->rule.key.local, 4);
+	close_socket(fixture, 1);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	fixture->fd[1] = shadow(&address, &fixture->cookie[1]);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 }
 
 /* ---- cases ---- */
 
 static void test_a_flow_that_two_want_goes_to_the_kernel_and_its_client_is_told(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	share(bed);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	share(fixture);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(steered, 1);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	assert_int_equal(steered, 0);
-	owner_flows_report(&owner, contention_tell, bed);
-	assert_int_equal(bed->told[A], 1);
-	assert_int_equal(bed->told[B], 0);
-	owner_flows_report(&owner, contention_tell, bed);
-	assert_int_equal(bed->told[A], 1);
+	owner_flows_report(&owner, contention_tell, fixture);
+	assert_int_equal(fixture->told[A], 1);
+	assert_int_equal(fixture->told[B], 0);
+	owner_flows_report(&owner, contention_tell, fixture);
+	assert_int_equal(fixture->told[A], 1);
 }
 
 static void test_neither_gets_it_while_both_go_on_asking(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	share(bed);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	share(fixture);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	for (int second = 0; second < 20; second++) {
 		now_ns += SECOND;
-		assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
-		assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EADDRINUSE);
+		assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+		assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EADDRINUSE);
 		owner_flow_waiters_expire(&owner);
 	}
 	assert_int_equal(grants, 1);
@@ -275,102 +275,102 @@ static void test_neither_gets_it_while_both_go_on_asking(void **state)
 
 static void test_the_first_one_to_ask_again_does_not_get_it_either(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	share(bed);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE); /* A has not asked since */
+	share(fixture);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE); /* A has not asked since */
 }
 
 static void test_who_is_silent_for_three_seconds_does_not_want_it_any_more(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	share(bed);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	share(fixture);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	for (int second = 0; second < 3; second++) {
 		now_ns += SECOND;
-		assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EADDRINUSE);
+		assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EADDRINUSE);
 	}
 	now_ns += SECOND;
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(steered, 1);
 }
 
 static void test_whose_queue_pair_ends_does_not_want_it_any_more(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	share(bed);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	share(fixture);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	owner_flows_end(&owner, A, true);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), 0);
-	owner_flows_report(&owner, contention_tell, bed);
-	assert_int_equal(bed->told[A], 0); /* the slot may be another client's by now */
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), 0);
+	owner_flows_report(&owner, contention_tell, fixture);
+	assert_int_equal(fixture->told[A], 0); /* the slot may be another client's by now */
 }
 
 static void test_whose_socket_is_closed_does_not_want_it_any_more(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	collide(bed);
+	collide(fixture);
 	now_ns += SECOND;
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EADDRINUSE);
-	close_socket(bed, 1);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EADDRINUSE);
+	close_socket(fixture, 1);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
 }
 
 static void test_a_flow_granted_again_is_not_reported_as_given_up(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	share(bed);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	share(fixture);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	owner_flows_end(&owner, B, true);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	owner_flows_report(&owner, contention_tell, bed);
-	assert_int_equal(bed->told[A], 0);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	owner_flows_report(&owner, contention_tell, fixture);
+	assert_int_equal(fixture->told[A], 0);
 }
 
 static void test_who_deletes_it_before_he_knows_does_not_want_it_any_more(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	share(bed);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
-	assert_int_equal(xdp_owner_flow_del(&owner, A, &bed->rule.key), -ENOENT);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), 0);
+	share(fixture);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	assert_int_equal(xdp_owner_flow_del(&owner, A, &fixture->rule.key), -ENOENT);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), 0);
 }
 
 static void test_a_second_socket_on_the_port_is_a_stranger(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EADDRINUSE);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EADDRINUSE);
 }
 
 static void test_unless_it_was_named_as_a_shadow_before(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	assert_int_equal(xdp_owner_flow_shadows(&owner, A, &bed->rule.key, bed->cookie, 2), 0);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(xdp_owner_flow_shadows(&owner, A, &fixture->rule.key, fixture->cookie, 2), 0);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(owner.waiters, 0);
-	assert_true(owner_flows_has_cookie(&owner, bed->cookie[1]));
+	assert_true(owner_flows_has_cookie(&owner, fixture->cookie[1]));
 }
 
 static void test_a_member_of_the_same_queue_pair_adds_its_shadow(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	share(bed);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(contention_ask(bed, A, 77), -EEXIST);
+	share(fixture);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, A, 77), -EEXIST);
 	assert_true(owner_flows_has_cookie(&owner, 77));
 	assert_int_equal(grants, 1);
 }
@@ -378,33 +378,33 @@ static void test_a_member_of_the_same_queue_pair_adds_its_shadow(void **state)
 /* Of a listener's rule only listeners are asked, of which UDP has none: every port of the kernel's could be taken. */
 static void test_udp_has_no_listener_that_could_hide_a_stranger(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	bed->rule.flags = VMA_FLOW_LISTENER;
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EINVAL);
-	bed->rule.flags = VMA_FLOW_RING_ONLY;
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), -EINVAL);
+	fixture->rule.flags = VMA_FLOW_LISTENER;
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EINVAL);
+	fixture->rule.flags = VMA_FLOW_RING_ONLY;
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EINVAL);
 	assert_int_equal(grants, 0);
 }
 
-static void have_two_listen(struct bed *bed)
+static void have_two_listen(struct fixture *fixture)
 {
-	bed->rule.key.proto = IPPROTO_TCP;
-	bed->rule.flags = VMA_FLOW_LISTENER;
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	fixture->rule.key.proto = IPPROTO_TCP;
+	fixture->rule.flags = VMA_FLOW_LISTENER;
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 }
 
 /* Its client has to ask for flows of what it has accepted; until then they lack only what begins anew. */
 static void test_a_listener_that_two_want_fades(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	have_two_listen(bed);
+	have_two_listen(fixture);
 	assert_int_equal(fading, 1);
 	assert_int_equal(steered, 1);
-	owner_flows_report(&owner, contention_tell, bed);
-	assert_int_equal(bed->told[A], 1);
+	owner_flows_report(&owner, contention_tell, fixture);
+	assert_int_equal(fixture->told[A], 1);
 	owner_flows_fade_out(&owner, now_ns);
 	assert_int_equal(steered, 1);
 	owner_flows_fade_out(&owner, now_ns + 10 * SECOND);
@@ -414,26 +414,26 @@ static void test_a_listener_that_two_want_fades(void **state)
 /* In place: a segment that finds neither is answered with RST by the kernel. */
 static void test_a_flow_that_fades_is_replaced(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	have_two_listen(bed);
+	have_two_listen(fixture);
 	owner_flows_end(&owner, B, true);
 	assert_int_equal(steered, 1); /* A's */
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(steered, 1);
 	assert_int_equal(grants, 2);
 	assert_int_equal(deleted, 0);
 	owner_flows_fade_out(&owner, now_ns + 10 * SECOND);
 	assert_int_equal(steered, 1);
-	assert_int_equal(xdp_owner_flow_del(&owner, A, &bed->rule.key), 0);
+	assert_int_equal(xdp_owner_flow_del(&owner, A, &fixture->rule.key), 0);
 }
 
 static void test_in_a_full_map_the_oldest_that_fades_makes_way(void **state)
 {
-	struct bed *bed = *state;
-	struct vma_flow_rule other = bed->rule;
+	struct fixture *fixture = *state;
+	struct vma_flow_rule other = fixture->rule;
 
-	have_two_listen(bed);
+	have_two_listen(fixture);
 	other.key.local_port_be = htons(1);
 	assert_int_equal(xdp_owner_flow_add(&owner, A, &other), 0);
 	room = 2;
@@ -448,12 +448,12 @@ static void test_in_a_full_map_the_oldest_that_fades_makes_way(void **state)
 
 static void test_what_fades_ends_in_order(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	have_two_listen(bed);
-	bed->rule.key.local_port_be = htons(1);
+	have_two_listen(fixture);
+	fixture->rule.key.local_port_be = htons(1);
 	now_ns += SECOND;
-	have_two_listen(bed);
+	have_two_listen(fixture);
 	assert_int_equal(steered, 2);
 	owner_flows_fade_out(&owner, now_ns + SECOND);
 	assert_int_equal(steered, 1);
@@ -462,9 +462,9 @@ static void test_what_fades_ends_in_order(void **state)
 
 static void test_what_fades_ends_with_its_client(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	have_two_listen(bed);
+	have_two_listen(fixture);
 	owner_flows_end(&owner, A, false);
 	assert_int_equal(steered, 0);
 }
@@ -472,27 +472,27 @@ static void test_what_fades_ends_with_its_client(void **state)
 /* Two processes may choose the same port to the same peer; of a connection there is no second half for the kernel. */
 static void test_a_connection_stays_with_who_has_it(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	bed->rule.key.proto = IPPROTO_TCP;
-	bed->rule.key.peer_port_be = htons(7);
-	memcpy(bed->rule.key.peer, "\x0a\0\0\2", 4);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	fixture->rule.key.proto = IPPROTO_TCP;
+	fixture->rule.key.peer_port_be = htons(7);
+	memcpy(fixture->rule.key.peer, "\x0a\0\0\2", 4);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	assert_int_equal(steered, 1);
 	assert_int_equal(owner.waiters, 0);
-	assert_int_equal(xdp_owner_flow_del(&owner, B, &bed->rule.key), -ENOENT);
-	assert_int_equal(xdp_owner_flow_del(&owner, A, &bed->rule.key), 0);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), 0);
+	assert_int_equal(xdp_owner_flow_del(&owner, B, &fixture->rule.key), -ENOENT);
+	assert_int_equal(xdp_owner_flow_del(&owner, A, &fixture->rule.key), 0);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), 0);
 }
 
 static void test_waiters_are_forgotten_when_nobody_repeats_them(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	share(bed);
-	assert_int_equal(contention_ask(bed, A, bed->cookie[0]), 0);
-	assert_int_equal(contention_ask(bed, B, bed->cookie[1]), -EADDRINUSE);
+	share(fixture);
+	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	assert_int_equal(owner.waiters, 2);
 	now_ns += 4 * SECOND;
 	owner_flow_waiters_expire(&owner);
@@ -504,8 +504,8 @@ static void test_waiters_are_forgotten_when_nobody_repeats_them(void **state)
 /* Nor is the kernel asked for sockets in its way, one of which there is. */
 static void test_a_block_is_its_first_ones_and_nobody_is_told(void **state)
 {
-	struct bed *bed = *state;
-	struct vma_flow_rule block = bed->rule;
+	struct fixture *fixture = *state;
+	struct vma_flow_rule block = fixture->rule;
 
 	block.key.proto = VMA_FLOW_TCP_PORTS;
 	block.key.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));

@@ -108,7 +108,7 @@ int vma_flow_key_check(const struct vma_flow_key *key)
 	return key->family == AF_INET ? 0 : -EINVAL;
 }
 
-/* ---- a bed ---- */
+/* ---- a fixture ---- */
 
 static struct vma_flow_key minisocks_connection(uint16_t peer_port)
 {

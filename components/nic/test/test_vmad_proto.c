@@ -16,7 +16,7 @@
 #include "../vmad_server.h"
 #include "fake_owner.h"
 
-struct bed {
+struct fixture {
 	struct vma_vmad_attr attr;
 	struct vmad_server server;
 	uid_t user;
@@ -28,9 +28,9 @@ struct bed {
 
 static void *vmad_proto_run(void *arg)
 {
-	struct bed *bed = arg;
+	struct fixture *fixture = arg;
 
-	bed->result = vmad_serve_all(&bed->server);
+	fixture->result = vmad_serve_all(&fixture->server);
 	return NULL;
 }
 
@@ -43,52 +43,52 @@ static unsigned interface_number(void)
 }
 
 /* Clients may connect already. */
-static void listen_for_clients(struct bed *bed)
+static void listen_for_clients(struct fixture *fixture)
 {
-	assert_int_equal(pipe2(bed->stop, O_CLOEXEC), 0);
-	bed->attr.interface = "test";
-	bed->attr.stop_fd = bed->stop[0];
-	bed->server.attr = &bed->attr;
-	bed->server.ifindex = interface_number();
-	assert_int_equal(vmad_listen(bed->server.ifindex, "test", &bed->server.doors), 0);
+	assert_int_equal(pipe2(fixture->stop, O_CLOEXEC), 0);
+	fixture->attr.interface = "test";
+	fixture->attr.stop_fd = fixture->stop[0];
+	fixture->server.attr = &fixture->attr;
+	fixture->server.ifindex = interface_number();
+	assert_int_equal(vmad_listen(fixture->server.ifindex, "test", &fixture->server.doors), 0);
 }
 
-static void vmad_proto_serve(struct bed *bed)
+static void vmad_proto_serve(struct fixture *fixture)
 {
-	assert_int_equal(pthread_create(&bed->thread, NULL, vmad_proto_run, bed), 0);
+	assert_int_equal(pthread_create(&fixture->thread, NULL, vmad_proto_run, fixture), 0);
 }
 
-static void start_server(struct bed *bed)
+static void start_server(struct fixture *fixture)
 {
-	listen_for_clients(bed);
-	vmad_proto_serve(bed);
+	listen_for_clients(fixture);
+	vmad_proto_serve(fixture);
 }
 
 static int setup(void **state)
 {
-	struct bed *bed = calloc(1, sizeof(*bed));
+	struct fixture *fixture = calloc(1, sizeof(*fixture));
 
 	number = 1000000000u + ((unsigned)getpid() << 8) + (number + 1) % 256;
 	fake_reset();
-	bed->user = getuid();
-	bed->attr.users = &bed->user;
-	bed->attr.nusers = 1;
-	*state = bed;
+	fixture->user = getuid();
+	fixture->attr.users = &fixture->user;
+	fixture->attr.nusers = 1;
+	*state = fixture;
 	return 0;
 }
 
 static int teardown(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 
-	if (!bed->ended) {
-		assert_int_equal(write(bed->stop[1], "x", 1), 1);
-		pthread_join(bed->thread, NULL);
-		assert_int_equal(bed->result, 0);
+	if (!fixture->ended) {
+		assert_int_equal(write(fixture->stop[1], "x", 1), 1);
+		pthread_join(fixture->thread, NULL);
+		assert_int_equal(fixture->result, 0);
 	}
-	close(bed->stop[0]);
-	close(bed->stop[1]);
-	free(bed);
+	close(fixture->stop[0]);
+	close(fixture->stop[1]);
+	free(fixture);
 	return 0;
 }
 
@@ -189,22 +189,22 @@ static void test_a_client_rents_and_returns(void **state)
 
 static void test_a_stranger_is_refused(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 	struct vmad_client *client;
 
-	bed->attr.nusers = 0;
-	start_server(bed);
+	fixture->attr.nusers = 0;
+	start_server(fixture);
 	assert_int_equal(vmad_proto_join(&client), -EPERM);
 }
 
 static void test_an_ordinary_socket_is_no_proof(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
 	int fd, proof = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
-	bed->attr.nusers = 0;
-	start_server(bed);
+	fixture->attr.nusers = 0;
+	start_server(fixture);
 	fd = raw_connection();
 	assert_int_equal(vmad_send(fd, &msg, &proof, 1), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
@@ -336,10 +336,10 @@ static void test_a_slot_goes_over_to_another_connection_of_its_process(void **st
 /* A late answer would be taken for that of the next request. */
 static void test_a_connection_without_an_answer_is_used_no_more(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 	struct vmad_client *client;
 
-	start_server(bed);
+	start_server(fixture);
 	client = joined();
 	atomic_store(&client->broken, true);
 	assert_int_equal(vmad_client_return(client, 0, true), -EPIPE);
@@ -437,7 +437,7 @@ static int with_a_full_queue(int listener, const struct sockaddr *address, sockl
 /* Who holds the name, and takes nobody in, holds nobody up for long either; nor a client that can start a vmad. */
 static void test_a_full_queue_is_given_up_soon(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 	struct sockaddr_un address;
 	const socklen_t len = vmad_address(interface_number(), &address);
 	const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -448,12 +448,12 @@ static void test_a_full_queue_is_given_up_soon(void **state)
 	assert_int_equal(with_a_full_queue(listener, (const struct sockaddr *)&address, len),
 	                 needs_name ? -EAGAIN : -ECONNREFUSED);
 	assert_true(vmad_client_now_ms() - begun < 30000);
-	start_server(bed); /* for teardown */
+	start_server(fixture); /* for teardown */
 }
 
 static void test_a_full_queue_in_the_folder_is_given_up_soon(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 	struct sockaddr_un address;
 	const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	const uint64_t begun = vmad_client_now_ms();
@@ -469,7 +469,7 @@ static void test_a_full_queue_in_the_folder_is_given_up_soon(void **state)
 	}
 	if (rc < 0)
 		close(listener);
-	start_server(bed); /* takes the dead socket's place */
+	start_server(fixture); /* takes the dead socket's place */
 	if (rc < 0)
 		print_message("not here: no socket in %s\n", VMAD_FOLDER);
 }
@@ -723,43 +723,43 @@ static void test_frames_of_a_client_that_hung_up_wait_for_its_process(void **sta
 }
 
 /* A second after its last client: it waits ten for its first one. */
-static void ends_soon(struct bed *bed)
+static void ends_soon(struct fixture *fixture)
 {
 	struct timespec until;
 
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += 6;
-	assert_int_equal(pthread_timedjoin_np(bed->thread, NULL, &until), 0);
-	bed->ended = true;
-	assert_int_equal(bed->result, 0);
+	assert_int_equal(pthread_timedjoin_np(fixture->thread, NULL, &until), 0);
+	fixture->ended = true;
+	assert_int_equal(fixture->result, 0);
 }
 
 static void test_it_ends_when_idle(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 	struct vmad_client *client;
 
-	bed->attr.exit_when_idle = true;
-	start_server(bed);
+	fixture->attr.exit_when_idle = true;
+	start_server(fixture);
 	client = joined();
 	assert_int_equal(vmad_client_return(client, rented(client), true), 0);
 	vmad_client_close(client);
-	ends_soon(bed);
+	ends_soon(fixture);
 }
 
 static void test_a_client_that_has_gone_within_one_turn_was_a_client(void **state)
 {
-	struct bed *bed = *state;
+	struct fixture *fixture = *state;
 	const struct vmad_msg hello = vmad_proto_message(VMAD_HELLO);
 	int fd;
 
-	bed->attr.exit_when_idle = true;
-	listen_for_clients(bed);
+	fixture->attr.exit_when_idle = true;
+	listen_for_clients(fixture);
 	fd = raw_connection();
 	assert_int_equal(vmad_send(fd, &hello, NULL, 0), 0);
 	close(fd);
-	vmad_proto_serve(bed);
-	ends_soon(bed);
+	vmad_proto_serve(fixture);
+	ends_soon(fixture);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

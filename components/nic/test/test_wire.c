@@ -1,6 +1,6 @@
 /* The pair: faults, virtual time, moderation, several queue pairs, counters, the index wrap. */
 #include "../wire_priv.h"
-#include "world.h"
+#include "fixture.h"
 
 #define PORT 21000
 #define PEER_PORT 22000
@@ -8,52 +8,52 @@
 static uint64_t clock_ns;
 
 /* A pair on a virtual clock with one queue pair per end and a flow each way. */
-static void wire_make_world(struct world *w, const struct vma_wire_pair_attr *waiter, uint32_t index_start)
+static void wire_make_fixture(struct fixture *w, const struct vma_wire_pair_attr *waiter, uint32_t index_start)
 {
 	struct vma_wire_pair_attr attr = *waiter;
 
 	memset(w, 0, sizeof(*w));
 	clock_ns = 0;
-	w->arena = world_arena();
+	w->arena = fixture_arena();
 	w->netns[0] = w->netns[1] = -1;
 	attr.arena[0] = attr.arena[1] = w->arena;
 	attr.virtual_now_ns = &clock_ns;
 	assert_int_equal(wire_pair_create(&attr, index_start, w->nic), 0);
 	for (int end = 0; end < 2; end++) {
-		world_qp(w, end, 0, 512);
-		world_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
+		fixture_qp(w, end, 0, 512);
+		fixture_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
 	}
 }
 
-static void wire_end_world(struct world *w)
+static void wire_end_fixture(struct fixture *w)
 {
 	for (int end = 0; end < 2; end++)
 		if (w->nic[end] != NULL)
-			world_nic_close(w, end);
+			fixture_nic_close(w, end);
 	vma_bufpool_flush_thread(w->arena);
 	vma_bufarena_destroy(w->arena);
 }
 
 /* Polls once and notes the numbers of what came; returns how many. */
-static uint32_t wire_numbers(struct world *w, uint32_t *out, uint32_t max)
+static uint32_t wire_numbers(struct fixture *w, uint32_t *out, uint32_t max)
 {
 	static struct packet packet;
 	uint32_t n = 0;
 
-	while (n < max && world_poll(w->qp[1][0], &packet))
+	while (n < max && fixture_poll(w->qp[1][0], &packet))
 		out[n++] = frame_number(packet.bytes, IPPROTO_UDP);
 	return n;
 }
 
-static void wire_send_numbered(struct world *w, uint32_t first, uint32_t count)
+static void wire_send_numbered(struct fixture *w, uint32_t first, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++)
-		world_send(w, 0, 0, udp(PEER_PORT, PORT, 100, first + i));
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, first + i));
 }
 
 static void test_loss_duplication_and_order_are_as_planned_and_counted(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {0};
 	struct vma_wire_counts counts;
 	static uint32_t got[4000];
@@ -62,7 +62,7 @@ static void test_loss_duplication_and_order_are_as_planned_and_counted(void **st
 	(void)state;
 	attr.faults[0] = (struct vma_wire_faults){
 	        .seed = 7, .loss_ppm = 100000, .duplicate_ppm = 50000, .reorder_ppm = 50000, .reorder_depth = 3};
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	for (uint32_t i = 0; i < 2000; i += 100) {
 		wire_send_numbered(&w, i, 100);
 		n += wire_numbers(&w, got + n, 4000 - n);
@@ -82,13 +82,13 @@ static void test_loss_duplication_and_order_are_as_planned_and_counted(void **st
 		highest = got[i] > highest ? got[i] : highest;
 	}
 	assert_in_range(overtaken, 50, counts.reordered + counts.duplicated);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 /* Sends in bursts of `burst`, so that polls fall differently, and hashes what arrives when. */
 static uint64_t wire_trace(uint64_t seed, uint32_t burst)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {.queue_frames = 2048};
 	static struct packet packet;
 	uint64_t hash = 0;
@@ -100,9 +100,9 @@ static uint64_t wire_trace(uint64_t seed, uint32_t burst)
 	                                          .corrupt_ppm = 20000,
 	                                          .delay_ns = 3000,
 	                                          .jitter_ns = 5000};
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	for (uint32_t i = 0; i < 1200; i++) {
-		world_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+		fixture_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 		clock_ns += 100;
 		if ((i + 1) % burst != 0)
 			continue;
@@ -110,10 +110,10 @@ static uint64_t wire_trace(uint64_t seed, uint32_t burst)
 			vma_wire_tick(w.nic[0]);
 	}
 	clock_ns += 10000000;
-	while (world_poll(w.qp[1][0], &packet))
+	while (fixture_poll(w.qp[1][0], &packet))
 		for (uint32_t i = 0; i < packet.len; i++)
 			hash = hash * 31 + packet.bytes[i];
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 	return hash;
 }
 
@@ -127,12 +127,12 @@ static void test_the_same_seed_gives_the_same_faults(void **state)
 
 static void test_delay_follows_the_virtual_clock(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {.faults[0] = {.delay_ns = 1000000}};
 	uint32_t got[8];
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	wire_send_numbered(&w, 1, 1);
 	clock_ns = 400000;
 	wire_send_numbered(&w, 2, 1);
@@ -150,17 +150,17 @@ static void test_delay_follows_the_virtual_clock(void **state)
 	assert_int_equal(wire_numbers(&w, got, 8), 1);
 	assert_int_equal(got[0], 2);
 	assert_int_equal(vma_nic_now_ns(w.nic[0]), 1400000);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_jitter_changes_order_within_its_bound(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {.faults[0] = {.seed = 3, .delay_ns = 1000, .jitter_ns = 1000}};
 	uint32_t got[100], turned = 0;
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	wire_send_numbered(&w, 0, 100);
 	clock_ns = 999;
 	assert_int_equal(wire_numbers(&w, got, 100), 0);
@@ -169,12 +169,12 @@ static void test_jitter_changes_order_within_its_bound(void **state)
 	for (uint32_t i = 1; i < 100; i++)
 		turned += got[i] < got[i - 1];
 	assert_true(turned > 20);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_corruption_turns_one_bit(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {.checksum_offload = true, .faults[0] = {.seed = 5, .corrupt_ppm = 1000000}};
 	static struct packet packet;
 	static uint8_t good[100];
@@ -182,11 +182,11 @@ static void test_corruption_turns_one_bit(void **state)
 	uint32_t arrived = 0;
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	for (uint32_t i = 0; i < 200; i++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, 100, i);
-		world_send(&w, 0, 0, spec);
-		if (!world_poll(w.qp[1][0], &packet))
+		fixture_send(&w, 0, 0, spec);
+		if (!fixture_poll(w.qp[1][0], &packet))
 			continue; /* the bit was in an address or port: nobody's flow */
 		arrived++;
 		spec.src_mac = w.mac[0];
@@ -204,24 +204,24 @@ static void test_corruption_turns_one_bit(void **state)
 	assert_int_equal(counts.delivered + counts.no_flow, 200);
 	assert_int_equal(arrived, counts.delivered);
 	assert_true(arrived > 100);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_a_bounded_lane_holds_that_many_and_loses_none(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {.queue_frames = 20};
 	uint32_t taken = 0, got[32];
 	struct frame_spec spec = udp(PEER_PORT, PORT, 100, 0);
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	for (;; taken++) {
 		spec.number = taken;
-		struct vma_nic_seg seg = world_frame(&w, 0, 0, &spec);
+		struct vma_nic_seg seg = fixture_frame(&w, 0, 0, &spec);
 		unsigned n = vma_nic_tx(w.qp[0][0], &seg, 1);
 		vma_nic_kick(w.qp[0][0]);
-		world_reap(w.qp[0][0]);
+		fixture_reap(w.qp[0][0]);
 		if (n == 0) {
 			vma_buf_put(w.arena, seg.buf);
 			break;
@@ -231,18 +231,18 @@ static void test_a_bounded_lane_holds_that_many_and_loses_none(void **state)
 	assert_int_equal(wire_numbers(&w, got, 32), 20);
 	for (uint32_t i = 0; i < 20; i++)
 		assert_int_equal(got[i], i);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_a_full_delay_line_drops_the_newest(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {.queue_frames = 8, .faults[0] = {.delay_ns = 1000}};
 	struct vma_wire_counts counts;
 	uint32_t got[32];
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	for (uint32_t i = 0; i < 12; i++) {
 		wire_send_numbered(&w, i, 1);
 		vma_wire_tick(w.nic[0]);
@@ -252,29 +252,29 @@ static void test_a_full_delay_line_drops_the_newest(void **state)
 	assert_int_equal(got[7], 7);
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.queue_full, 4);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 /* Or a user that waits for one more packet before it lets go of any would wait for ever. */
 static void test_a_user_may_hold_fewer_frames_than_the_queue_has(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {0};
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	assert_in_range(w.qp[0][0]->rx_quota, 1, w.qp[0][0]->rx_depth - 1);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_due_says_when_the_next_delayed_frame_arrives(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {.faults[0] = {.delay_ns = 1000}};
 	uint32_t got[8];
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	assert_int_equal(vma_wire_due(w.nic[0]), UINT64_MAX);
 	for (uint32_t i = 0; i < 2; i++) {
 		clock_ns = 100 * (uint64_t)i;
@@ -291,17 +291,17 @@ static void test_due_says_when_the_next_delayed_frame_arrives(void **state)
 	assert_int_equal(clock_ns, 1100);
 	assert_int_equal(wire_numbers(&w, got, 8), 1);
 	assert_int_equal(vma_wire_due(w.nic[0]), UINT64_MAX);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_moderation_reports_after_count_or_period(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {0};
 	uint32_t got[16];
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	int fd = vma_nic_fd(w.qp[1][0]);
 	clock_ns = 5;
 	assert_int_equal(vma_nic_moderate(w.qp[1][0], 4, 100), 0);
@@ -327,71 +327,71 @@ static void test_moderation_reports_after_count_or_period(void **state)
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	wire_send_numbered(&w, 5, 1);
 	assert_true(fd_readable(fd, 0));
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_real_time_delay_and_moderation_wake_by_timer(void **state)
 {
-	struct world w = {.netns = {-1, -1}};
+	struct fixture w = {.netns = {-1, -1}};
 	struct vma_wire_pair_attr attr = {.faults[0] = {.delay_ns = 3000000}};
 	uint32_t got[4];
 
 	(void)state;
-	w.arena = attr.arena[0] = attr.arena[1] = world_arena();
+	w.arena = attr.arena[0] = attr.arena[1] = fixture_arena();
 	assert_int_equal(vma_wire_pair(&attr, w.nic), 0);
-	world_qp(&w, 0, 0, 64);
-	world_qp(&w, 1, 0, 64);
-	world_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_qp(&w, 0, 0, 64);
+	fixture_qp(&w, 1, 0, 64);
+	fixture_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
-	uint64_t start = world_now_ns();
+	uint64_t start = fixture_now_ns();
 	wire_send_numbered(&w, 1, 1);
 	assert_true(fd_readable(vma_nic_fd(w.qp[1][0]), 3000));
-	assert_true(world_now_ns() - start >= 3000000);
+	assert_true(fixture_now_ns() - start >= 3000000);
 	assert_int_equal(wire_numbers(&w, got, 4), 1);
 
 	assert_int_equal(vma_wire_set_faults(w.nic[0], &(struct vma_wire_faults){0}), 0);
 	assert_int_equal(vma_nic_moderate(w.qp[1][0], 10, 2000), 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
-	start = world_now_ns();
+	start = fixture_now_ns();
 	wire_send_numbered(&w, 2, 1);
 	assert_true(fd_readable(vma_nic_fd(w.qp[1][0]), 3000));
-	assert_true(world_now_ns() - start >= 2000000);
+	assert_true(fixture_now_ns() - start >= 2000000);
 	assert_int_equal(wire_numbers(&w, got, 4), 1);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_a_queue_pair_without_buffers_holds_up_no_other(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {0};
 	struct vma_wire_counts counts;
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	struct vma_nic_qp_attr qp_attr = {.rx_wre = 64, .tx_wre = 64};
 	assert_int_equal(vma_nic_qp_create(w.nic[1], &qp_attr, &w.qp[1][1]), 0); /* posts nothing */
-	world_flow(&w, 1, 1, IPPROTO_UDP, PORT + 1, 0, 0);
-	world_send(&w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 1));
-	world_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
+	fixture_flow(&w, 1, 1, IPPROTO_UDP, PORT + 1, 0, 0);
+	fixture_send(&w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 1));
+	fixture_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
 	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.no_buffer, 1);
-	world_fill(w.qp[1][1]);
-	world_send(&w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 3));
+	fixture_fill(w.qp[1][1]);
+	fixture_send(&w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 3));
 	fixture_assert_receives(&w, 1, 1, udp(PEER_PORT, PORT + 1, 100, 3));
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_a_lone_queue_pair_without_buffers_loses_nothing(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {0};
 	struct vma_buf *held[512];
 	uint32_t got[128];
 	unsigned n;
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	for (uint32_t i = 0; i < 600; i++)
 		wire_send_numbered(&w, i, 1);
 	n = vma_nic_poll_rx(w.qp[1][0], held, 512);
@@ -401,17 +401,17 @@ static void test_a_lone_queue_pair_without_buffers_loses_nothing(void **state)
 	assert_int_equal(vma_nic_post_rx(w.qp[1][0], held, 512), 512);
 	assert_int_equal(wire_numbers(&w, got, 128), 88);
 	assert_int_equal(got[87], 599);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 /* 40 segments of one frame. */
-static unsigned send_long(struct world *w, uint32_t len)
+static unsigned send_long(struct fixture *w, uint32_t len)
 {
 	struct frame_spec frame = udp(PEER_PORT, PORT, 2000, 1);
 	struct vma_nic_seg segs[40];
 
 	for (uint32_t i = 0; i < 40; i++) {
-		segs[i] = world_frame(w, 0, 0, &frame);
+		segs[i] = fixture_frame(w, 0, 0, &frame);
 		segs[i].len = len / 40;
 		segs[i].flags = i < 39 ? VMA_NIC_SEG_MORE : 0;
 	}
@@ -423,7 +423,7 @@ static unsigned send_long(struct world *w, uint32_t len)
 
 static void test_the_shallowest_queue_takes_the_longest_frame(void **state)
 {
-	struct world w = {.arena = world_arena(), .netns = {-1, -1}};
+	struct fixture w = {.arena = fixture_arena(), .netns = {-1, -1}};
 	struct vma_wire_pair_attr attr = {.arena = {w.arena, w.arena}, .mtu = 65535};
 	struct vma_buf *buf;
 	uint32_t bytes = 0;
@@ -431,8 +431,8 @@ static void test_the_shallowest_queue_takes_the_longest_frame(void **state)
 	(void)state;
 	assert_int_equal(vma_wire_pair(&attr, w.nic), 0);
 	for (int end = 0; end < 2; end++)
-		world_qp(&w, end, 0, 16);
-	world_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+		fixture_qp(&w, end, 0, 16);
+	fixture_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	assert_int_equal(send_long(&w, 65520), 40);
 	wire_send_numbered(&w, 7, 1);
 	while (vma_nic_poll_rx(w.qp[1][0], &buf, 1) == 1) {
@@ -440,87 +440,87 @@ static void test_the_shallowest_queue_takes_the_longest_frame(void **state)
 		vma_buf_put(w.arena, buf);
 	}
 	assert_int_equal(bytes, 65520 + 100);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_frames_of_one_end_stay_when_its_queue_pair_ends(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {0};
 	struct vma_wire_counts counts;
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	wire_send_numbered(&w, 1, 1);
-	world_qp_destroy(&w, 0, 0);
+	fixture_qp_destroy(&w, 0, 0);
 	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
-	world_qp(&w, 0, 0, 64); /* goes on where the lane stopped */
+	fixture_qp(&w, 0, 0, 64); /* goes on where the lane stopped */
 	wire_send_numbered(&w, 2, 1);
 	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.sent, 2);
-	world_nic_close(&w, 1);
+	fixture_nic_close(&w, 1);
 	wire_send_numbered(&w, 3, 1); /* to nobody */
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.lost, 1);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_sixteen_queue_pairs_and_no_more(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {0};
 	struct vma_nic_qp_attr qp_attr = {.rx_wre = 16, .tx_wre = 16};
 	struct vma_nic_qp *qp[16];
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	for (int i = 0; i < 15; i++)
 		assert_int_equal(vma_nic_qp_create(w.nic[0], &qp_attr, &qp[i]), 0);
 	assert_int_equal(vma_nic_qp_create(w.nic[0], &qp_attr, &qp[15]), -ENOSPC);
 	for (int i = 0; i < 15; i++)
 		vma_nic_qp_destroy(qp[i]);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_indices_wrap(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {.queue_frames = 64};
 	uint32_t got[64];
 
 	(void)state;
-	wire_make_world(&w, &attr, UINT32_MAX - 100);
+	wire_make_fixture(&w, &attr, UINT32_MAX - 100);
 	for (uint32_t i = 0; i < 1000; i += 50) {
 		wire_send_numbered(&w, i, 50);
 		assert_int_equal(wire_numbers(&w, got, 64), 50);
 		assert_int_equal(got[0], i);
 		assert_int_equal(got[49], i + 49);
 	}
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_thousands_of_flows_are_told_apart(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_pair_attr attr = {0};
 	struct vma_flow_rule rule;
 
 	(void)state;
-	wire_make_world(&w, &attr, 0);
+	wire_make_fixture(&w, &attr, 0);
 	for (uint32_t i = 1; i < 5000; i++)
-		world_flow(&w, 1, 0, IPPROTO_TCP, PORT, (uint16_t)i, 0);
+		fixture_flow(&w, 1, 0, IPPROTO_TCP, PORT, (uint16_t)i, 0);
 	for (uint32_t i = 1; i < 5000; i += 2) {
 		rule = flow_rule(1, IPPROTO_TCP, PORT, (uint16_t)i, 0);
 		assert_int_equal(vma_nic_flow_del(w.qp[1][0], &rule.key), 0);
 	}
 	for (uint32_t i = 1; i < 5000; i++) {
-		world_send(&w, 0, 0, tcp((uint16_t)i, PORT, 0x10, i));
+		fixture_send(&w, 0, 0, tcp((uint16_t)i, PORT, 0x10, i));
 		if (i % 2 == 0)
 			fixture_assert_receives(&w, 1, 0, tcp((uint16_t)i, PORT, 0x10, i));
 	}
 	assert_silence(&w, 1, 0);
-	wire_end_world(&w);
+	wire_end_fixture(&w);
 }
 
 static void test_vlan_and_fragments_are_steered_as_a_device_does(void **state)
@@ -554,7 +554,7 @@ static void test_vlan_and_fragments_are_steered_as_a_device_does(void **state)
 static void test_bad_pairs_are_refused(void **state)
 {
 	struct vma_nic *nic[2];
-	struct vma_bufarena *arena = world_arena();
+	struct vma_bufarena *arena = fixture_arena();
 	struct vma_wire_pair_attr attr = {.arena = {arena, NULL}};
 	struct vma_nic_attr nic_attr = {.arena = arena};
 

@@ -11,7 +11,7 @@
 
 #include "../wire_file.h"
 #include "../wire_priv.h"
-#include "world.h"
+#include "fixture.h"
 
 #define PORT 21000
 #define PEER_PORT 22000
@@ -36,27 +36,27 @@ static int teardown(void **state)
 }
 
 /* One end alone: w.nic[end] with a queue pair that receives UDP to PORT. */
-static void wire_file_open_end(struct world *w, int end)
+static void wire_file_open_end(struct fixture *w, int end)
 {
 	struct vma_nic_attr attr = {.arena = w->arena};
 
 	assert_int_equal(vma_nic_open(spec, &attr, &w->nic[end]), 0);
-	world_qp(w, end, 0, 256);
-	world_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_qp(w, end, 0, 256);
+	fixture_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
 }
 
-static void wire_file_make_world(struct world *w)
+static void wire_file_make_fixture(struct fixture *w)
 {
 	memset(w, 0, sizeof(*w));
-	w->arena = world_arena();
+	w->arena = fixture_arena();
 	w->netns[0] = w->netns[1] = -1;
 }
 
-static void wire_file_end_world(struct world *w)
+static void wire_file_end_fixture(struct fixture *w)
 {
 	for (int end = 0; end < 2; end++)
 		if (w->nic[end] != NULL)
-			world_nic_close(w, end);
+			fixture_nic_close(w, end);
 	vma_bufpool_flush_thread(w->arena);
 	vma_bufarena_destroy(w->arena);
 }
@@ -65,15 +65,15 @@ static void wire_file_end_world(struct world *w)
  * of the other end are made up: nobody checks a MAC on a wire. */
 static _Noreturn void echo_process(void)
 {
-	struct world w;
+	struct fixture w;
 	struct packet *packet = malloc(sizeof(*packet));
 
-	wire_file_make_world(&w);
+	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 1);
 	for (;;) {
-		if (world_poll(w.qp[1][0], packet))
-			world_send(&w, 1, 0,
-			           udp(PORT, PORT, packet->len, frame_number(packet->bytes, IPPROTO_UDP) + 1));
+		if (fixture_poll(w.qp[1][0], packet))
+			fixture_send(&w, 1, 0,
+			             udp(PORT, PORT, packet->len, frame_number(packet->bytes, IPPROTO_UDP) + 1));
 		else if (vma_nic_arm(w.qp[1][0]) == 0)
 			fd_readable(vma_nic_fd(w.qp[1][0]), -1);
 	}
@@ -82,10 +82,10 @@ static _Noreturn void echo_process(void)
 /* An end whose process forks: the child inherits every descriptor, and only lives. */
 static _Noreturn void fork_process(int fd)
 {
-	struct world w;
+	struct fixture w;
 	pid_t child;
 
-	wire_file_make_world(&w);
+	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 1);
 	child = fork();
 	if (child != 0)
@@ -127,15 +127,15 @@ static void end_process(pid_t pid)
 }
 
 /* Until the other end answers: frames are lost while there is no link. */
-static bool answers(struct world *w, uint32_t number)
+static bool answers(struct fixture *w, uint32_t number)
 {
 	struct packet *packet = malloc(sizeof(*packet));
-	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 	bool yes = false;
 
-	while (!yes && world_now_ns() < give_up) {
-		world_send(w, 0, 0, udp(PEER_PORT, PORT, 200, number));
-		while (!yes && world_recv(w->qp[0][0], packet, 10000000))
+	while (!yes && fixture_now_ns() < give_up) {
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 200, number));
+		while (!yes && fixture_recv(w->qp[0][0], packet, 10000000))
 			yes = frame_number(packet->bytes, IPPROTO_UDP) == number + 1;
 	}
 	free(packet);
@@ -144,49 +144,49 @@ static bool answers(struct world *w, uint32_t number)
 
 static void test_two_processes_exchange_frames(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct packet *packet = malloc(sizeof(*packet));
 	pid_t pid = start_echo();
 
 	(void)state;
-	wire_file_make_world(&w);
+	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 0);
 	assert_true(answers(&w, 1000000));
-	while (world_recv(w.qp[0][0], packet, 20000000))
+	while (fixture_recv(w.qp[0][0], packet, 20000000))
 		; /* answers to what was sent while waiting */
 	for (uint32_t i = 0; i < 2000; i++) {
-		world_send(&w, 0, 0, udp(PEER_PORT, PORT, 60 + i % 1400, i));
-		assert_true(world_recv(w.qp[0][0], packet, WORLD_TIMEOUT_NS));
+		fixture_send(&w, 0, 0, udp(PEER_PORT, PORT, 60 + i % 1400, i));
+		assert_true(fixture_recv(w.qp[0][0], packet, FIXTURE_TIMEOUT_NS));
 		assert_int_equal(packet->len, 60 + i % 1400);
 		assert_int_equal(frame_number(packet->bytes, IPPROTO_UDP), i + 1);
 	}
 	end_process(pid);
-	wire_file_end_world(&w);
+	wire_file_end_fixture(&w);
 	free(packet);
 }
 
 static void test_a_third_end_is_refused(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_nic *third;
 
 	(void)state;
-	wire_file_make_world(&w);
+	wire_file_make_fixture(&w);
 	struct vma_nic_attr attr = {.arena = w.arena};
 	wire_file_open_end(&w, 0);
 	wire_file_open_end(&w, 1);
 	assert_int_equal(vma_nic_open(spec, &attr, &third), -EBUSY);
-	world_nic_close(&w, 1);
+	fixture_nic_close(&w, 1);
 	wire_file_open_end(&w, 1); /* the place is free again */
-	wire_file_end_world(&w);
+	wire_file_end_fixture(&w);
 }
 
 static void test_a_new_process_takes_the_place_of_a_dead_one(void **state)
 {
-	struct world w;
+	struct fixture w;
 
 	(void)state;
-	wire_file_make_world(&w);
+	wire_file_make_fixture(&w);
 	for (int first = 0; first < 2; first++) { /* as joiner, then as listener */
 		pid_t pid;
 		if (first)
@@ -204,20 +204,20 @@ static void test_a_new_process_takes_the_place_of_a_dead_one(void **state)
 		}
 		assert_true(answers(&w, 77));
 		end_process(pid);
-		world_nic_close(&w, 0);
+		fixture_nic_close(&w, 0);
 		unlink(path);
 	}
-	wire_file_end_world(&w);
+	wire_file_end_fixture(&w);
 }
 
 static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
 {
-	struct world w;
+	struct fixture w;
 	int pipe_fd[2];
 	pid_t pid, grandchild;
 
 	(void)state;
-	wire_file_make_world(&w);
+	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 0);
 	assert_int_equal(pipe(pipe_fd), 0);
 	pid = start_role("fork", pipe_fd[1]);
@@ -229,61 +229,61 @@ static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
 	kill(grandchild, SIGKILL);
 	end_process(pid);
 	close(pipe_fd[0]);
-	wire_file_end_world(&w);
+	wire_file_end_fixture(&w);
 }
 
 static void test_a_stopped_peer_stalls_nobody(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_counts counts;
 	pid_t pid = start_echo();
 
 	(void)state;
-	wire_file_make_world(&w);
+	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 0);
 	assert_true(answers(&w, 1));
 	kill(pid, SIGSTOP);
-	uint64_t start = world_now_ns();
+	uint64_t start = fixture_now_ns();
 	for (uint32_t i = 0; i < 5000; i++) /* ten times what the lane holds */
-		world_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, i));
-	assert_true(world_now_ns() - start < WORLD_TIMEOUT_NS);
+		fixture_send(&w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+	assert_true(fixture_now_ns() - start < FIXTURE_TIMEOUT_NS);
 	vma_wire_counts(w.nic[0], &counts);
 	assert_in_range(counts.queue_full, 4000, 5000);
 	kill(pid, SIGCONT);
 	assert_true(answers(&w, 1000000));
 	end_process(pid);
-	wire_file_end_world(&w);
+	wire_file_end_fixture(&w);
 }
 
 static void test_a_peer_that_shuts_the_bell_keeps_nobody_awake(void **state)
 {
-	struct world w;
-	uint64_t start = world_now_ns();
+	struct fixture w;
+	uint64_t start = fixture_now_ns();
 
 	(void)state;
-	wire_file_make_world(&w);
+	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 0);
 	wire_file_open_end(&w, 1);
 	shutdown(atomic_load(&wire_end_of(w.nic[1])->bell_fd), SHUT_RDWR);
 	do
-		assert_true(world_now_ns() - start < WORLD_TIMEOUT_NS);
+		assert_true(fixture_now_ns() - start < FIXTURE_TIMEOUT_NS);
 	while (vma_nic_arm(w.qp[0][0]) != 0 || fd_readable(vma_nic_fd(w.qp[0][0]), 50));
-	wire_file_end_world(&w);
+	wire_file_end_fixture(&w);
 }
 
 static void test_mtu_is_part_of_the_name(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_nic *nic;
 	char big[100];
 
 	(void)state;
-	wire_file_make_world(&w);
+	wire_file_make_fixture(&w);
 	struct vma_nic_attr attr = {.arena = w.arena};
 	wire_file_open_end(&w, 0);
 	snprintf(big, sizeof(big), "%s,mtu=9000", spec);
 	assert_int_equal(vma_nic_open(big, &attr, &nic), -EPROTO); /* the other end has 1500 */
-	world_nic_close(&w, 0);
+	fixture_nic_close(&w, 0);
 	assert_int_equal(vma_nic_open(big, &attr, &nic), 0);
 	assert_int_equal(vma_nic_info(nic)->mtu, 9000);
 	vma_nic_close(nic);
@@ -292,7 +292,7 @@ static void test_mtu_is_part_of_the_name(void **state)
 	snprintf(big, sizeof(big), "%s,speed=12", spec);
 	assert_int_equal(vma_nic_open(big, &attr, &nic), -EINVAL);
 	assert_int_equal(vma_nic_open("wire:/nonexistent/file", &attr, &nic), -ENOENT);
-	wire_file_end_world(&w);
+	wire_file_end_fixture(&w);
 }
 
 /* ---- a listener that is not one of us ---- */
@@ -336,7 +336,7 @@ static void *make_offer(void *arg)
 
 static int open_with(struct offer offer)
 {
-	struct vma_bufarena *arena = world_arena();
+	struct vma_bufarena *arena = fixture_arena();
 	struct vma_nic_attr attr = {.arena = arena};
 	struct vma_nic *nic = NULL;
 	sigset_t all, before;
@@ -418,12 +418,12 @@ static void test_signals_do_not_disturb_an_open_that_waits(void **state)
 
 static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 {
-	struct world w;
+	struct fixture w;
 	struct vma_wire_counts counts;
 	struct packet *packet = malloc(sizeof(*packet));
 
 	(void)state;
-	wire_file_make_world(&w);
+	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 0);
 	wire_file_open_end(&w, 1);
 	struct wire_end *end = wire_end_of(w.nic[0]), *peer = wire_end_of(w.nic[1]);
@@ -434,7 +434,7 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 		tx->nonce = atomic_load(&peer->nonce);
 		wire_producer_push(tx, slot, lengths[i]);
 		wire_producer_kick(tx);
-		assert_false(world_poll(w.qp[0][0], packet));
+		assert_false(fixture_poll(w.qp[0][0], packet));
 	}
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.bad_peer, 6);
@@ -443,13 +443,13 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 	struct frame_spec frame = udp(PEER_PORT, PORT, 100, 1);
 	uint64_t nonsense[] = {5000, UINT32_MAX, 1U << 31, 513};
 	for (uint32_t i = 0; i < 512; i++) {
-		struct vma_nic_seg seg = world_frame(&w, 0, 0, &frame);
+		struct vma_nic_seg seg = fixture_frame(&w, 0, 0, &frame);
 		assert_int_equal(vma_nic_tx(w.qp[0][0], &seg, 1), 1);
 		vma_nic_kick(w.qp[0][0]);
-		world_reap(w.qp[0][0]);
+		fixture_reap(w.qp[0][0]);
 	}
 	for (uint32_t i = 0; i < 4; i++) {
-		struct vma_nic_seg seg = world_frame(&w, 0, 0, &frame);
+		struct vma_nic_seg seg = fixture_frame(&w, 0, 0, &frame);
 		atomic_store(&page->consumed[0].value, wire_word(atomic_load(&end->nonce), (uint32_t)nonsense[i]));
 		assert_int_equal(vma_nic_tx(w.qp[0][0], &seg, 1), 0);
 		vma_buf_put(w.arena, seg.buf);
@@ -457,7 +457,7 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.bad_peer, 10);
 	free(packet);
-	wire_file_end_world(&w);
+	wire_file_end_fixture(&w);
 }
 
 static const struct CMUnitTest tests[] = {

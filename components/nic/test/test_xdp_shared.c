@@ -21,34 +21,34 @@ static inline void xdp_shared_step(void)
 #include "../xdp_shared.c"
 #include "../xdp_recover.c"
 
-#include "xdp_world.h"
+#include "xdp_fixture.h"
 
 #define VICTIM 1
 
-static struct world *world;
+static struct fixture *fixture;
 static struct client clients[W_SLOTS];
 
 static int setup(void **state)
 {
 	(void)state;
-	world = world_create(1);
-	assert_non_null(world);
+	fixture = fixture_create(1);
+	assert_non_null(fixture);
 	for (uint32_t s = 0; s < W_SLOTS; s++)
-		client_init(&clients[s], world, s, s + 1);
+		client_init(&clients[s], fixture, s, s + 1);
 	return 0;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	world_destroy(world);
+	fixture_destroy(fixture);
 	return 0;
 }
 
 static void no_complaint(void)
 {
-	if (world->errors != 0)
-		fail_msg("%u complaints, first: %s", world->errors, world->complaint);
+	if (fixture->errors != 0)
+		fail_msg("%u complaints, first: %s", fixture->errors, fixture->complaint);
 }
 
 static void test_fill_takes_what_fits_and_marks_it(void **state)
@@ -66,9 +66,9 @@ static void test_fill_takes_what_fits_and_marks_it(void **state)
 	assert_int_equal(ring_used(ring), W_FILL);
 	for (uint32_t i = 0; i < W_FILL; i++) {
 		assert_int_equal(ring->addrs[(W_START + i) & ring->mask], (uint64_t)i << XDP_FRAME_SHIFT);
-		assert_int_equal(world->shared.holder[i], XDP_HOLDER_FILL);
+		assert_int_equal(fixture->shared.holder[i], XDP_HOLDER_FILL);
 	}
-	assert_int_equal(world->shared.holder[W_FILL], 1);
+	assert_int_equal(fixture->shared.holder[W_FILL], 1);
 }
 
 static void test_fill_leaves_frames_of_others_alone(void **state)
@@ -80,7 +80,7 @@ static void test_fill_leaves_frames_of_others_alone(void **state)
 	xdp_shared_hold(&clients[2].driver[0], 6);
 	assert_int_equal(xdp_shared_fill(&clients[0].driver[0], frames, 5), 5);
 	assert_int_equal(ring_used(&clients[0].fill[0]), 1);
-	assert_int_equal(world->shared.holder[6], 3);
+	assert_int_equal(fixture->shared.holder[6], 3);
 	xdp_shared_hold(&clients[0].driver[0], UINT32_MAX); /* out of range: ignored */
 }
 
@@ -89,9 +89,9 @@ static void test_taken_lock_makes_calls_return_zero(void **state)
 	const uint32_t frame = 3;
 
 	(void)state;
-	world->shared.queue[0].fill.lock = 3;
-	world->shared.queue[0].comp.lock = 3;
-	world->comp[0].producer++;
+	fixture->shared.queue[0].fill.lock = 3;
+	fixture->shared.queue[0].comp.lock = 3;
+	fixture->comp[0].producer++;
 	xdp_shared_hold(&clients[0].driver[0], frame);
 	assert_int_equal(xdp_shared_fill(&clients[0].driver[0], &frame, 1), 0);
 	assert_int_equal(xdp_shared_complete(&clients[0].driver[0]), 0);
@@ -104,8 +104,8 @@ static void xdp_shared_send_all(struct client *client, uint32_t queue)
 {
 	for (int i = 0; i < 1000; i++) {
 		client_send(client, queue);
-		kernel_take_tx(world, client->slot, queue);
-		kernel_complete(world, queue);
+		kernel_take_tx(fixture, client->slot, queue);
+		kernel_complete(fixture, queue);
 	}
 }
 
@@ -115,16 +115,16 @@ static void test_completions_find_their_slots_whoever_drains(void **state)
 
 	(void)state;
 	xdp_shared_send_all(&clients[0], 0);
-	assert_int_equal(world_in_flight(&world->shared, 0), W_TX_FRAMES);
+	assert_int_equal(fixture_in_flight(&fixture->shared, 0), W_TX_FRAMES);
 	assert_int_equal(xdp_shared_complete(&clients[3].driver[0]), W_TX_FRAMES);
 	xdp_shared_send_all(&clients[2], 0);
 	assert_int_equal(xdp_shared_complete(&clients[3].driver[0]), W_TX_FRAMES);
-	assert_int_equal(world_in_flight(&world->shared, 0), 0);
-	assert_int_equal(xdp_shared_returned(&world->shared, 1, frames, W_TX_FRAMES), 0);
-	assert_int_equal(xdp_shared_returned(&world->shared, 0, frames, 5), 5);
-	assert_int_equal(xdp_shared_returned(&world->shared, 0, frames, W_TX_FRAMES), W_TX_FRAMES - 5);
-	assert_int_equal(xdp_shared_returned(&world->shared, 0, frames, W_TX_FRAMES), 0);
-	assert_int_equal(xdp_shared_returned(&world->shared, 2, frames, W_TX_FRAMES), W_TX_FRAMES);
+	assert_int_equal(fixture_in_flight(&fixture->shared, 0), 0);
+	assert_int_equal(xdp_shared_returned(&fixture->shared, 1, frames, W_TX_FRAMES), 0);
+	assert_int_equal(xdp_shared_returned(&fixture->shared, 0, frames, 5), 5);
+	assert_int_equal(xdp_shared_returned(&fixture->shared, 0, frames, W_TX_FRAMES), W_TX_FRAMES - 5);
+	assert_int_equal(xdp_shared_returned(&fixture->shared, 0, frames, W_TX_FRAMES), 0);
+	assert_int_equal(xdp_shared_returned(&fixture->shared, 2, frames, W_TX_FRAMES), W_TX_FRAMES);
 	for (uint32_t i = 0; i < W_TX_FRAMES; i++)
 		assert_in_range(frames[i], W_RX_FRAMES + 2 * W_TX_FRAMES, W_RX_FRAMES + 3 * W_TX_FRAMES - 1);
 }
@@ -136,12 +136,12 @@ static void test_completion_of_what_is_not_in_flight_is_ignored(void **state)
 	uint32_t frames[8];
 
 	(void)state;
-	xdp_shared_in_flight(&world->shared, W_RX_FRAMES, 1, 0); /* in flight, but on the other queue */
+	xdp_shared_in_flight(&fixture->shared, W_RX_FRAMES, 1, 0); /* in flight, but on the other queue */
 	for (uint32_t i = 0; i < 5; i++)
 		comp->addrs[(*comp->producer)++ & comp->mask] = addrs[i] << XDP_FRAME_SHIFT;
 	assert_int_equal(xdp_shared_complete(&clients[0].driver[0]), 5);
-	assert_int_equal(xdp_shared_returned(&world->shared, 0, frames, 8), 0);
-	assert_int_equal(world_in_flight(&world->shared, 0), 1);
+	assert_int_equal(xdp_shared_returned(&fixture->shared, 0, frames, 8), 0);
+	assert_int_equal(fixture_in_flight(&fixture->shared, 0), 1);
 }
 
 static void test_hints_that_do_not_fit_are_not_missed(void **state)
@@ -151,14 +151,14 @@ static void test_hints_that_do_not_fit_are_not_missed(void **state)
 	struct xdp_ring *comp = &clients[0].comp[0];
 
 	(void)state;
-	xdp_shared_rent(&world->shared, 9, first, count);
+	xdp_shared_rent(&fixture->shared, 9, first, count);
 	for (uint32_t i = 0; i < count; i++) {
-		xdp_shared_in_flight(&world->shared, first + i, 0, i);
+		xdp_shared_in_flight(&fixture->shared, first + i, 0, i);
 		comp->addrs[(*comp->producer)++ & comp->mask] = (uint64_t)(first + i) << XDP_FRAME_SHIFT;
 		if (ring_used(comp) == W_COMP || i == count - 1)
 			assert_true(xdp_shared_complete(&clients[0].driver[0]) > 0);
 	}
-	while ((n = xdp_shared_returned(&world->shared, 9, frames, 100)) > 0) {
+	while ((n = xdp_shared_returned(&fixture->shared, 9, frames, 100)) > 0) {
 		for (uint32_t i = 0; i < n; i++)
 			assert_in_range(frames[i], first, first + count - 1);
 		total += n;
@@ -168,7 +168,7 @@ static void test_hints_that_do_not_fit_are_not_missed(void **state)
 
 static void test_garbage_in_shared_memory_is_survived(void **state)
 {
-	struct xdp_shared *shared = &world->shared;
+	struct xdp_shared *shared = &fixture->shared;
 	uint64_t seed = 99;
 	uint32_t frames[64], at;
 
@@ -176,28 +176,29 @@ static void test_garbage_in_shared_memory_is_survived(void **state)
 	for (int round = 0; round < 2000; round++) {
 		/* Garbage everywhere a client can write, then every call of the owner and of another client. */
 		for (uint32_t q = 0; q < W_QUEUES; q++) {
-			world->fill[q].producer = xdp_fixture_roll(&seed, UINT32_MAX);
-			world->comp[q].producer = xdp_fixture_roll(&seed, UINT32_MAX);
+			fixture->fill[q].producer = xdp_fixture_roll(&seed, UINT32_MAX);
+			fixture->comp[q].producer = xdp_fixture_roll(&seed, UINT32_MAX);
 			if (xdp_fixture_roll(&seed, 2)) /* near enough to be believed */
-				world->comp[q].consumer = world->comp[q].producer - xdp_fixture_roll(&seed, W_COMP + 2);
+				fixture->comp[q].consumer =
+				        fixture->comp[q].producer - xdp_fixture_roll(&seed, W_COMP + 2);
 			for (uint32_t i = 0; i < W_FILL; i++) {
-				world->fill[q].entries[i].addr = seed;
-				world->comp[q].entries[i].addr = (uint64_t)xdp_fixture_roll(&seed, W_FRAMES)
-				                                 << XDP_FRAME_SHIFT;
-				world->rx[VICTIM][q].entries[i].addr = (uint64_t)xdp_fixture_roll(&seed, UINT32_MAX)
-				                                       << 9;
+				fixture->fill[q].entries[i].addr = seed;
+				fixture->comp[q].entries[i].addr = (uint64_t)xdp_fixture_roll(&seed, W_FRAMES)
+				                                   << XDP_FRAME_SHIFT;
+				fixture->rx[VICTIM][q].entries[i].addr = (uint64_t)xdp_fixture_roll(&seed, UINT32_MAX)
+				                                         << 9;
 			}
-			world->rx[VICTIM][q].producer =
-			        world->rx[VICTIM][q].consumer + xdp_fixture_roll(&seed, W_RX + 2);
+			fixture->rx[VICTIM][q].producer =
+			        fixture->rx[VICTIM][q].consumer + xdp_fixture_roll(&seed, W_RX + 2);
 			shared->queue[q].fill.lock = shared->queue[q].comp.lock = VICTIM + 1;
 			shared->queue[q].fill.redo =
-			        XDP_REDO(world->fill[q].producer,
+			        XDP_REDO(fixture->fill[q].producer,
 			                 xdp_fixture_roll(&seed, 2) ? xdp_fixture_roll(&seed, W_FILL + 2) : seed >> 32);
 			shared->queue[q].comp.position = XDP_POSITION_VALID | seed;
 			if (xdp_fixture_roll(&seed, 2))
 				shared->queue[q].comp.position =
 				        XDP_POSITION_VALID |
-				        (uint32_t)(world->comp[q].consumer + xdp_fixture_roll(&seed, W_COMP));
+				        (uint32_t)(fixture->comp[q].consumer + xdp_fixture_roll(&seed, W_COMP));
 		}
 		for (uint32_t s = 0; s < XDP_SLOTS_MAX; s++) {
 			shared->slot[s].rescan = xdp_fixture_roll(&seed, 2);
@@ -221,11 +222,11 @@ static void test_garbage_in_shared_memory_is_survived(void **state)
 			assert_int_equal(shared->queue[q].fill.lock, 0);
 			assert_int_equal(shared->queue[q].comp.lock, 0);
 			xdp_shared_claim_rx(shared, VICTIM, &clients[VICTIM].rx[q]);
-			world_settle_tx(shared, VICTIM, q, (uint32_t)seed);
+			fixture_settle_tx(shared, VICTIM, q, (uint32_t)seed);
 			xdp_shared_complete(&clients[0].driver[q]);
 			xdp_shared_fill(&clients[0].driver[q], (const uint32_t[]){1, 2, 3}, 3);
 		}
-		world_in_flight(shared, VICTIM);
+		fixture_in_flight(shared, VICTIM);
 		assert_in_range(xdp_shared_returned(shared, 0, frames, 64), 0, 64);
 		at = 0;
 		assert_in_range(xdp_shared_seize(shared, VICTIM, &at, W_FRAMES, frames, 64), 0, 64);
@@ -240,13 +241,13 @@ static void test_seizing_is_one_pass(void **state)
 	unsigned n, total = 0;
 
 	(void)state;
-	world->shared.nframes = UINT32_MAX;
+	fixture->shared.nframes = UINT32_MAX;
 	for (uint32_t f = 0; f < W_FRAMES; f++)
-		world->shared.holder[f] = VICTIM + 1;
-	while ((n = xdp_shared_seize(&world->shared, VICTIM, &at, W_FRAMES, frames, 4)) > 0) {
+		fixture->shared.holder[f] = VICTIM + 1;
+	while ((n = xdp_shared_seize(&fixture->shared, VICTIM, &at, W_FRAMES, frames, 4)) > 0) {
 		for (unsigned i = 0; i < n; i++) {
 			assert_in_range(frames[i], 0, W_FRAMES - 1);
-			world->shared.holder[frames[i]] = VICTIM + 1;
+			fixture->shared.holder[frames[i]] = VICTIM + 1;
 		}
 		total += n;
 	}
@@ -255,7 +256,7 @@ static void test_seizing_is_one_pass(void **state)
 
 static void test_lock_that_nobody_holds_is_freed(void **state)
 {
-	struct xdp_shared_queue *queue = &world->shared.queue[0];
+	struct xdp_shared_queue *queue = &fixture->shared.queue[0];
 
 	(void)state;
 	queue->fill.lock = 777;
@@ -274,13 +275,13 @@ static void test_lock_that_nobody_holds_is_freed(void **state)
 static void test_check_refuses_other_layouts(void **state)
 {
 	(void)state;
-	assert_int_equal(xdp_shared_check(&world->shared, sizeof(world->shared)), 0);
-	assert_int_equal(xdp_shared_check(&world->shared, sizeof(world->shared) - 1), -EPROTO);
-	world->shared.version++;
-	assert_int_equal(xdp_shared_check(&world->shared, sizeof(world->shared)), -EPROTO);
-	world->shared.version--;
-	world->shared.nframes = XDP_FRAMES_MAX + 1;
-	assert_int_equal(xdp_shared_check(&world->shared, sizeof(world->shared)), -EPROTO);
+	assert_int_equal(xdp_shared_check(&fixture->shared, sizeof(fixture->shared)), 0);
+	assert_int_equal(xdp_shared_check(&fixture->shared, sizeof(fixture->shared) - 1), -EPROTO);
+	fixture->shared.version++;
+	assert_int_equal(xdp_shared_check(&fixture->shared, sizeof(fixture->shared)), -EPROTO);
+	fixture->shared.version--;
+	fixture->shared.nframes = XDP_FRAMES_MAX + 1;
+	assert_int_equal(xdp_shared_check(&fixture->shared, sizeof(fixture->shared)), -EPROTO);
 	assert_int_equal(xdp_shared_bytes(XDP_FRAMES_MAX + 1), 0);
 }
 
@@ -290,11 +291,11 @@ static void test_what_was_never_sent_is_settled(void **state)
 
 	(void)state;
 	for (uint32_t i = 0; i < 6; i++)
-		xdp_shared_in_flight(&world->shared, first + i, i % 2, W_START + 8 + i); /* across the wrap */
-	world_settle_tx(&world->shared, VICTIM, 0, W_START + 11);
-	assert_int_equal(world_in_flight(&world->shared, VICTIM), 5); /* index 12 of queue 0 is gone */
-	world_settle_tx(&world->shared, VICTIM, 1, W_START + 9);
-	assert_int_equal(world_in_flight(&world->shared, VICTIM), 2);
+		xdp_shared_in_flight(&fixture->shared, first + i, i % 2, W_START + 8 + i); /* across the wrap */
+	fixture_settle_tx(&fixture->shared, VICTIM, 0, W_START + 11);
+	assert_int_equal(fixture_in_flight(&fixture->shared, VICTIM), 5); /* index 12 of queue 0 is gone */
+	fixture_settle_tx(&fixture->shared, VICTIM, 1, W_START + 9);
+	assert_int_equal(fixture_in_flight(&fixture->shared, VICTIM), 2);
 }
 
 /* ---- dying at every step ---- */
@@ -306,7 +307,7 @@ static void others_run(int rounds)
 			if (s != VICTIM)
 				client_step(&clients[s]);
 		for (int k = 0; k < 6; k++)
-			kernel_step(world);
+			kernel_step(fixture);
 	}
 }
 
@@ -336,9 +337,9 @@ static void account(void)
 	struct client *living[W_SLOTS];
 
 	for (uint32_t s = 0; s < W_SLOTS; s++)
-		living[s] = world->live[s] ? &clients[s] : NULL;
-	account_rx(world, living);
-	account_tx(world, living);
+		living[s] = fixture->live[s] ? &clients[s] : NULL;
+	account_rx(fixture, living);
+	account_tx(fixture, living);
 }
 
 /* Nothing is forgotten: in the end every client has all its TX frames again and could give back every RX frame. */
@@ -351,53 +352,55 @@ static void all_comes_back(void)
 		for (uint32_t s = 0; s < W_SLOTS; s++)
 			done &= client_wind_up(&clients[s]);
 		for (int k = 0; k < 50; k++)
-			kernel_step(world);
+			kernel_step(fixture);
 	}
 	if (!done)
-		complain(world, "a client waits for ever", 0, 0);
+		complain(fixture, "a client waits for ever", 0, 0);
 	account();
 }
 
-/* One life: the world runs, the victim dies at `at`, the others go on for `meanwhile` rounds, the owner takes back. */
+/*
+ * One life: the fixture runs, the victim dies at `at`, the others go on for `meanwhile` rounds, the owner takes back.
+ */
 static bool one_life(uint64_t seed, long at, int meanwhile)
 {
 	bool died;
 
-	world = world_create(seed);
+	fixture = fixture_create(seed);
 	for (uint32_t s = 0; s < W_SLOTS; s++)
-		client_init(&clients[s], world, s, seed * W_SLOTS + s);
-	owner_fill(world);
+		client_init(&clients[s], fixture, s, seed * W_SLOTS + s);
+	owner_fill(fixture);
 	others_run(20);
 	for (int i = 0; i < 60; i++) {
 		client_step(&clients[VICTIM]);
-		kernel_step(world);
+		kernel_step(fixture);
 	}
 	died = victim_dies(at, 40);
 	others_run(meanwhile);
-	world->live[VICTIM] = false;
-	owner_bury(world, VICTIM);
+	fixture->live[VICTIM] = false;
+	owner_bury(fixture, VICTIM);
 	account();
-	owner_fill(world);
+	owner_fill(fixture);
 	others_run(30);
 	account();
-	for (int i = 0; i < 20000 && world_in_flight(&world->shared, VICTIM) > 0; i++) {
-		kernel_step(world);
-		owner_fill(world);
+	for (int i = 0; i < 20000 && fixture_in_flight(&fixture->shared, VICTIM) > 0; i++) {
+		kernel_step(fixture);
+		owner_fill(fixture);
 	}
-	if (world_in_flight(&world->shared, VICTIM) > 0)
-		complain(world, "in flight for ever", 0, VICTIM);
-	world_rent(world, VICTIM); /* somebody else takes the slot */
-	client_init(&clients[VICTIM], world, VICTIM, seed + 7);
+	if (fixture_in_flight(&fixture->shared, VICTIM) > 0)
+		complain(fixture, "in flight for ever", 0, VICTIM);
+	fixture_rent(fixture, VICTIM); /* somebody else takes the slot */
+	client_init(&clients[VICTIM], fixture, VICTIM, seed + 7);
 	for (int i = 0; i < 30; i++) {
 		client_step(&clients[VICTIM]);
 		others_run(1);
 	}
 	account();
 	all_comes_back();
-	if (world->errors != 0)
+	if (fixture->errors != 0)
 		fail_msg("seed %lu, step %ld, %d rounds later: %s", (unsigned long)seed, at, meanwhile,
-		         world->complaint);
-	world_destroy(world);
+		         fixture->complaint);
+	fixture_destroy(fixture);
 	return died;
 }
 
@@ -445,21 +448,21 @@ static void test_frame_sent_again_is_not_completed_by_recovery(void **state)
 
 		for (uint32_t i = 0; i < 2; i++)
 			comp->addrs[(*comp->producer)++ & comp->mask] = (uint64_t)(i ? late : early) << XDP_FRAME_SHIFT;
-		xdp_shared_in_flight(&world->shared, early, 0, 7);
-		xdp_shared_in_flight(&world->shared, late, 0, 8);
+		xdp_shared_in_flight(&fixture->shared, early, 0, 7);
+		xdp_shared_in_flight(&fixture->shared, late, 0, 8);
 		died = dies_completing(at);
-		world->shared.slot[0].rescan = 1; /* a hint too many, at the worst time */
-		if (xdp_shared_returned(&world->shared, 0, frames, W_TX_FRAMES) == 1) {
+		fixture->shared.slot[0].rescan = 1; /* a hint too many, at the worst time */
+		if (xdp_shared_returned(&fixture->shared, 0, frames, W_TX_FRAMES) == 1) {
 			assert_int_equal(frames[0], early);
-			xdp_shared_in_flight(&world->shared, early, 0, 8);
+			xdp_shared_in_flight(&fixture->shared, early, 0, 8);
 			xdp_shared_recover(clients[0].driver, W_QUEUES, VICTIM);
-			assert_int_equal(world_in_flight(&world->shared, 0), 1);
+			assert_int_equal(fixture_in_flight(&fixture->shared, 0), 1);
 		} else {
 			xdp_shared_recover(clients[0].driver, W_QUEUES, VICTIM);
 		}
 		comp->consumer[0] = comp->producer[0];
-		xdp_shared_rent(&world->shared, 0, early, W_TX_FRAMES);
-		xdp_shared_rent(&world->shared, 2, late, W_TX_FRAMES);
+		xdp_shared_rent(&fixture->shared, 0, early, W_TX_FRAMES);
+		xdp_shared_rent(&fixture->shared, 2, late, W_TX_FRAMES);
 	}
 	assert_true(at > 8);
 }
@@ -474,20 +477,20 @@ static void test_frame_of_next_tenant_is_not_completed_by_recovery(void **state)
 	(void)state;
 	for (long at = 0;; at++) {
 		comp->addrs[(*comp->producer)++ & comp->mask] = (uint64_t)frame << XDP_FRAME_SHIFT;
-		xdp_shared_in_flight(&world->shared, frame, 0, 0);
+		xdp_shared_in_flight(&fixture->shared, frame, 0, 0);
 		if (!dies_completing(at))
 			break;
-		if (world_in_flight(&world->shared, 0) == 0) { /* tenant 0 may be buried before the drainer */
+		if (fixture_in_flight(&fixture->shared, 0) == 0) { /* tenant 0 may be buried before the drainer */
 			xdp_shared_recover(clients[2].driver, W_QUEUES, 0);
-			xdp_shared_rent(&world->shared, 0, frame, W_TX_FRAMES);
-			xdp_shared_in_flight(&world->shared, frame, 0, 0);
+			xdp_shared_rent(&fixture->shared, 0, frame, W_TX_FRAMES);
+			xdp_shared_in_flight(&fixture->shared, frame, 0, 0);
 			xdp_shared_recover(clients[2].driver, W_QUEUES, VICTIM);
-			assert_int_equal(world_in_flight(&world->shared, 0), 1);
+			assert_int_equal(fixture_in_flight(&fixture->shared, 0), 1);
 			tried++;
 		}
 		xdp_shared_recover(clients[2].driver, W_QUEUES, VICTIM);
 		comp->consumer[0] = comp->producer[0];
-		xdp_shared_rent(&world->shared, 0, frame, W_TX_FRAMES);
+		xdp_shared_rent(&fixture->shared, 0, frame, W_TX_FRAMES);
 	}
 	assert_true(tried > 2);
 }
@@ -495,15 +498,15 @@ static void test_frame_of_next_tenant_is_not_completed_by_recovery(void **state)
 static void test_random_steps_keep_the_accounts(void **state)
 {
 	(void)state;
-	owner_fill(world);
+	owner_fill(fixture);
 	for (int i = 0; i < 3000; i++) {
 		client_step(&clients[VICTIM]);
 		others_run(1);
 		account();
 	}
 	no_complaint();
-	assert_true(world->received > 1000);
-	assert_true(world->sent > 1000);
+	assert_true(fixture->received > 1000);
+	assert_true(fixture->sent > 1000);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -6,7 +6,7 @@
  * being told can wake them; each waits for its next datagram as soon as it has got one, so that delivering meets going
  * to sleep all the time. Datagrams come one by one and in bursts in which the files take turns.
  */
-#include "wait_bed.h"
+#include "wait_fixture.h"
 
 #define FILES 2
 #define RECEIVERS 4
@@ -92,7 +92,7 @@ static void *tell_drive(void *arg)
 {
 	while (!atomic_load(&stop)) {
 		vma_enter();
-		vma_rails_progress(bed.bit);
+		vma_rails_progress(fixture.bit);
 		vma_leave(vma_thread_self());
 		sched_yield();
 	}
@@ -128,10 +128,10 @@ static void test_no_datagram_lies_while_its_receiver_sleeps(void **state)
 	bool lost = false;
 
 	(void)state;
-	bed_hold();
+	fixture_hold();
 	for (int i = 0; i < FILES; i++) {
-		bed.things[i].flow.sink = tell_queue_one;
-		bed.things[i].flow.owner = &targets[i];
+		fixture.things[i].flow.sink = tell_queue_one;
+		fixture.things[i].flow.owner = &targets[i];
 	}
 	for (int i = 0; i < RECEIVERS; i++)
 		assert_int_equal(pthread_create(&receivers[i], NULL, tell_receive, &targets[i % FILES]), 0);
@@ -145,7 +145,7 @@ static void test_no_datagram_lies_while_its_receiver_sleeps(void **state)
 		for (unsigned i = 0; i < burst; i++) {
 			unsigned to = (seed >> 24) + i;
 
-			bed_send((uint16_t)(to % FILES));
+			fixture_send((uint16_t)(to % FILES));
 			sent[to % FILES]++;
 			total++;
 		}
@@ -160,11 +160,11 @@ static void test_no_datagram_lies_while_its_receiver_sleeps(void **state)
 	for (int i = 0; i < RECEIVERS; i++)
 		assert_int_equal(pthread_join(receivers[i], NULL), 0);
 	assert_int_equal(pthread_join(driver, NULL), 0);
-	bed_release();
+	fixture_release();
 }
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_datagram_lies_while_its_receiver_sleeps),
 };
 
-VMA_TEST_MAIN_WITH(tests, wait_fixture_bed_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_fixture_start, NULL)

@@ -4,7 +4,7 @@
  * More sleepers than places in the queue; one of them leaves all the time because of short deadlines, one because of
  * handlers, and what was spent on those is for the others. The things go up and down, so that sleepers do sleep.
  */
-#include "wait_bed.h"
+#include "wait_fixture.h"
 
 #define SLEEPERS 10
 #define WAKERS 2

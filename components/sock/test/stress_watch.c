@@ -10,7 +10,7 @@
  * repair a loss; so now and then all keep still, get one datagram each, and stay away after it: whoever watched, the
  * next must have taken over.
  */
-#include "wait_bed.h"
+#include "wait_fixture.h"
 
 #define RECEIVERS 6
 #define LATE_NS (3000 * MSEC) /* a lost one is never seen; a busy machine takes its time */
@@ -33,13 +33,13 @@ static void watch_count(int sig)
 static void *watch_receive(void *arg)
 {
 	struct receiver *me = arg;
-	struct thing *thing = &bed.things[me->thing];
+	struct thing *thing = &fixture.things[me->thing];
 	struct thing_wait wait;
 
 	atomic_store(&me->self, vma_thread_self());
 	while (!atomic_load(&stop)) {
 		atomic_store(&me->patient, me->thing != 2 || atomic_load(&calm));
-		thing_wait_init(&wait, thing, bed.bit, atomic_load(&me->patient) ? UINT64_MAX : MSEC / 5);
+		thing_wait_init(&wait, thing, fixture.bit, atomic_load(&me->patient) ? UINT64_MAX : MSEC / 5);
 		wait.wait.spin_loops = me->thing >= 3 ? 1000 : 0; /* one at a time: see spin.c */
 		if (thing_wait_run(&wait) != 1 || !thing_take(thing))
 			continue;
@@ -63,7 +63,7 @@ static void *unarm(void *arg)
 {
 	while (!atomic_load(&stop)) {
 		vma_enter();
-		ring_disarm_ask(bed.rail);
+		ring_disarm_ask(fixture.rail);
 		vma_leave(vma_thread_self());
 		usleep(20);
 	}
@@ -83,7 +83,7 @@ static bool watch_send_to(struct receiver *to, uint64_t *sent)
 	uint64_t until;
 
 	atomic_store(&to->sent_ns, vma_now_ns());
-	bed_send(to->thing);
+	fixture_send(to->thing);
 	++*sent;
 	until = vma_now_ns() + LATE_NS;
 	while (atomic_load(&to->received) < *sent && vma_now_ns() < until)
@@ -125,7 +125,7 @@ static void test_every_datagram_is_received_soon(void **state)
 
 	(void)state;
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
-	bed_hold();
+	fixture_hold();
 	assert_int_equal(pthread_create(&unarmer, NULL, unarm, NULL), 0);
 	for (uint16_t i = 0; i < RECEIVERS; i++) {
 		receivers[i].thing = receivers[i].seed = i;
@@ -153,14 +153,14 @@ static void test_every_datagram_is_received_soon(void **state)
 	atomic_store(&stop, true);
 	assert_int_equal(pthread_join(unarmer, NULL), 0);
 	for (int i = 0; i < RECEIVERS; i++) {
-		thing_give(&bed.things[i]);
+		thing_give(&fixture.things[i]);
 		assert_int_equal(pthread_join(receivers[i].thread, NULL), 0);
 	}
-	bed_release();
+	fixture_release();
 }
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_datagram_is_received_soon),
 };
 
-VMA_TEST_MAIN_WITH(tests, wait_fixture_bed_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_fixture_start, NULL)

@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "wait_bed.h"
+#include "wait_fixture.h"
 
 #define TRIES 2000
 #define SETTLE_USEC 2000 /* from a thread's state to its system call; from a packet to the descriptor */
@@ -23,8 +23,8 @@ static void *sleep_again(void *arg)
 
 	atomic_store(&sleeper.self, vma_thread_self());
 	while (!atomic_load(&sleeper.stop)) {
-		thing_wait_init(&wait, &bed.things[0], bed.bit, UINT64_MAX);
-		if (thing_wait_run(&wait) == 1 && thing_take(&bed.things[0]))
+		thing_wait_init(&wait, &fixture.things[0], fixture.bit, UINT64_MAX);
+		if (thing_wait_run(&wait) == 1 && thing_take(&fixture.things[0]))
 			atomic_fetch_add(&sleeper.taken, 1);
 	}
 	return arg;
@@ -35,7 +35,7 @@ static bool has_slept_after(unsigned taken)
 	struct vma_thread *self = atomic_load(&sleeper.self);
 
 	return atomic_load(&sleeper.taken) == taken && self != NULL && atomic_load(&self->state) == VMA_THREAD_ASLEEP &&
-	       atomic_load(&bed.rail->watcher) == self;
+	       atomic_load(&fixture.rail->watcher) == self;
 }
 
 /* Waits for thing 1 by spinning for ever: busy-polls as soon as something for thing 0 comes. */
@@ -76,7 +76,7 @@ static _Atomic bool busy_polls, hold_busy_poller, busy_poller_held, expire, else
 
 static void note_and_hold(struct thing_wait *self)
 {
-	atomic_store(&busy_polls, self->wait.self->busy_polls == bed.bit);
+	atomic_store(&busy_polls, self->wait.self->busy_polls == fixture.bit);
 	if (atomic_load(&expire))
 		self->wait.deadline_ns = 1;
 	if (atomic_load(&elsewhere))
@@ -92,15 +92,15 @@ static void note_and_hold(struct thing_wait *self)
 static int busy_poll_begin(void **state)
 {
 	(void)state;
-	bed_hold();
+	fixture_hold();
 	memset(&sleeper, 0, sizeof(sleeper));
 	memset(&busy_poller, 0, sizeof(busy_poller));
 	atomic_store(&busy_polls, false);
 	atomic_store(&expire, false);
 	atomic_store(&elsewhere, false);
 	assert_int_equal(pthread_create(&sleeper.thread, NULL, sleep_again, NULL), 0);
-	bed_wait_until(has_slept_after(0));
-	thing_wait_init(&busy_poller.wait, &bed.things[1], bed.bit, UINT64_MAX);
+	fixture_wait_until(has_slept_after(0));
+	thing_wait_init(&busy_poller.wait, &fixture.things[1], fixture.bit, UINT64_MAX);
 	busy_poller.wait.wait.spin_loops = -1;
 	busy_poller.wait.on_look = note_and_hold;
 	return 0;
@@ -111,22 +111,22 @@ static int busy_poll_end(void **state)
 	(void)state;
 	atomic_store(&sleeper.stop, true);
 	atomic_store(&hold_busy_poller, false);
-	thing_give(&bed.things[0]);
-	thing_give(&bed.things[1]);
+	thing_give(&fixture.things[0]);
+	thing_give(&fixture.things[1]);
 	if (busy_poller.runs)
 		assert_int_equal(pthread_join(busy_poller.thread, NULL), 0);
 	assert_int_equal(pthread_join(sleeper.thread, NULL), 0);
-	atomic_store(&bed.things[0].count, 0);
-	atomic_store(&bed.things[1].count, 0);
-	assert_null(atomic_load(&bed.rail->watcher));
-	bed_release();
+	atomic_store(&fixture.things[0].count, 0);
+	atomic_store(&fixture.things[1].count, 0);
+	assert_null(atomic_load(&fixture.rail->watcher));
+	fixture_release();
 	return 0;
 }
 
 static bool is_unarmed(void)
 {
-	return !atomic_load(&bed.rail->disarm_asked) &&
-	       atomic_load(&bed.rail->arms) == atomic_load(&bed.rail->arms_taken_down);
+	return !atomic_load(&fixture.rail->disarm_asked) &&
+	       atomic_load(&fixture.rail->arms) == atomic_load(&fixture.rail->arms_taken_down);
 }
 
 /* As long as the watcher is the quicker one nobody busy-polls. Returns how many the sleeper has got. */
@@ -136,11 +136,11 @@ static unsigned start_to_busy_poll(void *(*how)(void *arg))
 
 	assert_int_equal(pthread_create(&busy_poller.thread, NULL, how, NULL), 0);
 	busy_poller.runs = true;
-	bed_wait_until(atomic_load(&busy_poller.wait.looks) > 10);
+	fixture_wait_until(atomic_load(&busy_poller.wait.looks) > 10);
 	while ((!atomic_load(&busy_polls) || !is_unarmed()) && sent < TRIES) {
-		bed_send(0);
+		fixture_send(0);
 		sent++;
-		bed_wait_until(has_slept_after(sent));
+		fixture_wait_until(has_slept_after(sent));
 	}
 	assert_true(atomic_load(&busy_polls) && is_unarmed());
 	return sent;
@@ -148,7 +148,7 @@ static unsigned start_to_busy_poll(void *(*how)(void *arg))
 
 static bool rings(void)
 {
-	struct pollfd pfd = {.fd = vma_ring_fd(bed.rail->ring), .events = POLLIN};
+	struct pollfd pfd = {.fd = vma_ring_fd(fixture.rail->ring), .events = POLLIN};
 
 	usleep(SETTLE_USEC);
 	return poll(&pfd, 1, 0) != 0;
@@ -158,8 +158,8 @@ static bool rings(void)
 static void sleeper_hears(unsigned taken)
 {
 	usleep(SETTLE_USEC);
-	bed_send(0);
-	bed_wait_until(has_slept_after(taken + 1));
+	fixture_send(0);
+	fixture_wait_until(has_slept_after(taken + 1));
 }
 
 static void test_watcher_hears_nothing_while_somebody_busy_polls(void **state)
@@ -169,13 +169,13 @@ static void test_watcher_hears_nothing_while_somebody_busy_polls(void **state)
 	(void)state;
 	taken = start_to_busy_poll(spin_on);
 	atomic_store(&hold_busy_poller, true);
-	bed_wait_until(atomic_load(&busy_poller_held));
-	bed_send(0);
+	fixture_wait_until(atomic_load(&busy_poller_held));
+	fixture_send(0);
 	assert_false(rings());
 	atomic_store(&hold_busy_poller, false);
-	bed_wait_until(has_slept_after(taken + 1)); /* who busy-polls has delivered it */
-	bed_send(1);
-	bed_wait_until(atomic_load(&busy_poller.done));
+	fixture_wait_until(has_slept_after(taken + 1)); /* who busy-polls has delivered it */
+	fixture_send(1);
+	fixture_wait_until(atomic_load(&busy_poller.done));
 	sleeper_hears(taken + 1);
 }
 
@@ -187,15 +187,15 @@ static void test_stalled_busy_poller_keeps_nobody_waiting(void **state)
 	(void)state;
 	taken = start_to_busy_poll(spin_on);
 	atomic_store(&hold_busy_poller, true);
-	bed_wait_until(atomic_load(&busy_poller_held));
-	bed_release();
-	bed_send(0);
-	bed_wait_until(has_slept_after(taken + 1));
+	fixture_wait_until(atomic_load(&busy_poller_held));
+	fixture_release();
+	fixture_send(0);
+	fixture_wait_until(has_slept_after(taken + 1));
 	assert_true(atomic_load(&busy_poller_held));
-	bed_hold();
+	fixture_hold();
 	atomic_store(&hold_busy_poller, false);
-	bed_send(1);
-	bed_wait_until(atomic_load(&busy_poller.done));
+	fixture_send(1);
+	fixture_wait_until(atomic_load(&busy_poller.done));
 }
 
 /* Something has come that the busy poller will not take any more. */
@@ -206,13 +206,13 @@ static void test_what_comes_as_the_busy_poller_goes_is_not_left_behind(void **st
 	(void)state;
 	taken = start_to_busy_poll(spin_on);
 	atomic_store(&hold_busy_poller, true);
-	bed_wait_until(atomic_load(&busy_poller_held));
-	atomic_fetch_add(&bed.things[1].count, 1);
-	bed_send(0);
+	fixture_wait_until(atomic_load(&busy_poller_held));
+	atomic_fetch_add(&fixture.things[1].count, 1);
+	fixture_send(0);
 	usleep(SETTLE_USEC);
 	atomic_store(&hold_busy_poller, false);
-	bed_wait_until(atomic_load(&busy_poller.done));
-	bed_wait_until(has_slept_after(taken + 1));
+	fixture_wait_until(atomic_load(&busy_poller.done));
+	fixture_wait_until(has_slept_after(taken + 1));
 }
 
 static void test_cancelled_busy_poller_arms_for_the_watcher(void **state)
@@ -239,7 +239,7 @@ static void test_busy_poller_that_jumps_away_arms_for_the_watcher(void **state)
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
 	taken = start_to_busy_poll(spin_and_jump);
 	assert_int_equal(pthread_kill(busy_poller.thread, SIGUSR1), 0);
-	bed_wait_until(atomic_load(&busy_poller.done));
+	fixture_wait_until(atomic_load(&busy_poller.done));
 	sleeper_hears(taken);
 }
 
@@ -250,7 +250,7 @@ static void test_busy_poller_whose_time_is_over_arms_for_the_watcher(void **stat
 	(void)state;
 	taken = start_to_busy_poll(spin_on);
 	atomic_store(&expire, true);
-	bed_wait_until(atomic_load(&busy_poller.done));
+	fixture_wait_until(atomic_load(&busy_poller.done));
 	sleeper_hears(taken);
 }
 
@@ -262,7 +262,7 @@ static void test_busy_poller_that_waits_for_the_ring_no_more_arms_for_the_watche
 	(void)state;
 	taken = start_to_busy_poll(spin_on);
 	atomic_store(&elsewhere, true);
-	bed_wait_until(!atomic_load(&busy_polls));
+	fixture_wait_until(!atomic_load(&busy_polls));
 	sleeper_hears(taken);
 	assert_false(atomic_load(&busy_poller.done));
 }
@@ -271,7 +271,7 @@ static void test_busy_poller_that_waits_for_the_ring_no_more_arms_for_the_watche
 static int busy_poll_start(void **state)
 {
 	setenv("VMA_PROGRESS_ENGINE_INTERVAL", "60000", 1);
-	return wait_fixture_bed_start(state);
+	return wait_fixture_fixture_start(state);
 }
 
 static const struct CMUnitTest tests[] = {

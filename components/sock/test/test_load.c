@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 
 #include "../load.h"
-#include "wait_bed.h"
+#include "wait_fixture.h"
 
 #define BURNERS_MAX 512
 #define LATER (2 * LOAD_NSEC)
@@ -169,7 +169,7 @@ static unsigned spins_of(int64_t spin_loops, int64_t spin_nsec)
 	unsigned spun = 0;
 
 	for (int i = 0; i < 100; i++) {
-		thing_wait_init(&wait, &bed.things[0], bed.bit, 250000);
+		thing_wait_init(&wait, &fixture.things[0], fixture.bit, 250000);
 		wait.wait.spin_loops = spin_loops;
 		wait.wait.spin_nsec = spin_nsec;
 		assert_int_equal(thing_wait_run(&wait), 0);
@@ -211,4 +211,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_it_asks_the_kernel_by_itself, begin, end),
         cmocka_unit_test_setup_teardown(test_nobody_begins_to_spin_while_cores_are_wanted, begin, end_burning),
 };
-VMA_TEST_MAIN_WITH(tests, wait_fixture_bed_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_fixture_start, NULL)

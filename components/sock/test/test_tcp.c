@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-#include "tcp_bed.h"
+#include "tcp_fixture.h"
 
 /* ---- what the thread costs ---- */
 

@@ -4,7 +4,7 @@
  */
 #include <sys/wait.h>
 
-#include "wait_bed.h"
+#include "wait_fixture.h"
 
 static struct thing thing;
 static _Atomic unsigned handled;
@@ -51,8 +51,8 @@ static int sock_wait_begin(void **state)
 	(void)state;
 	memset(&thing, 0, sizeof(thing));
 	atomic_store(&handled, 0);
-	for (int i = 0; i < BED_THINGS; i++)
-		atomic_store(&bed.things[i].count, 0);
+	for (int i = 0; i < FIXTURE_THINGS; i++)
+		atomic_store(&fixture.things[i].count, 0);
 	return 0;
 }
 
@@ -61,13 +61,13 @@ static int sock_wait_end(void **state)
 	struct vma_thread *self = vma_thread_self();
 
 	(void)state;
-	bed_release();
+	fixture_release();
 	assert_int_equal(self->inside, 0);
 	assert_null(self->waiting);
 	assert_int_equal(atomic_load(&self->rings), 0);
 	assert_true(atomic_load(&self->state) == VMA_THREAD_AWAKE || atomic_load(&self->state) == VMA_THREAD_WOKEN);
 	assert_false(self->spinning);
-	assert_ptr_not_equal(atomic_load(&bed.rail->watcher), self);
+	assert_ptr_not_equal(atomic_load(&fixture.rail->watcher), self);
 	assert_false(is_in_queue(&thing.q));
 	return 0;
 }
@@ -111,7 +111,7 @@ static void sleeper_start(struct sleeper *sleeper, struct thing *what, uint64_t 
 	sleeper->rings = rings;
 	sleeper->timeout_ns = timeout_ns;
 	assert_int_equal(pthread_create(&sleeper->thread, NULL, sleeper_main, sleeper), 0);
-	bed_wait_until(is_asleep(sleeper));
+	fixture_wait_until(is_asleep(sleeper));
 	usleep(2000); /* from the state to the system call */
 }
 
@@ -129,7 +129,7 @@ static void test_what_is_there_ends_it_at_once(void **state)
 
 	(void)state;
 	atomic_store(&thing.count, 1);
-	thing_wait_init(&wait, &thing, bed.bit, UINT64_MAX);
+	thing_wait_init(&wait, &thing, fixture.bit, UINT64_MAX);
 	assert_int_equal(thing_wait_run(&wait), 1);
 	assert_int_equal(atomic_load(&wait.looks), 1);
 	assert_int_equal(atomic_load(&wait.asks), 0);
@@ -203,14 +203,14 @@ static void test_deadline_is_kept_asleep(void **state)
 {
 	(void)state;
 	wait_exactly(0, 0);
-	wait_exactly(bed.bit, 0);
+	wait_exactly(fixture.bit, 0);
 }
 
 static void test_deadline_is_kept_while_spinning(void **state)
 {
 	(void)state;
-	wait_exactly(bed.bit, -1);
-	wait_exactly(bed.bit, 100000);
+	wait_exactly(fixture.bit, -1);
+	wait_exactly(fixture.bit, 100000);
 }
 
 static void test_readable_descriptor_ends_the_sleep(void **state)
@@ -247,7 +247,7 @@ static void test_many_descriptors_are_slept_on(void **state)
 	assert_int_equal(pipe(fds), 0);
 	for (int i = 0; i < 500; i++)
 		pfds[i] = (struct pollfd){.fd = i == 499 ? fds[0] : -1, .events = POLLIN};
-	thing_wait_init(&wait, &thing, bed.bit, 10 * MSEC);
+	thing_wait_init(&wait, &thing, fixture.bit, 10 * MSEC);
 	wait.wait.fds = pfds;
 	wait.wait.nfds = 500;
 	assert_int_equal(thing_wait_run(&wait), 0);
@@ -273,7 +273,7 @@ static void test_as_many_descriptors_as_the_process_may_have_are_slept_on(void *
 	assert_int_equal(pipe(fds), 0);
 	for (int i = 0; i < 100; i++)
 		pfds[i] = (struct pollfd){.fd = i == 99 ? fds[0] : -1, .events = POLLIN};
-	thing_wait_init(&wait, &thing, bed.bit, 100 * MSEC);
+	thing_wait_init(&wait, &thing, fixture.bit, 100 * MSEC);
 	wait.wait.fds = pfds;
 	wait.wait.nfds = 100;
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -320,7 +320,7 @@ static void test_delivery_between_last_look_and_sleep_is_not_lost(void **state)
 	(void)state;
 	for (int i = 0; i < 2; i++) {
 		atomic_store(&thing.count, 0);
-		thing_wait_init(&wait, &thing, i == 0 ? 0 : bed.bit, UINT64_MAX);
+		thing_wait_init(&wait, &thing, i == 0 ? 0 : fixture.bit, UINT64_MAX);
 		wait.on_look = deliver_late;
 		assert_int_equal(thing_wait_run(&wait), 1);
 	}
@@ -333,7 +333,7 @@ static void interrupt_sleeper(int flags, bool restarts)
 	struct sleeper sleeper;
 
 	wait_handle(wait_count, flags);
-	sleeper_start(&sleeper, &thing, bed.bit, UINT64_MAX);
+	sleeper_start(&sleeper, &thing, fixture.bit, UINT64_MAX);
 	assert_int_equal(pthread_kill(sleeper.thread, SIGUSR1), 0);
 	assert_int_equal(sleeper_end(&sleeper), -EINTR);
 	assert_int_equal(atomic_load(&handled), 1);
@@ -366,7 +366,7 @@ static void test_signal_between_last_look_and_sleep_is_not_lost(void **state)
 	wait_handle(wait_count, 0);
 	for (unsigned i = 0; i < 2; i++) {
 		atomic_store(&handled, 0);
-		thing_wait_init(&wait, &thing, i == 0 ? 0 : bed.bit, 5000 * MSEC);
+		thing_wait_init(&wait, &thing, i == 0 ? 0 : fixture.bit, 5000 * MSEC);
 		wait.on_look = raise_late;
 		assert_int_equal(thing_wait_run(&wait), -EINTR);
 		assert_int_equal(atomic_load(&handled), 1);
@@ -389,7 +389,7 @@ static void test_handler_ends_the_spinning(void **state)
 	(void)state;
 	skip_where_handlers_wait();
 	wait_handle(wait_count, 0);
-	thing_wait_init(&wait, &thing, bed.bit, UINT64_MAX);
+	thing_wait_init(&wait, &thing, fixture.bit, UINT64_MAX);
 	wait.wait.spin_loops = -1;
 	wait.on_look = raise_early;
 	assert_int_equal(thing_wait_run(&wait), -EINTR);
@@ -410,7 +410,7 @@ static void wait_within(int sig)
 	(void)sig;
 	for (int i = 0; i < 200; i++)
 		pfds[i].fd = -1;
-	thing_wait_init(&wait, &inner, bed.bit, 5 * MSEC);
+	thing_wait_init(&wait, &inner, fixture.bit, 5 * MSEC);
 	wait.wait.fds = pfds;
 	wait.wait.nfds = 200;
 	atomic_store(&rc_within, thing_wait_run(&wait));
@@ -435,7 +435,7 @@ static void test_handler_may_wait_by_itself(void **state)
 	for (int i = 0; i < 200; i++)
 		pfds[i] = (struct pollfd){.fd = -1};
 	atomic_store(&rc_within, -1);
-	thing_wait_init(&wait, &thing, bed.bit, UINT64_MAX);
+	thing_wait_init(&wait, &thing, fixture.bit, UINT64_MAX);
 	wait.wait.fds = pfds;
 	wait.wait.nfds = 200;
 	wait.on_look = raise_late_plainly;
@@ -456,7 +456,7 @@ static void *jump_out(void *arg)
 		sleeper_main(sleeper);
 	atomic_store(&sleeper->rc, jumped);
 	atomic_store(&sleeper->done, true);
-	while (!atomic_load(&bed.things[15].count))
+	while (!atomic_load(&fixture.things[15].count))
 		usleep(1000);
 	return NULL;
 }
@@ -466,23 +466,23 @@ static void watcher_goes(struct sleeper *watcher, void (*how)(struct sleeper *wa
 {
 	struct sleeper other;
 
-	bed_hold();
-	sleeper_start(&other, &bed.things[1], bed.bit, UINT64_MAX);
-	assert_ptr_equal(atomic_load(&bed.rail->watcher), atomic_load(&watcher->self));
+	fixture_hold();
+	sleeper_start(&other, &fixture.things[1], fixture.bit, UINT64_MAX);
+	assert_ptr_equal(atomic_load(&fixture.rail->watcher), atomic_load(&watcher->self));
 	how(watcher);
-	bed_wait_until(atomic_load(&bed.rail->watcher) == atomic_load(&other.self));
+	fixture_wait_until(atomic_load(&fixture.rail->watcher) == atomic_load(&other.self));
 	usleep(2000);
-	bed_send(1);
-	bed_wait_until(atomic_load(&other.done));
+	fixture_send(1);
+	fixture_wait_until(atomic_load(&other.done));
 	assert_int_equal(sleeper_end(&other), 1);
-	assert_null(atomic_load(&bed.rail->watcher));
-	bed_release();
+	assert_null(atomic_load(&fixture.rail->watcher));
+	fixture_release();
 }
 
 static void send_signal(struct sleeper *watcher)
 {
 	assert_int_equal(pthread_kill(watcher->thread, SIGUSR1), 0);
-	bed_wait_until(atomic_load(&watcher->done));
+	fixture_wait_until(atomic_load(&watcher->done));
 	assert_int_equal(atomic_load(&watcher->rc), 1);
 }
 
@@ -495,18 +495,18 @@ static void test_jump_out_of_the_sleep_leaves_the_watch_to_others(void **state)
 	skip_where_handlers_wait();
 	wait_handle(wait_jump, 0);
 	memset(&watcher, 0, sizeof(watcher));
-	watcher.thing = &bed.things[0];
-	watcher.rings = bed.bit;
+	watcher.thing = &fixture.things[0];
+	watcher.rings = fixture.bit;
 	watcher.timeout_ns = UINT64_MAX;
 	assert_int_equal(pthread_create(&watcher.thread, NULL, jump_out, &watcher), 0);
-	bed_wait_until(is_asleep(&watcher));
+	fixture_wait_until(is_asleep(&watcher));
 	watcher_goes(&watcher, send_signal);
 	self = atomic_load(&watcher.self);
 	assert_int_equal(self->inside, 0);
 	assert_null(self->waiting);
 	assert_int_equal(atomic_load(&self->rings), 0);
-	assert_false(is_in_queue(&bed.things[0].q));
-	atomic_store(&bed.things[15].count, 1);
+	assert_false(is_in_queue(&fixture.things[0].q));
+	atomic_store(&fixture.things[15].count, 1);
 	assert_int_equal(pthread_join(watcher.thread, NULL), 0);
 }
 
@@ -526,13 +526,13 @@ static void test_cancelled_sleeper_leaves_the_watch_to_others(void **state)
 	struct sleeper watcher;
 
 	(void)state;
-	sleeper_start(&watcher, &bed.things[0], bed.bit, UINT64_MAX);
+	sleeper_start(&watcher, &fixture.things[0], fixture.bit, UINT64_MAX);
 	watcher_goes(&watcher, cancel);
 }
 
 static void be_served(struct sleeper *watcher)
 {
-	bed_send(0);
+	fixture_send(0);
 	assert_int_equal(sleeper_end(watcher), 1);
 }
 
@@ -541,7 +541,7 @@ static void test_served_watcher_leaves_the_watch_to_others(void **state)
 	struct sleeper watcher;
 
 	(void)state;
-	sleeper_start(&watcher, &bed.things[0], bed.bit, UINT64_MAX);
+	sleeper_start(&watcher, &fixture.things[0], fixture.bit, UINT64_MAX);
 	watcher_goes(&watcher, be_served);
 }
 
@@ -549,7 +549,7 @@ static void *spin_for_ever(void *arg)
 {
 	struct sleeper *sleeper = arg;
 
-	thing_wait_init(&sleeper->wait, sleeper->thing, bed.bit, UINT64_MAX);
+	thing_wait_init(&sleeper->wait, sleeper->thing, fixture.bit, UINT64_MAX);
 	sleeper->wait.wait.spin_loops = -1;
 	atomic_store(&sleeper->self, vma_thread_self());
 	thing_wait_run(&sleeper->wait);
@@ -562,7 +562,7 @@ static void test_spinner_can_be_cancelled(void **state)
 
 	(void)state;
 	assert_int_equal(pthread_create(&spinner.thread, NULL, spin_for_ever, &spinner), 0);
-	bed_wait_until(atomic_load(&spinner.wait.looks) > 100);
+	fixture_wait_until(atomic_load(&spinner.wait.looks) > 100);
 	cancel(&spinner);
 }
 
@@ -573,17 +573,17 @@ static void test_others_are_woken_by_the_watcher(void **state)
 	struct sleeper sleepers[5];
 
 	(void)state;
-	bed_hold();
+	fixture_hold();
 	for (int i = 0; i < 5; i++)
-		sleeper_start(&sleepers[i], &bed.things[i], bed.bit, UINT64_MAX);
-	assert_ptr_equal(atomic_load(&bed.rail->watcher), atomic_load(&sleepers[0].self));
+		sleeper_start(&sleepers[i], &fixture.things[i], fixture.bit, UINT64_MAX);
+	assert_ptr_equal(atomic_load(&fixture.rail->watcher), atomic_load(&sleepers[0].self));
 	for (uint16_t i = 4; i > 0; i--) {
-		bed_send(i);
+		fixture_send(i);
 		assert_int_equal(sleeper_end(&sleepers[i]), 1);
-		assert_int_equal(atomic_load(&bed.things[i].count), 1);
+		assert_int_equal(atomic_load(&fixture.things[i].count), 1);
 	}
 	assert_false(atomic_load(&sleepers[0].done));
-	bed_send(0);
+	fixture_send(0);
 	assert_int_equal(sleeper_end(&sleepers[0]), 1);
 }
 
@@ -601,14 +601,14 @@ static void *watch_alone(void *arg)
 
 static void test_watcher_does_not_wake_itself(void **state)
 {
-	struct sleeper sleeper = {.thing = &bed.things[0], .rings = bed.bit, .timeout_ns = UINT64_MAX};
+	struct sleeper sleeper = {.thing = &fixture.things[0], .rings = fixture.bit, .timeout_ns = UINT64_MAX};
 
 	(void)state;
-	bed_hold();
+	fixture_hold();
 	assert_int_equal(pthread_create(&sleeper.thread, NULL, watch_alone, &sleeper), 0);
-	bed_wait_until(is_asleep(&sleeper));
+	fixture_wait_until(is_asleep(&sleeper));
 	usleep(2000);
-	bed_send(0);
+	fixture_send(0);
 	assert_int_equal(sleeper_end(&sleeper), 0);
 }
 
@@ -630,7 +630,7 @@ static void test_needless_wakeup_ends(void **state)
 
 	(void)state;
 	for (int i = 0; i < 3; i++)
-		sleeper_start(&sleepers[i], &thing, bed.bit, UINT64_MAX);
+		sleeper_start(&sleepers[i], &thing, fixture.bit, UINT64_MAX);
 	self = vma_enter();
 	vma_waitq_wake(&thing.q, false);
 	vma_leave(self);
@@ -672,7 +672,7 @@ static void test_wakeup_of_one_whose_time_is_over_is_passed_on(void **state)
 	looks = atomic_load(&patient.wait.looks);
 	wait.on_look = wake_and_end;
 	assert_int_equal(thing_wait_run(&wait), 0);
-	bed_wait_until(atomic_load(&patient.wait.looks) > looks);
+	fixture_wait_until(atomic_load(&patient.wait.looks) > looks);
 	thing_give(&thing);
 	assert_int_equal(sleeper_end(&patient), 1);
 }
@@ -688,7 +688,7 @@ static void test_wakeup_of_one_who_is_served_is_not_passed_on(void **state)
 		sleeper_start(&sleepers[i], &thing, 0, UINT64_MAX);
 	looks = atomic_load(&sleepers[0].wait.looks) + atomic_load(&sleepers[1].wait.looks);
 	thing_give(&thing);
-	bed_wait_until(atomic_load(&sleepers[0].done) || atomic_load(&sleepers[1].done));
+	fixture_wait_until(atomic_load(&sleepers[0].done) || atomic_load(&sleepers[1].done));
 	usleep(5000);
 	served = atomic_load(&sleepers[0].done) ? 0 : 1;
 	assert_false(atomic_load(&sleepers[1 - served].done));
@@ -704,16 +704,16 @@ static void test_watch_finds_its_way_past_one_who_leaves(void **state)
 	struct sleeper sleepers[3];
 
 	(void)state;
-	bed_hold();
+	fixture_hold();
 	for (int i = 0; i < 3; i++)
-		sleeper_start(&sleepers[i], &bed.things[i], bed.bit, UINT64_MAX);
-	assert_ptr_equal(atomic_load(&bed.rail->watcher), atomic_load(&sleepers[0].self));
-	atomic_store(&bed.things[1].count, 1); /* which nobody tells it */
-	bed_send(0);
+		sleeper_start(&sleepers[i], &fixture.things[i], fixture.bit, UINT64_MAX);
+	assert_ptr_equal(atomic_load(&fixture.rail->watcher), atomic_load(&sleepers[0].self));
+	atomic_store(&fixture.things[1].count, 1); /* which nobody tells it */
+	fixture_send(0);
 	assert_int_equal(sleeper_end(&sleepers[0]), 1);
 	assert_int_equal(sleeper_end(&sleepers[1]), 1);
-	bed_wait_until(atomic_load(&bed.rail->watcher) == atomic_load(&sleepers[2].self));
-	bed_send(2);
+	fixture_wait_until(atomic_load(&fixture.rail->watcher) == atomic_load(&sleepers[2].self));
+	fixture_send(2);
 	assert_int_equal(sleeper_end(&sleepers[2]), 1);
 }
 
@@ -725,18 +725,18 @@ static void test_idle_waiter_costs_next_to_nothing(void **state)
 	struct thing_wait wait;
 
 	(void)state;
-	thing_wait_init(&wait, &thing, bed.bit, 0);
+	thing_wait_init(&wait, &thing, fixture.bit, 0);
 	wait.wait.spin_loops = -1;
 	wait.wait.spin_nsec = 100 * (int64_t)MSEC;
 	for (int i = 0; i < 60; i++) {
 		if (i == 20) { /* by now it has learned */
-			cpu = bed_cpu_ns();
+			cpu = fixture_cpu_ns();
 			wall = vma_now_ns();
 		}
 		wait.wait.deadline_ns = vma_now_ns() + 10 * MSEC;
 		assert_int_equal(thing_wait_run(&wait), 0);
 	}
-	percent = (bed_cpu_ns() - cpu) * 100 / (vma_now_ns() - wall);
+	percent = (fixture_cpu_ns() - cpu) * 100 / (vma_now_ns() - wall);
 #if defined(VMA_TSAN) || defined(VMA_DEBUG)
 	assert_true(percent < 10);
 #else
@@ -755,7 +755,7 @@ static uint32_t budget_of_turns(bool mixed)
 {
 	struct thing_wait wait;
 
-	thing_wait_init(&wait, &thing, bed.bit, UINT64_MAX);
+	thing_wait_init(&wait, &thing, fixture.bit, UINT64_MAX);
 	wait.wait.spin_loops = -1;
 	wait.wait.spin_nsec = 100 * (int64_t)MSEC;
 	wait.wait.os_ratio = 1;
@@ -788,7 +788,7 @@ static void *drive_slowly(void *arg)
 	static struct vma_ring_command command = {.run = wait_hold_flag};
 	struct vma_thread *self = vma_enter();
 
-	vma_ring_post(bed.rail->ring, &command);
+	vma_ring_post(fixture.rail->ring, &command);
 	vma_leave(self);
 	return arg;
 }
@@ -800,13 +800,13 @@ static void test_sleeper_does_not_burn_while_somebody_holds_the_ring(void **stat
 	uint64_t cpu;
 
 	(void)state;
-	bed_hold();
+	fixture_hold();
 	assert_int_equal(pthread_create(&thread, NULL, drive_slowly, NULL), 0);
-	bed_wait_until(vma_ring_holder(bed.rail->ring, VMA_RING_RX) != 0);
-	thing_wait_init(&wait, &thing, bed.bit, 60 * MSEC);
-	cpu = bed_cpu_ns();
+	fixture_wait_until(vma_ring_holder(fixture.rail->ring, VMA_RING_RX) != 0);
+	thing_wait_init(&wait, &thing, fixture.bit, 60 * MSEC);
+	cpu = fixture_cpu_ns();
 	assert_int_equal(thing_wait_run(&wait), 0);
-	cpu = bed_cpu_ns() - cpu;
+	cpu = fixture_cpu_ns() - cpu;
 	assert_true(cpu < 30 * MSEC);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
@@ -815,10 +815,10 @@ static _Atomic bool let_go;
 
 static void *hold_ring(void *arg)
 {
-	assert_true(vma_ring_acquire(bed.rail->ring));
+	assert_true(vma_ring_acquire(fixture.rail->ring));
 	while (!atomic_load(&let_go))
 		usleep(100);
-	vma_ring_release(bed.rail->ring);
+	vma_ring_release(fixture.rail->ring);
 	return arg;
 }
 
@@ -836,12 +836,12 @@ static void test_what_is_told_once_is_not_lost_while_others_drive(void **state)
 	pthread_t thread;
 
 	(void)state;
-	bed_hold();
+	fixture_hold();
 	atomic_store(&let_go, false);
 	assert_int_equal(pthread_create(&thread, NULL, hold_ring, NULL), 0);
-	bed_wait_until(vma_ring_holder(bed.rail->ring, VMA_RING_RX) != 0);
+	fixture_wait_until(vma_ring_holder(fixture.rail->ring, VMA_RING_RX) != 0);
 	for (look_that_tells = 2; look_that_tells < 40; look_that_tells++) {
-		thing_wait_init(&wait, &thing, bed.bit, 5000 * MSEC);
+		thing_wait_init(&wait, &thing, fixture.bit, 5000 * MSEC);
 		wait.wait.spin_loops = -1;
 		wait.on_look = tell_once;
 		assert_int_equal(thing_wait_run(&wait), 1);
@@ -878,7 +878,7 @@ static struct rlimit sleeper_start_without_descriptors(struct sleeper *sleeper)
 	none.rlim_max = limit.rlim_max;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
 	assert_int_equal(pthread_create(&sleeper->thread, NULL, sleep_without_descriptors, sleeper), 0);
-	bed_wait_until(is_asleep(sleeper));
+	fixture_wait_until(is_asleep(sleeper));
 	assert_false(has_wake_fd(sleeper));
 	return limit;
 }
@@ -901,8 +901,8 @@ static void test_sleeper_that_was_without_descriptor_gets_one(void **state)
 
 	(void)state;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	bed_wait_until(has_wake_fd(&sleeper));
-	bed_wait_until(is_asleep(&sleeper));
+	fixture_wait_until(has_wake_fd(&sleeper));
+	fixture_wait_until(is_asleep(&sleeper));
 	thing_give(&thing);
 	assert_int_equal(sleeper_end(&sleeper), 1);
 }
@@ -995,4 +995,4 @@ static const struct CMUnitTest tests[] = {
 
 VMA_TEST_FORKS_WITH_THREADS
 
-VMA_TEST_MAIN_WITH(tests, wait_fixture_bed_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_fixture_start, NULL)

@@ -4,7 +4,7 @@
  * left.
  * alone: what is lost while a core is away comes again by timers, and the end does not wait that long
  */
-#include "bed.h"
+#include "fixture.h"
 
 #include <linux/sockios.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static bool on_echo_accepted(struct vma_tcp_listener *listener, void *arg, struc
 	vma_tcp_conn_adopt(conn, &echo_owner, echo);
 	return true;
 }
-static const struct vma_tcp_listener_owner echo_listener = {.admit = bed_peer_admit, .accepted = on_echo_accepted};
+static const struct vma_tcp_listener_owner echo_listener = {.admit = fixture_peer_admit, .accepted = on_echo_accepted};
 
 static void stream_echo_bytes(struct echo *echo)
 {
@@ -116,13 +116,13 @@ static void stream_call_in(uint16_t port, uint16_t to)
 	                                 .family = AF_INET,
 	                                 .local_port_be = htons(port),
 	                                 .peer_port_be = htons(to)};
-	uint32_t local = fixture_ip(BED_PEER), other = fixture_ip(BED_LOCAL);
+	uint32_t local = fixture_ip(FIXTURE_PEER), other = fixture_ip(FIXTURE_LOCAL);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
 	memcpy(attr.peer, &other, 4);
-	bed_peer_template(&attr.path);
-	if (vma_tcp_connect(bed.peer, &attr, &echo->conn) != 0) {
+	fixture_peer_template(&attr.path);
+	if (vma_tcp_connect(fixture.peer, &attr, &echo->conn) != 0) {
 		free(echo);
 		return;
 	}
@@ -137,7 +137,7 @@ static void *run_peer(void *arg)
 
 	(void)arg;
 	while (!atomic_load(&stop)) {
-		bed_peer_drive();
+		fixture_peer_drive();
 		echo_all(false);
 		if (++n % 64 == 0) {
 			stream_call_in(port, OWN_PORT);
@@ -197,11 +197,11 @@ static void *stream_work(void *arg)
 	struct timeval timeout = {.tv_sec = 1};
 
 	while (!atomic_load(&stop)) {
-		int fd = fixture_bed_socket(0);
+		int fd = fixture_fixture_socket(0);
 
 		CALL(int, stream_setsockopt(vma_fd_lookup(fd), fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
 		atomic_store(&attempt_fd, fd);
-		if (do_connect(fd, BED_PEER, PORT) == 0) {
+		if (do_connect(fd, FIXTURE_PEER, PORT) == 0) {
 			atomic_store(&shared_fd, fd);
 			for (unsigned i = stream_roll(&seed) % 4; i > 0 && stream_talk(fd, &seed);)
 				i--;
@@ -337,11 +337,11 @@ static void *come_and_go(void *arg)
 	uint32_t seed = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
-		int fd = fixture_bed_socket(SOCK_NONBLOCK), child;
+		int fd = fixture_fixture_socket(SOCK_NONBLOCK), child;
 
 		assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
 		assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEPORT, 1), 0);
-		assert_int_equal(do_bind(fd, BED_LOCAL, SHARED_PORT), 0);
+		assert_int_equal(do_bind(fd, FIXTURE_LOCAL, SHARED_PORT), 0);
 		assert_int_equal(do_listen(fd, 4), 0);
 		for (unsigned i = stream_roll(&seed) % 4; i > 0; i--) {
 			usleep(stream_roll(&seed) % 4000);
@@ -368,11 +368,11 @@ static struct vma_tcp_listener *peer_listens(void)
 	        .local_port_be = htons(PORT),
 	        .backlog = 4096}; /* attempts that were given up: no kernel refuses the answer */
 	struct vma_tcp_listener *listener;
-	uint32_t local = fixture_ip(BED_PEER);
+	uint32_t local = fixture_ip(FIXTURE_PEER);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
-	assert_int_equal(vma_tcp_listen(bed.peer, &attr, &listener), 0);
+	assert_int_equal(vma_tcp_listen(fixture.peer, &attr, &listener), 0);
 	return listener;
 }
 
@@ -381,11 +381,11 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	const char *seconds = getenv("STRESS_SECONDS");
 	pthread_t peer, looker, meddler, server, worker[WORKERS], sharer[SHARERS];
 	struct vma_tcp_listener *listener = peer_listens();
-	int fd = fixture_bed_socket(0);
+	int fd = fixture_fixture_socket(0);
 
 	(void)state;
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
-	assert_int_equal(do_bind(fd, BED_LOCAL, OWN_PORT), 0);
+	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, OWN_PORT), 0);
 	assert_int_equal(do_listen(fd, CALLS), 0);
 	pthread_create(&peer, NULL, run_peer, NULL);
 	pthread_create(&looker, NULL, stream_look, NULL);
@@ -404,14 +404,14 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	pthread_join(meddler, NULL);
 	for (unsigned i = 0; i < SHARERS; i++)
 		pthread_join(sharer[i], NULL);
-	bed_peer_runs(); /* somebody has to answer those who still wait */
+	fixture_peer_runs(); /* somebody has to answer those who still wait */
 	for (unsigned i = 0; i < WORKERS; i++)
 		pthread_join(worker[i], NULL);
-	bed_peer_rests();
+	fixture_peer_rests();
 	pthread_join(peer, NULL);
 	echo_all(true);
 	vma_tcp_listener_close(listener);
-	bed_settle();
+	fixture_settle();
 	print_message("# %lu rounds, %lu served, %lu by sharers, %lu bytes echoed\n", rounds, served, shared, echoed);
 	assert_true(rounds > 10 && served > 10 && shared > 1 && echoed > 100);
 }
@@ -419,4 +419,4 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sockets_that_end_in_all_ways_leave_nothing_behind),
 };
-BED_MAIN("stress", tests)
+FIXTURE_MAIN("stress", tests)

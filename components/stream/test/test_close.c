@@ -1,11 +1,11 @@
 /* shutdown, close, SO_LINGER, and the ends of sockets that are in use. */
-#include "bed.h"
+#include "fixture.h"
 
 #include <sys/wait.h>
 
 #include "../fork_rpc.h"
 
-static bool close_has(const struct bed_conn *peer, uint32_t events)
+static bool close_has(const struct fixture_conn *peer, uint32_t events)
 {
 	return (atomic_load(&peer->events) & events) == events;
 }
@@ -13,33 +13,33 @@ static bool close_has(const struct bed_conn *peer, uint32_t events)
 static void test_close_delivers_and_says_the_end(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	char text[8];
 
 	(void)state;
 	assert_int_equal(do_send(fd, "bye", 3, 0), 3);
 	do_close(fd);
-	bed_until(close_has(peer, VMA_TCP_PEER_CLOSED));
-	assert_int_equal(bed_peer_recv(peer, text, 8), 3);
+	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED));
+	assert_int_equal(fixture_peer_recv(peer, text, 8), 3);
 	assert_memory_equal(text, "bye", 3);
 	assert_true(vma_tcp_rx_eof(peer->conn));
-	bed_pair_end(-1, listener, peer);
+	fixture_pair_end(-1, listener, peer);
 }
 
 static void test_close_with_unread_bytes_resets(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_bed_peer_send(peer, "x", 1);
-	bed_until(do_poll(fd) & EPOLLIN);
+	fixture_fixture_peer_send(peer, "x", 1);
+	fixture_until(do_poll(fd) & EPOLLIN);
 	do_close(fd);
-	bed_until(close_has(peer, VMA_TCP_FAILED));
+	fixture_until(close_has(peer, VMA_TCP_FAILED));
 	assert_int_equal(vma_tcp_error(peer->conn), ECONNRESET);
-	bed_pair_end(-1, listener, peer);
+	fixture_pair_end(-1, listener, peer);
 }
 
 static void set_linger(int fd, int seconds)
@@ -53,41 +53,41 @@ static void set_linger(int fd, int seconds)
 static void test_linger_zero_resets(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 
 	(void)state;
 	set_linger(fd, 0);
 	do_close(fd);
-	bed_until(close_has(peer, VMA_TCP_FAILED));
-	bed_pair_end(-1, listener, peer);
+	fixture_until(close_has(peer, VMA_TCP_FAILED));
+	fixture_pair_end(-1, listener, peer);
 }
 
 static void test_linger_waits_until_all_is_acknowledged(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	uint64_t begun;
 
 	(void)state;
 	set_linger(fd, 5);
 	assert_int_equal(do_send(fd, "bye", 3, 0), 3);
-	bed_peer_runs();
+	fixture_peer_runs();
 	begun = vma_now_ns();
 	do_close(fd);
 	assert_true(vma_now_ns() - begun < 2000000000);
-	bed_peer_rests();
+	fixture_peer_rests();
 	assert_int_equal(vma_tcp_rx_bytes(peer->conn), 3);
 	assert_true(close_has(peer, VMA_TCP_PEER_CLOSED));
-	bed_pair_end(-1, listener, peer);
+	fixture_pair_end(-1, listener, peer);
 }
 
 static void test_linger_waits_no_longer_than_it_is_told(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	uint64_t begun, took;
 
 	(void)state;
@@ -97,37 +97,37 @@ static void test_linger_waits_no_longer_than_it_is_told(void **state)
 	do_close(fd); /* the peer is not driven */
 	took = vma_now_ns() - begun;
 	assert_true(took > 900000000 && took < 2500000000);
-	bed_until(close_has(peer, VMA_TCP_PEER_CLOSED)); /* and is delivered all the same */
-	bed_pair_end(-1, listener, peer);
+	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED)); /* and is delivered all the same */
+	fixture_pair_end(-1, listener, peer);
 }
 
 static void test_half_closed_it_reads_on(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	char text[8];
 
 	(void)state;
 	assert_int_equal(do_shutdown(fd, SHUT_WR), 0);
-	bed_until(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED));
 	assert_true(do_poll(fd) & EPOLLOUT); /* a write would not wait: EPIPE */
 	assert_false(do_poll(fd) & EPOLLHUP);
-	fixture_bed_peer_send(peer, "more", 4);
-	bed_until(do_poll(fd) & EPOLLIN);
+	fixture_fixture_peer_send(peer, "more", 4);
+	fixture_until(do_poll(fd) & EPOLLIN);
 	assert_int_equal(do_recv(fd, text, 8, 0), 4);
 	vma_tcp_close(peer->conn, false);
-	bed_until(do_poll(fd) & EPOLLHUP);
+	fixture_until(do_poll(fd) & EPOLLHUP);
 	assert_int_equal(do_recv(fd, text, 8, 0), 0);
 	assert_int_equal(do_shutdown(fd, SHUT_WR), -ENOTCONN);
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 static void test_shut_for_reading_it_says_the_end(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	char text[8];
 
 	(void)state;
@@ -135,7 +135,7 @@ static void test_shut_for_reading_it_says_the_end(void **state)
 	assert_true(do_poll(fd) & EPOLLIN && do_poll(fd) & EPOLLRDHUP);
 	assert_int_equal(do_recv(fd, text, 8, 0), 0);
 	assert_int_equal(do_shutdown(fd, 77), -EINVAL);
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 static void *close_later(void *arg)
@@ -148,38 +148,38 @@ static void *close_later(void *arg)
 static void *close_send_later(void *arg)
 {
 	usleep(150000);
-	fixture_bed_peer_send(arg, "late", 4);
+	fixture_fixture_peer_send(arg, "late", 4);
 	return NULL;
 }
 
 static void test_closed_by_another_thread_a_read_goes_on(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, 0);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, 0);
 	pthread_t closer, sender;
 	char text[8];
 
 	(void)state;
-	bed_peer_runs();
+	fixture_peer_runs();
 	pthread_create(&closer, NULL, close_later, &fd);
 	pthread_create(&sender, NULL, close_send_later, peer);
 	assert_int_equal(do_recv(fd, text, 8, 0), 4); /* as with the kernel: it holds the socket */
 	pthread_join(closer, NULL);
 	pthread_join(sender, NULL);
-	bed_peer_rests();
-	bed_until(close_has(peer, VMA_TCP_PEER_CLOSED));
-	bed_pair_end(-1, listener, peer);
+	fixture_peer_rests();
+	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_pair_end(-1, listener, peer);
 }
 
 /* Another thread had looked the descriptor up before it was closed, and comes too late. */
 static void test_a_call_that_finds_it_closed_is_ebadf(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct vma_file *file = vma_fd_lookup(fd);
-	struct bed_message m = {.iov = {.iov_base = "late", .iov_len = 4}};
+	struct fixture_message m = {.iov = {.iov_base = "late", .iov_len = 4}};
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
 	(void)state;
@@ -190,16 +190,16 @@ static void test_a_call_that_finds_it_closed_is_ebadf(void **state)
 	assert_int_equal(CALL(ssize_t, stream_sendmsg(file, fd, &m.msg, MSG_NOSIGNAL)), -EBADF);
 	assert_int_equal(CALL(ssize_t, stream_recvmsg(file, fd, &m.msg, 0)), -EBADF);
 	assert_int_equal(CALL(int, stream_connect(file, fd, &none, sizeof(none))), -EBADF);
-	bed_until(close_has(peer, VMA_TCP_PEER_CLOSED)); /* and is not reset: what is left of it goes its way */
+	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED)); /* and is not reset: what is left of it goes its way */
 	assert_false(close_has(peer, VMA_TCP_FAILED));
 	assert_int_equal(vma_tcp_rx_bytes(peer->conn), 0);
-	bed_pair_end(-1, listener, peer);
+	fixture_pair_end(-1, listener, peer);
 	CALL(int, (vma_file_put(file), 0));
 }
 
 static void *send_found(void *arg)
 {
-	struct bed_message m = {.iov = {.iov_base = "sent", .iov_len = 4}};
+	struct fixture_message m = {.iov = {.iov_base = "sent", .iov_len = 4}};
 
 	m.msg.msg_iov = &m.iov;
 	m.msg.msg_iovlen = 1;
@@ -216,8 +216,8 @@ static void *close_now(void *arg)
 static void test_closed_by_another_thread_a_send_goes_first_or_not_at_all(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, 0);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, 0);
 	struct vma_file *file = vma_fd_lookup(fd);
 	pthread_t closer, sender;
 	void *sent;
@@ -228,15 +228,15 @@ static void test_closed_by_another_thread_a_send_goes_first_or_not_at_all(void *
 	pthread_create(&sender, NULL, send_found, file);
 	usleep(20000);
 	pthread_create(&closer, NULL, close_now, &fd);
-	bed_never(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_never(close_has(peer, VMA_TCP_PEER_CLOSED));
 	stream_turn_give(&stream_sock(file)->writer);
 	pthread_join(sender, &sent);
 	pthread_join(closer, NULL);
 	assert_true((intptr_t)sent == 4 || (intptr_t)sent == -EBADF);
-	bed_until(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED));
 	assert_int_equal(vma_tcp_rx_bytes(peer->conn), (intptr_t)sent == 4 ? 4 : 0);
 	assert_false(close_has(peer, VMA_TCP_FAILED));
-	bed_pair_end(-1, listener, peer);
+	fixture_pair_end(-1, listener, peer);
 	CALL(int, (vma_file_put(file), 0));
 }
 
@@ -250,8 +250,8 @@ static void *close_shut_later(void *arg)
 static void test_shut_by_another_thread_a_read_ends(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, 0);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, 0);
 	pthread_t thread;
 	char text[8];
 
@@ -259,30 +259,30 @@ static void test_shut_by_another_thread_a_read_ends(void **state)
 	pthread_create(&thread, NULL, close_shut_later, &fd);
 	assert_int_equal(do_recv(fd, text, 8, 0), 0);
 	pthread_join(thread, NULL);
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 static void test_a_duplicate_keeps_it_open(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), copy = vma_os.dup(fd);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK), copy = vma_os.dup(fd);
 
 	(void)state;
 	assert_int_equal(CALL(int, vma_fd_install(copy, vma_fd_lookup(fd))), 0);
 	do_close(fd);
-	bed_never(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_never(close_has(peer, VMA_TCP_PEER_CLOSED));
 	assert_int_equal(do_send(copy, "x", 1, 0), 1);
 	do_close(copy);
-	bed_until(close_has(peer, VMA_TCP_PEER_CLOSED));
-	bed_pair_end(-1, listener, peer);
+	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_pair_end(-1, listener, peer);
 }
 
 static void test_what_a_child_does_with_its_copy_is_no_matter(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), status;
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK), status;
 	char text[8];
 	pid_t child;
 
@@ -301,11 +301,11 @@ static void test_what_a_child_does_with_its_copy_is_no_matter(void **state)
 	vma_engine_fork_parent();
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(WEXITSTATUS(status), 7);
-	bed_never(close_has(peer, VMA_TCP_PEER_CLOSED));
-	fixture_bed_peer_send(peer, "still", 5);
-	bed_until(do_poll(fd) & EPOLLIN);
+	fixture_never(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_fixture_peer_send(peer, "still", 5);
+	fixture_until(do_poll(fd) & EPOLLIN);
 	assert_int_equal(do_recv(fd, text, 8, 0), 5);
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 static pid_t child_that_takes_over(int fd)
@@ -331,20 +331,20 @@ static pid_t child_that_takes_over(int fd)
 static void test_a_child_waits_for_what_its_parent_is_closing(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), status;
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK), status;
 	struct vma_file *file = vma_fd_lookup(fd);
 	uint32_t slots = atomic_exchange(&file->slots, VMA_FILE_ENDED);
 	pid_t child = child_that_takes_over(fd);
 
 	(void)state;
-	bed_never(waitpid(child, &status, WNOHANG) == child);
+	fixture_never(waitpid(child, &status, WNOHANG) == child);
 	stream_move_begin(stream_sock(file));
 	stream_move_end(stream_sock(file), -EPERM);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(WEXITSTATUS(status), 7);
 	atomic_store(&file->slots, slots);
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 /* Whether a child that has the connection finds the hand-over of a file noted. */
@@ -375,8 +375,8 @@ static void test_a_child_sees_a_hand_over_that_began_before_the_first_fork(void 
 {
 	static struct stream_sock other = {.file.id = UINT64_MAX};
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct stream_sock *sock = stream_sock(vma_fd_lookup(fd));
 
 	(void)state;
@@ -388,7 +388,7 @@ static void test_a_child_sees_a_hand_over_that_began_before_the_first_fork(void 
 	assert_false(child_sees_move(fd, sock->file.id));
 	stream_move_end(&other, -ENOTCONN);
 	assert_false(child_sees_move(fd, other.file.id));
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 /*
@@ -398,8 +398,8 @@ static void test_a_child_sees_a_hand_over_that_began_before_the_first_fork(void 
 static void test_a_fork_knows_the_shadow_of_a_socket_whose_lock_is_taken(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct stream_sock *sock = stream_sock(vma_fd_lookup(fd));
 
 	(void)state;
@@ -409,26 +409,26 @@ static void test_a_fork_knows_the_shadow_of_a_socket_whose_lock_is_taken(void **
 	pthread_mutex_unlock(&sock->file.lock);
 	assert_true(atomic_load(&sock->forked));
 	assert_true(stream_is_shadow(sock, fd));
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 static void test_at_exit_what_was_sent_arrives(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	static char bytes[60000];
 	size_t got = 0;
 
 	(void)state;
 	assert_true(do_send(fd, bytes, 16000, 0) == 16000);
-	bed_peer_runs();
+	fixture_peer_runs();
 	vma_stream_exit();
-	bed_peer_rests();
+	fixture_peer_rests();
 	assert_true(close_has(peer, VMA_TCP_PEER_CLOSED));
-	got = bed_peer_recv(peer, bytes, sizeof(bytes));
+	got = fixture_peer_recv(peer, bytes, sizeof(bytes));
 	assert_int_equal(got, 16000);
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 struct writer {
@@ -455,21 +455,21 @@ static void test_shut_while_another_thread_writes_all_that_was_written_arrives(v
 	(void)state;
 	for (int i = 0; i < 100; i++) {
 		struct vma_tcp_listener *listener;
-		struct bed_conn *peer;
-		struct writer writer = {.fd = bed_pair(&listener, &peer, SOCK_NONBLOCK)};
+		struct fixture_conn *peer;
+		struct writer writer = {.fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK)};
 		size_t got = 0;
 		pthread_t thread;
 
 		pthread_create(&thread, NULL, close_write_on, &writer);
 		for (int turn = i % 16 + 1; turn > 0 || atomic_load(&writer.written) == 0; turn--) {
-			bed_drive();
-			got += bed_peer_recv(peer, bytes, sizeof(bytes));
+			fixture_drive();
+			got += fixture_peer_recv(peer, bytes, sizeof(bytes));
 		}
 		assert_int_equal(do_shutdown(writer.fd, SHUT_WR), 0);
 		pthread_join(thread, NULL);
-		bed_until((got += bed_peer_recv(peer, bytes, sizeof(bytes)), vma_tcp_rx_eof(peer->conn)));
+		fixture_until((got += fixture_peer_recv(peer, bytes, sizeof(bytes)), vma_tcp_rx_eof(peer->conn)));
 		assert_int_equal(got, atomic_load(&writer.written));
-		bed_pair_end(writer.fd, listener, peer);
+		fixture_pair_end(writer.fd, listener, peer);
 	}
 }
 
@@ -493,4 +493,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_child_waits_for_what_its_parent_is_closing),
         cmocka_unit_test(test_at_exit_what_was_sent_arrives),
 };
-BED_MAIN("close", tests)
+FIXTURE_MAIN("close", tests)

@@ -1,139 +1,140 @@
 /* connect, and what it answers. */
-#include "bed.h"
+#include "fixture.h"
 
 static void test_a_connection_goes_past_the_kernel(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 
 	(void)state;
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM);
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EISCONN);
-	bed_pair_end(fd, listener, peer);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EISCONN);
+	fixture_pair_end(fd, listener, peer);
 }
 
 static void test_an_attempt_is_under_way_until_the_peer_answers(void **state)
 {
-	struct vma_tcp_listener *listener = fixture_bed_peer_listen(7000);
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
+	struct vma_tcp_listener *listener = fixture_fixture_peer_listen(7000);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
 
 	(void)state;
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EALREADY);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EALREADY);
 	assert_int_equal(do_poll(fd), 0);
 	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), 0);
-	bed_until(do_poll(fd) & EPOLLOUT);
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), 0);
-	bed_until(atomic_load(&bed.n_accepted) == 1);
-	bed_pair_end(fd, listener, &bed.accepted[0]);
+	fixture_until(do_poll(fd) & EPOLLOUT);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
+	fixture_until(atomic_load(&fixture.n_accepted) == 1);
+	fixture_pair_end(fd, listener, &fixture.accepted[0]);
 }
 
 static void test_a_blocking_connect_waits(void **state)
 {
-	struct vma_tcp_listener *listener = fixture_bed_peer_listen(7000);
-	int fd = fixture_bed_socket(0);
+	struct vma_tcp_listener *listener = fixture_fixture_peer_listen(7000);
+	int fd = fixture_fixture_socket(0);
 
 	(void)state;
-	bed_peer_runs();
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), 0);
-	bed_peer_rests();
-	bed_until(atomic_load(&bed.n_accepted) == 1);
-	bed_pair_end(fd, listener, &bed.accepted[0]);
+	fixture_peer_runs();
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
+	fixture_peer_rests();
+	fixture_until(atomic_load(&fixture.n_accepted) == 1);
+	fixture_pair_end(fd, listener, &fixture.accepted[0]);
 }
 
 static void test_nobody_listens_is_refused_and_told_once(void **state)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
 	struct vma_flow nobody;
 
 	(void)state;
-	bed_peer_refuses(&nobody, 7001);
-	assert_int_equal(do_connect(fd, BED_PEER, 7001), -EINPROGRESS);
-	bed_until(do_poll(fd) & EPOLLERR);
+	fixture_peer_refuses(&nobody, 7001);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7001), -EINPROGRESS);
+	fixture_until(do_poll(fd) & EPOLLERR);
 	assert_int_equal(do_poll(fd) & (EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLRDHUP),
 	                 EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLRDHUP);
 	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
 	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), 0);
 	assert_false(do_poll(fd) & EPOLLERR);
-	assert_int_equal(do_connect(fd, BED_PEER, 7001), -ECONNABORTED); /* as the kernel, when the error was taken */
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7001),
+	                 -ECONNABORTED); /* as the kernel, when the error was taken */
 	do_close(fd);
-	vma_ring_detach(bed.peer_ring, &nobody);
+	vma_ring_detach(fixture.peer_ring, &nobody);
 }
 
 static void test_a_socket_that_was_refused_connects_again(void **state)
 {
 	struct vma_tcp_listener *listener;
-	int fd = fixture_bed_socket(0);
+	int fd = fixture_fixture_socket(0);
 	struct vma_flow nobody;
 
 	(void)state;
-	bed_peer_refuses(&nobody, 7001);
-	bed_peer_runs();
-	assert_int_equal(do_connect(fd, BED_PEER, 7001), -ECONNREFUSED);
-	bed_peer_rests();
-	vma_ring_detach(bed.peer_ring, &nobody);
+	fixture_peer_refuses(&nobody, 7001);
+	fixture_peer_runs();
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7001), -ECONNREFUSED);
+	fixture_peer_rests();
+	vma_ring_detach(fixture.peer_ring, &nobody);
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP);
-	listener = fixture_bed_peer_listen(7000);
-	bed_peer_runs();
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), 0);
-	bed_peer_rests();
-	bed_until(atomic_load(&bed.n_accepted) == 1);
-	bed_pair_end(fd, listener, &bed.accepted[0]);
+	listener = fixture_fixture_peer_listen(7000);
+	fixture_peer_runs();
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
+	fixture_peer_rests();
+	fixture_until(atomic_load(&fixture.n_accepted) == 1);
+	fixture_pair_end(fd, listener, &fixture.accepted[0]);
 }
 
 static void test_a_neighbour_that_does_not_answer_is_unreachable(void **state)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
 
 	(void)state;
-	bed.path.state = VMA_NET_RESOLVING;
-	bed.path.len = 0;
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
-	assert_true(bed.resolves > 0);
-	bed_path_becomes(VMA_NET_FAILED, EHOSTUNREACH);
-	bed_until(do_poll(fd) & EPOLLERR);
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EHOSTUNREACH);
-	bed_reset();
+	fixture.path.state = VMA_NET_RESOLVING;
+	fixture.path.len = 0;
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
+	assert_true(fixture.resolves > 0);
+	fixture_path_becomes(VMA_NET_FAILED, EHOSTUNREACH);
+	fixture_until(do_poll(fd) & EPOLLERR);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EHOSTUNREACH);
+	fixture_reset();
 	do_close(fd);
 }
 
 static void test_an_attempt_that_has_failed_already_is_told_later(void **state)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
 
 	(void)state;
-	bed_path_becomes(VMA_NET_FAILED, EHOSTUNREACH);
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
+	fixture_path_becomes(VMA_NET_FAILED, EHOSTUNREACH);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	assert_true(do_poll(fd) & EPOLLERR);
 	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), EHOSTUNREACH);
-	bed_reset();
+	fixture_reset();
 	do_close(fd);
-	bed_settle();
+	fixture_settle();
 }
 
 static void test_the_syn_waits_for_the_neighbour(void **state)
 {
-	struct vma_tcp_listener *listener = fixture_bed_peer_listen(7000);
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
+	struct vma_tcp_listener *listener = fixture_fixture_peer_listen(7000);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
 
 	(void)state;
-	bed.path.state = VMA_NET_RESOLVING;
-	bed.path.len = 0;
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
-	bed_never(do_poll(fd) != 0);
-	bed_path_becomes(VMA_NET_READY, 0);
-	bed_until(do_poll(fd) & EPOLLOUT);
-	bed_until(atomic_load(&bed.n_accepted) == 1);
-	bed_pair_end(fd, listener, &bed.accepted[0]);
+	fixture.path.state = VMA_NET_RESOLVING;
+	fixture.path.len = 0;
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
+	fixture_never(do_poll(fd) != 0);
+	fixture_path_becomes(VMA_NET_READY, 0);
+	fixture_until(do_poll(fd) & EPOLLOUT);
+	fixture_until(atomic_load(&fixture.n_accepted) == 1);
+	fixture_pair_end(fd, listener, &fixture.accepted[0]);
 }
 
 static void test_the_names_are_the_connection_s(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct sockaddr_in name;
 	struct vma_flow_key key;
 	socklen_t len = sizeof(name);
@@ -141,46 +142,46 @@ static void test_the_names_are_the_connection_s(void **state)
 	(void)state;
 	vma_tcp_names(peer->conn, &key);
 	assert_int_equal(CALL(int, stream_getsockname(vma_fd_lookup(fd), fd, (struct sockaddr *)&name, &len)), 0);
-	assert_int_equal(name.sin_addr.s_addr, fixture_ip(BED_LOCAL));
+	assert_int_equal(name.sin_addr.s_addr, fixture_ip(FIXTURE_LOCAL));
 	assert_int_equal(name.sin_port, key.peer_port_be);
 	assert_int_equal(CALL(int, stream_getpeername(vma_fd_lookup(fd), fd, (struct sockaddr *)&name, &len)), 0);
-	assert_int_equal(name.sin_addr.s_addr, fixture_ip(BED_PEER));
+	assert_int_equal(name.sin_addr.s_addr, fixture_ip(FIXTURE_PEER));
 	assert_int_equal(name.sin_port, htons(7000));
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 static void test_the_shadow_has_the_port(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct sockaddr_in name;
 	socklen_t len = sizeof(name);
 
 	(void)state;
 	assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&name, &len), 0);
 	assert_int_equal(name.sin_port, fixture_sock_of(fd)->name.sin_port);
-	assert_int_equal(name.sin_addr.s_addr, fixture_ip(BED_LOCAL));
-	bed_pair_end(fd, listener, peer);
+	assert_int_equal(name.sin_addr.s_addr, fixture_ip(FIXTURE_LOCAL));
+	fixture_pair_end(fd, listener, peer);
 }
 
 static void test_a_bound_port_is_kept(void **state)
 {
-	struct vma_tcp_listener *listener = fixture_bed_peer_listen(7000);
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
+	struct vma_tcp_listener *listener = fixture_fixture_peer_listen(7000);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
 
 	(void)state;
-	assert_int_equal(do_bind(fd, BED_LOCAL, 7123), 0);
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
+	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, 7123), 0);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	assert_int_equal(fixture_sock_of(fd)->name.sin_port, htons(7123));
-	bed_until(atomic_load(&bed.n_accepted) == 1);
-	bed_pair_end(fd, listener, &bed.accepted[0]);
+	fixture_until(atomic_load(&fixture.n_accepted) == 1);
+	fixture_pair_end(fd, listener, &fixture.accepted[0]);
 }
 
 /* To loopback the route is not even looked up: here it says that a device of ours leads there. */
 static void loopback_is_the_kernel_s(bool asked)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
 	int server = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct sockaddr_in name = fixture_name_of("127.0.0.1", 0);
 	socklen_t len = sizeof(name);
@@ -189,14 +190,14 @@ static void loopback_is_the_kernel_s(bool asked)
 	assert_int_equal(vma_os.listen(server, 1), 0);
 	assert_int_equal(vma_os.getsockname(server, (struct sockaddr *)&name, &len), 0);
 	if (asked) {
-		bed.path.state = VMA_NET_USE_OS;
-		bed.path.reason = VMA_NET_REASON_LOCAL;
+		fixture.path.state = VMA_NET_USE_OS;
+		fixture.path.reason = VMA_NET_REASON_LOCAL;
 	}
 	assert_int_equal(do_connect(fd, "127.0.0.1", ntohs(name.sin_port)), -EINPROGRESS);
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_LOCAL);
 	assert_true(fixture_sock_of(fd)->file.os_only);
 	assert_false(atomic_load(&fixture_sock_of(fd)->file.own_poll));
-	bed_reset();
+	fixture_reset();
 	do_close(fd);
 	vma_os.close(server);
 }
@@ -215,7 +216,7 @@ static void test_loopback_is_the_kernel_s_without_a_question(void **state)
 
 static void test_an_option_of_the_kernel_s_only_keeps_it_there(void **state)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_DONTROUTE, 1), 0);
@@ -251,7 +252,7 @@ static void assert_congestion(int fd, const char *expected)
 
 static void test_congestion_control_is_the_kernel_s_by_default(void **state)
 {
-	int kernel = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = fixture_bed_socket(SOCK_NONBLOCK),
+	int kernel = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = fixture_fixture_socket(SOCK_NONBLOCK),
 	    known;
 	char name[16] = "";
 	socklen_t len = sizeof(name) - 1;
@@ -268,14 +269,14 @@ static void test_congestion_control_is_what_the_socket_says(void **state)
 {
 	static const char *const names[] = {"reno", "cubic", "bbr"};
 	static const int ours[] = {VMA_TCP_CC_LWIP, VMA_TCP_CC_CUBIC, VMA_TCP_CC_BBR};
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
+	struct fixture_conn *peer;
 
 	(void)state;
 	assert_int_equal(do_set_congestion(fd, "nosuch"), -ENOENT);
 	do_close(fd);
-	fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(do_set_congestion(fd, names[i]), 0);
 		assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(fd)), VMA_TCP_OPT_CONGESTION), ours[i]);
@@ -284,16 +285,16 @@ static void test_congestion_control_is_what_the_socket_says(void **state)
 	assert_int_equal(do_set_congestion(fd, "nosuch"), -ENOENT);
 	assert_int_equal(do_set_congestion(fd, "newreno"), -ENOENT); /* the parameter's word, not an algorithm's name */
 	assert_congestion(fd, "bbr");
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 /* Which of our own the kernel's socket never heard of. */
 static void test_congestion_control_says_the_algorithm_in_force(void **state)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK), again;
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK), again;
 	struct vma_conf *conf = &fixture_sock_of(fd)->engine->conf;
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
+	struct fixture_conn *peer;
 
 	(void)state;
 	assert_int_equal(do_set_congestion(fd, "none"), -ENOENT);
@@ -302,38 +303,38 @@ static void test_congestion_control_says_the_algorithm_in_force(void **state)
 	do_close(fd);
 	conf->given[VMA_CONF_AT_tcp_cc_algo] = true;
 	conf->tcp_cc_algo = VMA_TCP_CC_NONE;
-	again = fixture_bed_socket(SOCK_NONBLOCK);
+	again = fixture_fixture_socket(SOCK_NONBLOCK);
 	assert_int_equal(fixture_sock_of(again)->options.congestion, VMA_TCP_CC_NONE);
 	assert_congestion(again, "none");
 	assert_int_equal(do_set_congestion(again, "reno"), 0);
 	assert_int_equal(do_set_congestion(again, "none"), 0);
 	assert_congestion(again, "none");
 	conf->tcp_cc_algo = VMA_TCP_CC_BBR;
-	fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	conf->given[VMA_CONF_AT_tcp_cc_algo] = false;
 	conf->tcp_cc_algo = VMA_TCP_CC_LWIP;
 	assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(fd)), VMA_TCP_OPT_CONGESTION), VMA_TCP_CC_BBR);
 	assert_congestion(fd, "bbr");
 	do_close(again);
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 static void test_segments_are_as_small_as_the_environment_says(void **state)
 {
 	struct vma_conf *conf = &vma_engine()->conf;
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
+	struct fixture_conn *peer;
 	struct vma_tcp_info info;
 	int fd;
 
 	(void)state;
 	conf->mss = 600;
-	fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	vma_tcp_info(stream_conn(fixture_sock_of(fd)), &info);
 	assert_int_equal(info.known.tcpi_snd_mss, 600);
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 	conf->mss = 10;
-	fd = fixture_bed_socket(SOCK_NONBLOCK);
+	fd = fixture_fixture_socket(SOCK_NONBLOCK);
 	assert_int_equal(fixture_sock_of(fd)->options.maxseg, 88);
 	do_close(fd);
 	conf->mss = 0;
@@ -342,15 +343,15 @@ static void test_segments_are_as_small_as_the_environment_says(void **state)
 static void test_disconnected_it_is_fresh_again(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct sockaddr none = {.sa_family = AF_UNSPEC};
 
 	(void)state;
 	assert_int_equal(CALL(int, stream_connect(vma_fd_lookup(fd), fd, &none, sizeof(none))), 0);
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP | EPOLLERR);
-	bed_until(atomic_load(&peer->events) & VMA_TCP_FAILED);
-	bed_pair_end(fd, listener, peer);
+	fixture_until(atomic_load(&peer->events) & VMA_TCP_FAILED);
+	fixture_pair_end(fd, listener, peer);
 }
 
 /* Both sides are driven for long enough. */
@@ -359,7 +360,7 @@ static void let_the_answer_come(void)
 	uint64_t end_ns = vma_now_ns() + 20000000;
 
 	while (vma_now_ns() < end_ns) {
-		vma_ring_progress(bed.peer_ring);
+		vma_ring_progress(fixture.peer_ring);
 		vma_rails_progress(UINT64_MAX);
 		usleep(100);
 	}
@@ -367,39 +368,39 @@ static void let_the_answer_come(void)
 
 static void test_an_answer_that_comes_while_it_is_disconnected_connects_nothing(void **state)
 {
-	struct vma_tcp_listener *listener = fixture_bed_peer_listen(7000);
+	struct vma_tcp_listener *listener = fixture_fixture_peer_listen(7000);
 	struct sockaddr none = {.sa_family = AF_UNSPEC};
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
 
 	(void)state;
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
-	bed.on_unwatch = let_the_answer_come;
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
+	fixture.on_unwatch = let_the_answer_come;
 	assert_int_equal(CALL(int, stream_connect(vma_fd_lookup(fd), fd, &none, sizeof(none))), 0);
-	bed.on_unwatch = NULL;
+	fixture.on_unwatch = NULL;
 	assert_null(stream_conn(fixture_sock_of(fd)));
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP | EPOLLERR);
 	do_close(fd);
 	vma_tcp_listener_close(listener);
-	bed_settle();
+	fixture_settle();
 }
 
 static void test_after_close_the_port_is_free_when_the_connection_is_over(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), other = vma_os.socket(AF_INET, SOCK_STREAM, 0);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK), other = vma_os.socket(AF_INET, SOCK_STREAM, 0);
 	struct sockaddr_in name = fixture_sock_of(fd)->name;
 	const int on = 1;
 
 	(void)state;
 	assert_int_equal(vma_os.setsockopt(other, IPPROTO_IP, IP_FREEBIND, &on, sizeof(on)), 0);
 	do_close(fd);
-	bed_until(atomic_load(&peer->events) & VMA_TCP_PEER_CLOSED);
+	fixture_until(atomic_load(&peer->events) & VMA_TCP_PEER_CLOSED);
 	assert_int_equal(vma_os.bind(other, (struct sockaddr *)&name, sizeof(name)), -1);
 	vma_tcp_close(peer->conn, false);
-	bed_until(vma_os.bind(other, (struct sockaddr *)&name, sizeof(name)) == 0);
+	fixture_until(vma_os.bind(other, (struct sockaddr *)&name, sizeof(name)) == 0);
 	vma_os.close(other);
-	bed_pair_end(-1, listener, peer);
+	fixture_pair_end(-1, listener, peer);
 }
 
 static int (*os_bind)(int fd, const struct sockaddr *addr, socklen_t len);
@@ -419,8 +420,8 @@ static int chooses(int fd, const struct sockaddr *addr, socklen_t len)
 static void test_the_kernels_choice_of_a_port_is_none_that_rests_here(void **state)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK), other = vma_os.socket(AF_INET, SOCK_STREAM, 0), next;
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK), other = vma_os.socket(AF_INET, SOCK_STREAM, 0), next;
 	struct sockaddr_in name = fixture_sock_of(fd)->name;
 	const uint16_t resting_be = name.sin_port;
 	const int on = 1;
@@ -428,11 +429,11 @@ static void test_the_kernels_choice_of_a_port_is_none_that_rests_here(void **sta
 	(void)state;
 	assert_int_equal(vma_os.setsockopt(other, IPPROTO_IP, IP_FREEBIND, &on, sizeof(on)), 0);
 	do_close(fd);
-	bed_until(atomic_load(&peer->events) & VMA_TCP_PEER_CLOSED);
+	fixture_until(atomic_load(&peer->events) & VMA_TCP_PEER_CLOSED);
 	vma_tcp_close(peer->conn, false);
-	bed_until(vma_os.bind(other, (struct sockaddr *)&name, sizeof(name)) == 0); /* in TIME_WAIT */
+	fixture_until(vma_os.bind(other, (struct sockaddr *)&name, sizeof(name)) == 0); /* in TIME_WAIT */
 	vma_os.close(other);
-	next = fixture_bed_socket(SOCK_NONBLOCK);
+	next = fixture_fixture_socket(SOCK_NONBLOCK);
 	os_bind = vma_os.bind;
 	vma_os.bind = chooses;
 	first_choice_be = resting_be;
@@ -442,7 +443,7 @@ static void test_the_kernels_choice_of_a_port_is_none_that_rests_here(void **sta
 	assert_int_not_equal(fixture_sock_of(next)->local.sin_port, 0);
 	assert_int_not_equal(fixture_sock_of(next)->local.sin_port, resting_be);
 	do_close(next);
-	bed_pair_end(-1, listener, peer);
+	fixture_pair_end(-1, listener, peer);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -469,4 +470,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_after_close_the_port_is_free_when_the_connection_is_over),
         cmocka_unit_test(test_the_kernels_choice_of_a_port_is_none_that_rests_here),
 };
-BED_MAIN("connect", tests)
+FIXTURE_MAIN("connect", tests)

@@ -1,5 +1,5 @@
 /* Bytes both ways. */
-#include "bed.h"
+#include "fixture.h"
 
 #include <fcntl.h>
 #include <linux/errqueue.h>
@@ -17,7 +17,7 @@ static void data_fill(uint8_t *to, size_t size)
 
 struct pair {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
+	struct fixture_conn *peer;
 	int fd;
 };
 
@@ -25,13 +25,13 @@ static struct pair pair(int flags)
 {
 	struct pair p;
 
-	p.fd = bed_pair(&p.listener, &p.peer, flags);
+	p.fd = fixture_pair(&p.listener, &p.peer, flags);
 	return p;
 }
 
 static void pair_end(struct pair *p)
 {
-	bed_pair_end(p->fd, p->listener, p->peer);
+	fixture_pair_end(p->fd, p->listener, p->peer);
 }
 
 static size_t queued(int fd)
@@ -46,11 +46,11 @@ static void test_bytes_come_in_order_whatever_the_pieces(void **state)
 
 	(void)state;
 	data_fill(out, 10000);
-	fixture_bed_peer_send(p.peer, out, 10000);
+	fixture_fixture_peer_send(p.peer, out, 10000);
 	for (size_t piece = 1; done < 10000; piece = piece * 3 % 977 + 1) {
 		size_t want = piece < 10000 - done ? piece : 10000 - done;
 
-		bed_until(queued(p.fd) >= want);
+		fixture_until(queued(p.fd) >= want);
 		assert_int_equal(do_recv(p.fd, in + done, want, 0), want);
 		done += want;
 	}
@@ -63,7 +63,7 @@ static void test_what_is_sent_arrives(void **state)
 {
 	struct pair p = pair(SOCK_NONBLOCK);
 	size_t sent = 0, got = 0;
-	uint64_t end_ns = vma_now_ns() + BED_TIMEOUT_NS;
+	uint64_t end_ns = vma_now_ns() + FIXTURE_TIMEOUT_NS;
 
 	(void)state;
 	data_fill(out, sizeof(out));
@@ -72,8 +72,8 @@ static void test_what_is_sent_arrives(void **state)
 
 		assert_true(rc >= 0 || rc == -EAGAIN);
 		sent += rc > 0 ? (size_t)rc : 0;
-		bed_drive();
-		got += bed_peer_recv(p.peer, in + got, sizeof(in) - got);
+		fixture_drive();
+		got += fixture_peer_recv(p.peer, in + got, sizeof(in) - got);
 	}
 	assert_int_equal(got, sizeof(out));
 	assert_memory_equal(in, out, sizeof(out));
@@ -85,8 +85,8 @@ static void test_peeking_takes_nothing(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_bed_peer_send(p.peer, "hello", 5);
-	bed_until(queued(p.fd) == 5);
+	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_until(queued(p.fd) == 5);
 	assert_int_equal(do_recv(p.fd, in, 3, MSG_PEEK), 3);
 	assert_int_equal(do_recv(p.fd, in, 100, MSG_PEEK), 5);
 	assert_memory_equal(in, "hello", 5);
@@ -100,8 +100,8 @@ static void test_trunc_throws_away(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_bed_peer_send(p.peer, "hello", 5);
-	bed_until(queued(p.fd) == 5);
+	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_until(queued(p.fd) == 5);
 	memset(in, 'x', 5);
 	assert_int_equal(do_recv(p.fd, in, 4, MSG_TRUNC), 4);
 	assert_memory_equal(in, "xxxx", 4);
@@ -113,7 +113,7 @@ static void test_trunc_throws_away(void **state)
 static void *data_send_later(void *arg)
 {
 	usleep(50000);
-	fixture_bed_peer_send(arg, "world", 5);
+	fixture_fixture_peer_send(arg, "world", 5);
 	return NULL;
 }
 
@@ -123,13 +123,13 @@ static void test_a_blocking_read_waits_and_waitall_for_all(void **state)
 	pthread_t thread;
 
 	(void)state;
-	fixture_bed_peer_send(p.peer, "hello", 5);
-	bed_until(queued(p.fd) == 5);
+	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_until(queued(p.fd) == 5);
 	pthread_create(&thread, NULL, data_send_later, p.peer);
-	bed_peer_runs();
+	fixture_peer_runs();
 	assert_int_equal(do_recv(p.fd, in, 10, MSG_WAITALL), 10);
 	assert_memory_equal(in, "helloworld", 10);
-	bed_peer_rests();
+	fixture_peer_rests();
 	pthread_join(thread, NULL);
 	pair_end(&p);
 }
@@ -137,13 +137,13 @@ static void test_a_blocking_read_waits_and_waitall_for_all(void **state)
 /* The last byte and the end come together, at any moment of the read: it has all of them. */
 static void *send_the_rest(void *arg)
 {
-	struct bed_conn *peer = arg;
+	struct fixture_conn *peer = arg;
 
-	fixture_bed_peer_send(peer, "el", 2);
-	fixture_bed_peer_send(peer, "lo", 2);
+	fixture_fixture_peer_send(peer, "el", 2);
+	fixture_fixture_peer_send(peer, "lo", 2);
 	vma_tcp_shutdown(peer->conn, SHUT_WR);
 	for (int i = 0; i < 50; i++)
-		bed_drive();
+		fixture_drive();
 	return NULL;
 }
 
@@ -154,7 +154,7 @@ static void test_waitall_has_the_bytes_that_came_with_the_end(void **state)
 		struct pair p = pair(0);
 		pthread_t thread;
 
-		fixture_bed_peer_send(p.peer, "h", 1);
+		fixture_fixture_peer_send(p.peer, "h", 1);
 		pthread_create(&thread, NULL, send_the_rest, p.peer);
 		assert_int_equal(do_recv(p.fd, in, 5, MSG_WAITALL), 5);
 		assert_memory_equal(in, "hello", 5);
@@ -173,8 +173,8 @@ static void test_a_timeout_ends_a_read_with_what_there_is(void **state)
 	                                             sizeof(timeout))),
 	                 0);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), -EAGAIN);
-	fixture_bed_peer_send(p.peer, "hello", 5);
-	bed_until(queued(p.fd) == 5);
+	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_until(queued(p.fd) == 5);
 	assert_int_equal(do_recv(p.fd, in, 10, MSG_WAITALL), 5);
 	pair_end(&p);
 }
@@ -185,11 +185,11 @@ static void test_rcvlowat_is_what_readable_means(void **state)
 
 	(void)state;
 	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVLOWAT, 6), 0);
-	fixture_bed_peer_send(p.peer, "hello", 5);
-	bed_until(queued(p.fd) == 5);
+	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_until(queued(p.fd) == 5);
 	assert_false(do_poll(p.fd) & EPOLLIN);
-	fixture_bed_peer_send(p.peer, "!", 1);
-	bed_until(do_poll(p.fd) & EPOLLIN);
+	fixture_fixture_peer_send(p.peer, "!", 1);
+	fixture_until(do_poll(p.fd) & EPOLLIN);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 6);
 	pair_end(&p);
 }
@@ -199,9 +199,9 @@ static void test_the_end_comes_after_the_bytes(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_bed_peer_send(p.peer, "bye", 3);
+	fixture_fixture_peer_send(p.peer, "bye", 3);
 	vma_tcp_shutdown(p.peer->conn, SHUT_WR);
-	bed_until(do_poll(p.fd) & EPOLLRDHUP);
+	fixture_until(do_poll(p.fd) & EPOLLRDHUP);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 0);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 0);
@@ -214,10 +214,10 @@ static void test_a_reset_is_told_once_and_after_what_is_queued(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_bed_peer_send(p.peer, "bye", 3);
-	bed_until(queued(p.fd) == 3);
+	fixture_fixture_peer_send(p.peer, "bye", 3);
+	fixture_until(queued(p.fd) == 3);
 	vma_tcp_close(p.peer->conn, true);
-	bed_until(do_poll(p.fd) & EPOLLHUP);
+	fixture_until(do_poll(p.fd) & EPOLLHUP);
 	assert_true(do_poll(p.fd) & EPOLLERR);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), -ECONNRESET);
@@ -256,24 +256,24 @@ static void test_a_full_buffer_is_eagain_and_then_there_is_room(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 	size_t sent = 0, got = 0;
 	ssize_t rc;
-	uint64_t end_ns = vma_now_ns() + BED_TIMEOUT_NS;
+	uint64_t end_ns = vma_now_ns() + FIXTURE_TIMEOUT_NS;
 
 	(void)state;
 	data_fill(out, sizeof(out));
 	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_SNDBUF, 20000), 0);
 	while ((rc = do_send(p.fd, out, sizeof(out), 0)) > 0) {
 		sent += (size_t)rc;
-		bed_drive();
+		fixture_drive();
 		assert_true(vma_now_ns() < end_ns);
 	}
 	assert_int_equal(rc, -EAGAIN);
 	assert_false(do_poll(p.fd) & EPOLLOUT);
 	while (got < sent && vma_now_ns() < end_ns) {
-		got += bed_peer_recv(p.peer, in, sizeof(in));
-		bed_drive();
+		got += fixture_peer_recv(p.peer, in, sizeof(in));
+		fixture_drive();
 	}
 	assert_int_equal(got, sent);
-	bed_until(do_poll(p.fd) & EPOLLOUT);
+	fixture_until(do_poll(p.fd) & EPOLLOUT);
 	pair_end(&p);
 }
 
@@ -281,10 +281,10 @@ static void *data_read_all(void *arg)
 {
 	struct pair *p = arg;
 	size_t got = 0;
-	uint64_t end_ns = vma_now_ns() + BED_TIMEOUT_NS;
+	uint64_t end_ns = vma_now_ns() + FIXTURE_TIMEOUT_NS;
 
 	while (got < sizeof(out) && vma_now_ns() < end_ns) {
-		got += bed_peer_recv(p->peer, in + got, sizeof(in) - got);
+		got += fixture_peer_recv(p->peer, in + got, sizeof(in) - got);
 		usleep(100);
 	}
 	return (void *)got;
@@ -300,11 +300,11 @@ static void test_a_blocking_write_sends_everything(void **state)
 	data_fill(out, sizeof(out));
 	memset(in, 0, sizeof(in));
 	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_SNDBUF, 20000), 0);
-	bed_peer_runs();
+	fixture_peer_runs();
 	pthread_create(&thread, NULL, data_read_all, &p);
 	assert_int_equal(do_send(p.fd, out, sizeof(out), 0), sizeof(out));
 	pthread_join(thread, &got);
-	bed_peer_rests();
+	fixture_peer_rests();
 	assert_int_equal((size_t)got, sizeof(out));
 	assert_memory_equal(in, out, sizeof(out));
 	pair_end(&p);
@@ -316,15 +316,15 @@ static void test_bad_pointers_are_faults_and_cost_no_byte(void **state)
 	uint8_t *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	(void)state;
-	fixture_bed_catch_faults();
-	fixture_bed_peer_send(p.peer, "hello", 5);
-	bed_until(queued(p.fd) == 5);
+	fixture_fixture_catch_faults();
+	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_until(queued(p.fd) == 5);
 	assert_int_equal(do_recv(p.fd, page, 10, 0), -EFAULT);
 	assert_int_equal(do_recv(p.fd, (void *)-4096L, 10, 0), -EFAULT);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 5);
 	assert_int_equal(do_send(p.fd, page, 10, 0), -EFAULT);
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
-	bed_until(vma_tcp_rx_bytes(p.peer->conn) == 1);
+	fixture_until(vma_tcp_rx_bytes(p.peer->conn) == 1);
 	munmap(page, 4096);
 	pair_end(&p);
 }
@@ -337,11 +337,11 @@ static void test_several_pieces_are_one_stream(void **state)
 
 	(void)state;
 	assert_int_equal(CALL(ssize_t, stream_sendmsg(vma_fd_lookup(p.fd), p.fd, &msg, 0)), 5);
-	bed_until(vma_tcp_rx_bytes(p.peer->conn) == 5);
-	assert_int_equal(bed_peer_recv(p.peer, in, 10), 5);
+	fixture_until(vma_tcp_rx_bytes(p.peer->conn) == 5);
+	assert_int_equal(fixture_peer_recv(p.peer, in, 10), 5);
 	assert_memory_equal(in, "abcde", 5);
-	fixture_bed_peer_send(p.peer, "12345", 5);
-	bed_until(queued(p.fd) == 5);
+	fixture_fixture_peer_send(p.peer, "12345", 5);
+	fixture_until(queued(p.fd) == 5);
 	msg = (struct msghdr){.msg_iov = into, .msg_iovlen = 2};
 	assert_int_equal(CALL(ssize_t, stream_recvmsg(vma_fd_lookup(p.fd), p.fd, &msg, 0)), 5);
 	assert_memory_equal(in, "12345", 5);
@@ -361,12 +361,12 @@ static void test_queues_tell_their_sizes(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_bed_peer_send(p.peer, "hello", 5);
-	bed_until(queued(p.fd) == 5);
+	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_until(queued(p.fd) == 5);
 	assert_int_equal(size_of(p.fd, FIONREAD), 5);
 	assert_int_equal(do_send(p.fd, "abc", 3, 0), 3);
 	assert_int_equal(size_of(p.fd, SIOCOUTQ), 3);
-	bed_until(size_of(p.fd, SIOCOUTQ) == 0);
+	fixture_until(size_of(p.fd, SIOCOUTQ) == 0);
 	pair_end(&p);
 }
 
@@ -379,8 +379,8 @@ static void test_a_file_s_bytes_are_sent(void **state)
 	data_fill(out, 5000);
 	assert_int_equal(write(file, out, 5000), 5000);
 	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), file, 1000, 100000, 0)), 4000);
-	bed_until(vma_tcp_rx_bytes(p.peer->conn) == 4000);
-	assert_int_equal(bed_peer_recv(p.peer, in, sizeof(in)), 4000);
+	fixture_until(vma_tcp_rx_bytes(p.peer->conn) == 4000);
+	assert_int_equal(fixture_peer_recv(p.peer, in, sizeof(in)), 4000);
 	assert_memory_equal(in, out + 1000, 4000);
 	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), file, 5000, 10, 0)), 0);
 	vma_os.close(file);
@@ -397,7 +397,7 @@ static void test_a_pipe_s_bytes_are_sent_as_far_as_it_has_any(void **state)
 	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), ends[0], -1, 10, 0)), -EAGAIN);
 	assert_int_equal(write(ends[1], "abc", 3), 3);
 	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), ends[0], -1, 10, 0)), 3);
-	bed_until(vma_tcp_rx_bytes(p.peer->conn) == 3);
+	fixture_until(vma_tcp_rx_bytes(p.peer->conn) == 3);
 	vma_os.close(ends[0]);
 	vma_os.close(ends[1]);
 	pair_end(&p);
@@ -433,19 +433,19 @@ static void test_an_urgent_byte_ends_a_read_and_is_read_by_itself(void **state)
 	struct iovec span;
 
 	(void)state;
-	fixture_bed_peer_send(p.peer, "abc", 3);
+	fixture_fixture_peer_send(p.peer, "abc", 3);
 	assert_int_equal(vma_tcp_tx_reserve(p.peer->conn, 1, &span, 1), 1);
 	*(char *)span.iov_base = 'X';
 	vma_tcp_tx_commit(p.peer->conn, 1, VMA_TCP_TX_URGENT);
-	fixture_bed_peer_send(p.peer, "def", 3);
-	bed_until(do_poll(p.fd) & EPOLLPRI && vma_tcp_rx_mark(stream_conn(fixture_sock_of(p.fd))) == 3);
-	bed_drive();
+	fixture_fixture_peer_send(p.peer, "def", 3);
+	fixture_until(do_poll(p.fd) & EPOLLPRI && vma_tcp_rx_mark(stream_conn(fixture_sock_of(p.fd))) == 3);
+	fixture_drive();
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
 	assert_int_equal(size_of(p.fd, SIOCATMARK), 1);
 	assert_int_equal(do_recv(p.fd, in, 1, MSG_OOB), 1);
 	assert_int_equal(in[0], 'X');
 	assert_int_equal(do_recv(p.fd, in, 1, MSG_OOB), -EINVAL);
-	bed_until(queued(p.fd) == 3);
+	fixture_until(queued(p.fd) == 3);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
 	assert_memory_equal(in, "def", 3);
 	pair_end(&p);
@@ -470,8 +470,8 @@ static void test_o_async_signals_what_comes(void **state)
 	assert_int_equal(CALL(int, stream_fcntl(file, p.fd, F_SETOWN, (void *)(long)getpid())), 0);
 	assert_int_equal(CALL(int, stream_fcntl(file, p.fd, F_SETFL, (void *)(long)(O_NONBLOCK | O_ASYNC))), 0);
 	assert_int_equal(signals_io, 0);
-	fixture_bed_peer_send(p.peer, "hello", 5);
-	bed_until(queued(p.fd) == 5 && signals_io > 0);
+	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_until(queued(p.fd) == 5 && signals_io > 0);
 	CALL(int, stream_fcntl(file, p.fd, F_SETFL, (void *)(long)O_NONBLOCK));
 	vma_sigaction(SIGIO, &before, NULL);
 	pair_end(&p);
@@ -499,7 +499,7 @@ static void test_several_readers_get_every_byte_once(void **state)
 	uint32_t sent = 0;
 
 	(void)state;
-	bed_peer_runs();
+	fixture_peer_runs();
 	for (unsigned i = 0; i < READERS; i++)
 		pthread_create(&thread[i], NULL, read_numbers, &p.fd);
 	while (sent < NUMBERS) {
@@ -507,13 +507,13 @@ static void test_several_readers_get_every_byte_once(void **state)
 			usleep(100);
 			continue;
 		}
-		fixture_bed_peer_send(p.peer, &sent, sizeof(sent));
+		fixture_fixture_peer_send(p.peer, &sent, sizeof(sent));
 		sent++;
 	}
 	vma_tcp_shutdown(p.peer->conn, SHUT_WR);
 	for (unsigned i = 0; i < READERS; i++)
 		pthread_join(thread[i], NULL);
-	bed_peer_rests();
+	fixture_peer_rests();
 	for (unsigned i = 0; i < NUMBERS; i++)
 		assert_int_equal(atomic_load(&seen[i]), 1);
 	pair_end(&p);
@@ -531,7 +531,7 @@ static uint64_t stream_data_segments_out(const struct pair *p)
 
 static bool data_comes(struct pair *p, size_t size)
 {
-	bed_peer_drive();
+	fixture_peer_drive();
 	return vma_tcp_rx_bytes(p->peer->conn) == size;
 }
 
@@ -555,13 +555,13 @@ static void hold_internal_thread(void)
 	holder.task.run = data_hold;
 	atomic_store(&holder.hold, true);
 	vma_engine_post(&holder.task);
-	bed_until(atomic_load(&holder.held));
+	fixture_until(atomic_load(&holder.held));
 }
 
 static void release_internal_thread(void)
 {
 	atomic_store(&holder.hold, false);
-	bed_until(!atomic_load(&holder.held));
+	fixture_until(!atomic_load(&holder.held));
 }
 
 /* Of a thread that has n descriptors ready, and whose 20 us are not over however slow the machine is. */
@@ -585,8 +585,8 @@ static void test_answers_to_several_wait_for_a_batch(void **state)
 	assert_int_equal(stream_data_segments_out(&p), before);
 	assert_int_equal(do_recv(p.fd, in, 1, 0), -EAGAIN); /* the next call that is no send */
 	assert_int_equal(stream_data_segments_out(&p), before + 1);
-	bed_until(data_comes(&p, 10));
-	assert_int_equal(bed_peer_recv(p.peer, in, 10), 10);
+	fixture_until(data_comes(&p, 10));
+	assert_int_equal(fixture_peer_recv(p.peer, in, 10), 10);
 	assert_memory_equal(in, "headerbody", 10);
 	release_internal_thread();
 	pair_end(&p);
@@ -599,8 +599,8 @@ static void test_what_has_come_already_is_read_before_they_leave(void **state)
 
 	(void)state;
 	hold_internal_thread();
-	fixture_bed_peer_send(p.peer, out, 300);
-	bed_until(queued(p.fd) == 300);
+	fixture_fixture_peer_send(p.peer, out, 300);
+	fixture_until(queued(p.fd) == 300);
 	before = stream_data_segments_out(&p);
 	queue(&p, "answer", 2);
 	assert_int_equal(do_recv(p.fd, in, 1, 0), 1);
@@ -626,8 +626,8 @@ static void test_eight_sends_are_a_full_batch(void **state)
 	assert_int_equal(stream_data_segments_out(&p), before);
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
 	assert_int_equal(stream_data_segments_out(&p), before + 1);
-	bed_until(data_comes(&p, 8));
-	assert_int_equal(bed_peer_recv(p.peer, in, 8), 8);
+	fixture_until(data_comes(&p, 8));
+	assert_int_equal(fixture_peer_recv(p.peer, in, 8), 8);
 	release_internal_thread();
 	pair_end(&p);
 }
@@ -642,8 +642,8 @@ static void test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago(v
 	uint64_t before;
 
 	(void)state;
-	fixture_bed_peer_send(p.peer, out, 300);
-	bed_until(queued(p.fd) == 300);
+	fixture_fixture_peer_send(p.peer, out, 300);
+	fixture_until(queued(p.fd) == 300);
 	vma_thread_has_ready(self, 0);
 	self->pass_rings = 1;
 	for (int i = 0; i < 100 && !spared; i++) {
@@ -661,7 +661,7 @@ static void test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago(v
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
 	assert_true(atomic_load(driven) > before);
 	self->pass_rings = 0;
-	bed_until(data_comes(&p, 1));
+	fixture_until(data_comes(&p, 1));
 	pair_end(&p);
 }
 
@@ -681,7 +681,7 @@ static bool leaves_at_once(const struct pair *p, int ready, int before, size_t *
 	assert_int_equal(do_send(p->fd, "x", 1, 0), 1);
 	*sent += (size_t)before + 1;
 	left = unsent(p) == 0;
-	bed_until(unsent(p) == 0);
+	fixture_until(unsent(p) == 0);
 	return left;
 }
 
@@ -701,7 +701,7 @@ static void test_an_answer_to_one_leaves_at_once(void **state)
 	for (int i = 0; i < 20 && !late; i++)
 		late = leaves_at_once(&p, 2, 8, &sent);
 	assert_true(late);
-	bed_until(data_comes(&p, sent));
+	fixture_until(data_comes(&p, sent));
 	pair_end(&p);
 }
 
@@ -713,7 +713,7 @@ static void test_who_sends_and_then_computes_is_not_forgotten(void **state)
 	(void)state;
 	vma_thread_has_ready(vma_thread_self(), 2);
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
-	for (uint64_t end_ns = vma_now_ns() + BED_TIMEOUT_NS; !data_comes(&p, 1) && vma_now_ns() < end_ns;)
+	for (uint64_t end_ns = vma_now_ns() + FIXTURE_TIMEOUT_NS; !data_comes(&p, 1) && vma_now_ns() < end_ns;)
 		;
 	assert_true(data_comes(&p, 1));
 	pair_end(&p);
@@ -749,4 +749,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_answer_to_one_leaves_at_once),
         cmocka_unit_test(test_who_sends_and_then_computes_is_not_forgotten),
 };
-BED_MAIN("data", tests)
+FIXTURE_MAIN("data", tests)

@@ -1,26 +1,26 @@
 /* listen and accept. */
-#include "bed.h"
+#include "fixture.h"
 
 static int listen_listener_at(uint16_t port, int backlog)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
 
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
-	assert_int_equal(do_bind(fd, BED_LOCAL, port), 0);
+	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, port), 0);
 	assert_int_equal(do_listen(fd, backlog), 0);
 	return fd;
 }
 
-static bool is_up(const struct bed_conn *peer)
+static bool is_up(const struct fixture_conn *peer)
 {
 	return atomic_load(&peer->events) & VMA_TCP_CONNECTED;
 }
 
-static void listen_forget_all(struct bed_conn *peers, unsigned n)
+static void listen_forget_all(struct fixture_conn *peers, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		bed_peer_forget(&peers[i]);
-	bed_settle();
+		fixture_peer_forget(&peers[i]);
+	fixture_settle();
 }
 
 static void test_a_listener_is_offloaded_and_its_shadow_listens(void **state)
@@ -54,28 +54,28 @@ static int listen_that_looks(int fd, int backlog)
 /* Who finds the shadow listening would have a connection of the kernel's. */
 static void test_connections_are_taken_before_the_shadow_listens(void **state)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
-	struct bed_conn peer;
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	struct fixture_conn peer;
 
 	(void)state;
 	real_listen = vma_os.listen;
 	vma_os.listen = listen_that_looks;
 	refuse_listen = false;
-	assert_int_equal(do_bind(fd, BED_LOCAL, 7150), 0);
+	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, 7150), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
 	assert_int_equal(reason_meanwhile, VMA_SOCK_OFFLOADED);
 	do_close(fd);
 
 	refuse_listen = true;
-	fd = fixture_bed_socket(SOCK_NONBLOCK);
-	assert_int_equal(do_bind(fd, BED_LOCAL, 7151), 0);
+	fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, 7151), 0);
 	assert_int_equal(do_listen(fd, 4), -EADDRINUSE);
 	assert_int_equal(reason_meanwhile, VMA_SOCK_OFFLOADED);
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_NEW);
 	assert_int_equal(do_poll(fd) & EPOLLHUP, EPOLLHUP);
 	vma_os.listen = real_listen;
-	bed_peer_connect(&peer, 8150, 7151); /* nobody takes it */
-	bed_settle();
+	fixture_peer_connect(&peer, 8150, 7151); /* nobody takes it */
+	fixture_settle();
 	assert_false(is_up(&peer));
 	assert_int_equal(atomic_load(&fixture_sock_of(fd)->n_queued), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
@@ -89,14 +89,14 @@ static void test_a_connection_is_accepted_with_its_names(void **state)
 	int fd = listen_listener_at(7101, 4), child;
 	struct sockaddr_in from, name;
 	socklen_t len = sizeof(name);
-	struct bed_conn peer;
+	struct fixture_conn peer;
 
 	(void)state;
-	bed_peer_connect(&peer, 8101, 7101);
-	bed_until(is_up(&peer) && do_poll(fd) == (EPOLLIN | EPOLLRDNORM));
+	fixture_peer_connect(&peer, 8101, 7101);
+	fixture_until(is_up(&peer) && do_poll(fd) == (EPOLLIN | EPOLLRDNORM));
 	child = do_accept(fd, &from, SOCK_NONBLOCK);
 	assert_true(child >= 0);
-	assert_int_equal(from.sin_addr.s_addr, fixture_ip(BED_PEER));
+	assert_int_equal(from.sin_addr.s_addr, fixture_ip(FIXTURE_PEER));
 	assert_int_equal(from.sin_port, htons(8101));
 	assert_int_equal(fixture_reason(child), VMA_SOCK_OFFLOADED);
 	assert_int_equal(CALL(int, stream_getsockname(vma_fd_lookup(child), child, (struct sockaddr *)&name, &len)), 0);
@@ -127,13 +127,13 @@ static void listen_answer(int child)
 /* Returns whether the answer of the nth connection was held back until its close. */
 static bool answers_and_closes(int fd, uint16_t from, bool peer_closes)
 {
-	struct bed_conn peer;
+	struct fixture_conn peer;
 	uint64_t before;
 	bool held;
 	int child;
 
-	bed_peer_connect(&peer, from, 7160);
-	bed_until(is_up(&peer) && do_poll(fd) != 0);
+	fixture_peer_connect(&peer, from, 7160);
+	fixture_until(is_up(&peer) && do_poll(fd) != 0);
 	child = do_accept(fd, NULL, SOCK_NONBLOCK);
 	assert_true(child >= 0);
 	before = listen_segments_out(child);
@@ -141,12 +141,12 @@ static bool answers_and_closes(int fd, uint16_t from, bool peer_closes)
 	held = listen_segments_out(child) == before;
 	if (peer_closes) {
 		vma_tcp_close(peer.conn, false);
-		bed_until((bed_peer_drive(), atomic_load(&fixture_sock_of(child)->fin_seen)));
+		fixture_until((fixture_peer_drive(), atomic_load(&fixture_sock_of(child)->fin_seen)));
 	}
 	do_close(child);
 	vma_flush_sends(vma_thread_self());
-	bed_until((bed_peer_drive(), peer_closes || vma_tcp_rx_bytes(peer.conn) == 10));
-	bed_peer_forget(&peer); /* by a reset: there is no TIME_WAIT */
+	fixture_until((fixture_peer_drive(), peer_closes || vma_tcp_rx_bytes(peer.conn) == 10));
+	fixture_peer_forget(&peer); /* by a reset: there is no TIME_WAIT */
 	return held;
 }
 
@@ -172,19 +172,19 @@ static void test_answers_wait_for_the_close_that_follows_them_each_time(void **s
 	for (uint16_t i = 0; i < 3; i++)
 		assert_false(answers_and_closes(fd, 8202 + i, false));
 	do_close(fd);
-	bed_settle();
+	fixture_settle();
 }
 
 static void test_a_listener_on_any_address_accepts(void **state)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK), child;
-	struct bed_conn peer;
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK), child;
+	struct fixture_conn peer;
 
 	(void)state;
 	assert_int_equal(do_bind(fd, "0.0.0.0", 7102), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
-	bed_peer_connect(&peer, 8102, 7102);
-	bed_until(do_poll(fd) & EPOLLIN);
+	fixture_peer_connect(&peer, 8102, 7102);
+	fixture_until(do_poll(fd) & EPOLLIN);
 	child = do_accept(fd, NULL, 0);
 	assert_true(child >= 0);
 	do_close(child);
@@ -194,7 +194,7 @@ static void test_a_listener_on_any_address_accepts(void **state)
 
 static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK), client = vma_os.socket(AF_INET, SOCK_STREAM, 0), child = -1;
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK), client = vma_os.socket(AF_INET, SOCK_STREAM, 0), child = -1;
 	struct sockaddr_in to = fixture_name_of("127.0.0.1", 7103), from;
 
 	(void)state;
@@ -202,7 +202,7 @@ static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
 	assert_int_equal(do_bind(fd, "0.0.0.0", 7103), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
 	assert_int_equal(vma_os.connect(client, (struct sockaddr *)&to, sizeof(to)), 0);
-	bed_until((child = do_accept(fd, &from, 0)) >= 0);
+	fixture_until((child = do_accept(fd, &from, 0)) >= 0);
 	assert_int_equal(from.sin_addr.s_addr, fixture_ip("127.0.0.1"));
 	assert_null(vma_fd_lookup(child));
 	vma_os.close(child);
@@ -213,13 +213,13 @@ static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
 static void test_connections_come_in_the_order_of_their_arrival(void **state)
 {
 	int fd = listen_listener_at(7104, 16);
-	struct bed_conn peer[8];
+	struct fixture_conn peer[8];
 	struct sockaddr_in from;
 
 	(void)state;
 	for (unsigned i = 0; i < 8; i++) {
-		bed_peer_connect(&peer[i], (uint16_t)(8110 + i), 7104);
-		bed_until(atomic_load(&fixture_sock_of(fd)->n_queued) == i + 1);
+		fixture_peer_connect(&peer[i], (uint16_t)(8110 + i), 7104);
+		fixture_until(atomic_load(&fixture_sock_of(fd)->n_queued) == i + 1);
 	}
 	for (unsigned i = 0; i < 8; i++) {
 		int child = do_accept(fd, &from, 0);
@@ -235,15 +235,15 @@ static void test_connections_come_in_the_order_of_their_arrival(void **state)
 static void test_beyond_the_backlog_requests_are_dropped(void **state)
 {
 	int fd = listen_listener_at(7105, 1);
-	struct bed_conn peer[4];
+	struct fixture_conn peer[4];
 
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
-		bed_peer_connect(&peer[i], (uint16_t)(8120 + i), 7105);
-		bed_drive();
+		fixture_peer_connect(&peer[i], (uint16_t)(8120 + i), 7105);
+		fixture_drive();
 	}
-	bed_until(atomic_load(&fixture_sock_of(fd)->n_queued) == 2); /* as the kernel: one more than the backlog */
-	bed_never(atomic_load(&fixture_sock_of(fd)->n_queued) > 2);
+	fixture_until(atomic_load(&fixture_sock_of(fd)->n_queued) == 2); /* as the kernel: one more than the backlog */
+	fixture_never(atomic_load(&fixture_sock_of(fd)->n_queued) > 2);
 	do_close(fd);
 	listen_forget_all(peer, 4);
 }
@@ -251,13 +251,13 @@ static void test_beyond_the_backlog_requests_are_dropped(void **state)
 static void test_without_descriptors_the_connection_stays_queued(void **state)
 {
 	int fd = listen_listener_at(7106, 4), child, fill[1024];
-	struct bed_conn peer;
+	struct fixture_conn peer;
 	unsigned n = 0;
 	struct rlimit limit, few;
 
 	(void)state;
-	bed_peer_connect(&peer, 8106, 7106);
-	bed_until(do_poll(fd) & EPOLLIN);
+	fixture_peer_connect(&peer, 8106, 7106);
+	fixture_until(do_poll(fd) & EPOLLIN);
 	getrlimit(RLIMIT_NOFILE, &limit);
 	few = limit;
 	few.rlim_cur = 200;
@@ -279,13 +279,13 @@ static void test_without_descriptors_the_connection_stays_queued(void **state)
 static void test_a_closed_listener_resets_what_waits(void **state)
 {
 	int fd = listen_listener_at(7107, 4);
-	struct bed_conn peer;
+	struct fixture_conn peer;
 
 	(void)state;
-	bed_peer_connect(&peer, 8107, 7107);
-	bed_until(is_up(&peer) && do_poll(fd) & EPOLLIN);
+	fixture_peer_connect(&peer, 8107, 7107);
+	fixture_until(is_up(&peer) && do_poll(fd) & EPOLLIN);
 	do_close(fd);
-	bed_until(atomic_load(&peer.events) & VMA_TCP_FAILED);
+	fixture_until(atomic_load(&peer.events) & VMA_TCP_FAILED);
 	assert_int_equal(vma_tcp_error(peer.conn), ECONNRESET);
 	listen_forget_all(&peer, 1);
 }
@@ -306,18 +306,18 @@ static void test_shut_down_it_does_not_listen_any_more(void **state)
 static void test_it_listens_again_while_a_connection_of_before_lives(void **state)
 {
 	int fd = listen_listener_at(7120, 4), old, newer;
-	struct bed_conn peers[2];
+	struct fixture_conn peers[2];
 
 	(void)state;
-	bed_peer_connect(&peers[0], 8140, 7120);
-	bed_until(is_up(&peers[0]) && do_poll(fd) & EPOLLIN);
+	fixture_peer_connect(&peers[0], 8140, 7120);
+	fixture_until(is_up(&peers[0]) && do_poll(fd) & EPOLLIN);
 	old = do_accept(fd, NULL, 0);
 	assert_true(old >= 0);
 	assert_int_equal(do_shutdown(fd, SHUT_RD), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
 	do_close(old);
-	bed_peer_connect(&peers[1], 8141, 7120);
-	bed_until(is_up(&peers[1]) && do_poll(fd) & EPOLLIN);
+	fixture_peer_connect(&peers[1], 8141, 7120);
+	fixture_until(is_up(&peers[1]) && do_poll(fd) & EPOLLIN);
 	newer = do_accept(fd, NULL, 0);
 	assert_true(newer >= 0);
 	do_close(newer);
@@ -348,22 +348,22 @@ static void test_shutdown_ends_an_accept_that_waits(void **state)
 static void *connect_later(void *arg)
 {
 	usleep(50000);
-	bed_peer_connect(arg, 8130, 7110);
+	fixture_peer_connect(arg, 8130, 7110);
 	return NULL;
 }
 
 static void test_a_blocking_accept_waits_for_a_connection(void **state)
 {
 	int fd = listen_listener_at(7110, 4), child;
-	struct bed_conn peer;
+	struct fixture_conn peer;
 	pthread_t thread;
 
 	(void)state;
 	CALL(int, stream_fcntl(vma_fd_lookup(fd), fd, F_SETFL, NULL));
 	assert_int_equal(pthread_create(&thread, NULL, connect_later, &peer), 0);
-	bed_peer_runs();
+	fixture_peer_runs();
 	child = do_accept(fd, NULL, 0);
-	bed_peer_rests();
+	fixture_peer_rests();
 	pthread_join(thread, NULL);
 	assert_true(child >= 0);
 	do_close(child);
@@ -373,53 +373,53 @@ static void test_a_blocking_accept_waits_for_a_connection(void **state)
 
 static void test_sockets_of_one_port_share_what_comes(void **state)
 {
-	struct bed_conn peer[32];
+	struct fixture_conn peer[32];
 	int fd[2];
 	unsigned n[2] = {0};
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		fd[i] = fixture_bed_socket(SOCK_NONBLOCK);
+		fd[i] = fixture_fixture_socket(SOCK_NONBLOCK);
 		assert_int_equal(do_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
-		assert_int_equal(do_bind(fd[i], BED_LOCAL, 7111), 0);
+		assert_int_equal(do_bind(fd[i], FIXTURE_LOCAL, 7111), 0);
 		assert_int_equal(do_listen(fd[i], 64), 0);
 		assert_int_equal(fixture_reason(fd[i]), VMA_SOCK_OFFLOADED);
 	}
 	for (unsigned i = 0; i < 32; i++)
-		bed_peer_connect(&peer[i], (uint16_t)(8200 + i), 7111);
+		fixture_peer_connect(&peer[i], (uint16_t)(8200 + i), 7111);
 	for (unsigned i = 0; i < 2; i++)
 		n[i] = 0;
-	bed_until(atomic_load(&fixture_sock_of(fd[0])->n_queued) + atomic_load(&fixture_sock_of(fd[1])->n_queued) ==
-	          32);
+	fixture_until(atomic_load(&fixture_sock_of(fd[0])->n_queued) + atomic_load(&fixture_sock_of(fd[1])->n_queued) ==
+	              32);
 	for (unsigned i = 0; i < 2; i++)
 		n[i] = atomic_load(&fixture_sock_of(fd[i])->n_queued);
 	assert_true(n[0] > 4 && n[1] > 4);
 	do_close(fd[0]);
-	bed_peer_forget(&peer[0]);
-	bed_peer_connect(&peer[0], 8300, 7111);
-	bed_until(atomic_load(&fixture_sock_of(fd[1])->n_queued) == n[1] + 1);
+	fixture_peer_forget(&peer[0]);
+	fixture_peer_connect(&peer[0], 8300, 7111);
+	fixture_until(atomic_load(&fixture_sock_of(fd[1])->n_queued) == n[1] + 1);
 	do_close(fd[1]);
 	listen_forget_all(peer, 32);
 }
 
 static void test_who_does_not_accept_gets_no_more_than_its_backlog(void **state)
 {
-	struct bed_conn peer[24];
+	struct fixture_conn peer[24];
 	unsigned accepted = 0;
 	int fd[2];
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		fd[i] = fixture_bed_socket(SOCK_NONBLOCK);
+		fd[i] = fixture_fixture_socket(SOCK_NONBLOCK);
 		assert_int_equal(do_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
-		assert_int_equal(do_bind(fd[i], BED_LOCAL, 7114), 0);
+		assert_int_equal(do_bind(fd[i], FIXTURE_LOCAL, 7114), 0);
 		assert_int_equal(do_listen(fd[i], 1), 0);
 	}
 	for (unsigned i = 0; i < 24; i++) {
-		bed_peer_connect(&peer[i], (uint16_t)(8400 + i), 7114);
-		bed_until(atomic_load(&fixture_sock_of(fd[0])->n_queued) +
-		                  atomic_load(&fixture_sock_of(fd[1])->n_queued) + accepted ==
-		          i + 1);
+		fixture_peer_connect(&peer[i], (uint16_t)(8400 + i), 7114);
+		fixture_until(atomic_load(&fixture_sock_of(fd[0])->n_queued) +
+		                      atomic_load(&fixture_sock_of(fd[1])->n_queued) + accepted ==
+		              i + 1);
 		for (int child; (child = do_accept(fd[1], NULL, SOCK_NONBLOCK)) >= 0; accepted++)
 			do_close(child);
 	}
@@ -437,10 +437,10 @@ static void test_an_address_that_comes_and_goes_is_followed(void **state)
 	struct vma_file *file = vma_fd_lookup(fd);
 
 	(void)state;
-	bed.address_count = 0;
+	fixture.address_count = 0;
 	CALL(int, (file->ops->net_changed(file), 0));
 	assert_int_not_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
-	bed.address_count = 1;
+	fixture.address_count = 1;
 	CALL(int, (file->ops->net_changed(file), 0));
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	do_close(fd);
@@ -448,17 +448,17 @@ static void test_an_address_that_comes_and_goes_is_followed(void **state)
 
 static void test_a_connection_inherits_the_listener_s_options(void **state)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK), child;
-	struct bed_conn peer;
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK), child;
+	struct fixture_conn peer;
 
 	(void)state;
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1), 0);
 	assert_int_equal(do_set(fd, IPPROTO_TCP, TCP_NODELAY, 1), 0);
-	assert_int_equal(do_bind(fd, BED_LOCAL, 7113), 0);
+	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, 7113), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
 	assert_int_equal(do_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 77), 0);
-	bed_peer_connect(&peer, 8131, 7113);
-	bed_until(do_poll(fd) & EPOLLIN);
+	fixture_peer_connect(&peer, 8131, 7113);
+	fixture_until(do_poll(fd) & EPOLLIN);
 	child = do_accept(fd, NULL, SOCK_NONBLOCK);
 	assert_true(child >= 0);
 	assert_int_equal(do_get(child, SOL_SOCKET, SO_KEEPALIVE), 1);
@@ -480,11 +480,11 @@ static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up
 	stream_fork_queue_leave(fixture_sock_of(fd));
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);
 	stream_ask_update(fixture_sock_of(fd));
-	bed_until(!atomic_load(&fixture_sock_of(fd)->update_asked));
-	bed_settle();
+	fixture_until(!atomic_load(&fixture_sock_of(fd)->update_asked));
+	fixture_settle();
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);
 	assert_int_equal(do_poll(fd), 0);
-	bed_until(fixture_reason(fd) == VMA_SOCK_OFFLOADED);
+	fixture_until(fixture_reason(fd) == VMA_SOCK_OFFLOADED);
 	do_close(fd);
 }
 
@@ -509,4 +509,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_connection_inherits_the_listener_s_options),
         cmocka_unit_test(test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up),
 };
-BED_MAIN("listen", tests)
+FIXTURE_MAIN("listen", tests)

@@ -1,5 +1,5 @@
 /* A connection that cannot be handed over to the kernel, whichever step fails, goes on here as before. */
-#include "bed.h"
+#include "fixture.h"
 
 #include <netinet/tcp.h>
 
@@ -47,25 +47,25 @@ static int try_to_move(int fd)
 	return rc;
 }
 
-static void move_goes_on(int fd, struct bed_conn *peer)
+static void move_goes_on(int fd, struct fixture_conn *peer)
 {
 	char got[8] = "";
 
-	fixture_bed_peer_send(peer, "to us", 5);
-	bed_until(vma_tcp_rx_bytes(stream_conn(fixture_sock_of(fd))) == 5);
+	fixture_fixture_peer_send(peer, "to us", 5);
+	fixture_until(vma_tcp_rx_bytes(stream_conn(fixture_sock_of(fd))) == 5);
 	assert_int_equal(do_recv(fd, got, sizeof(got), 0), 5);
 	assert_memory_equal(got, "to us", 5);
 	assert_int_equal(do_send(fd, "to you", 6, 0), 6);
-	bed_until(vma_tcp_rx_bytes(peer->conn) == 6);
-	assert_int_equal(bed_peer_recv(peer, got, sizeof(got)), 6);
+	fixture_until(vma_tcp_rx_bytes(peer->conn) == 6);
+	assert_int_equal(fixture_peer_recv(peer, got, sizeof(got)), 6);
 	assert_memory_equal(got, "to you", 6);
 }
 
 static void fail_at(int call, int error)
 {
 	struct vma_tcp_listener *listener;
-	struct bed_conn *peer;
-	int fd = bed_pair(&listener, &peer, SOCK_NONBLOCK);
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	struct sockaddr_in before = {0}, after = {0};
 	socklen_t len = sizeof(before);
 
@@ -82,7 +82,7 @@ static void fail_at(int call, int error)
 	assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&after, &len), 0);
 	assert_int_equal(after.sin_port, before.sin_port); /* the port is still reserved */
 	move_goes_on(fd, peer);
-	bed_pair_end(fd, listener, peer);
+	fixture_pair_end(fd, listener, peer);
 }
 
 static void test_without_the_right_to_it_it_goes_on_here(void **state)
@@ -104,7 +104,7 @@ static void test_a_step_that_fails_is_undone(void **state)
 
 static void test_what_has_no_connection_is_not_moved(void **state)
 {
-	int fd = fixture_bed_socket(0);
+	int fd = fixture_fixture_socket(0);
 
 	(void)state;
 	assert_int_equal(try_to_move(fd), -ENOTCONN);
@@ -116,4 +116,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_step_that_fails_is_undone),
         cmocka_unit_test(test_what_has_no_connection_is_not_moved),
 };
-BED_MAIN("move", tests)
+FIXTURE_MAIN("move", tests)

@@ -611,7 +611,7 @@ static void segments_do_step(struct input *in)
 	segments_check();
 }
 
-static void start_world(void)
+static void start_fixture(void)
 {
 	struct sim_attr attr = {.seed = 1,
 	                        .start_ns = 1000 * SIM_S,
@@ -657,7 +657,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size > 4096)
 		return 0;
 	if (sim.frame == NULL) {
-		start_world();
+		start_fixture();
 		vma_tcp_destroy(sim.side[0].tcp);
 		before = sim_allocated;
 	}

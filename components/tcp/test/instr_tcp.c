@@ -192,7 +192,7 @@ static void tcp_tcp_bulk(const struct phases *p, unsigned segments)
 	}
 }
 
-/* ---- the bed ---- */
+/* ---- the fixture ---- */
 
 static uint64_t get_now(void *arg)
 {

@@ -6,7 +6,7 @@
 #ifndef VMA_TCP_TEST_RAW_H
 #define VMA_TCP_TEST_RAW_H
 
-#include "pair.h"
+#include "fixture.h"
 
 enum { RAW_ISN = 0x7fffff00u, RAW_LOG = 512, RAW_PORT = 4000 };
 
@@ -50,7 +50,7 @@ static void raw_store(uint8_t *p, uint32_t value, unsigned bytes)
 
 static bool raw_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	const uint8_t *frame = (const uint8_t *)vma_buf_data(pair_arena, packet);
+	const uint8_t *frame = (const uint8_t *)vma_buf_data(fixture_arena, packet);
 	const uint8_t *ip = frame + packet->l3_off, *tcp = frame + packet->l4_off;
 	struct raw_segment *s = &raw.log[raw.count];
 
@@ -74,15 +74,15 @@ static bool raw_sink(struct vma_flow *flow, struct vma_buf *packet, const struct
 	s->ip_id = (uint16_t)(ip[4] << 8 | ip[5]);
 	s->ttl = ip[8];
 	s->dont_fragment = ip[6] & 0x40;
-	s->at_ns = pair_now_ns;
+	s->at_ns = fixture_now_ns;
 	raw.peer_port = info->src_port_be;
-	vma_buf_put_chain(pair_arena, packet);
+	vma_buf_put_chain(fixture_arena, packet);
 	return true;
 }
 
 static inline int raw_open(void **state)
 {
-	pair_open(state);
+	fixture_open(state);
 	memset(&raw, 0, sizeof(raw));
 	raw.log = calloc(RAW_LOG, sizeof(*raw.log));
 	raw.port = RAW_PORT;
@@ -100,7 +100,7 @@ static inline int raw_close(void **state)
 {
 	vma_ring_detach(side[1].ring, &raw.flow);
 	free(raw.log);
-	return pair_close(state);
+	return fixture_close(state);
 }
 
 /* One segment to side 0: seq relative to mine, ack to theirs; both counted from the SYN, whose number is 0. */
@@ -109,7 +109,7 @@ static inline void raw_send_options(uint32_t seq, uint32_t ack, uint8_t flags, c
 {
 	struct vma_tcp_path path = path_to(1, 1500);
 	struct vma_buf *buf = vma_ring_tx_buf(side[1].ring);
-	uint8_t *frame = (uint8_t *)vma_buf_data(pair_arena, buf), *ip = frame + 14, *tcp = ip + 20;
+	uint8_t *frame = (uint8_t *)vma_buf_data(fixture_arena, buf), *ip = frame + 14, *tcp = ip + 20;
 	uint32_t l4_len = 20 + options_len + len;
 	struct vma_nic_seg seg = {.buf = buf, .off = buf->data_off, .len = 34 + l4_len};
 	uint16_t sum;
@@ -136,7 +136,7 @@ static inline void raw_send_options(uint32_t seq, uint32_t ack, uint8_t flags, c
 	memcpy(tcp + 16, &sum, 2);
 	assert_int_equal(vma_ring_send(side[1].ring, &seg, 1, 0), 1);
 	if (!raw.holds)
-		pair_settle();
+		fixture_settle();
 }
 
 static inline void raw_send(uint32_t seq, uint32_t ack, uint8_t flags, const void *data, uint32_t len)
@@ -153,7 +153,7 @@ static inline void raw_send_bytes(uint32_t seq, uint32_t ack, uint32_t len)
 	uint8_t data[2048];
 
 	for (uint32_t i = 0; i < len; i++)
-		data[i] = pair_byte_at(seq - 1 + i);
+		data[i] = fixture_byte_at(seq - 1 + i);
 	raw_send(seq, ack, TCP_ACK | TCP_PSH, data, len);
 }
 
@@ -188,7 +188,7 @@ static inline struct app *raw_connect_begin(void)
 	struct app *app = calloc(1, sizeof(*app));
 
 	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &path, app), 0);
-	pair_settle();
+	fixture_settle();
 	return app;
 }
 

@@ -8,7 +8,7 @@
 #ifndef SIM_WATCH_H
 #define SIM_WATCH_H
 
-#include "sim_world.h"
+#include "sim_fixture.h"
 
 enum { SIM_PORT = 20000, SIM_LISTEN = 80, SIM_PAIRS = 16 };
 

@@ -4,18 +4,18 @@
  */
 #include <pthread.h>
 
-#include "lwip_world.h"
+#include "lwip_fixture.h"
 
 enum { ROUNDS = 2000 };
-static struct world worlds[2];
+static struct fixture fixtures[2];
 static pthread_barrier_t together;
 
 /* A connection made, some bytes each way, and closed by this side. Payloads and numbers differ between the threads. */
-static void lwip_converse(struct world *w, unsigned i, const char *payload)
+static void lwip_converse(struct fixture *w, unsigned i, const char *payload)
 {
-	uint32_t bytes = (uint32_t)strlen(payload), ours = WORLD_ISN + 1;
+	uint32_t bytes = (uint32_t)strlen(payload), ours = FIXTURE_ISN + 1;
 
-	world_establish(w);
+	fixture_establish(w);
 	lwip_enter(&w->tcp, &w->conn);
 	assert_int_equal(tcp_write(w->conn.pcb, payload, (u16_t)bytes, 0), ERR_OK);
 	assert_int_equal(tcp_output(w->conn.pcb), ERR_OK);
@@ -24,10 +24,10 @@ static void lwip_converse(struct world *w, unsigned i, const char *payload)
 	assert_memory_equal(w->sent.bytes + w->sent.len - bytes, payload, bytes);
 	w->received_bytes = 0;
 	/* The second half first. */
-	world_segment(w,
-	              (struct segment){.flags = TCP_ACK, .seq = 5001 + bytes, .ack = ours + bytes, .payload = payload});
+	fixture_segment(
+	        w, (struct segment){.flags = TCP_ACK, .seq = 5001 + bytes, .ack = ours + bytes, .payload = payload});
 	assert_int_equal(w->received_bytes, 0);
-	world_segment(w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = ours + bytes, .payload = payload});
+	fixture_segment(w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = ours + bytes, .payload = payload});
 	assert_int_equal(w->received_bytes, 2 * bytes);
 	lwip_enter(&w->tcp, &w->conn);
 	tcp_ack_now(w->conn.pcb);
@@ -35,18 +35,18 @@ static void lwip_converse(struct world *w, unsigned i, const char *payload)
 	lwip_leave();
 	assert_int_equal(w->sent.ack, 5001 + 2 * bytes);
 	if (i % 2)
-		world_segment(w, (struct segment){.flags = TCP_RST, .seq = 5001 + 2 * bytes});
+		fixture_segment(w, (struct segment){.flags = TCP_RST, .seq = 5001 + 2 * bytes});
 	else
-		world_abort(w);
+		fixture_abort(w);
 	assert_null(w->conn.pcb);
 	assert_int_equal(port_memory_in_use(&w->tcp), 0);
 }
 
 static void *lwip_talk(void *arg)
 {
-	unsigned me = arg == &worlds[1];
+	unsigned me = arg == &fixtures[1];
 
-	world = arg;
+	fixture = arg;
 	pthread_barrier_wait(&together);
 	for (unsigned i = 0; i < ROUNDS; i++)
 		lwip_converse(arg, i, me ? "of the second thread" : "of the first");
@@ -60,12 +60,12 @@ static void test_two_threads_in_lwip_do_not_see_each_other(void **state)
 	(void)state;
 	assert_int_equal(pthread_barrier_init(&together, NULL, 2), 0);
 	for (unsigned i = 0; i < 2; i++)
-		world_open(&worlds[i], NULL);
-	assert_int_equal(pthread_create(&thread, NULL, lwip_talk, &worlds[1]), 0);
-	lwip_talk(&worlds[0]); /* here, where a failed assertion can say so */
+		fixture_open(&fixtures[i], NULL);
+	assert_int_equal(pthread_create(&thread, NULL, lwip_talk, &fixtures[1]), 0);
+	lwip_talk(&fixtures[0]); /* here, where a failed assertion can say so */
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	for (unsigned i = 0; i < 2; i++)
-		lwip_fixture_world_close(&worlds[i]);
+		lwip_fixture_fixture_close(&fixtures[i]);
 	pthread_barrier_destroy(&together);
 }
 

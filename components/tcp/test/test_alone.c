@@ -35,8 +35,8 @@ static void expect_slow_path(struct app *app, size_t n, unsigned segments)
 {
 	unsigned before = raw.count;
 
-	pair_send_bytes(app, n);
-	pair_settle();
+	fixture_send_bytes(app, n);
+	fixture_settle();
 	assert_int_equal(found_alone(), 0);
 	assert_int_equal(raw.count - before, segments);
 	raw_forget();
@@ -46,8 +46,8 @@ static void expect_alone(struct app *app, size_t n)
 {
 	unsigned before = raw.count;
 
-	pair_send_bytes(app, n);
-	pair_settle();
+	fixture_send_bytes(app, n);
+	fixture_settle();
 	assert_int_equal(found_alone(), 1);
 	assert_int_equal(raw.count - before, 1);
 }
@@ -68,7 +68,7 @@ static void test_each_message_of_a_conversation_is_alone(void **state)
 		assert_int_equal(s->len, MESSAGE);
 		assert_int_equal(s->flags, TCP_ACK | TCP_PSH);
 		for (uint32_t k = 0; k < MESSAGE; k++)
-			assert_int_equal(s->data[k], pair_byte_at(i * MESSAGE + k));
+			assert_int_equal(s->data[k], fixture_byte_at(i * MESSAGE + k));
 		raw_send_bytes(mine, 1 + (i + 1) * MESSAGE, MESSAGE);
 		mine += MESSAGE;
 		assert_int_equal(read_bytes(app, MESSAGE), MESSAGE);
@@ -114,12 +114,12 @@ static void test_nagle_cork_and_more_hold_it_back(void **state)
 	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1), 0);
 	expect_slow_path(app, MESSAGE, 0);
 	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0), 0);
-	pair_settle();
+	fixture_settle();
 	alone_ack(3 * MESSAGE);
 	raw_forget();
 	found_alone();
 	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_MORE), MESSAGE);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(found_alone(), 0);
 	assert_int_equal(raw_unseen(), 0);
 	app_free(app);
@@ -182,7 +182,7 @@ static void test_after_a_silence_the_window_is_looked_at_first(void **state)
 	expect_alone(app, MESSAGE);
 	alone_ack(MESSAGE);
 	raw_forget();
-	pair_run(3000 * MS);
+	fixture_run(3000 * MS);
 	expect_slow_path(app, MESSAGE, 1);
 	assert_true(app->conn->cc.cwnd <= 10 * 1000); /* RFC 2861 */
 	alone_ack(2 * MESSAGE);
@@ -197,7 +197,7 @@ static void test_what_has_to_wait_for_its_time_and_urgent_data_go_the_slow_path(
 
 	(void)state;
 	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_URGENT), MESSAGE);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(found_alone(), 0);
 	s = raw_next();
 	assert_true(s->flags & TCP_URG);
@@ -214,7 +214,7 @@ static void test_what_has_to_wait_for_its_time_and_urgent_data_go_the_slow_path(
 	alone_ack(3 * MESSAGE);
 	raw_forget();
 	expect_slow_path(app, MESSAGE, 0);
-	pair_run(MS + 1);
+	fixture_run(MS + 1);
 	assert_int_equal(raw_unseen(), 1);
 	app_free(app);
 }
@@ -241,7 +241,7 @@ static void test_a_fin_goes_along_or_behind(void **state)
 	(void)state;
 	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_LATER), MESSAGE);
 	vma_tcp_shutdown(app->conn, SHUT_WR);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 1);
 	assert_int_equal(raw_next()->flags & TCP_FIN, TCP_FIN);
 	app_free(app);

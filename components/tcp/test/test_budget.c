@@ -1,5 +1,5 @@
 /* Memory for all connections together is bounded: windows close, writers wait, and nothing is lost. */
-#include "pair.h"
+#include "fixture.h"
 #include "../tcp_priv.h"
 
 enum { CONNS = 24, EACH = 300000 };
@@ -19,12 +19,12 @@ static int open_bounded(void **state)
 	memory = (struct vma_tcp_memory){.pressure = LIMIT / 2, .limit = LIMIT};
 	memset(sent, 0, sizeof(sent));
 	memset(got, 0, sizeof(got));
-	pair_open_with(&requests, 0);
+	fixture_open_with(&requests, 0);
 	listen_on_with(1, &side[1].options, CONNS);
 	for (unsigned i = 0; i < CONNS; i++)
-		client[i] = pair_connect_from(0, (uint16_t)(2000 + i));
-	pair_run(10 * MS);
-	assert_int_equal(pair_accepted_count, CONNS);
+		client[i] = fixture_connect_from(0, (uint16_t)(2000 + i));
+	fixture_run(10 * MS);
+	assert_int_equal(fixture_accepted_count, CONNS);
 	return 0;
 }
 
@@ -34,7 +34,7 @@ static int close_bounded(void **state)
 
 	for (unsigned i = 0; i < CONNS; i++)
 		app_free(client[i]);
-	rc = pair_close(state);
+	rc = fixture_close(state);
 	assert_int_equal(atomic_load(&memory.used), 0);
 	return rc;
 }
@@ -45,10 +45,10 @@ static struct app *server_of(unsigned i)
 	struct vma_flow_key theirs, ours;
 
 	vma_tcp_names(client[i]->conn, &ours);
-	for (unsigned k = 0; k < pair_accepted_count; k++) {
-		vma_tcp_names(pair_accepted[k]->conn, &theirs);
+	for (unsigned k = 0; k < fixture_accepted_count; k++) {
+		vma_tcp_names(fixture_accepted[k]->conn, &theirs);
 		if (theirs.peer_port_be == ours.local_port_be)
-			return pair_accepted[k];
+			return fixture_accepted[k];
 	}
 	fail();
 	return NULL;
@@ -60,7 +60,7 @@ static void budget_write_all(void)
 		size_t n;
 
 		do {
-			n = pair_send_bytes(client[i], EACH - sent[i]);
+			n = fixture_send_bytes(client[i], EACH - sent[i]);
 			sent[i] += n;
 		} while (n != 0 && sent[i] < EACH);
 	}
@@ -84,15 +84,15 @@ static void test_memory_is_bounded_when_nobody_reads_and_nothing_is_lost(void **
 	(void)state;
 	for (unsigned i = 0; i < 200; i++) {
 		budget_write_all();
-		pair_run(50 * MS);
+		fixture_run(50 * MS);
 		assert_true(atomic_load(&memory.used) < LIMIT + SLACK);
 	}
 	assert_true(atomic_load(&memory.used) > LIMIT / 2);
-	end = pair_now_ns + 600 * SEC;
+	end = fixture_now_ns + 600 * SEC;
 	while (!budget_read_all()) {
 		budget_write_all();
-		pair_run(20 * MS);
-		assert_true(pair_now_ns < end);
+		fixture_run(20 * MS);
+		assert_true(fixture_now_ns < end);
 		assert_true(atomic_load(&memory.used) < LIMIT + SLACK);
 	}
 }
@@ -104,15 +104,15 @@ static void test_writer_that_waits_for_memory_is_told(void **state)
 	(void)state;
 	atomic_store(&memory.used, LIMIT); /* somebody else's */
 	for (unsigned i = 0; i < CONNS; i++) {
-		while (pair_send_bytes(client[i], EACH) != 0)
+		while (fixture_send_bytes(client[i], EACH) != 0)
 			;
 		assert_true(vma_tcp_tx_queued(client[i]->conn) <= 4608);
-		waiting += (pair_ready(client[i]) & EPOLLOUT) == 0;
+		waiting += (fixture_ready(client[i]) & EPOLLOUT) == 0;
 		take_events(client[i]);
 	}
 	assert_int_equal(waiting, CONNS);
 	atomic_fetch_sub(&memory.used, LIMIT);
-	pair_run(100 * MS); /* all is acknowledged */
+	fixture_run(100 * MS); /* all is acknowledged */
 	for (unsigned i = 0; i < CONNS; i++)
 		told += (take_events(client[i]) & VMA_TCP_WRITABLE) != 0;
 	assert_int_equal(told, CONNS);

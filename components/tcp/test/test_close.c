@@ -18,27 +18,27 @@ static void test_half_closed_connection_still_receives(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	pair_send_bytes(client, 5);
+	fixture_send_bytes(client, 5);
 	assert_int_equal(vma_tcp_shutdown(client->conn, SHUT_WR), 0);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_FIN_WAIT2);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE_WAIT);
 	assert_true(take_events(server) & VMA_TCP_PEER_CLOSED);
 	assert_false(vma_tcp_rx_eof(server->conn)); /* five bytes before it */
-	assert_int_equal(pair_ready(server), IN_BITS | OUT_BITS | EPOLLRDHUP);
+	assert_int_equal(fixture_ready(server), IN_BITS | OUT_BITS | EPOLLRDHUP);
 	assert_int_equal(read_bytes(server, 100), 5);
 	assert_true(vma_tcp_rx_eof(server->conn));
 	transfer(server, client, 50000, SEC);
 	assert_int_equal(vma_tcp_tx_reserve(client->conn, 1, &(struct iovec){0}, 1), -EPIPE);
 	vma_tcp_shutdown(server->conn, SHUT_WR);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(server->conn), 0);
 	assert_true(take_events(server) & VMA_TCP_CLOSED);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE); /* and TIME_WAIT, which is no longer it */
 	assert_int_equal(counts_of(0).time_waits, 1);
 	assert_int_equal(counts_of(1).time_waits, 0);
-	assert_int_equal(pair_ready(client), IN_BITS | OUT_BITS | EPOLLRDHUP | EPOLLHUP);
+	assert_int_equal(fixture_ready(client), IN_BITS | OUT_BITS | EPOLLRDHUP | EPOLLHUP);
 	app_free(client);
 }
 
@@ -50,7 +50,7 @@ static void test_fin_rides_on_the_last_bytes(void **state)
 	(void)state;
 	send_flags(app, 1500, VMA_TCP_TX_LATER);
 	vma_tcp_close(app->conn, false);
-	pair_settle();
+	fixture_settle();
 	raw_next();
 	s = raw_next();
 	assert_int_equal(s->len, 500);
@@ -66,12 +66,12 @@ static void test_close_delivers_what_is_queued(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	sent = pair_send_bytes(client, 40000);
+	sent = fixture_send_bytes(client, 40000);
 	vma_tcp_close(client->conn, false);
 	close_let_go(client);
-	pair_run(10 * MS);
+	fixture_run(10 * MS);
 	assert_int_equal(read_bytes(server, 100000), sent);
-	pair_run(10 * MS);
+	fixture_run(10 * MS);
 	assert_true(vma_tcp_rx_eof(server->conn));
 	assert_int_equal(vma_tcp_error(server->conn), 0);
 	free(client);
@@ -83,10 +83,10 @@ static void test_close_with_unread_data_resets(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	pair_send_bytes(client, 10);
-	pair_run(MS);
+	fixture_send_bytes(client, 10);
+	fixture_run(MS);
 	vma_tcp_close(server->conn, false);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
 	assert_true(take_events(client) & VMA_TCP_FAILED);
@@ -99,10 +99,10 @@ static void test_bytes_received_before_a_reset_can_be_read(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	pair_send_bytes(server, 10);
-	pair_run(MS);
+	fixture_send_bytes(server, 10);
+	fixture_run(MS);
 	vma_tcp_close(server->conn, true);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	assert_int_equal(read_bytes(client, 100), 10);
 	assert_true(vma_tcp_rx_eof(client->conn));
@@ -114,11 +114,11 @@ static void test_abort_resets_at_once(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	raw_forget();
 	vma_tcp_close(app->conn, true);
-	pair_settle();
+	fixture_settle();
 	assert_true(raw_next()->flags & TCP_RST);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(app->conn), 0); /* its own doing */
@@ -132,14 +132,14 @@ static void test_close_with_unread_data_sends_no_fin_before_its_reset(void **sta
 
 	(void)state;
 	raw_send_bytes(1, 1, 10);
-	pair_run(MS);
+	fixture_run(MS);
 	raw_forget();
 	assert_true(vma_ring_acquire(side[0].ring));
 	vma_tcp_close(app->conn, false);
 	assert_int_not_equal(atomic_load(&app->conn->work), 0); /* posted, and not taken */
 	tcp_conn_step(app->conn);
 	vma_ring_release(side[0].ring);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 1);
 	assert_int_equal(raw_next()->flags, TCP_RST | TCP_ACK);
 	app_free(app);
@@ -153,11 +153,11 @@ static void test_window_of_a_reset_is_the_connections(void **state)
 
 	(void)state;
 	raw_send_bytes(1, 1, 10);
-	pair_run(SEC);
+	fixture_run(SEC);
 	window = raw_last()->window;
 	assert_true(window != 0);
 	vma_tcp_close(app->conn, true);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw.log[raw.seen].flags, TCP_RST | TCP_ACK);
 	assert_int_equal(raw_next()->window, window);
 	app_free(app);
@@ -182,7 +182,7 @@ static void test_disowned_without_close_is_reset(void **state)
 
 	(void)state;
 	close_let_go(app);
-	pair_settle();
+	fixture_settle();
 	assert_true(raw_next()->flags & TCP_RST);
 	free(app);
 }
@@ -193,7 +193,7 @@ static void test_data_for_a_closed_connection_is_reset(void **state)
 
 	(void)state;
 	vma_tcp_close(app->conn, false);
-	pair_settle();
+	fixture_settle();
 	assert_true(raw_next()->flags & TCP_FIN);
 	raw_send(1, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_FIN_WAIT2);
@@ -210,9 +210,9 @@ static void test_reset_for_late_data_has_the_number_that_is_awaited(void **state
 	const struct raw_segment *s;
 
 	(void)state;
-	pair_send_bytes(app, 100);
+	fixture_send_bytes(app, 100);
 	vma_tcp_close(app->conn, false);
-	pair_settle();
+	fixture_settle();
 	assert_true(raw_last()->flags & TCP_FIN);
 	raw_send_bytes(1, 1, 10);
 	s = raw_next();
@@ -229,8 +229,8 @@ static void test_shutdown_of_reading_alone_resets_nobody(void **state)
 
 	(void)state;
 	assert_int_equal(vma_tcp_shutdown(app->conn, SHUT_RD), 0);
-	pair_settle();
-	assert_int_equal(pair_ready(app), IN_BITS | OUT_BITS | EPOLLRDHUP);
+	fixture_settle();
+	assert_int_equal(fixture_ready(app), IN_BITS | OUT_BITS | EPOLLRDHUP);
 	assert_true(vma_tcp_rx_eof(app->conn));
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
@@ -245,7 +245,7 @@ static void test_both_may_close_at_once(void **state)
 
 	(void)state;
 	vma_tcp_shutdown(app->conn, SHUT_WR);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_next()->seq, 1);
 	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0); /* has not seen it */
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSING);
@@ -266,7 +266,7 @@ static void test_passive_close_ends_with_last_ack(void **state)
 	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE_WAIT);
 	vma_tcp_close(app->conn, false);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(vma_tcp_state(app->conn), TCP_LAST_ACK);
 	fin = raw_next();
 	assert_int_equal(fin->ack, 2); /* its first */
@@ -286,7 +286,7 @@ static void test_fin_is_acknowledged_a_moment_later(void **state)
 	(void)state;
 	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(raw_unseen(), 0);
-	pair_run(2 * MS);
+	fixture_run(2 * MS);
 	assert_int_equal(raw_unseen(), 1);
 	assert_int_equal(raw_next()->ack, 2);
 	app_free(app);
@@ -308,9 +308,9 @@ static void test_drained_is_told_when_the_fin_is_acknowledged(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	pair_send_bytes(app, 100);
+	fixture_send_bytes(app, 100);
 	vma_tcp_close(app->conn, false);
-	pair_settle();
+	fixture_settle();
 	raw_send(1, 101, TCP_ACK, "", 0);
 	assert_false(app->events & VMA_TCP_DRAINED);
 	raw_send(1, 102, TCP_ACK, "", 0);
@@ -340,12 +340,12 @@ static void test_orphan_in_fin_wait_2_ends_after_a_minute(void **state)
 	(void)state;
 	vma_tcp_close(app->conn, false);
 	close_let_go(app);
-	pair_settle();
+	fixture_settle();
 	raw_send(1, 2, TCP_ACK, "", 0);
-	pair_run(50 * SEC);
-	before = pair_allocated;
-	pair_run(20 * SEC);
-	assert_true(pair_allocated < before);
+	fixture_run(50 * SEC);
+	before = fixture_allocated;
+	fixture_run(20 * SEC);
+	assert_true(fixture_allocated < before);
 	raw_forget();
 	raw_send(1, 2, TCP_ACK, "", 0); /* nobody is there: without a listener, not even an answer */
 	free(app);
@@ -359,7 +359,7 @@ static void test_orphans_beyond_the_limit_are_reset(void **state)
 	side[0].tcp->attr.orphans_max = 1;
 	side[0].tcp->orphans = 1;
 	vma_tcp_close(app->conn, false);
-	pair_settle();
+	fixture_settle();
 	assert_true(raw_next()->flags & TCP_RST);
 	side[0].tcp->orphans = 0;
 	app_free(app);
@@ -372,7 +372,7 @@ static void test_closing_an_attempt_tells_nobody(void **state)
 	(void)state;
 	raw_forget();
 	vma_tcp_close(app->conn, false);
-	pair_run(10 * SEC);
+	fixture_run(10 * SEC);
 	assert_int_equal(raw_unseen(), 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
@@ -399,7 +399,7 @@ static void test_bare_fin_is_taken_with_a_closed_window(void **state)
 	while (raw_unseen() == 0 || raw.log[raw.count - 1].window != 0) {
 		raw_send_bytes(at, 1, 1000);
 		at += 1000;
-		pair_run(50 * MS);
+		fixture_run(50 * MS);
 		assert_true(at < 100000);
 	}
 	at = raw.log[raw.count - 1].ack; /* the last segment did not fit as a whole */

@@ -1,5 +1,5 @@
 /* A connection between two stacks: how it begins, and data on both paths. */
-#include "pair.h"
+#include "fixture.h"
 
 static void test_handshake_makes_a_connection_on_both_sides(void **state)
 {
@@ -11,7 +11,7 @@ static void test_handshake_makes_a_connection_on_both_sides(void **state)
 	assert_true(take_events(server) & VMA_TCP_CONNECTED);
 	assert_int_equal(frames_sent(0), 2); /* SYN, ACK */
 	assert_int_equal(frames_sent(1), 1); /* SYN-ACK */
-	assert_int_equal(pair_ready(client), EPOLLOUT | EPOLLWRNORM);
+	assert_int_equal(fixture_ready(client), EPOLLOUT | EPOLLWRNORM);
 	app_free(client);
 }
 
@@ -50,7 +50,7 @@ static void test_bytes_arrive_in_order_over_a_bad_wire(void **state)
 	assert_true(counts_of(0).retransmits > 0);
 	wire_faults(0, none);
 	wire_faults(1, none);
-	pair_run(SEC);
+	fixture_run(SEC);
 	app_free(client);
 }
 
@@ -72,18 +72,18 @@ static void test_only_what_is_lost_is_sent_again(void **state)
 	side[0].options.sndbuf = side[1].options.rcvbuf = 1400000;
 	wire_faults(0, lossless);
 	wire_faults(1, lossless);
-	pair_listen_on(1);
-	client = pair_connect_from(0, 1000);
-	pair_run(MS);
+	fixture_listen_on(1);
+	client = fixture_connect_from(0, 1000);
+	fixture_run(MS);
 	server = tcp_pair_accepted();
 	wire_faults(0, lossy);
 	wire_faults(1, lossy);
-	for (unsigned turn = 0; got < all && turn < 100000; turn++, pair_now_ns += 20000) {
+	for (unsigned turn = 0; got < all && turn < 100000; turn++, fixture_now_ns += 20000) {
 		vma_wire_tick(side[0].nic);
 		while (vma_ring_progress(side[1].ring) > 0)
 			got += read_bytes(server, all);
 		vma_wire_tick(side[0].nic);
-		sent += pair_send_bytes(client, all - sent < 60000 ? all - sent : 60000);
+		sent += fixture_send_bytes(client, all - sent < 60000 ? all - sent : 60000);
 		vma_ring_progress(side[0].ring);
 	}
 	assert_int_equal(got, all);
@@ -102,16 +102,16 @@ static void test_connection_lives_through_lack_of_memory(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	sent = pair_send_bytes(client, 20000);
+	sent = fixture_send_bytes(client, 20000);
 	assert_true(sent > 0);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(read_bytes(server, sent), sent);
 	sent = send_flags(client, 20000, VMA_TCP_TX_LATER);
-	pair_no_memory = true;
+	fixture_no_memory = true;
 	vma_tcp_push(client->conn);
-	pair_run(300 * MS);
-	pair_no_memory = false;
-	pair_run(10 * SEC);
+	fixture_run(300 * MS);
+	fixture_no_memory = false;
+	fixture_run(10 * SEC);
 	assert_int_equal(read_bytes(server, 100000), sent);
 	transfer(server, client, 50000, 10 * SEC);
 	app_free(client);
@@ -123,9 +123,9 @@ static void test_no_memory_for_a_connection_is_enomem(void **state)
 	struct app app = {0};
 
 	(void)state;
-	pair_no_memory = true;
+	fixture_no_memory = true;
 	assert_int_equal(connect_rc(0, 1000, PORT, &path, &app), -ENOMEM);
-	pair_no_memory = false;
+	fixture_no_memory = false;
 	assert_null(app.conn);
 }
 
@@ -152,13 +152,13 @@ static void test_idle_stack_has_nothing_to_do(void **state)
 	(void)state;
 	establish(&client, &server);
 	transfer(client, server, 10000, SEC);
-	pair_run(10 * SEC);
+	fixture_run(10 * SEC);
 	assert_true(vma_tcp_due(side[0].tcp) == UINT64_MAX);
 	assert_true(vma_tcp_due(side[1].tcp) == UINT64_MAX);
 	assert_false(vma_tcp_is_busy(side[0].tcp));
-	pair_send_bytes(client, 1);
+	fixture_send_bytes(client, 1);
 	assert_true(vma_tcp_is_busy(side[0].tcp));
-	pair_run(SEC);
+	fixture_run(SEC);
 	assert_false(vma_tcp_is_busy(side[0].tcp));
 	app_free(client);
 }
@@ -169,9 +169,9 @@ static void test_events_from_before_are_told_to_who_adopts(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	pair_send_bytes(client, 10);
+	fixture_send_bytes(client, 10);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
-	pair_run(MS);
+	fixture_run(MS);
 	vma_tcp_conn_adopt(server->conn, &app_owner, &late);
 	assert_int_equal(late.events & (VMA_TCP_CONNECTED | VMA_TCP_READABLE | VMA_TCP_PEER_CLOSED),
 	                 VMA_TCP_CONNECTED | VMA_TCP_READABLE | VMA_TCP_PEER_CLOSED);
@@ -189,7 +189,7 @@ static void test_reference_keeps_a_connection_that_has_ended(void **state)
 	conn = client->conn;
 	vma_tcp_conn_get(conn);
 	app_free(client);
-	pair_run(SEC);
+	fixture_run(SEC);
 	assert_int_equal(vma_tcp_state(conn), TCP_CLOSE);
 	vma_tcp_conn_put(conn);
 }
@@ -215,10 +215,10 @@ static void test_call_after_the_last_reference_ends_nothing_twice(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(kept_count, 1);
 	vma_tcp_push(kept);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(kept_count, 1);
 	assert_true(vma_tcp_is_empty(side[0].tcp));
 	vma_tcp_conn_free(kept);

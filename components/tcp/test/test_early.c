@@ -10,15 +10,16 @@ static unsigned pieces_of(const struct app *app)
 
 static bool early_is_in_a_frame(const void *at)
 {
-	return (const char *)at >= pair_arena->frames &&
-	       (const char *)at < pair_arena->frames + ((size_t)pair_arena->capacity << pair_arena->frame_shift);
+	return (const char *)at >= fixture_arena->frames &&
+	       (const char *)at <
+	               fixture_arena->frames + ((size_t)fixture_arena->capacity << fixture_arena->frame_shift);
 }
 
 /* Single bytes, each behind a hole of one: `n` of them from the second byte on. */
 static void send_every_other_byte(unsigned first, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		uint8_t byte = pair_byte_at(1 + 2 * (first + i));
+		uint8_t byte = fixture_byte_at(1 + 2 * (first + i));
 
 		raw_send(2 + 2 * (first + i), 1, TCP_ACK, &byte, 1);
 	}
@@ -36,7 +37,7 @@ static void test_single_bytes_keep_no_frames(void **state)
 		for (const struct pbuf *p = seg->p; p != NULL; p = p->next)
 			assert_false(early_is_in_a_frame(p) || early_is_in_a_frame(p->payload));
 	for (unsigned i = 0; i < 50; i++) {
-		uint8_t byte = pair_byte_at(2 * i);
+		uint8_t byte = fixture_byte_at(2 * i);
 
 		raw_send(1 + 2 * i, 1, TCP_ACK, &byte, 1);
 	}
@@ -60,7 +61,7 @@ static void test_beyond_half_of_the_bound_a_connection_keeps_a_little(void **sta
 	/* What is in order is taken all the same, and what was refused is said again. */
 	side[0].tcp->early_bytes -= max;
 	for (unsigned i = 0; i < 2 * EARLY_LITTLE; i++) {
-		uint8_t bytes[2] = {pair_byte_at(2 * i), pair_byte_at(2 * i + 1)};
+		uint8_t bytes[2] = {fixture_byte_at(2 * i), fixture_byte_at(2 * i + 1)};
 
 		raw_send(1 + 2 * i, 1, TCP_ACK, bytes, 2);
 	}
@@ -72,7 +73,7 @@ static void test_beyond_half_of_the_bound_a_connection_keeps_a_little(void **sta
 /* In a large window, which each ACK of ours makes small again. */
 static void send_byte_at(struct app *app, unsigned seq)
 {
-	const uint8_t byte = pair_byte_at(0);
+	const uint8_t byte = fixture_byte_at(0);
 
 	app->conn->pcb->rcv_wnd = 1 << 20;
 	raw_send(seq, 1, TCP_ACK, &byte, 1);
@@ -126,17 +127,17 @@ static void test_farthest_is_given_up_for_what_is_nearer(void **state)
 	side[0].tcp->early_bytes += max / 2; /* other connections' */
 	send_every_other_byte(10, EARLY_LITTLE);
 	assert_int_equal(pieces_of(app), EARLY_LITTLE);
-	pair_run(10 * MS);
+	fixture_run(10 * MS);
 	n = last_blocks(blocks);
 	assert_true(n > 0);
 	assert_int_equal(blocks[0][0], 2 + 2 * (10 + EARLY_LITTLE - 1));
-	byte = pair_byte_at(3);
+	byte = fixture_byte_at(3);
 	raw_send(4, 1, TCP_ACK, &byte, 1);
 	/* An eighth is gone, the nearest and the new one are there. */
 	held = pieces_of(app);
 	assert_int_equal(held, EARLY_LITTLE - EARLY_LITTLE / 8 + 1);
 	assert_int_equal(app->conn->pcb->ooseq->tcphdr->seqno - RAW_ISN, 4);
-	pair_run(10 * MS);
+	fixture_run(10 * MS);
 	n = last_blocks(blocks);
 	assert_true(n > 0);
 	assert_int_equal(blocks[0][0], 4);
@@ -148,7 +149,7 @@ static void test_farthest_is_given_up_for_what_is_nearer(void **state)
 	/* The peer says again what has been given up, and every byte is right. */
 	side[0].tcp->early_bytes -= max / 2;
 	for (unsigned i = 0; i < 2 * EARLY_LITTLE; i++) {
-		uint8_t bytes[2] = {pair_byte_at(2 * i), pair_byte_at(2 * i + 1)};
+		uint8_t bytes[2] = {fixture_byte_at(2 * i), fixture_byte_at(2 * i + 1)};
 
 		raw_send(1 + 2 * i, 1, TCP_ACK, bytes, 2);
 	}

@@ -1,5 +1,5 @@
 /* A connection leaves for another stack: what is told of it, and that it goes without a word. */
-#include "pair.h"
+#include "fixture.h"
 
 static int export_begin(struct app *app, struct vma_tcp_export *out)
 {
@@ -16,7 +16,7 @@ static void export_leave(struct app *app)
 	assert_true(vma_ring_acquire(vma_tcp_ring(vma_tcp_stack(app->conn))));
 	vma_tcp_export_end(app->conn, NULL);
 	vma_ring_release(vma_tcp_ring(vma_tcp_stack(app->conn)));
-	pair_run(MS);
+	fixture_run(MS);
 }
 
 static void test_both_sides_tell_the_same_numbers(void **state)
@@ -28,7 +28,7 @@ static void test_both_sides_tell_the_same_numbers(void **state)
 	establish(&client, &server);
 	transfer(client, server, 100000, SEC);
 	transfer(server, client, 1234, SEC);
-	pair_run(SEC);
+	fixture_run(SEC);
 	assert_int_equal(export_begin(client, &mine), 0);
 	assert_int_equal(export_begin(server, &theirs), 0);
 	assert_int_equal(mine.snd_una, theirs.rcv_nxt);
@@ -47,20 +47,20 @@ static void test_queues_are_told_byte_by_byte(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	assert_int_equal(pair_send_bytes(client, 5000), 5000);
-	pair_run(SEC);
+	assert_int_equal(fixture_send_bytes(client, 5000), 5000);
+	fixture_run(SEC);
 	assert_int_equal(read_bytes(server, 1000), 1000);
 	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
-	assert_int_equal(pair_send_bytes(client, 700), 700);
+	assert_int_equal(fixture_send_bytes(client, 700), 700);
 	assert_int_equal(export_begin(client, &mine), 0);
 	assert_int_equal(export_begin(server, &theirs), 0);
 	assert_int_equal(mine.unacked, 700);
 	assert_true(mine.sent <= 700);
 	assert_int_equal(theirs.unread, 4000);
 	assert_int_equal(vma_tcp_export_tx(client->conn, 100, &span, 1), 1);
-	assert_int_equal(*(uint8_t *)span.iov_base, pair_byte_at(5100));
+	assert_int_equal(*(uint8_t *)span.iov_base, fixture_byte_at(5100));
 	assert_int_equal(vma_tcp_export_rx(server->conn, 100, &span, 1), 1);
-	assert_int_equal(*(uint8_t *)span.iov_base, pair_byte_at(1100));
+	assert_int_equal(*(uint8_t *)span.iov_base, fixture_byte_at(1100));
 	app_free(client);
 }
 
@@ -75,7 +75,7 @@ static void test_the_peers_fin_is_told_beside_the_numbers(void **state)
 	assert_int_equal(export_begin(client, &mine), 0);
 	before = mine.rcv_nxt;
 	assert_int_equal(vma_tcp_shutdown(server->conn, SHUT_WR), 0);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(export_begin(client, &mine), 0);
 	assert_true(mine.fin_received);
 	assert_int_equal(mine.rcv_nxt, before);
@@ -89,12 +89,12 @@ static void lose_first(struct app *client)
 {
 	assert_int_equal(vma_tcp_set(client->conn, VMA_TCP_OPT_NODELAY, 1), 0);
 	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
-	assert_int_equal(pair_send_bytes(client, 1000), 1000);
-	pair_run(MS);
+	assert_int_equal(fixture_send_bytes(client, 1000), 1000);
+	fixture_run(MS);
 	wire_faults(0, (struct vma_wire_faults){0});
 	wire_faults(1, (struct vma_wire_faults){.loss_ppm = 1000000}); /* the client does not hear of it */
-	assert_int_equal(pair_send_bytes(client, 700), 700);
-	pair_run(MS);
+	assert_int_equal(fixture_send_bytes(client, 700), 700);
+	fixture_run(MS);
 }
 
 static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
@@ -116,8 +116,8 @@ static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
 	vma_ring_release(side[1].ring);
 	assert_int_equal(seq, theirs.rcv_nxt + 1000);
 	assert_false(fin);
-	assert_int_equal(bytes[0], pair_byte_at(1000));
-	assert_int_equal(bytes[699], pair_byte_at(1699));
+	assert_int_equal(bytes[0], fixture_byte_at(1000));
+	assert_int_equal(bytes[699], fixture_byte_at(1699));
 	app_free(client);
 }
 
@@ -130,7 +130,7 @@ struct kept_late {
 static void keep_late(struct vma_tcp_late *late, struct vma_buf *packet)
 {
 	struct kept_late *kept = (struct kept_late *)late;
-	const uint8_t *tcp = (const uint8_t *)vma_buf_data(pair_arena, packet) + packet->l4_off;
+	const uint8_t *tcp = (const uint8_t *)vma_buf_data(fixture_arena, packet) + packet->l4_off;
 
 	if (packet->payload_len != 0 && kept->packets++ == 0)
 		kept->seq = (uint32_t)tcp[4] << 24 | (uint32_t)tcp[5] << 16 | (uint32_t)tcp[6] << 8 | tcp[7];
@@ -150,13 +150,13 @@ static void test_what_comes_until_the_rule_has_gone_is_passed_on(void **state)
 	assert_int_equal(vma_tcp_export_begin(server->conn, &theirs), 0);
 	vma_tcp_export_end(server->conn, &kept.late);
 	vma_ring_release(side[1].ring);
-	assert_int_equal(pair_send_bytes(client, 700), 700);
-	pair_run(MS);
+	assert_int_equal(fixture_send_bytes(client, 700), 700);
+	fixture_run(MS);
 	assert_int_equal(kept.packets, 1);
 	assert_int_equal(kept.seq, theirs.rcv_nxt);
 	assert_int_equal(kept.bytes, 700);
 	vma_tcp_export_detach(server->conn);
-	pair_run(500 * MS);
+	fixture_run(500 * MS);
 	assert_int_equal(kept.packets, 1);
 	assert_int_equal(vma_tcp_error(client->conn), 0);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
@@ -174,7 +174,7 @@ static void test_what_the_nic_has_when_the_rule_goes_is_passed_on(void **state)
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
 	assert_true(vma_ring_acquire(side[1].ring));
 	assert_int_equal(vma_tcp_export_begin(server->conn, &theirs), 0);
-	assert_int_equal(pair_send_bytes(client, 700), 700); /* nobody drives side 1 */
+	assert_int_equal(fixture_send_bytes(client, 700), 700); /* nobody drives side 1 */
 	vma_tcp_export_end(server->conn, &kept.late);
 	vma_ring_release(side[1].ring);
 	vma_tcp_export_detach(server->conn);
@@ -190,18 +190,18 @@ static void test_it_goes_without_a_word(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	pair_run(SEC);
+	fixture_run(SEC);
 	told = server->told;
 	frames = frames_sent(1);
 	export_leave(server);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_int_equal(server->told, told);
-	assert_int_equal(pair_send_bytes(client, 100), 100);
-	pair_run(100 * MS);
+	assert_int_equal(fixture_send_bytes(client, 100), 100);
+	fixture_run(100 * MS);
 	assert_int_equal(frames_sent(1), frames);
 	assert_int_equal(vma_tcp_error(client->conn), 0);
 	assert_int_equal(vma_tcp_tx_queued(client->conn), 100);
-	pair_run(2 * SEC);
+	fixture_run(2 * SEC);
 	/* Long after it has gone, its address is answered for as anybody's. */
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	app_free(client);
@@ -216,7 +216,7 @@ static void test_what_is_not_established_stays(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
 	assert_int_equal(export_begin(client, &mine), -ENOTCONN);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(export_begin(client, &mine), -ENOTCONN);
 	app_free(client);
 }

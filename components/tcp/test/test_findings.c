@@ -1,4 +1,4 @@
-/* What seeds have found (test_seeds.c), each in the smallest world that shows it. */
+/* What seeds have found (test_seeds.c), each in the smallest fixture that shows it. */
 #include "raw.h"
 
 static int open_jumbo(void **state)
@@ -6,7 +6,7 @@ static int open_jumbo(void **state)
 	struct vma_tcp_attr requests = {.gro_streams_max = 16};
 
 	(void)state;
-	pair_open_with(&requests, 9000);
+	fixture_open_with(&requests, 9000);
 	return 0;
 }
 
@@ -30,11 +30,11 @@ static void test_urgent_byte_that_is_not_read_is_a_reason_for_a_reset(void **sta
 	(void)state;
 	establish(&client, &server);
 	send_flags(client, 3, VMA_TCP_TX_URGENT);
-	pair_run(1 * MS);
+	fixture_run(1 * MS);
 	assert_int_equal(read_bytes(server, 2), 2);
 	assert_int_equal(vma_tcp_rx_urgent(server->conn, &byte, false), 1);
 	vma_tcp_close(server->conn, false);
-	pair_run(1 * MS);
+	fixture_run(1 * MS);
 	assert_int_equal(counts_of(1).resets_out, 1);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
 	app_free(client);
@@ -49,12 +49,12 @@ static void test_urgent_byte_that_reading_has_passed_is_no_reason_for_a_reset(vo
 	(void)state;
 	establish(&client, &server);
 	send_flags(client, 3, VMA_TCP_TX_URGENT);
-	pair_run(1 * MS);
+	fixture_run(1 * MS);
 	assert_int_equal(read_bytes(server, 2), 2);
 	assert_int_equal(vma_tcp_rx_front(server->conn, 0, &span, 1), 0);
 	vma_tcp_rx_consume(server->conn, 0);
 	vma_tcp_close(server->conn, false);
-	pair_run(1 * MS);
+	fixture_run(1 * MS);
 	assert_int_equal(counts_of(1).resets_out, 0);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE_WAIT);
 	app_free(client);
@@ -72,8 +72,8 @@ static void test_window_of_a_crossing_syn_ack_is_not_scaled(void **state)
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, sizeof(options), 0, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	raw_forget();
-	pair_send_bytes(app, 10000);
-	pair_run(1 * MS);
+	fixture_send_bytes(app, 10000);
+	fixture_run(1 * MS);
 	for (uint32_t end = 1; raw_unseen() > 0;) {
 		const struct raw_segment *s = raw_next();
 
@@ -95,8 +95,8 @@ static void test_mss_of_a_crossing_syn_outlives_a_new_path(void **state)
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	raw_forget();
-	pair_send_bytes(app, 1000);
-	pair_run(1 * MS);
+	fixture_send_bytes(app, 1000);
+	fixture_run(1 * MS);
 	assert_true(raw_unseen() > 0);
 	while (raw_unseen() > 0)
 		assert_in_range(raw_next()->len, 0, 200);
@@ -111,12 +111,12 @@ static void test_window_of_a_repeated_segment_counts(void **state)
 	(void)state;
 	raw.window = 2000;
 	app = raw_connect();
-	pair_send_bytes(app, 10000);
+	fixture_send_bytes(app, 10000);
 	raw_send(11, 1, TCP_ACK, "later", 5); /* what lies before it has been lost */
 	raw_forget();
 	raw.window = 0;
 	raw_send(1, 2001, TCP_ACK, "0123456789", 10); /* here it is; the window is closed */
-	pair_run(1 * MS);
+	fixture_run(1 * MS);
 	while (raw_unseen() > 0)
 		assert_int_equal(raw_next()->len, 0);
 	app_free(app);
@@ -131,14 +131,14 @@ static void test_window_of_a_repeated_segment_in_order_counts(void **state)
 	(void)state;
 	raw.window = 2000;
 	app = raw_connect();
-	pair_send_bytes(app, 10000);
-	pair_run(50 * MS);
+	fixture_send_bytes(app, 10000);
+	fixture_run(50 * MS);
 	last = raw_last();
 	raw_send(11, 1, TCP_ACK, "", 0);
 	raw.window = 0;
 	raw_send(1, last->seq + last->len, TCP_ACK, "0123456789", 10);
 	assert_int_equal(vma_tcp_tx_queued(app->conn), 10000 + 1 - last->seq - last->len);
-	pair_run(50 * MS);
+	fixture_run(50 * MS);
 	while (raw_unseen() > 0)
 		assert_int_equal(raw_next()->len, 0);
 	app_free(app);
@@ -153,13 +153,13 @@ static void test_last_bytes_wait_for_memory_in_time_wait(void **state)
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	raw_send(1, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_FIN_WAIT2);
-	pair_no_bytes = true;
-	raw_send(1, 2, TCP_ACK | TCP_FIN, (uint8_t[]){pair_byte_at(0), pair_byte_at(1)}, 2);
-	pair_run(5 * MS);
+	fixture_no_bytes = true;
+	raw_send(1, 2, TCP_ACK | TCP_FIN, (uint8_t[]){fixture_byte_at(0), fixture_byte_at(1)}, 2);
+	fixture_run(5 * MS);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
 	assert_false(vma_tcp_rx_eof(app->conn));
-	pair_no_bytes = false;
-	pair_run(5 * MS);
+	fixture_no_bytes = false;
+	fixture_run(5 * MS);
 	assert_int_equal(read_bytes(app, 10), 2);
 	assert_true(vma_tcp_rx_eof(app->conn));
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
@@ -173,12 +173,12 @@ static void test_last_bytes_without_memory_go_with_a_close_in_time_wait(void **s
 	(void)state;
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	raw_send(1, 2, TCP_ACK, "", 0);
-	pair_no_bytes = true;
-	raw_send(1, 2, TCP_ACK | TCP_FIN, (uint8_t[]){pair_byte_at(0), pair_byte_at(1)}, 2);
-	pair_run(5 * MS);
+	fixture_no_bytes = true;
+	raw_send(1, 2, TCP_ACK | TCP_FIN, (uint8_t[]){fixture_byte_at(0), fixture_byte_at(1)}, 2);
+	fixture_run(5 * MS);
 	assert_non_null(app->conn->pcb->refused_data);
 	vma_tcp_close(app->conn, false);
-	pair_run(5 * MS);
+	fixture_run(5 * MS);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
 }
@@ -188,15 +188,15 @@ static void test_last_bytes_wait_for_memory_in_last_ack(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	pair_no_bytes = true;
-	raw_send(1, 1, TCP_ACK | TCP_FIN, (uint8_t[]){pair_byte_at(0), pair_byte_at(1)}, 2);
+	fixture_no_bytes = true;
+	raw_send(1, 1, TCP_ACK | TCP_FIN, (uint8_t[]){fixture_byte_at(0), fixture_byte_at(1)}, 2);
 	vma_tcp_shutdown(app->conn, SHUT_WR);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_last()->flags & TCP_FIN, TCP_FIN);
 	raw_send(4, 2, TCP_ACK, "", 0);
-	pair_run(5 * MS);
-	pair_no_bytes = false;
-	pair_run(5 * MS);
+	fixture_run(5 * MS);
+	fixture_no_bytes = false;
+	fixture_run(5 * MS);
 	assert_int_equal(read_bytes(app, 10), 2);
 	assert_true(vma_tcp_rx_eof(app->conn));
 	app_free(app);
@@ -213,12 +213,12 @@ static void test_short_segments_are_sent_again_as_long_ones_after_a_timeout(void
 	establish(&client, &server);
 	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
 	for (unsigned i = 0; i < 60; i++)
-		assert_int_equal(pair_send_bytes(client, 40), 40);
+		assert_int_equal(fixture_send_bytes(client, 40), 40);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
-	pair_run(1 * MS);
+	fixture_run(1 * MS);
 	wire_faults(0, (struct vma_wire_faults){0});
 	before = frames_sent(0);
-	pair_run(5 * SEC);
+	fixture_run(5 * SEC);
 	assert_true(counts_of(0).timeouts > 0);
 	assert_int_equal(read_bytes(server, 10000), 2400);
 	assert_true(vma_tcp_rx_eof(server->conn));
@@ -234,15 +234,15 @@ static void test_path_that_finds_no_memory_says_so(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	pair_no_memory = true;
+	fixture_no_memory = true;
 	assert_int_equal(vma_tcp_set_path(client->conn, &path), -ENOMEM);
-	pair_no_memory = false;
+	fixture_no_memory = false;
 	assert_int_equal(vma_tcp_set_path(client->conn, &path), 0);
 	app_free(client);
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_path_wider_than_a_buffer_carries_data, open_jumbo, pair_close),
+        cmocka_unit_test_setup_teardown(test_path_wider_than_a_buffer_carries_data, open_jumbo, fixture_close),
         CASE(test_urgent_byte_that_is_not_read_is_a_reason_for_a_reset),
         CASE(test_urgent_byte_that_reading_has_passed_is_no_reason_for_a_reset),
         RAW_CASE(test_window_of_a_crossing_syn_ack_is_not_scaled),

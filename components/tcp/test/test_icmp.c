@@ -31,7 +31,7 @@ static void test_unreachable_ends_the_attempt_that_it_quotes(void **state)
 
 	(void)state;
 	assert_true(vma_tcp_icmp_packet(side[0].tcp, 0, bytes, len));
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(vma_tcp_error(app->conn), EHOSTUNREACH);
 	app_free(app);
 }
@@ -43,12 +43,12 @@ static void test_smaller_mtu_cuts_segments(void **state)
 	size_t len;
 
 	(void)state;
-	pair_send_bytes(app, 1000);
-	pair_settle();
+	fixture_send_bytes(app, 1000);
+	fixture_settle();
 	raw_forget();
 	len = message_about(app, bytes, 4, 700, raw.their_isn + 1);
 	assert_true(vma_tcp_icmp_packet(side[0].tcp, 0, bytes, len));
-	pair_settle();
+	fixture_settle();
 	assert_true(raw_unseen() > 0);
 	while (raw_unseen() > 0)
 		assert_true(raw_next()->len <= 660);
@@ -81,7 +81,7 @@ static void test_what_quotes_no_connection_is_nobodys(void **state)
 	bytes[15] = 0;
 	bytes[28] ^= 1; /* another port */
 	assert_false(vma_tcp_icmp_packet(side[0].tcp, 0, bytes, len));
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(vma_tcp_error(app->conn), 0);
 	app_free(app);
 }

@@ -17,12 +17,12 @@ static void test_parting_lasts_until_the_peer_has_closed_too(void **state)
 	establish(&client, &server);
 	assert_false(vma_tcp_is_parting(side[0].tcp));
 	vma_tcp_close(client->conn, false);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_FIN_WAIT2);
 	assert_false(vma_tcp_is_busy(side[0].tcp));
 	assert_true(vma_tcp_is_parting(side[0].tcp));
 	vma_tcp_close(server->conn, false);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_false(vma_tcp_is_parting(side[0].tcp));
 	assert_false(vma_tcp_is_parting(side[1].tcp));
 	app_free(client);
@@ -35,9 +35,9 @@ static void test_what_the_peer_has_not_closed_is_left_without_a_word(void **stat
 	(void)state;
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
-	pair_run(MS);
+	fixture_run(MS);
 	vma_tcp_leave(side[0].tcp);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
 	assert_int_equal(flows_of(0, client), 0);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE_WAIT);
@@ -53,7 +53,7 @@ static void test_time_wait_is_left(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
 	vma_tcp_close(server->conn, false);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(flows_of(0, client), 1);
 	vma_tcp_leave(side[0].tcp);
 	assert_int_equal(flows_of(0, client), 0);
@@ -68,11 +68,11 @@ static void test_peers_of_unfinished_connections_without_rule_are_reset(void **s
 	(void)state;
 	establish(&client, &server);
 	vma_tcp_leave(side[0].tcp);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_ESTABLISHED);
 	vma_tcp_leave(side[1].tcp);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	app_free(client);
 }
@@ -123,7 +123,7 @@ static void test_the_owner_waits_for_the_end_of_a_peer_that_has_not_closed(void 
 	(void)state;
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
-	pair_run(MS);
+	fixture_run(MS);
 	leave_to_owner(0);
 	check_left(client, VMA_MINISOCK_FIN_WAIT);
 	snd_nxt = left[0].snd_nxt;
@@ -143,7 +143,7 @@ static void test_the_owner_goes_on_with_time_wait(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
 	vma_tcp_close(server->conn, false);
-	pair_run(MS);
+	fixture_run(MS);
 	leave_to_owner(0);
 	check_left(client, VMA_MINISOCK_TIME_WAIT);
 	app_free(client);
@@ -163,17 +163,18 @@ static void test_the_owner_resets_what_is_not_finished(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_parting_lasts_until_the_peer_has_closed_too, pair_open,
-	                                        pair_close),
-	        cmocka_unit_test_setup_teardown(test_what_the_peer_has_not_closed_is_left_without_a_word, pair_open,
-	                                        pair_close),
-	        cmocka_unit_test_setup_teardown(test_time_wait_is_left, pair_open, pair_close),
-	        cmocka_unit_test_setup_teardown(test_peers_of_unfinished_connections_without_rule_are_reset, pair_open,
-	                                        pair_close),
+	        cmocka_unit_test_setup_teardown(test_parting_lasts_until_the_peer_has_closed_too, fixture_open,
+	                                        fixture_close),
+	        cmocka_unit_test_setup_teardown(test_what_the_peer_has_not_closed_is_left_without_a_word, fixture_open,
+	                                        fixture_close),
+	        cmocka_unit_test_setup_teardown(test_time_wait_is_left, fixture_open, fixture_close),
+	        cmocka_unit_test_setup_teardown(test_peers_of_unfinished_connections_without_rule_are_reset,
+	                                        fixture_open, fixture_close),
 	        cmocka_unit_test_setup_teardown(test_the_owner_waits_for_the_end_of_a_peer_that_has_not_closed,
-	                                        pair_open, pair_close),
-	        cmocka_unit_test_setup_teardown(test_the_owner_goes_on_with_time_wait, pair_open, pair_close),
-	        cmocka_unit_test_setup_teardown(test_the_owner_resets_what_is_not_finished, pair_open, pair_close),
+	                                        fixture_open, fixture_close),
+	        cmocka_unit_test_setup_teardown(test_the_owner_goes_on_with_time_wait, fixture_open, fixture_close),
+	        cmocka_unit_test_setup_teardown(test_the_owner_resets_what_is_not_finished, fixture_open,
+	                                        fixture_close),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

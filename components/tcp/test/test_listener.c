@@ -16,9 +16,9 @@ static void test_data_with_the_last_ack_of_the_handshake_arrives(void **state)
 	s = raw_next();
 	assert_int_equal(s->flags, TCP_SYN | TCP_ACK);
 	assert_int_equal(s->ack, 1);
-	assert_int_equal(pair_accepted_count, 0);
+	assert_int_equal(fixture_accepted_count, 0);
 	raw_send_bytes(1, 1, 10);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 	assert_int_equal(read_bytes(tcp_pair_accepted(), 100), 10);
 	assert_true(tcp_pair_accepted()->events & VMA_TCP_CONNECTED);
 	assert_true(tcp_pair_accepted()->events & VMA_TCP_READABLE);
@@ -44,12 +44,12 @@ static void test_syn_ack_is_repeated_and_given_up(void **state)
 	open_listener(8);
 	raw_syn(0);
 	raw_forget();
-	pair_run(60 * SEC);
+	fixture_run(60 * SEC);
 	assert_int_equal(raw_unseen(), 2);
 	raw_forget();
 	raw_send(1, 1, TCP_ACK, "", 0); /* too late */
 	assert_true(raw_next()->flags & TCP_RST);
-	assert_int_equal(pair_accepted_count, 0);
+	assert_int_equal(fixture_accepted_count, 0);
 }
 
 static void test_repeated_syn_gets_the_same_answer(void **state)
@@ -63,7 +63,7 @@ static void test_repeated_syn_gets_the_same_answer(void **state)
 	raw_syn(0);
 	assert_int_equal(raw_next()->seq_absolute, isn);
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 }
 
 static void test_requests_beyond_the_backlog_are_dropped_without_cookies(void **state)
@@ -80,7 +80,7 @@ static void test_requests_beyond_the_backlog_are_dropped_without_cookies(void **
 	raw_forget();
 	/* The first one completes, and makes room. Only answers to RAW_PORT reach the raw peer. */
 	raw_send(1, raw.log[0].seq_absolute - raw.their_isn + 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 	raw.port = RAW_PORT + 9;
 	raw_syn(0);
 	assert_int_equal(counts_of(0).syns_dropped, 3);
@@ -97,13 +97,13 @@ static void test_request_that_does_not_answer_makes_way_for_another(void **state
 		raw_syn(0);
 	}
 	assert_int_equal(counts_of(0).syns_dropped, 1);
-	pair_run(1600 * MS); /* their SYN-ACKs have been repeated, half a second ago */
+	fixture_run(1600 * MS); /* their SYN-ACKs have been repeated, half a second ago */
 	raw.port = RAW_PORT;
 	raw_syn(0);
 	assert_int_equal(counts_of(0).syns_dropped, 1);
 	assert_int_equal(raw_last()->flags, TCP_SYN | TCP_ACK);
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 	/* One place is free, the other 99 are made so, and then only young ones are there. */
 	for (uint16_t i = 201; i <= 302; i++) {
 		raw.port = (uint16_t)(RAW_PORT + i);
@@ -116,10 +116,10 @@ static void test_owner_with_a_full_queue_drops_requests(void **state)
 {
 	(void)state;
 	open_listener(8);
-	pair_admits = false;
+	fixture_admits = false;
 	raw_syn(0);
 	assert_int_equal(raw_unseen(), 0);
-	pair_admits = true;
+	fixture_admits = true;
 	raw_syn(0); /* again, as peers do */
 	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
 }
@@ -128,7 +128,7 @@ static void test_refused_by_the_owner_is_reset(void **state)
 {
 	(void)state;
 	open_listener(8);
-	pair_accepts = false;
+	fixture_accepts = false;
 	raw_syn(0);
 	raw_next();
 	raw_send(1, 1, TCP_ACK, "", 0);
@@ -146,7 +146,7 @@ static void test_rate_of_requests_is_limited(void **state)
 		raw_syn(0);
 	}
 	assert_int_equal(counts_of(0).syns_dropped, 20);
-	pair_run(500 * MS);
+	fixture_run(500 * MS);
 	for (uint16_t i = 0; i < 30; i++) {
 		raw.port = (uint16_t)(6000 + i);
 		raw_syn(0);
@@ -181,7 +181,7 @@ static void test_what_was_on_its_way_is_reset_once_and_again_later(void **state)
 	raw_next();
 	raw_send(45, 78, TCP_ACK, "data", 4); /* another number to be reset at */
 	assert_int_equal(raw_next()->seq_absolute, raw.their_isn + 78);
-	pair_run(2 * MS);
+	fixture_run(2 * MS);
 	raw_send(5, 78, TCP_ACK, "data", 4);
 	assert_int_equal(raw_unseen(), 1);
 }
@@ -190,7 +190,7 @@ static void test_what_was_on_its_way_is_reset_once_and_again_later(void **state)
 static void test_unmatched_segments_are_reset_at_last_while_the_group_changes_all_the_time(void **state)
 {
 	static struct vma_nic_member member;
-	uint64_t begun = pair_now_ns;
+	uint64_t begun = fixture_now_ns;
 
 	(void)state;
 	open_listener(8);
@@ -198,16 +198,16 @@ static void test_unmatched_segments_are_reset_at_last_while_the_group_changes_al
 	side[0].tcp->member = &member;
 	for (int i = 0; i < 11; i++) {
 		assert_int_equal(raw_unseen(), 0);
-		atomic_store(&member.changed_ns, pair_now_ns);
+		atomic_store(&member.changed_ns, fixture_now_ns);
 		raw_send(5, 77, TCP_ACK, "data", 4);
-		pair_run(200 * MS);
+		fixture_run(200 * MS);
 	}
-	assert_true(pair_now_ns - begun > 2 * SEC);
+	assert_true(fixture_now_ns - begun > 2 * SEC);
 	assert_int_equal(raw_unseen(), 1);
 	assert_true(raw_next()->flags & TCP_RST);
 	/* The same peer, long after: another connection, which another process may have. */
-	pair_run(6 * SEC);
-	atomic_store(&member.changed_ns, pair_now_ns);
+	fixture_run(6 * SEC);
+	atomic_store(&member.changed_ns, fixture_now_ns);
 	raw_send(5, 77, TCP_ACK, "data", 4);
 	assert_int_equal(raw_unseen(), 0);
 	side[0].tcp->member = NULL;
@@ -220,14 +220,14 @@ static void test_unmatched_segments_of_a_group_are_reset_when_they_come_again(vo
 
 	(void)state;
 	open_listener(8);
-	pair_run(3 * SEC);
+	fixture_run(3 * SEC);
 	raw.peer_port = htons(PORT);
 	side[0].tcp->member = &member;
 	raw_send(5, 77, TCP_ACK, "data", 4);
-	pair_run(10 * MS);
+	fixture_run(10 * MS);
 	raw_send(5, 77, TCP_ACK, "data", 4);
 	assert_int_equal(raw_unseen(), 0);
-	pair_run(200 * MS);
+	fixture_run(200 * MS);
 	raw_send(5, 77, TCP_ACK, "data", 4);
 	assert_int_equal(raw_unseen(), 1);
 	assert_true(raw_next()->flags & TCP_RST);
@@ -242,13 +242,13 @@ static void test_peer_of_a_group_that_has_sent_one_ack_is_asked_and_reset(void *
 
 	(void)state;
 	open_listener(8);
-	pair_run(3 * SEC);
+	fixture_run(3 * SEC);
 	raw.peer_port = htons(PORT);
 	side[0].tcp->member = &member;
 	raw_send(5, 77, TCP_ACK, "", 0);
-	pair_run(500 * MS);
+	fixture_run(500 * MS);
 	assert_int_equal(raw_unseen(), 0);
-	pair_run(200 * MS);
+	fixture_run(200 * MS);
 	assert_int_equal(raw_unseen(), 1);
 	s = raw_next();
 	assert_int_equal(s->flags, TCP_ACK);
@@ -258,7 +258,7 @@ static void test_peer_of_a_group_that_has_sent_one_ack_is_asked_and_reset(void *
 	s = raw_next();
 	assert_int_equal(s->flags, TCP_RST);
 	assert_int_equal(s->seq_absolute, raw.their_isn + 77);
-	pair_run(10 * SEC);
+	fixture_run(10 * SEC);
 	assert_int_equal(raw_unseen(), 0);
 	side[0].tcp->member = NULL;
 }
@@ -272,18 +272,18 @@ static void test_peer_of_a_group_is_asked_twice_and_not_before_the_group_is_quie
 	open_listener(8);
 	raw.peer_port = htons(PORT);
 	side[0].tcp->member = &member;
-	atomic_store(&member.changed_ns, pair_now_ns);
+	atomic_store(&member.changed_ns, fixture_now_ns);
 	raw_send(5, 77, TCP_ACK, "", 0);
 	raw_send(5, 77, TCP_ACK, "", 0);
-	pair_run(1900 * MS);
+	fixture_run(1900 * MS);
 	assert_int_equal(raw_unseen(), 0);
-	pair_run(200 * MS);
+	fixture_run(200 * MS);
 	assert_int_equal(raw_unseen(), 1);
 	raw_next();
-	pair_run(1 * SEC);
+	fixture_run(1 * SEC);
 	assert_int_equal(raw_unseen(), 1);
 	raw_next();
-	pair_run(20 * SEC);
+	fixture_run(20 * SEC);
 	assert_int_equal(raw_unseen(), 0);
 	side[0].tcp->member = NULL;
 }
@@ -295,13 +295,13 @@ static void test_peer_of_a_group_that_has_sent_data_is_not_asked(void **state)
 
 	(void)state;
 	open_listener(8);
-	pair_run(3 * SEC);
+	fixture_run(3 * SEC);
 	raw.peer_port = htons(PORT);
 	side[0].tcp->member = &member;
 	raw_send(5, 77, TCP_ACK, "data", 4);
 	raw.port++;
 	raw_send(5, 77, TCP_ACK | TCP_FIN, "", 0);
-	pair_run(10 * SEC);
+	fixture_run(10 * SEC);
 	assert_int_equal(raw_unseen(), 0);
 	side[0].tcp->member = NULL;
 }
@@ -318,7 +318,7 @@ static void adopt_beside_a_late_syn(bool handshaken, int64_t since_ns)
 	memset(&member, 0, sizeof(member));
 
 	open_listener(8);
-	pair_run(3 * SEC);
+	fixture_run(3 * SEC);
 	member.groups = 1;
 	side[0].tcp->member = &member;
 	raw_syn(0);
@@ -326,16 +326,16 @@ static void adopt_beside_a_late_syn(bool handshaken, int64_t since_ns)
 	pending = member.pending[0];
 	pending.iss += 1000000;
 	pending.handshaken = handshaken;
-	pending.since_ns = (uint64_t)((int64_t)pair_now_ns + since_ns);
-	pair_run(10 * MS);
+	pending.since_ns = (uint64_t)((int64_t)fixture_now_ns + since_ns);
+	fixture_run(10 * MS);
 	raw_forget();
 	assert_true(vma_ring_acquire(side[0].ring));
-	tcp_listener_adopt((struct vma_flow *)pair_listener, &pending); /* the flow is its first member */
+	tcp_listener_adopt((struct vma_flow *)fixture_listener, &pending); /* the flow is its first member */
 	vma_ring_release(side[0].ring);
-	pair_settle();
+	fixture_settle();
 	raw.their_isn = handshaken || since_ns <= 0 ? pending.iss : pending.iss - 1000000; /* which has come first */
 	raw_send(1, 1, TCP_ACK, "data", 4);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 	while (raw_unseen() != 0)
 		assert_false(raw_next()->flags & TCP_RST);
 }
@@ -381,7 +381,7 @@ static void test_workers_answer_the_same_syn_by_the_same_number(void **state)
 	side[0].tcp->member = &member;
 	memset(side[0].tcp->isn_key, 5, sizeof(side[0].tcp->isn_key));
 	isn = number_of_a_syn_ack(0);
-	pair_run(1 * SEC);
+	fixture_run(1 * SEC);
 	side[0].tcp->attr.secret[0] ^= 1; /* as in another process */
 	assert_int_equal(number_of_a_syn_ack(0), isn);
 	assert_int_not_equal(number_of_a_syn_ack(1), isn);
@@ -397,9 +397,9 @@ static void test_wrong_ack_of_a_syn_ack_is_reset(void **state)
 	raw_next();
 	raw_send(1, 5, TCP_ACK, "", 0);
 	assert_true(raw_next()->flags & TCP_RST);
-	assert_int_equal(pair_accepted_count, 0);
+	assert_int_equal(fixture_accepted_count, 0);
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 }
 
 static void test_reset_of_a_request_frees_its_place(void **state)
@@ -421,10 +421,10 @@ static void test_deferred_accept_waits_for_data(void **state)
 	raw_syn(0);
 	raw_next();
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 0);
-	pair_run(2 * SEC);
+	assert_int_equal(fixture_accepted_count, 0);
+	fixture_run(2 * SEC);
 	raw_send_bytes(1, 1, 10);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 	assert_int_equal(vma_tcp_rx_bytes(tcp_pair_accepted()->conn), 10);
 }
 
@@ -435,10 +435,10 @@ static void test_deferred_accept_does_not_wait_for_ever(void **state)
 	open_listener(8);
 	raw_syn(0);
 	raw_send(1, 1, TCP_ACK, "", 0);
-	pair_run(10 * SEC);
+	fixture_run(10 * SEC);
 	assert_true(raw_last()->flags & TCP_SYN); /* asked once more */
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 }
 
 static void test_closing_a_listener_resets_who_waits(void **state)
@@ -447,9 +447,9 @@ static void test_closing_a_listener_resets_who_waits(void **state)
 	open_listener(8);
 	raw_syn(0);
 	raw_next();
-	vma_tcp_listener_close(pair_listener);
-	pair_listener = NULL;
-	pair_settle();
+	vma_tcp_listener_close(fixture_listener);
+	fixture_listener = NULL;
+	fixture_settle();
 	assert_true(raw_next()->flags & TCP_RST);
 }
 
@@ -465,9 +465,9 @@ static void test_requests_that_meet_the_end_of_a_listener_are_refused(void **sta
 	raw.port = RAW_PORT + 1;
 	raw_syn(50);
 	raw.holds = false;
-	vma_tcp_listener_close(pair_listener);
-	pair_listener = NULL;
-	pair_settle();
+	vma_tcp_listener_close(fixture_listener);
+	fixture_listener = NULL;
+	fixture_settle();
 	s = raw_next();
 	assert_int_equal(s->flags, TCP_RST | TCP_ACK);
 	assert_int_equal(s->ack, 8);
@@ -480,13 +480,13 @@ static void test_requests_that_meet_the_end_of_a_listener_that_has_finished_are_
 {
 	(void)state;
 	open_listener(8);
-	vma_tcp_listener_finish(pair_listener, 0);
+	vma_tcp_listener_finish(fixture_listener, 0);
 	raw.holds = true;
 	raw_syn(0);
 	raw.holds = false;
-	vma_tcp_listener_close(pair_listener);
-	pair_listener = NULL;
-	pair_settle();
+	vma_tcp_listener_close(fixture_listener);
+	fixture_listener = NULL;
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 0);
 	assert_int_equal(counts_of(0).syns_dropped, 1);
 }
@@ -497,17 +497,17 @@ static void test_a_listener_that_finishes_has_those_who_wait_come_in(void **stat
 	(void)state;
 	open_listener(8);
 	raw_syn(0);
-	vma_tcp_listener_finish(pair_listener, 0); /* the time is over at once */
+	vma_tcp_listener_finish(fixture_listener, 0); /* the time is over at once */
 	raw.port = RAW_PORT + 1;
 	raw_syn(0);
 	side[0].options.syncookies = 2;
-	vma_tcp_listener_set(pair_listener, &side[0].options, 8);
+	vma_tcp_listener_set(fixture_listener, &side[0].options, 8);
 	raw_syn(0);
 	assert_int_equal(counts_of(0).syns_dropped, 2);
 	raw.port = RAW_PORT;
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
-	vma_tcp_listener_finish(pair_listener, SEC); /* there is nobody to wait for: time stands still here */
+	assert_int_equal(fixture_accepted_count, 1);
+	vma_tcp_listener_finish(fixture_listener, SEC); /* there is nobody to wait for: time stands still here */
 }
 
 /* Its flow has gone, and may be another's; who was half open comes in nevertheless. */
@@ -518,18 +518,18 @@ static void test_a_listener_that_is_withdrawn_has_those_who_wait_come_in(void **
 	(void)state;
 	open_listener(8);
 	raw_syn(0);
-	withdrawn = pair_listener;
+	withdrawn = fixture_listener;
 	vma_tcp_listener_withdraw(withdrawn);
 	assert_false(vma_tcp_listener_is_drained(withdrawn));
 	open_listener(8);
-	vma_tcp_listener_close(pair_listener);
-	pair_listener = withdrawn;
+	vma_tcp_listener_close(fixture_listener);
+	fixture_listener = withdrawn;
 	raw.port = RAW_PORT + 1;
 	raw_syn(0);
 	assert_int_equal(counts_of(0).syns_dropped, 0); /* it did not come here */
 	raw.port = RAW_PORT;
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 	assert_true(vma_tcp_listener_is_drained(withdrawn));
 	vma_tcp_listener_withdraw(withdrawn);
 }
@@ -541,13 +541,13 @@ static void test_what_has_come_before_a_listener_finishes_is_let_in(void **state
 	open_listener(8);
 	raw.holds = true;
 	raw_syn(0);
-	vma_tcp_listener_finish(pair_listener, 0);
+	vma_tcp_listener_finish(fixture_listener, 0);
 	assert_int_equal(counts_of(0).syns_dropped, 0);
 	raw.holds = false;
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 }
 
 static void test_accepted_connections_outlive_their_listener(void **state)
@@ -556,8 +556,8 @@ static void test_accepted_connections_outlive_their_listener(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	vma_tcp_listener_close(pair_listener);
-	pair_listener = NULL;
+	vma_tcp_listener_close(fixture_listener);
+	fixture_listener = NULL;
 	transfer(client, server, 10000, SEC);
 	transfer(server, client, 10000, SEC);
 	app_free(client);
@@ -577,7 +577,7 @@ static void test_accepted_connection_may_be_steered_by_itself(void **state)
 
 static void test_two_listeners_cannot_have_one_address(void **state)
 {
-	struct vma_tcp_listen_attr attr = {.owner = &pair_listener_owner,
+	struct vma_tcp_listen_attr attr = {.owner = &fixture_listener_owner,
 	                                   .options = &side[0].options,
 	                                   .family = AF_INET,
 	                                   .local_port_be = htons(PORT)};
@@ -596,14 +596,14 @@ static void test_many_connections_at_once(void **state)
 	(void)state;
 	listen_on_with(1, &side[1].options, 64);
 	for (unsigned i = 0; i < 40; i++)
-		client[i] = pair_connect_from(0, (uint16_t)(2000 + i));
-	pair_run(10 * MS);
-	assert_int_equal(pair_accepted_count, 40);
+		client[i] = fixture_connect_from(0, (uint16_t)(2000 + i));
+	fixture_run(10 * MS);
+	assert_int_equal(fixture_accepted_count, 40);
 	for (unsigned i = 0; i < 40; i++)
-		assert_int_equal(pair_send_bytes(client[i], 2000), 2000);
-	pair_run(10 * MS);
+		assert_int_equal(fixture_send_bytes(client[i], 2000), 2000);
+	fixture_run(10 * MS);
 	for (unsigned i = 0; i < 40; i++)
-		assert_int_equal(read_bytes(pair_accepted[i], 10000), 2000);
+		assert_int_equal(read_bytes(fixture_accepted[i], 10000), 2000);
 	for (unsigned i = 0; i < 40; i++)
 		app_free(client[i]);
 }

@@ -1,12 +1,12 @@
 /* lwIP's objects come from lists of free ones, which are bounded; nothing is lost when there is no memory. */
-#include "lwip_world.h"
+#include "lwip_fixture.h"
 
 #include <errno.h>
 
 #include <lwip/mem.h>
 #include <lwip/memp.h>
 
-static struct world w;
+static struct fixture w;
 static size_t allocs, frees;
 static bool dry;
 
@@ -31,7 +31,7 @@ static int setup(void **state)
 	(void)state;
 	allocs = frees = 0;
 	dry = false;
-	world_open(&w, &counting);
+	fixture_open(&w, &counting);
 	lwip_enter(&w.tcp, &w.conn);
 	return 0;
 }
@@ -40,7 +40,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	lwip_leave();
-	lwip_fixture_world_close(&w);
+	lwip_fixture_fixture_close(&w);
 	assert_int_equal(allocs, frees);
 	return 0;
 }

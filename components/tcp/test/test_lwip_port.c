@@ -2,21 +2,21 @@
  */
 #include <pthread.h>
 
-#include "lwip_world.h"
+#include "lwip_fixture.h"
 
-static struct world w;
+static struct fixture w;
 
 static int setup(void **state)
 {
 	(void)state;
-	world_open(&w, NULL);
+	fixture_open(&w, NULL);
 	return 0;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	lwip_fixture_world_close(&w);
+	lwip_fixture_fixture_close(&w);
 	return 0;
 }
 
@@ -25,21 +25,21 @@ static int teardown(void **state)
 static void test_connect_and_accept_of_the_answer_establish(void **state)
 {
 	(void)state;
-	world_connect(&w);
+	fixture_connect(&w);
 	assert_int_equal(w.sent.flags, TCP_SYN);
-	assert_int_equal(w.sent.seq, WORLD_ISN);
+	assert_int_equal(w.sent.seq, FIXTURE_ISN);
 	assert_int_equal(w.conn.pcb->state, SYN_SENT);
-	world_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = WORLD_ISN + 1});
+	fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(w.conn.pcb->state, ESTABLISHED);
-	world_abort(&w);
+	fixture_abort(&w);
 	assert_int_equal(w.sent.flags, TCP_RST | TCP_ACK);
 }
 
 static void test_pcb_that_a_reset_ends_is_gone_from_its_connection(void **state)
 {
 	(void)state;
-	world_establish(&w);
-	world_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
+	fixture_establish(&w);
+	fixture_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
 	assert_null(w.conn.pcb);
 	assert_int_equal(w.errs, 1);
 	assert_int_equal(w.err_told, ERR_RST);
@@ -50,34 +50,34 @@ static void test_pcb_that_a_reset_ends_is_gone_from_its_connection(void **state)
 static void test_pcb_in_time_wait_stays_until_it_is_ended(void **state)
 {
 	(void)state;
-	world_establish(&w);
+	fixture_establish(&w);
 	lwip_enter(&w.tcp, &w.conn);
 	assert_int_equal(tcp_close(w.conn.pcb), ERR_OK);
 	lwip_leave();
 	assert_int_equal(w.sent.flags, TCP_FIN | TCP_ACK);
-	world_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 2});
+	fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 2});
 	assert_non_null(w.conn.pcb);
 	assert_int_equal(w.conn.pcb->state, TIME_WAIT);
-	lwip_fixture_world_output(&w);
+	lwip_fixture_fixture_output(&w);
 	assert_int_equal(w.sent.ack, 5002);
 	/* A second FIN finds it again. */
 	w.sent.count = 0;
-	world_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 2});
+	fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 2});
 	assert_int_equal(w.sent.count, 1);
 	assert_int_equal(w.sent.flags, TCP_ACK);
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 static void test_pcb_that_the_last_ack_ends_is_gone_from_its_connection(void **state)
 {
 	(void)state;
-	world_establish(&w);
-	world_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 1});
+	fixture_establish(&w);
+	fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(w.conn.pcb->state, CLOSE_WAIT);
 	lwip_enter(&w.tcp, &w.conn);
 	assert_int_equal(tcp_close(w.conn.pcb), ERR_OK);
 	lwip_leave();
-	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = WORLD_ISN + 2});
+	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = FIXTURE_ISN + 2});
 	assert_null(w.conn.pcb);
 }
 
@@ -86,12 +86,12 @@ static void test_pcb_that_was_bound_and_not_connected_can_be_entered_and_ended(v
 	ip_addr_t local;
 
 	(void)state;
-	memcpy(&local, world_local, 4);
+	memcpy(&local, fixture_local, 4);
 	lwip_enter(&w.tcp, &w.conn);
 	w.conn.pcb = tcp_new();
 	assert_int_equal(tcp_bind(w.conn.pcb, &local, LOCAL_PORT), ERR_OK);
 	lwip_leave();
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 static void lwip_port_listen_here(void)
@@ -99,7 +99,7 @@ static void lwip_port_listen_here(void)
 	ip_addr_t local;
 	struct tcp_pcb *pcb;
 
-	memcpy(&local, world_local, 4);
+	memcpy(&local, fixture_local, 4);
 	lwip_enter_listener(&w.tcp, NULL);
 	port_netif.mtu = 1500;
 	pcb = tcp_new();
@@ -120,10 +120,10 @@ static void close_listener(void)
 static void syn_to_listener(void)
 {
 	lwip_enter_listener(&w.tcp, w.listener);
-	world_input(&w, (struct segment){.flags = TCP_SYN,
-	                                 .seq = 5000,
-	                                 .options = world_syn_options,
-	                                 .options_len = sizeof(world_syn_options)});
+	fixture_input(&w, (struct segment){.flags = TCP_SYN,
+	                                   .seq = 5000,
+	                                   .options = fixture_syn_options,
+	                                   .options_len = sizeof(fixture_syn_options)});
 	lwip_leave();
 }
 
@@ -137,10 +137,11 @@ static void test_pcb_that_a_syn_makes_is_given_to_the_hook_before_the_answer(voi
 	assert_int_equal(w.conn.pcb->state, SYN_RCVD);
 	assert_int_equal(w.sent.flags, TCP_SYN | TCP_ACK);
 	assert_int_equal(w.sent.window, 30000);
-	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 1, .payload = "hello"});
+	fixture_segment(&w,
+	                (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "hello"});
 	assert_int_equal(w.conn.pcb->state, ESTABLISHED);
 	assert_int_equal(w.received_bytes, 5);
-	world_abort(&w);
+	fixture_abort(&w);
 	close_listener();
 }
 
@@ -162,7 +163,7 @@ static void test_listener_answers_an_unmatched_segment_with_a_reset(void **state
 	(void)state;
 	lwip_port_listen_here();
 	lwip_enter_listener(&w.tcp, w.listener);
-	world_input(&w, (struct segment){.flags = TCP_ACK, .seq = 1, .ack = 77});
+	fixture_input(&w, (struct segment){.flags = TCP_ACK, .seq = 1, .ack = 77});
 	lwip_leave();
 	assert_true(w.sent.flags & TCP_RST);
 	assert_int_equal(w.sent.seq, 77);
@@ -175,36 +176,37 @@ static void test_a_segment_reaches_the_connection_entered_and_no_other(void **st
 	struct tcp_pcb *first, *second;
 
 	(void)state;
-	world_establish(&w);
+	fixture_establish(&w);
 	first = w.conn.pcb;
 	w.conn.pcb = NULL;
-	world_establish(&w); /* the same ports: two that only lwip_enter tells apart */
+	fixture_establish(&w); /* the same ports: two that only lwip_enter tells apart */
 	second = w.conn.pcb;
-	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 1, .payload = "x"});
+	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "x"});
 	assert_int_equal(first->rcv_nxt, 5001);
 	assert_int_equal(second->rcv_nxt, 5002);
-	world_abort(&w);
+	fixture_abort(&w);
 	w.conn.pcb = first;
-	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 1, .payload = "abc"});
+	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "abc"});
 	assert_int_equal(first->rcv_nxt, 5004);
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 static void test_the_hook_drops_what_it_refuses(void **state)
 {
 	(void)state;
-	world_establish(&w);
+	fixture_establish(&w);
 	w.inpacket = ERR_VAL;
-	world_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
+	fixture_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
 	assert_non_null(w.conn.pcb);
 	w.inpacket = ERR_OK;
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 static void *segment_in_another_thread(void *arg)
 {
-	world = arg;
-	world_segment(arg, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 1, .payload = "12345"});
+	fixture = arg;
+	fixture_segment(arg,
+	                (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "12345"});
 	return NULL;
 }
 
@@ -213,13 +215,13 @@ static void test_a_connection_goes_on_in_another_thread(void **state)
 	pthread_t thread;
 
 	(void)state;
-	world_establish(&w);
+	fixture_establish(&w);
 	assert_int_equal(pthread_create(&thread, NULL, segment_in_another_thread, &w), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_int_equal(w.conn.pcb->rcv_nxt, 5006);
 	assert_int_equal(w.received_bytes, 5);
-	lwip_fixture_world_output(&w);
-	world_abort(&w);
+	lwip_fixture_fixture_output(&w);
+	fixture_abort(&w);
 }
 
 /* ---- pbufs of received frames ---- */
@@ -229,7 +231,7 @@ static struct vma_buf *plain_packet(uint32_t headroom, const char *payload)
 	struct tcp_hdr hdr = {.src = 1};
 
 	w.headroom = headroom;
-	return world_packet(&w, &hdr, NULL, 0, payload, (uint32_t)strlen(payload));
+	return fixture_packet(&w, &hdr, NULL, 0, payload, (uint32_t)strlen(payload));
 }
 
 static void free_pbuf(struct pbuf *p)
@@ -253,7 +255,7 @@ static struct pbuf *pbuf_of(struct vma_buf *buf)
 
 static bool lwip_port_is_in_a_frame(const void *at)
 {
-	return (const char *)at >= w.arena->frames && (const char *)at < w.arena->frames + WORLD_BUFS * 2048;
+	return (const char *)at >= w.arena->frames && (const char *)at < w.arena->frames + FIXTURE_BUFS * 2048;
 }
 
 static void test_what_lwip_follows_lies_in_no_frame(void **state)
@@ -276,7 +278,7 @@ static void test_what_lwip_follows_lies_in_no_frame(void **state)
 	assert_int_equal(p->next->len, 7);
 	free_pbuf(p);
 	assert_int_equal(port_memory_in_use(&w.tcp), 0);
-	world_frames_are_back(&w);
+	fixture_frames_are_back(&w);
 }
 
 static void test_a_segment_without_data_keeps_no_frame(void **state)
@@ -284,7 +286,7 @@ static void test_a_segment_without_data_keeps_no_frame(void **state)
 	struct pbuf *p = pbuf_of(plain_packet(8, ""));
 
 	(void)state;
-	world_frames_are_back(&w);
+	fixture_frames_are_back(&w);
 	assert_int_equal(p->tot_len, 20);
 	assert_null(p->next);
 	free_pbuf(p);
@@ -308,7 +310,7 @@ static void test_a_first_buffer_may_end_with_the_header(void **state)
 	assert_int_equal(p->tot_len, 24);
 	assert_int_equal(pbuf_memcmp(p, 20, "data", 4), 0);
 	free_pbuf(p);
-	world_frames_are_back(&w);
+	fixture_frames_are_back(&w);
 }
 
 static void test_padding_behind_the_segment_is_left_out(void **state)
@@ -358,7 +360,7 @@ static void test_a_packet_of_several_buffers_is_a_chain(void **state)
 	assert_memory_equal(bytes, "one-two-three", 13);
 	free_pbuf(p);
 	assert_int_equal(port_memory_in_use(&w.tcp), 0);
-	world_frames_are_back(&w);
+	fixture_frames_are_back(&w);
 }
 
 static void test_a_buffer_that_holds_nothing_but_padding_is_given_back_at_once(void **state)
@@ -372,7 +374,7 @@ static void test_a_buffer_that_holds_nothing_but_padding_is_given_back_at_once(v
 	assert_int_equal(p->tot_len, 28);
 	assert_null(p->next->next->next);
 	free_pbuf(p);
-	world_frames_are_back(&w);
+	fixture_frames_are_back(&w);
 }
 
 static size_t allocs_left;
@@ -393,7 +395,7 @@ static void test_without_memory_for_a_pbuf_the_packet_remains_the_callers(void *
 		assert_null(p);
 		assert_int_equal(port_memory_in_use(&w.tcp), 0);
 		vma_buf_put_chain(w.arena, packet);
-		world_frames_are_back(&w);
+		fixture_frames_are_back(&w);
 		port_memory_destroy(&w.tcp); /* what the first try left in the lists */
 		allocs_left = 1;
 		assert_int_equal(port_memory_create(&w.tcp), 0);
@@ -404,21 +406,21 @@ static void test_without_memory_for_a_pbuf_the_packet_remains_the_callers(void *
 
 static void test_out_of_order_segments_keep_their_frames_until_the_hole_is_filled(void **state)
 {
-	struct vma_buf *bufs[WORLD_BUFS];
+	struct vma_buf *bufs[FIXTURE_BUFS];
 
 	(void)state;
-	world_establish(&w);
-	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5004, .ack = WORLD_ISN + 1, .payload = "def"});
-	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5010, .ack = WORLD_ISN + 1, .payload = "jkl"});
+	fixture_establish(&w);
+	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5004, .ack = FIXTURE_ISN + 1, .payload = "def"});
+	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5010, .ack = FIXTURE_ISN + 1, .payload = "jkl"});
 	assert_int_equal(w.received_bytes, 0);
-	assert_int_equal(vma_bufpool_get(w.pool, bufs, WORLD_BUFS), WORLD_BUFS - 2);
-	vma_buf_put_burst(w.arena, bufs, WORLD_BUFS - 2);
-	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 1, .payload = "abc"});
+	assert_int_equal(vma_bufpool_get(w.pool, bufs, FIXTURE_BUFS), FIXTURE_BUFS - 2);
+	vma_buf_put_burst(w.arena, bufs, FIXTURE_BUFS - 2);
+	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "abc"});
 	assert_int_equal(w.received_bytes, 6);
-	assert_int_equal(vma_bufpool_get(w.pool, bufs, WORLD_BUFS), WORLD_BUFS - 1);
-	vma_buf_put_burst(w.arena, bufs, WORLD_BUFS - 1);
-	world_abort(&w); /* with one still queued */
-	world_frames_are_back(&w);
+	assert_int_equal(vma_bufpool_get(w.pool, bufs, FIXTURE_BUFS), FIXTURE_BUFS - 1);
+	vma_buf_put_burst(w.arena, bufs, FIXTURE_BUFS - 1);
+	fixture_abort(&w); /* with one still queued */
+	fixture_frames_are_back(&w);
 }
 
 /* ---- what was changed in lwIP ---- */
@@ -449,12 +451,12 @@ static void establish_with_mss(uint16_t mss)
 {
 	uint8_t options[4] = {2, 4, (uint8_t)(mss >> 8), (uint8_t)mss};
 
-	world_connect(&w);
-	world_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-	                                   .seq = 5000,
-	                                   .ack = WORLD_ISN + 1,
-	                                   .options = options,
-	                                   .options_len = 4});
+	fixture_connect(&w);
+	fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+	                                     .seq = 5000,
+	                                     .ack = FIXTURE_ISN + 1,
+	                                     .options = options,
+	                                     .options_len = 4});
 }
 
 static void test_the_end_of_the_unacknowledged_list_is_known(void **state)
@@ -466,14 +468,14 @@ static void test_the_end_of_the_unacknowledged_list_is_known(void **state)
 
 		write_segments(3);
 		assert_ptr_equal(w.conn.pcb->unacked_last, last_unacked());
-		world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 400});
+		fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 400});
 		assert_ptr_equal(w.conn.pcb->unacked_last, last_unacked());
 		write_segments(2);
 		assert_ptr_equal(w.conn.pcb->unacked_last, last_unacked());
-		world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 5 * 400});
+		fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 5 * 400});
 		assert_null(w.conn.pcb->unacked);
 	}
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 static void test_a_new_segment_has_been_sent_never_and_carries_no_mark(void **state)
@@ -490,9 +492,9 @@ static void test_a_new_segment_has_been_sent_never_and_carries_no_mark(void **st
 			seg->marks = SEG_SACKED | SEG_LOST | SEG_RETRANSMITTED;
 			seg->sent_ns = seg->first_sent_ns = 0xffff;
 		}
-		world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = w.conn.pcb->snd_nxt});
+		fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = w.conn.pcb->snd_nxt});
 	}
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 static void test_duplicate_acks_retransmit_nothing(void **state)
@@ -502,11 +504,11 @@ static void test_duplicate_acks_retransmit_nothing(void **state)
 	write_segments(4);
 	w.sent.count = 0;
 	for (unsigned i = 0; i < 6; i++) {
-		world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 1});
-		lwip_fixture_world_output(&w);
+		fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
+		lwip_fixture_fixture_output(&w);
 	}
 	assert_int_equal(w.sent.count, 0);
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 static void test_input_sends_nothing_by_itself(void **state)
@@ -519,14 +521,14 @@ static void test_input_sends_nothing_by_itself(void **state)
 	assert_int_equal(tcp_write(w.conn.pcb, bytes, sizeof(bytes), 0), ERR_OK);
 	lwip_leave();
 	w.sent.count = 0;
-	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 1, .payload = "x"});
-	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = WORLD_ISN + 1, .payload = "y"});
+	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "x"});
+	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = FIXTURE_ISN + 1, .payload = "y"});
 	assert_int_equal(w.sent.count, 0);
-	lwip_fixture_world_output(&w);
+	lwip_fixture_fixture_output(&w);
 	assert_int_equal(w.sent.count, 1);
 	assert_int_equal(w.sent.payload, 400);
 	assert_int_equal(w.sent.ack, 5003);
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 static void test_a_segment_can_be_sent_again_as_it_is(void **state)
@@ -542,7 +544,7 @@ static void test_a_segment_can_be_sent_again_as_it_is(void **state)
 	lwip_leave();
 	assert_int_equal(w.sent.payload, 100);
 	assert_memory_equal(first, w.sent.bytes, w.sent.len);
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 static void test_each_connection_has_a_window_of_its_own(void **state)
@@ -552,22 +554,22 @@ static void test_each_connection_has_a_window_of_its_own(void **state)
 	w.rcv_wnd_max = 1 << 20;
 	syn_to_listener();
 	assert_int_equal(w.sent.window, 65535); /* never scaled in a SYN */
-	world_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = WORLD_ISN + 1});
+	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(TCP_WND_MAX(w.conn.pcb), 1 << 20);
 	lwip_enter(&w.tcp, &w.conn);
 	tcp_ack_now(w.conn.pcb);
 	tcp_output(w.conn.pcb);
 	lwip_leave();
 	assert_int_equal(w.sent.window, (1 << 20) >> 7);
-	world_abort(&w);
+	fixture_abort(&w);
 	close_listener();
 	/* Without the peer's window scale option 65535 is all that there is. */
 	w.conn.pcb = NULL;
-	world_connect(&w);
+	fixture_connect(&w);
 	w.conn.pcb->rcv_wnd_max = 1 << 20;
-	world_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = WORLD_ISN + 1});
+	fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(TCP_WND_MAX(w.conn.pcb), 65535);
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 static void test_a_small_window_holds_from_the_syn_on(void **state)
@@ -575,8 +577,8 @@ static void test_a_small_window_holds_from_the_syn_on(void **state)
 	ip_addr_t local, peer;
 
 	(void)state;
-	memcpy(&local, world_local, 4);
-	memcpy(&peer, world_peer, 4);
+	memcpy(&local, fixture_local, 4);
+	memcpy(&peer, fixture_peer, 4);
 	lwip_enter(&w.tcp, &w.conn);
 	w.conn.pcb = tcp_new();
 	w.conn.pcb->rcv_wnd_max = 4096;
@@ -584,15 +586,15 @@ static void test_a_small_window_holds_from_the_syn_on(void **state)
 	assert_int_equal(tcp_connect(w.conn.pcb, &peer, PEER_PORT, NULL), ERR_OK);
 	lwip_leave();
 	assert_int_equal(w.sent.window, 4096);
-	world_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-	                                   .seq = 5000,
-	                                   .ack = WORLD_ISN + 1,
-	                                   .options = world_syn_options,
-	                                   .options_len = sizeof(world_syn_options)});
+	fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+	                                     .seq = 5000,
+	                                     .ack = FIXTURE_ISN + 1,
+	                                     .options = fixture_syn_options,
+	                                     .options_len = sizeof(fixture_syn_options)});
 	assert_int_equal(w.conn.pcb->rcv_wnd, 4096);
-	lwip_fixture_world_output(&w);
+	lwip_fixture_fixture_output(&w);
 	assert_int_equal(w.sent.window, 4096 >> 7);
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 static const uint8_t *find_option(uint8_t kind)
@@ -611,7 +613,7 @@ static void test_time_stamps_are_the_stacks_milliseconds_from_a_secret_origin(vo
 	uint32_t value;
 
 	(void)state;
-	world_connect(&w);
+	fixture_connect(&w);
 	stamp = find_option(8);
 	assert_non_null(stamp);
 	memcpy(&value, stamp + 2, 4);
@@ -620,7 +622,7 @@ static void test_time_stamps_are_the_stacks_milliseconds_from_a_secret_origin(vo
 	assert_int_equal(port_clock_ms(&w.tcp), ntohl(value) + 7);
 	assert_int_not_equal(port_clock_offset(other), port_clock_offset(w.tcp.attr.secret));
 	assert_non_null(find_option(4)); /* SACK permitted */
-	world_abort(&w);
+	fixture_abort(&w);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

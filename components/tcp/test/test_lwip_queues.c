@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "lwip_world.h"
+#include "lwip_fixture.h"
 
 enum { SPAN = 6000 }; /* how far ahead of what was received segments come, in bytes */
-static struct world w;
+static struct fixture w;
 static struct vma_tcp_conn *conn[2]; /* the first as it is; the second never knows the end of its queue */
 static uint32_t taken[2];            /* bytes received in order */
 static unsigned which;
@@ -45,7 +45,7 @@ static void flagged_segment_at(unsigned i, uint32_t offset, uint16_t len, uint8_
 	        .src = htons(PEER_PORT),
 	        .dest = htons(LOCAL_PORT),
 	        .seqno = htonl(5001 + offset),
-	        .ackno = htonl(WORLD_ISN + 1),
+	        .ackno = htonl(FIXTURE_ISN + 1),
 	        .wnd = htons(65535),
 	};
 	struct pbuf *p;
@@ -58,7 +58,7 @@ static void flagged_segment_at(unsigned i, uint32_t offset, uint16_t len, uint8_
 	memcpy(p->payload, &hdr, sizeof(hdr));
 	for (uint16_t k = 0; k < len; k++)
 		((uint8_t *)p->payload)[sizeof(hdr) + k] = lwip_queues_pattern(offset + k);
-	lwip_input(world_peer, world_local, p);
+	lwip_input(fixture_peer, fixture_local, p);
 	lwip_leave();
 }
 
@@ -74,16 +74,16 @@ static int setup(void **state)
 	static struct vma_tcp_conn second;
 
 	(void)state;
-	world_open(&w, NULL);
+	fixture_open(&w, NULL);
 	memset(taken, 0, sizeof(taken));
 	for (unsigned i = 0; i < 2; i++) {
-		world_connect(&w);
+		fixture_connect(&w);
 		w.conn.pcb->rcv_wnd_max = 8 << 20;
-		world_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-		                                   .seq = 5000,
-		                                   .ack = WORLD_ISN + 1,
-		                                   .options = sack_options,
-		                                   .options_len = sizeof(sack_options)});
+		fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+		                                     .seq = 5000,
+		                                     .ack = FIXTURE_ISN + 1,
+		                                     .options = sack_options,
+		                                     .options_len = sizeof(sack_options)});
 		assert_true(w.conn.pcb->flags & TF_SACK);
 		tcp_recv(w.conn.pcb, lwip_queues_take);
 		conn[i] = i ? &w.conn : &second;
@@ -104,7 +104,7 @@ static int teardown(void **state)
 		tcp_abort(conn[i]->pcb);
 		lwip_leave();
 	}
-	lwip_fixture_world_close(&w);
+	lwip_fixture_fixture_close(&w);
 	return 0;
 }
 

@@ -15,7 +15,7 @@ static bool goes_fast(void)
 
 static void message_pass_time(void)
 {
-	pair_run(20000);
+	fixture_run(20000);
 	if (raw.ts != 0) {
 		raw.ts += 1;
 		raw.ts_ecr = port_clock_ms(side[0].tcp);
@@ -34,7 +34,7 @@ static void test_ping_pong_goes_the_fast_path(void **state)
 	for (int which = 0; which < PATHS; which++) {
 		open_on_path(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
-			pair_send_bytes(app, 64);
+			fixture_send_bytes(app, 64);
 			message_pass_time();
 			assert_true(goes_fast() == (which == FAST));
 			paths_look(&known[which][i]);
@@ -80,7 +80,7 @@ static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
 		raw_send(1, 1, TCP_ACK, "", 0);
 		raw.window = 0;
 		raw_send(1, 1, TCP_ACK, "", 0);
-		pair_send_bytes(app, 100);
+		fixture_send_bytes(app, 100);
 		raw_forget();
 		raw.window = 100;
 		assert_true(goes_fast() == (which == FAST));
@@ -101,7 +101,7 @@ static void test_long_messages_and_many_unread_go_the_fast_path(void **state)
 	for (int which = 0; which < PATHS; which++) {
 		open_on_path(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
-			pair_send_bytes(app, 64);
+			fixture_send_bytes(app, 64);
 			message_pass_time();
 			mark_path();
 			paths_message(1 + 37 * (uint32_t)i % 1448);
@@ -129,13 +129,13 @@ static void test_nothing_of_before_is_left(void **state)
 		struct tcp_recovery *r;
 
 		open_on_path(which, true, true);
-		pair_send_bytes(app, 64);
+		fixture_send_bytes(app, 64);
 		message_pass_time();
 		r = &app->conn->recovery;
 		r->backoff = r->timeouts = r->probes = r->persist_backoff = r->blocks = 2;
 		r->pipe_bytes = 1000;
-		r->reorder_due_ns = r->persist_due_ns = pair_now_ns + SEC;
-		r->stuck_since_ns = r->persist_since_ns = pair_now_ns - SEC;
+		r->reorder_due_ns = r->persist_due_ns = fixture_now_ns + SEC;
+		r->stuck_since_ns = r->persist_since_ns = fixture_now_ns - SEC;
 		r->rto_from_ns = r->probe_from_ns = r->rack_sent_ns = 1;
 		r->probe_wanted = app->conn->push_once = true;
 		app->conn->rcv_mss = 64; /* what is that long says something of the round trip */
@@ -175,7 +175,7 @@ static void test_our_end_that_is_not_posted_yet_leaves_after_it(void **state)
 	(void)state;
 	for (int which = 0; which < PATHS; which++) {
 		open_on_path(which, true, true);
-		pair_send_bytes(app, 64);
+		fixture_send_bytes(app, 64);
 		message_pass_time();
 		atomic_store(&app->conn->shut_wr, true); /* by another thread, a moment ago */
 		assert_true(goes_fast() == (which == FAST));
@@ -194,13 +194,13 @@ static void test_more_that_is_said_after_it_holds_back(void **state)
 	(void)state;
 	for (int which = 0; which < PATHS; which++) {
 		open_on_path(which, true, true);
-		pair_send_bytes(app, 64);
+		fixture_send_bytes(app, 64);
 		message_pass_time();
 		assert_true(goes_fast() == (which == FAST));
 		assert_int_equal(read_bytes(app, 64), 64);
 		raw_forget();
 		send_flags(app, 64, VMA_TCP_TX_MORE);
-		pair_settle();
+		fixture_settle();
 		assert_int_equal(raw_unseen(), 0);
 		paths_look(&known[which]);
 		close_path();
@@ -216,7 +216,7 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 
 	(void)state;
 	for (int which = 0; which < PATHS; which++) {
-		pair_open_with(&requests, 9000);
+		fixture_open_with(&requests, 9000);
 		side[0].tcp->predicts_nothing = which == SLOW;
 		side[0].options.sndbuf = 2304;
 		establish(&client, &server);
@@ -224,18 +224,18 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 			transfer(client, server, 64, 0);
 			transfer(server, client, 64, 0);
 		}
-		assert_int_equal(pair_send_bytes(client, 4000), 4000);
-		pair_settle();
-		assert_int_equal(pair_ready(client) & EPOLLOUT, 0);
+		assert_int_equal(fixture_send_bytes(client, 4000), 4000);
+		fixture_settle();
+		assert_int_equal(fixture_ready(client) & EPOLLOUT, 0);
 		take_events(client);
 		assert_int_equal(read_bytes(server, 4000), 4000);
 		mark_path();
-		pair_send_bytes(server, 64);
-		pair_settle();
+		fixture_send_bytes(server, 64);
+		fixture_settle();
 		assert_true(was_fast() == (which == FAST));
 		assert_int_equal(take_events(client), VMA_TCP_READABLE | VMA_TCP_WRITABLE);
 		app_free(client);
-		pair_close(NULL);
+		fixture_close(NULL);
 	}
 }
 
@@ -243,15 +243,15 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 
 static void two_out(void)
 {
-	pair_send_bytes(app, 64);
-	pair_send_bytes(app, 64);
+	fixture_send_bytes(app, 64);
+	fixture_send_bytes(app, 64);
 	assert_false(goes_fast());
 }
 
 static void only_one_of_two_acknowledged(void)
 {
-	pair_send_bytes(app, 64);
-	pair_send_bytes(app, 64);
+	fixture_send_bytes(app, 64);
+	fixture_send_bytes(app, 64);
 	mark_path();
 	raw_send_bytes(mine, theirs() - 64, 64);
 	mine += 64;
@@ -260,7 +260,7 @@ static void only_one_of_two_acknowledged(void)
 
 static void nothing_acknowledged(void)
 {
-	pair_send_bytes(app, 64);
+	fixture_send_bytes(app, 64);
 	mark_path();
 	raw_send_bytes(mine, theirs() - 64, 64);
 	mine += 64;
@@ -269,7 +269,7 @@ static void nothing_acknowledged(void)
 
 static void a_part_acknowledged(void)
 {
-	pair_send_bytes(app, 64);
+	fixture_send_bytes(app, 64);
 	mark_path();
 	raw_send_bytes(mine, theirs() - 10, 64);
 	mine += 64;
@@ -278,7 +278,7 @@ static void a_part_acknowledged(void)
 
 static void beyond_what_was_sent(void)
 {
-	pair_send_bytes(app, 64);
+	fixture_send_bytes(app, 64);
 	mark_path();
 	raw_send_bytes(mine, theirs() + 10, 64);
 	assert_false(was_fast());
@@ -286,19 +286,19 @@ static void beyond_what_was_sent(void)
 
 static void sent_twice(void)
 {
-	pair_send_bytes(app, 64);
-	pair_run(2 * SEC);
+	fixture_send_bytes(app, 64);
+	fixture_run(2 * SEC);
 	assert_true(app->conn->recovery.total_retransmits > 0);
 	assert_false(goes_fast());
 }
 
 static void probed(void)
 {
-	pair_send_bytes(app, 64);
+	fixture_send_bytes(app, 64);
 	message_pass_time();
 	paths_message(64);
-	pair_send_bytes(app, 64);
-	pair_run(210 * MS);
+	fixture_send_bytes(app, 64);
+	fixture_run(210 * MS);
 	assert_true(app->conn->recovery.tail_probe_out);
 	assert_false(goes_fast());
 	assert_false(goes_fast()); /* whether it was needed is not known yet */
@@ -318,8 +318,8 @@ static void in_disorder(void)
 
 static void marked(void)
 {
-	pair_send_bytes(app, 64);
-	pair_send_bytes(app, 64);
+	fixture_send_bytes(app, 64);
+	fixture_send_bytes(app, 64);
 	app->conn->pcb->unacked->marks = 0;
 	raw_send_bytes(mine, theirs() - 64, 0);
 	app->conn->pcb->unacked->sends = 2;
@@ -336,21 +336,21 @@ static void without_a_frame(void)
 	side[0].tcp->predicts_nothing = false; /* not to compare how often a frame is asked for */
 	while ((held[n] = vma_ring_tx_buf(side[0].ring)) != NULL)
 		n++;
-	pair_send_bytes(app, 64);
-	pair_settle();
+	fixture_send_bytes(app, 64);
+	fixture_settle();
 	assert_non_null(app->conn->pcb->unsent);
 	side[0].tcp->predicts_nothing = predicts_nothing;
-	vma_buf_put(pair_arena, held[--n]); /* for the peer's */
+	vma_buf_put(fixture_arena, held[--n]); /* for the peer's */
 	assert_false(goes_fast());
 	while (n > 0)
-		vma_buf_put(pair_arena, held[--n]);
-	pair_run(10 * MS);
+		vma_buf_put(fixture_arena, held[--n]);
+	fixture_run(10 * MS);
 	assert_null(app->conn->pcb->unsent);
 }
 
 static void message_a_pure_acknowledgement(void)
 {
-	pair_send_bytes(app, 64);
+	fixture_send_bytes(app, 64);
 	mark_path();
 	raw_send(mine, theirs(), TCP_ACK, "", 0);
 	assert_false(was_fast());
@@ -363,7 +363,7 @@ static void two_at_once(void)
 	paths_message(64);
 	paths_message(64);
 	raw.holds = false;
-	pair_settle();
+	fixture_settle();
 	assert_false(was_fast());
 }
 
@@ -410,7 +410,7 @@ static void flags(uint8_t more, uint16_t urgent)
 	uint8_t options[12] = {1, 1, 8, 10}, data[64] = {0};
 
 	for (uint32_t i = 0; i < sizeof(data); i++)
-		data[i] = pair_byte_at(mine - 1 + i);
+		data[i] = fixture_byte_at(mine - 1 + i);
 	raw_store(options + 4, raw.ts, 4);
 	mark_path();
 	raw_send_options(mine, theirs(), TCP_ACK | more, options, 12, urgent, data, sizeof(data));
@@ -446,7 +446,7 @@ static void other_options(void)
 	uint8_t options[24] = {1, 1, 8, 10}, data[64] = {0};
 
 	for (uint32_t i = 0; i < sizeof(data); i++)
-		data[i] = pair_byte_at(mine - 1 + i);
+		data[i] = fixture_byte_at(mine - 1 + i);
 	raw_store(options + 4, raw.ts, 4);
 	memcpy(options + 12, "\1\1\5\12", 4); /* a duplicate of ours, reported */
 	raw_store(options + 16, raw.their_isn, 4);
@@ -462,7 +462,7 @@ static void stamps_elsewhere(void)
 	uint8_t options[12] = {8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1}, data[64] = {0};
 
 	for (uint32_t i = 0; i < sizeof(data); i++)
-		data[i] = pair_byte_at(mine - 1 + i);
+		data[i] = fixture_byte_at(mine - 1 + i);
 	raw_store(options + 2, raw.ts, 4);
 	mark_path();
 	raw_send_options(mine, theirs(), TCP_ACK, options, 12, 0, data, sizeof(data));
@@ -508,7 +508,7 @@ static void no_bytes_left(void)
 
 	for (uint64_t i = 0; i < room / 64; i++)
 		paths_message(64);
-	pair_no_bytes = true;
+	fixture_no_bytes = true;
 	mark_path();
 	raw_send_bytes(mine, theirs(), 200);
 	assert_false(was_fast());
@@ -516,8 +516,8 @@ static void no_bytes_left(void)
 	mark_path();
 	raw_send_bytes(mine, theirs(), 8); /* for which there would be room, but it comes after them */
 	assert_false(was_fast());
-	pair_no_bytes = false;
-	pair_run(10 * MS); /* tried again */
+	fixture_no_bytes = false;
+	fixture_run(10 * MS); /* tried again */
 	assert_int_equal(read_bytes(app, 1000), 584);
 }
 
@@ -578,7 +578,7 @@ static void message_play(int which, void (*what)(void), struct known known[3])
 {
 	open_on_path(which, true, true);
 	for (int i = 0; i < 20; i++) {
-		pair_send_bytes(app, 64);
+		fixture_send_bytes(app, 64);
 		message_pass_time();
 		paths_message(64);
 		assert_int_equal(read_bytes(app, 64), 64);
@@ -589,7 +589,7 @@ static void message_play(int which, void (*what)(void), struct known known[3])
 	paths_look(&known[1]);
 	message_pass_time();
 	if (app->conn->pcb != NULL) {
-		pair_send_bytes(app, 64);
+		fixture_send_bytes(app, 64);
 		paths_message(64);
 		paths_message(64);
 	}
@@ -624,7 +624,7 @@ static void test_a_model_of_the_path_learns_the_same_on_both_paths(void **state)
 		open_conversation(true, true);
 		for (unsigned i = 0; i < 200; i++) {
 			if (i % 5 != 4) /* else a message follows one, and acknowledges nothing */
-				pair_send_bytes(app, 64 + i);
+				fixture_send_bytes(app, 64 + i);
 			message_pass_time();
 			assert_true(goes_fast() == (which == FAST));
 			paths_look(&known[which][i]);
@@ -647,16 +647,16 @@ static void test_what_comes_while_nothing_is_out_says_nothing_to_a_model(void **
 		side[0].options.congestion = VMA_TCP_CC_BBR;
 		open_conversation(true, true);
 		for (unsigned i = 0; i < 5; i++) {
-			pair_send_bytes(app, 64);
+			fixture_send_bytes(app, 64);
 			message_pass_time();
 			paths_message(64);
 		}
 		assert_null(app->conn->pcb->unacked);
 		cc = app->conn->cc;
-		pair_run(11000 * MS);
+		fixture_run(11000 * MS);
 		paths_message(64);
 		assert_memory_equal(&cc, &app->conn->cc, sizeof(cc));
-		pair_send_bytes(app, 64);
+		fixture_send_bytes(app, 64);
 		message_pass_time();
 		paths_message(64);
 		assert_memory_not_equal(&cc, &app->conn->cc, sizeof(cc));
@@ -670,7 +670,7 @@ static void test_without_sack_it_is_not_taken_and_without_time_stamps_it_is(void
 	for (int options = 0; options < 4; options++) {
 		open_on_path(FAST, options & 1, options & 2);
 		for (int i = 0; i < 5; i++) {
-			pair_send_bytes(app, 64);
+			fixture_send_bytes(app, 64);
 			message_pass_time();
 			assert_true(goes_fast() == ((options & 2) != 0));
 			assert_int_equal(read_bytes(app, 64), 64);
@@ -723,11 +723,11 @@ static unsigned message_converse(uint32_t seed, int which, struct known *known)
 		taken += was_fast();
 		paths_look(&known[i]);
 		if (paths_draw(&seed, 3) != 0)
-			pair_send_bytes(app, 1 + paths_draw(&seed, paths_draw(&seed, 8) ? 200 : 3000));
+			fixture_send_bytes(app, 1 + paths_draw(&seed, paths_draw(&seed, 8) ? 200 : 3000));
 		if (paths_draw(&seed, 2) == 0)
 			read_bytes(app, paths_draw(&seed, 5000));
 		if (paths_draw(&seed, 10) == 0)
-			pair_run(paths_draw(&seed, 400) * MS);
+			fixture_run(paths_draw(&seed, 400) * MS);
 		raw.count = raw.seen = 0;
 	}
 	close_path();

@@ -63,8 +63,8 @@ static void test_maxseg_is_told_and_kept(void **state)
 	app_free(app);
 	raw_forget();
 	app = raw_connect();
-	pair_send_bytes(app, 1000);
-	pair_settle();
+	fixture_send_bytes(app, 1000);
+	fixture_settle();
 	assert_int_equal(raw_next()->len, 500);
 	app_free(app);
 }
@@ -72,10 +72,10 @@ static void test_maxseg_is_told_and_kept(void **state)
 static void sends_and_believes_no_time_stamps(struct app *app)
 {
 	raw_forget();
-	pair_send_bytes(app, 1000);
-	pair_settle();
+	fixture_send_bytes(app, 1000);
+	fixture_settle();
 	assert_int_equal(raw_last()->options_len, 0);
-	pair_run(100 * MS);
+	fixture_run(100 * MS);
 	raw_send(1, 1001, TCP_ACK, "", 0); /* with a stamp from long ago */
 	assert_false(side[0].tcp->ack.has_ts);
 	app_free(app);
@@ -124,7 +124,7 @@ static void test_listener_without_sack_and_scaling_agrees_to_none(void **state)
 
 	(void)state;
 	side[0].tcp->attr.no_sack = side[0].tcp->attr.no_window_scaling = true;
-	pair_listen_on(0);
+	fixture_listen_on(0);
 	raw.peer_port = htons(PORT);
 	raw_send_options(0, 0, TCP_SYN, options, 12, 0, "", 0);
 	assert_int_equal(raw_next()->options_len, 4);
@@ -158,9 +158,9 @@ static void test_keepalive_finds_out_that_the_peer_has_gone(void **state)
 	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPINTVL, 2);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPCNT, 3);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPALIVE, 1);
-	pair_run(9 * SEC);
+	fixture_run(9 * SEC);
 	assert_int_equal(raw_unseen(), 0);
-	pair_run(8 * SEC);
+	fixture_run(8 * SEC);
 	assert_int_equal(vma_tcp_error(app->conn), ETIMEDOUT);
 	assert_int_equal(raw_unseen(), 4); /* three probes, and a RST */
 	assert_true(raw_last()->flags & TCP_RST);
@@ -173,10 +173,10 @@ static void test_user_timeout_ends_a_connection_without_answers(void **state)
 
 	(void)state;
 	vma_tcp_set(app->conn, VMA_TCP_OPT_USER_TIMEOUT, 3000);
-	pair_send_bytes(app, 10);
-	pair_run(2 * SEC);
+	fixture_send_bytes(app, 10);
+	fixture_run(2 * SEC);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
-	pair_run(4 * SEC);
+	fixture_run(4 * SEC);
 	assert_int_equal(vma_tcp_error(app->conn), ETIMEDOUT);
 	app_free(app);
 }
@@ -191,12 +191,12 @@ static void test_info_says_what_the_connection_is_like(void **state)
 	(void)state;
 	wire_faults(0, far);
 	wire_faults(1, far);
-	pair_listen_on(1);
-	client = pair_connect_from(0, 1000);
-	pair_run(50 * MS);
+	fixture_listen_on(1);
+	client = fixture_connect_from(0, 1000);
+	fixture_run(50 * MS);
 	server = tcp_pair_accepted();
 	transfer(client, server, 100000, SEC);
-	pair_run(100 * MS);
+	fixture_run(100 * MS);
 	vma_tcp_info(client->conn, &info);
 	assert_int_equal(info.known.tcpi_state, TCP_ESTABLISHED);
 	assert_int_equal(info.known.tcpi_ca_state, TCP_CA_Open);

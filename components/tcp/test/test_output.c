@@ -11,8 +11,8 @@ static void test_bytes_leave_in_full_segments_the_last_with_push(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	assert_int_equal(pair_send_bytes(app, 2500), 2500);
-	pair_settle();
+	assert_int_equal(fixture_send_bytes(app, 2500), 2500);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 3);
 	for (uint32_t i = 0; i < 3; i++) {
 		const struct raw_segment *s = raw_next();
@@ -21,7 +21,7 @@ static void test_bytes_leave_in_full_segments_the_last_with_push(void **state)
 		assert_int_equal(s->len, i < 2 ? 1000 : 500);
 		assert_int_equal(s->flags, i < 2 ? TCP_ACK : TCP_ACK | TCP_PSH);
 		for (uint32_t k = 0; k < s->len; k++)
-			assert_int_equal(s->data[k], pair_byte_at(i * 1000 + k));
+			assert_int_equal(s->data[k], fixture_byte_at(i * 1000 + k));
 	}
 	assert_int_equal(vma_tcp_tx_queued(app->conn), 2500);
 	assert_int_equal(vma_tcp_tx_unsent(app->conn), 0);
@@ -35,8 +35,8 @@ static void test_initial_window_is_ten_segments(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	assert_int_equal(pair_send_bytes(app, 30000), 30000);
-	pair_settle();
+	assert_int_equal(fixture_send_bytes(app, 30000), 30000);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 10);
 	assert_int_equal(vma_tcp_tx_unsent(app->conn), 20000);
 	app_free(app);
@@ -66,31 +66,31 @@ static void test_metrics_of_the_route_are_kept(void **state)
 	path.initcwnd = 3;
 	path.quickack = true;
 	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &path, app), 0);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw.log[0].options[2] << 8 | raw.log[0].options[3], 700);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, 4, 0, "", 0);
 	raw_forget();
-	pair_send_bytes(app, 10000);
-	pair_settle();
+	fixture_send_bytes(app, 10000);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 3);
 	assert_int_equal(raw_next()->len, 1000); /* the peer's word, not ours */
 	raw_send(1, 3001, TCP_ACK, "", 0);
-	pair_run(SEC);
+	fixture_run(SEC);
 	raw_forget();
 	for (uint32_t at = 1; at < 400; at += 10) {
 		raw_send_bytes(at, 3001, 10);
 		assert_int_equal(raw_last()->ack, at + 10);
 	}
 	app_free(app);
-	pair_settle();
+	fixture_settle();
 	raw_forget();
 	app = raw_connect();
 	path.initcwnd = 17;
 	vma_tcp_set_path(app->conn, &path);
-	pair_settle();
+	fixture_settle();
 	raw_forget();
-	pair_send_bytes(app, 60000);
-	pair_settle();
+	fixture_send_bytes(app, 60000);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 17);
 	app_free(app);
 }
@@ -119,10 +119,10 @@ static void test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_s
 
 	(void)state;
 	assert_true(vma_ring_acquire(side[0].ring));
-	assert_int_equal(pair_send_bytes(app, 100000), 100000);
+	assert_int_equal(fixture_send_bytes(app, 100000), 100000);
 	raw_send(1, 1, TCP_ACK, data, sizeof(data));
 	vma_ring_release(side[0].ring);
-	pair_settle();
+	fixture_settle();
 	for (n = 0; raw_unseen() > 0; n++)
 		assert_int_equal(raw_next()->ack, n <= TCP_FRAMES ? 1 : 1 + sizeof(data));
 	assert_int_equal(n, 100);
@@ -136,7 +136,7 @@ static struct app *raw_connect_too(void)
 	struct app *app = calloc(1, sizeof(*app));
 
 	assert_int_equal(connect_rc(0, 1001, RAW_PORT, &path, app), 0);
-	pair_settle();
+	fixture_settle();
 	raw_send(0, 1, TCP_SYN | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	return app;
@@ -161,11 +161,11 @@ static void test_what_comes_while_another_sends_much_is_told_in_between(void **s
 	told_in_between = false;
 	atomic_store(&reader->conn->owner, &watcher);
 	assert_true(vma_ring_acquire(side[0].ring));
-	assert_int_equal(pair_send_bytes(sender, 200000), 200000);
+	assert_int_equal(fixture_send_bytes(sender, 200000), 200000);
 	raw_send(1, 1, TCP_ACK, data, sizeof(data));
 	vma_ring_release(side[0].ring);
 	assert_true(told_in_between);
-	pair_settle();
+	fixture_settle();
 	app_free(sender);
 	app_free(reader);
 }
@@ -180,14 +180,14 @@ static void test_small_segments_of_one_do_not_keep_another_waiting(void **state)
 	raw_forget();
 	small->conn->mss = 48;
 	assert_true(vma_ring_acquire(side[0].ring));
-	assert_int_equal(pair_send_bytes(small, 4800), 4800);
-	assert_int_equal(pair_send_bytes(other, 100), 100);
+	assert_int_equal(fixture_send_bytes(small, 4800), 4800);
+	assert_int_equal(fixture_send_bytes(other, 100), 100);
 	vma_ring_release(side[0].ring);
-	pair_settle();
+	fixture_settle();
 	while (raw_next()->len != 100)
 		n++;
 	assert_in_range(n, 1, 8);
-	pair_run(5 * MS); /* the share of such connections is used up */
+	fixture_run(5 * MS); /* the share of such connections is used up */
 	while (raw_unseen() > 0)
 		n += raw_next()->len == 48;
 	assert_int_equal(n, 100);
@@ -205,10 +205,10 @@ static void test_no_segments_are_made_without_memory_for_them(void **state)
 
 	(void)state;
 	assert_true(vma_ring_acquire(side[0].ring));
-	assert_int_equal(pair_send_bytes(app, 100000), 100000);
+	assert_int_equal(fixture_send_bytes(app, 100000), 100000);
 	memory->limit = 0;
 	vma_ring_release(side[0].ring);
-	pair_settle();
+	fixture_settle();
 	assert_in_range(raw_unseen(), 1, 5);
 	while (acked < 100000) {
 		acked = raw_last()->seq - 1 + raw.log[raw.count - 1].len;
@@ -242,13 +242,13 @@ static void test_window_of_the_peer_is_kept(void **state)
 	(void)state;
 	raw.window = 2500;
 	app = raw_connect();
-	assert_int_equal(pair_send_bytes(app, 10000), 10000);
-	pair_settle();
+	assert_int_equal(fixture_send_bytes(app, 10000), 10000);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 2); /* half a segment more would be silly */
 	raw_forget();
 	raw.window = 500;
 	output_ack(2000);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 0);
 	raw.window = 4000;
 	output_ack(2000);
@@ -263,14 +263,14 @@ static void test_window_too_small_for_a_segment_is_used_in_the_end(void **state)
 	(void)state;
 	raw.window = 300;
 	app = raw_connect();
-	assert_int_equal(pair_send_bytes(app, 1000), 1000);
-	pair_settle();
+	assert_int_equal(fixture_send_bytes(app, 1000), 1000);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 1); /* the whole of a window that small */
 	assert_int_equal(raw_next()->len, 300);
 	raw.window = 100;
 	output_ack(300);
 	assert_int_equal(raw_unseen(), 0);
-	pair_run(SEC);
+	fixture_run(SEC);
 	assert_int_equal(raw_next()->len, 100);
 	app_free(app);
 }
@@ -282,10 +282,10 @@ static void test_closed_window_is_probed_until_it_opens(void **state)
 	(void)state;
 	raw.window = 0;
 	output_ack(0);
-	assert_int_equal(pair_send_bytes(app, 1000), 1000);
-	pair_settle();
+	assert_int_equal(fixture_send_bytes(app, 1000), 1000);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 0);
-	pair_run(10 * SEC);
+	fixture_run(10 * SEC);
 	assert_true(raw_unseen() >= 3);
 	assert_int_equal(raw_last()->len, 0);
 	raw.window = 2000;
@@ -302,16 +302,16 @@ static void test_fin_behind_a_window_taken_back_waits_for_an_acknowledgement(voi
 	unsigned turns = 0;
 
 	(void)state;
-	pair_send_bytes(app, 1000);
-	pair_settle();
+	fixture_send_bytes(app, 1000);
+	fixture_settle();
 	raw.window = 500;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	vma_tcp_close(app->conn, false);
-	pair_settle();
+	fixture_settle();
 	raw_forget();
-	for (uint64_t end = pair_now_ns + 100 * MS; pair_now_ns < end; turns++) {
-		pair_now_ns = pair_next_ns() > pair_now_ns ? pair_next_ns() : pair_now_ns + 1000;
-		pair_settle();
+	for (uint64_t end = fixture_now_ns + 100 * MS; fixture_now_ns < end; turns++) {
+		fixture_now_ns = fixture_next_ns() > fixture_now_ns ? fixture_next_ns() : fixture_now_ns + 1000;
+		fixture_settle();
 	}
 	assert_true(turns < 20);
 	raw.window = 65535;
@@ -338,16 +338,16 @@ static void test_segment_without_a_frame_behind_a_closed_window_is_probed_for(vo
 
 	(void)state;
 	n = no_frames(held);
-	pair_send_bytes(app, 1000);
-	pair_settle();
+	fixture_send_bytes(app, 1000);
+	fixture_settle();
 	assert_non_null(app->conn->pcb->unsent);
 	raw.window = 0;
-	vma_buf_put(pair_arena, held[--n]);
+	vma_buf_put(fixture_arena, held[--n]);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	while (n > 0)
-		vma_buf_put(pair_arena, held[--n]);
+		vma_buf_put(fixture_arena, held[--n]);
 	raw_forget();
-	pair_run(SEC);
+	fixture_run(SEC);
 	assert_int_equal(raw_next()->seq, 0); /* a probe */
 	raw_forget();
 	raw.window = 65535;
@@ -368,18 +368,18 @@ static void test_lost_queue_pair_is_not_tried_each_millisecond(void **state)
 	(void)state;
 	n = no_frames(held);
 	atomic_store(&qp->lost, true);
-	pair_send_bytes(app, 1000);
-	pair_settle();
-	for (uint64_t end = pair_now_ns + SEC; pair_now_ns < end; turns++) {
-		pair_now_ns = pair_next_ns() > pair_now_ns ? pair_next_ns() : pair_now_ns + 1000;
-		pair_settle();
+	fixture_send_bytes(app, 1000);
+	fixture_settle();
+	for (uint64_t end = fixture_now_ns + SEC; fixture_now_ns < end; turns++) {
+		fixture_now_ns = fixture_next_ns() > fixture_now_ns ? fixture_next_ns() : fixture_now_ns + 1000;
+		fixture_settle();
 	}
 	assert_true(turns < 40);
 	while (n > 0)
-		vma_buf_put(pair_arena, held[--n]);
+		vma_buf_put(fixture_arena, held[--n]);
 	atomic_store(&qp->lost, false);
 	raw_forget();
-	pair_run(100 * MS);
+	fixture_run(100 * MS);
 	assert_int_equal(raw_next()->len, 1000);
 	app_free(app);
 }
@@ -389,12 +389,12 @@ static void test_second_short_segment_waits_for_the_first(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	assert_int_equal(raw_next()->len, 10);
-	pair_send_bytes(app, 10);
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 10);
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 0);
 	output_ack(10);
 	assert_int_equal(raw_next()->len, 20);
@@ -406,10 +406,10 @@ static void test_short_segment_behind_full_ones_does_not_wait(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	pair_send_bytes(app, 1000);
-	pair_settle();
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 1000);
+	fixture_settle();
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 2);
 	app_free(app);
 }
@@ -419,15 +419,15 @@ static void test_nodelay_lets_short_segments_go(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	pair_send_bytes(app, 10);
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 10);
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 1);
 	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1), 0); /* what waits goes, too */
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 2);
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 3);
 	app_free(app);
 }
@@ -438,20 +438,20 @@ static void test_cork_holds_short_segments_back_for_200_ms(void **state)
 
 	(void)state;
 	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1);
-	pair_send_bytes(app, 1010);
-	pair_settle();
+	fixture_send_bytes(app, 1010);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 1);
 	output_ack(1000);
-	pair_run(150 * MS);
+	fixture_run(150 * MS);
 	assert_int_equal(raw_unseen(), 1);
-	pair_run(100 * MS);
+	fixture_run(100 * MS);
 	assert_int_equal(raw_unseen(), 2);
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 2);
 	output_ack(1010);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 3);
 	app_free(app);
 }
@@ -462,17 +462,17 @@ static void test_nodelay_sends_what_is_corked(void **state)
 
 	(void)state;
 	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1);
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 0);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 1);
-	pair_send_bytes(app, 10); /* the cork is still there */
-	pair_settle();
+	fixture_send_bytes(app, 10); /* the cork is still there */
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 1);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1); /* each time that it is set */
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 2);
 	app_free(app);
 }
@@ -484,14 +484,14 @@ static void test_more_waits_for_more(void **state)
 	(void)state;
 	vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1);
 	send_flags(app, 10, VMA_TCP_TX_MORE);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 0);
 	send_flags(app, 10, 0);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_next()->len, 20);
 	output_ack(20);
 	send_flags(app, 10, VMA_TCP_TX_MORE);
-	pair_run(300 * MS);
+	fixture_run(300 * MS);
 	assert_int_equal(raw_next()->len, 10); /* not for ever */
 	app_free(app);
 }
@@ -505,7 +505,7 @@ static void test_commit_for_later_waits_for_push(void **state)
 	send_flags(app, 10, VMA_TCP_TX_LATER);
 	assert_int_equal(raw_unseen(), 0);
 	vma_tcp_push(app->conn);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_next()->len, 20);
 	app_free(app);
 }
@@ -517,13 +517,13 @@ static void test_urgent_pointer_points_behind_the_urgent_byte(void **state)
 
 	(void)state;
 	send_flags(app, 10, VMA_TCP_TX_URGENT);
-	pair_settle();
+	fixture_settle();
 	s = raw_next();
 	assert_true(s->flags & TCP_URG);
 	assert_int_equal(s->urgent, 10);
 	send_flags(app, 5, 0);
 	output_ack(10);
-	pair_settle();
+	fixture_settle();
 	s = raw_next();
 	assert_int_equal(s->len, 5);
 	assert_false(s->flags & TCP_URG);
@@ -539,8 +539,8 @@ static void test_tos_and_ttl_and_fragmentation_are_as_set(void **state)
 	vma_tcp_set(app->conn, VMA_TCP_OPT_TOS, 0x10);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_TTL, 7);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_PMTUDISC, 0);
-	pair_send_bytes(app, 1);
-	pair_settle();
+	fixture_send_bytes(app, 1);
+	fixture_settle();
 	s = raw_next();
 	assert_int_equal(s->tos, 0x10);
 	assert_int_equal(s->ttl, 7);
@@ -554,12 +554,12 @@ static void test_smaller_path_mtu_cuts_what_is_in_flight(void **state)
 	uint8_t seen[4000] = {0};
 
 	(void)state;
-	pair_send_bytes(app, 3999);
-	pair_settle();
+	fixture_send_bytes(app, 3999);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 4);
 	raw_forget();
 	vma_tcp_icmp(app->conn, 3, 4, 600, raw.their_isn + 1);
-	pair_run(SEC);
+	fixture_run(SEC);
 	assert_true(raw_unseen() > 0);
 	while (raw_unseen() > 0) {
 		const struct raw_segment *s = raw_next();
@@ -567,7 +567,7 @@ static void test_smaller_path_mtu_cuts_what_is_in_flight(void **state)
 		assert_true(s->len <= 560);
 		assert_true(s->seq - 1 + s->len <= 3999);
 		for (uint32_t k = 0; k < s->len; k++) {
-			assert_int_equal(s->data[k], pair_byte_at(s->seq - 1 + k));
+			assert_int_equal(s->data[k], fixture_byte_at(s->seq - 1 + k));
 			seen[s->seq - 1 + k] = 1;
 		}
 		output_ack(s->seq - 1 + s->len);
@@ -584,20 +584,20 @@ static void test_what_could_not_be_cut_is_cut_before_it_is_sent_again(void **sta
 	uint32_t end = 1;
 
 	(void)state;
-	pair_send_bytes(app, 10000);
-	pair_run(1 * MS);
-	pair_no_memory = true;
+	fixture_send_bytes(app, 10000);
+	fixture_run(1 * MS);
+	fixture_no_memory = true;
 	vma_tcp_icmp(app->conn, 3, 4, 600, raw.their_isn + 1);
-	pair_settle();
+	fixture_settle();
 	assert_true(counts_of(0).no_memory > 0);
 	raw_forget();
-	pair_run(5 * MS);
+	fixture_run(5 * MS);
 	while (raw_unseen() > 0)
 		assert_in_range(raw_next()->len, 0, 560);
-	pair_no_memory = false;
+	fixture_no_memory = false;
 	while (end < 10001) {
 		raw_send(1, end, TCP_ACK, "", 0);
-		pair_run(1 * SEC);
+		fixture_run(1 * SEC);
 		assert_true(raw_unseen() > 0);
 		while (raw_unseen() > 0) {
 			const struct raw_segment *s = raw_next();
@@ -615,11 +615,11 @@ static void test_mtu_of_an_unrelated_packet_changes_nothing(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	pair_send_bytes(app, 1000);
-	pair_settle();
+	fixture_send_bytes(app, 1000);
+	fixture_settle();
 	vma_tcp_icmp(app->conn, 3, 4, 600, raw.their_isn + 5000);
-	pair_send_bytes(app, 1000);
-	pair_settle();
+	fixture_send_bytes(app, 1000);
+	fixture_settle();
 	raw_next();
 	assert_int_equal(raw_next()->len, 1000);
 	app_free(app);
@@ -630,15 +630,15 @@ static void test_unreachable_ends_an_attempt_not_a_connection(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	pair_send_bytes(app, 1);
+	fixture_send_bytes(app, 1);
 	vma_tcp_icmp(app->conn, 3, 1, 0, raw.their_isn + 1);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	app_free(app);
 	raw_forget();
 	app = raw_connect_begin();
 	vma_tcp_icmp(app->conn, 3, 1, 0, raw.their_isn);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(vma_tcp_error(app->conn), EHOSTUNREACH);
 	app_free(app);
 }
@@ -650,10 +650,10 @@ static void test_syn_waits_for_a_way_and_goes_when_there_is_one(void **state)
 
 	(void)state;
 	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &nowhere, app), 0);
-	pair_run(100 * MS);
+	fixture_run(100 * MS);
 	assert_int_equal(raw_unseen(), 0);
 	vma_tcp_set_path(app->conn, &path);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_next()->flags, TCP_SYN);
 	app_free(app);
 }
@@ -665,7 +665,7 @@ static void test_connect_without_answer_times_out(void **state)
 	(void)state;
 	side[0].options.syncnt = 1;
 	app = raw_connect_begin();
-	pair_run(200 * SEC);
+	fixture_run(200 * SEC);
 	assert_int_equal(vma_tcp_error(app->conn), ETIMEDOUT);
 	assert_true(raw_unseen() >= 2);
 	app_free(app);
@@ -677,11 +677,11 @@ static void test_lack_of_memory_delays_and_loses_nothing(void **state)
 
 	(void)state;
 	send_flags(app, 300, VMA_TCP_TX_LATER);
-	pair_no_memory = true;
+	fixture_no_memory = true;
 	vma_tcp_push(app->conn);
-	pair_run(20 * MS);
-	pair_no_memory = false;
-	pair_run(5 * MS);
+	fixture_run(20 * MS);
+	fixture_no_memory = false;
+	fixture_run(5 * MS);
 	assert_true(raw_unseen() >= 1);
 	assert_int_equal(raw_next()->len, 300);
 	app_free(app);

@@ -71,30 +71,30 @@ static void a_message(void)
 
 static void a_write(void)
 {
-	pair_send_bytes(app, 1 + (peer.a < 800 ? peer.a % 200 : peer.a * 3));
+	fixture_send_bytes(app, 1 + (peer.a < 800 ? peer.a % 200 : peer.a * 3));
 }
 
 static void a_request_and_its_answer(void)
 {
-	pair_send_bytes(app, 1 + peer.a % 200);
-	pair_settle();
+	fixture_send_bytes(app, 1 + peer.a % 200);
+	fixture_settle();
 	peer_takes(false);
 	peer_says();
 }
 
 static void a_pause(void)
 {
-	pair_run(peer.a % 400 * MS);
+	fixture_run(peer.a % 400 * MS);
 }
 
 static void a_moment(void)
 {
-	pair_run(peer.a * 1000 + 1);
+	fixture_run(peer.a * 1000 + 1);
 }
 
 static void a_long_silence(void)
 {
-	pair_run(peer.a * 10 * MS);
+	fixture_run(peer.a * 10 * MS);
 }
 
 static void a_read(void)
@@ -116,7 +116,7 @@ static void a_hole(void)
 {
 	raw_send_bytes(mine + 50, peer.got, 50);
 	if (peer.a & 1)
-		pair_run(peer.b * 1000);
+		fixture_run(peer.b * 1000);
 	raw_send_bytes(mine, peer.got, 50);
 	mine += 100;
 }
@@ -216,13 +216,13 @@ static void few_frames(void)
 	while (frames.n < FRAMES && (frames.held[frames.n] = vma_ring_tx_buf(side[0].ring)) != NULL)
 		frames.n++;
 	for (uint32_t left = peer.b % 3; left > 0; left--)
-		vma_buf_put(pair_arena, frames.held[--frames.n]);
-	pair_send_bytes(app, 1 + peer.b % 100);
-	pair_settle();
-	vma_buf_put(pair_arena, frames.held[--frames.n]);
+		vma_buf_put(fixture_arena, frames.held[--frames.n]);
+	fixture_send_bytes(app, 1 + peer.b % 100);
+	fixture_settle();
+	vma_buf_put(fixture_arena, frames.held[--frames.n]);
 	peer_says();
 	while (frames.n > 0)
-		vma_buf_put(pair_arena, frames.held[--frames.n]);
+		vma_buf_put(fixture_arena, frames.held[--frames.n]);
 }
 
 /* What has come is refused, and offered again later; perhaps what leaves meanwhile announces a window. */
@@ -230,9 +230,9 @@ static void no_room_for_bytes(void)
 {
 	if (peer.a & 1)
 		send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_LATER);
-	pair_no_bytes = true;
+	fixture_no_bytes = true;
 	peer_says();
-	pair_no_bytes = false;
+	fixture_no_bytes = false;
 }
 
 /* Of what is out a part at the end has come, and perhaps a message says so. */
@@ -245,7 +245,7 @@ static void a_hole_in_what_the_peer_has(void)
 	if (out < 3)
 		return;
 	for (uint32_t i = 0; i < sizeof(data); i++)
-		data[i] = pair_byte_at(mine - 1 + i);
+		data[i] = fixture_byte_at(mine - 1 + i);
 	raw_store(options + 4, raw.ts, 4);
 	raw_store(options + 8, raw.ts_ecr, 4);
 	memcpy(options + 12, "\1\1\5\12", 4);
@@ -266,28 +266,28 @@ static void a_part_of_it_acknowledged(void)
 static void a_message_and_a_write(void)
 {
 	peer_has_said(1);
-	pair_send_bytes(app, 1 + peer.a % 200);
+	fixture_send_bytes(app, 1 + peer.a % 200);
 }
 
 static void a_message_and_a_write_for_later(void)
 {
 	peer_has_said(1);
 	send_flags(app, 1 + peer.a % 200, VMA_TCP_TX_LATER);
-	pair_settle();
+	fixture_settle();
 }
 
 static void a_message_and_a_write_under_cork(void)
 {
 	peer_has_said(1);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1);
-	pair_send_bytes(app, 1 + peer.a % 200);
+	fixture_send_bytes(app, 1 + peer.a % 200);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0);
 }
 
 static void a_message_when_timers_fire(void)
 {
 	peer_has_said(1);
-	pair_run(200 * MS + peer.b * 1000);
+	fixture_run(200 * MS + peer.b * 1000);
 }
 
 #define ACTION(f, chance)                                                                                              \
@@ -421,7 +421,7 @@ static void check_timers(void)
 static void look_step(struct known *known)
 {
 	check_timers();
-	pair_ready(app); /* a writer who finds no room */
+	fixture_ready(app); /* a writer who finds no room */
 	paths_look(known);
 	known->counts.no_memory = known->stack_counts.no_memory = 0; /* how often it was asked for */
 	known->made_room = 0;                                        /* until it is told */
@@ -442,7 +442,7 @@ static void paths_converse(uint32_t number, int which, struct played *played)
 		played->action[i] = draw_action(calm);
 		mark_path();
 		played->action[i]->play();
-		pair_settle();
+		fixture_settle();
 		look_step(&played->known[i]);
 		played->shorts += was_fast() && app->conn->counts.segments_in != came;
 		played->steps++;

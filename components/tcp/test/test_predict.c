@@ -169,11 +169,11 @@ static void predict_converse(uint32_t seed, bool through_lwip, enum peer peer, s
 		known[i] = predict_look(app);
 		known[i].said = said = said_so_far(said);
 		if (predict_draw(&seed, 3) == 0)
-			pair_send_bytes(app, 1 + predict_draw(&seed, predict_draw(&seed, 2) ? 3000 : 200));
+			fixture_send_bytes(app, 1 + predict_draw(&seed, predict_draw(&seed, 2) ? 3000 : 200));
 		if (predict_draw(&seed, 3) == 0)
 			read_bytes(app, predict_draw(&seed, 5000));
 		if (predict_draw(&seed, 10) == 0)
-			pair_run(predict_draw(&seed, 60) * MS);
+			fixture_run(predict_draw(&seed, 60) * MS);
 		said = said_so_far(said);
 		raw.count = raw.seen = raw.count % (RAW_LOG / 2);
 	}

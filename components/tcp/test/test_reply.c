@@ -17,12 +17,12 @@ static unsigned answers_to(unsigned segments)
 static void test_a_flood_of_unmatched_segments_is_not_answered_by_a_flood_of_resets(void **state)
 {
 	(void)state;
-	pair_listen_on(0);
+	fixture_listen_on(0);
 	assert_int_equal(answers_to(100), 100);
 	assert_int_equal(answers_to(1500), 900);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(answers_to(100), 50);
-	pair_run(SEC);
+	fixture_run(SEC);
 	assert_int_equal(answers_to(1500), 1000);
 }
 
@@ -32,7 +32,7 @@ static void test_a_flood_at_a_request_is_not_answered_by_a_flood_of_resets(void 
 	unsigned answers = 0;
 
 	(void)state;
-	pair_listen_on(0);
+	fixture_listen_on(0);
 	raw_syn(0);
 	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
 	for (unsigned i = 0; i < 1500; i++) {
@@ -52,9 +52,9 @@ static void test_no_number_tells_a_peer_how_much_others_are_sent(void **state)
 	uint16_t id, port;
 
 	(void)state;
-	pair_listen_on(0);
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_listen_on(0);
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	id = raw_last()->ip_id;
 	port = raw.peer_port;
 	for (unsigned i = 0; i < 3; i++) {
@@ -66,8 +66,8 @@ static void test_no_number_tells_a_peer_how_much_others_are_sent(void **state)
 	}
 	raw.peer_port = port;
 	raw_send(1, 11, TCP_ACK, "", 0);
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	assert_int_equal(raw_last()->ip_id, (uint16_t)(id + 1));
 	app_free(app);
 }

@@ -1,5 +1,5 @@
 /* Connections' rules of the NIC: asked for and given back without anybody waiting for it with the receive flag. */
-#include "pair.h"
+#include "fixture.h"
 
 static struct vma_nic_ops ops; /* of side 0's queue pair, with an eye on flows */
 static const struct vma_nic_ops *wire_ops;
@@ -34,7 +34,7 @@ static int open_watched(void **state)
 {
 	struct vma_nic_qp *qp;
 
-	pair_open(state);
+	fixture_open(state);
 	qp = vma_ring_qp(side[0].ring);
 	wire_ops = qp->ops;
 	ops = *wire_ops;
@@ -57,7 +57,7 @@ static void test_the_end_of_a_connection_asks_the_nic_for_nothing(void **state)
 	assert_int_equal(added, 1);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(deleted, 0);
 	assert_int_equal(prunes, 1);
 	assert_false(vma_ring_prune(side[0].ring, 16));
@@ -72,11 +72,11 @@ static void test_the_end_of_time_wait_neither(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
 	app_free(client);
-	pair_run(MS);
+	fixture_run(MS);
 	vma_tcp_close(server->conn, false);
-	pair_run(SEC);
+	fixture_run(SEC);
 	assert_int_equal(prunes, 0); /* the rule is TIME_WAIT's */
-	pair_run(61 * SEC);
+	fixture_run(61 * SEC);
 	assert_int_equal(prunes, 1);
 	assert_int_equal(deleted, 0);
 	assert_false(vma_ring_prune(side[0].ring, 16));
@@ -92,7 +92,7 @@ static void test_a_host_without_the_time_has_it_done_at_once(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(deleted, 1);
 }
 
@@ -104,7 +104,7 @@ static void test_a_stack_that_ends_leaves_no_rule(void **state)
 	establish(&client, &server);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
-	pair_run(MS);
+	fixture_run(MS);
 	vma_tcp_leave(side[0].tcp);
 	assert_int_equal(deleted, 1);
 }
@@ -137,7 +137,7 @@ static void peer_connects_meanwhile(void)
 
 	crossing = (struct app){0};
 	assert_int_equal(connect_rc(1, 7000, PORT, &path, &crossing), 0);
-	pair_settle();
+	fixture_settle();
 }
 
 static void test_what_comes_before_the_syn_is_sent_does_no_harm(void **state)
@@ -146,10 +146,10 @@ static void test_what_comes_before_the_syn_is_sent_does_no_harm(void **state)
 	struct app app = {0};
 
 	(void)state;
-	pair_listen_on(0); /* whose rule brings it in */
+	fixture_listen_on(0); /* whose rule brings it in */
 	while_asked = peer_connects_meanwhile;
 	assert_int_equal(connect_rc(0, PORT, 7000, &path, &app), 0);
-	pair_run(5 * SEC);
+	fixture_run(5 * SEC);
 	assert_int_equal(vma_tcp_state(app.conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state(crossing.conn), TCP_ESTABLISHED);
 	vma_tcp_conn_disown(crossing.conn);
@@ -179,8 +179,8 @@ static struct app *late;
 
 static void one_more_asks(void)
 {
-	late = pair_connect_from(1, 2000);
-	pair_run(MS);
+	late = fixture_connect_from(1, 2000);
+	fixture_run(MS);
 }
 
 static void test_a_listener_that_closes_leaves_each_of_its_connections_a_rule(void **state)
@@ -188,17 +188,17 @@ static void test_a_listener_that_closes_leaves_each_of_its_connections_a_rule(vo
 	struct app *apps[8];
 
 	(void)state;
-	pair_listen_on(0);
+	fixture_listen_on(0);
 	for (uint16_t i = 0; i < 8; i++)
-		apps[i] = pair_connect_from(1, (uint16_t)(1000 + i));
-	pair_run(MS);
-	assert_int_equal(pair_accepted_count, 8);
+		apps[i] = fixture_connect_from(1, (uint16_t)(1000 + i));
+	fixture_run(MS);
+	assert_int_equal(fixture_accepted_count, 8);
 	assert_int_equal(added, 1);
 	while_asked = one_more_asks;
-	vma_tcp_listener_close(pair_listener);
-	pair_listener = NULL;
+	vma_tcp_listener_close(fixture_listener);
+	fixture_listener = NULL;
 	assert_int_equal(vma_tcp_error(late->conn), ECONNREFUSED);
-	assert_int_equal(pair_accepted_count, 8);
+	assert_int_equal(fixture_accepted_count, 8);
 	assert_int_equal(added, 1 + 8);
 	assert_int_equal(deleted, 1); /* the listener's, at once: its port may be somebody else's now */
 	for (unsigned i = 0; i < 8; i++)
@@ -206,7 +206,7 @@ static void test_a_listener_that_closes_leaves_each_of_its_connections_a_rule(vo
 	app_free(late);
 }
 
-#define WATCHED(name) cmocka_unit_test_setup_teardown(name, open_watched, pair_close)
+#define WATCHED(name) cmocka_unit_test_setup_teardown(name, open_watched, fixture_close)
 static const struct CMUnitTest tests[] = {
         WATCHED(test_the_end_of_a_connection_asks_the_nic_for_nothing),
         WATCHED(test_the_end_of_time_wait_neither),

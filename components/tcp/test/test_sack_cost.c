@@ -3,20 +3,20 @@
  * segments and stretches that are looked at, not timed.
  * seconds: 15
  */
-#include "recovery_world.h"
+#include "recovery_fixture.h"
 
-/* A megabyte in segments of 48 bytes (the world's are longer: what counts is how many). */
+/* A megabyte in segments of 48 bytes (the fixture's are longer: what counts is how many). */
 enum { OUT = 21845, STRETCHES = OUT / SACK_STRETCH + 1 };
 
 static void begin_large(void)
 {
-	world_begin(VMA_TCP_CC_LWIP);
+	fixture_begin(VMA_TCP_CC_LWIP);
 	rtt_sample(&w.conn.rtt, 2 * w.delay_ns, w.tcp.now_ns);
 	w.mute = true;
 	w.conn.cc.cwnd = OUT * MSS;
 	w.pcb.snd_wnd = w.window = OUT * MSS;
-	world_write(OUT * MSS);
-	recovery_fixture_world_run(100 * SECOND + 1);
+	fixture_write(OUT * MSS);
+	recovery_fixture_fixture_run(100 * SECOND + 1);
 	assert_int_equal(w.outs, OUT);
 	w.frames = 0; /* nothing leaves: what is acknowledged is what is counted */
 }
@@ -181,7 +181,7 @@ static void test_index_follows_the_list(void **state)
 static int sack_cost_end(void **state)
 {
 	(void)state;
-	world_end();
+	fixture_end();
 	return 0;
 }
 

@@ -13,19 +13,19 @@ static struct app *connect_for(uint32_t maxseg, uint16_t port)
 	struct app *app;
 
 	side[1].options.maxseg = (int32_t)maxseg;
-	if (pair_listener == NULL)
-		pair_listen_on(1);
-	vma_tcp_listener_set(pair_listener, &side[1].options, 16);
-	app = pair_connect_from(0, port);
-	pair_run(MS);
+	if (fixture_listener == NULL)
+		fixture_listen_on(1);
+	vma_tcp_listener_set(fixture_listener, &side[1].options, 16);
+	app = fixture_connect_from(0, port);
+	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	return app;
 }
 
 static void take_all(void)
 {
-	for (unsigned i = 0; i < pair_accepted_count; i++)
-		read_bytes(pair_accepted[i], 1 << 20);
+	for (unsigned i = 0; i < fixture_accepted_count; i++)
+		read_bytes(fixture_accepted[i], 1 << 20);
 }
 
 /* All write as much as they may, and all is read, for so long. Bytes that the first `n` have had acknowledged. */
@@ -35,8 +35,8 @@ static uint64_t stream(unsigned n, unsigned ms)
 
 	for (unsigned i = 0; i < ms; i++) {
 		for (unsigned k = 0; k < n; k++)
-			pair_send_bytes(client[k], 1 << 16);
-		pair_run(MS);
+			fixture_send_bytes(client[k], 1 << 16);
+		fixture_run(MS);
 		take_all();
 	}
 	for (unsigned k = 0; k < n; k++)
@@ -115,7 +115,7 @@ static void test_all_arrives_on_a_way_that_loses(void **state)
 	(void)state;
 	client[0] = connect_for(MAXSEG, 2000);
 	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 50000, .seed = 7});
-	transfer(client[0], pair_accepted[0], 300000, 60 * SEC);
+	transfer(client[0], fixture_accepted[0], 300000, 60 * SEC);
 	wire_faults(0, (struct vma_wire_faults){0});
 	free_all(1);
 }
@@ -145,12 +145,12 @@ static void test_waiting_for_the_share_is_no_closed_window(void **state)
 	(void)state;
 	client[0] = connect_for(MAXSEG, 2000);
 	side[0].tcp->share.left = 0;
-	side[0].tcp->share.filled_ms = pair_now_ns / MS;
-	pair_send_bytes(client[0], 1000);
-	pair_settle();
+	side[0].tcp->share.filled_ms = fixture_now_ns / MS;
+	fixture_send_bytes(client[0], 1000);
+	fixture_settle();
 	assert_true(client[0]->conn->in_share);
 	assert_int_equal(client[0]->conn->recovery.persist_due_ns, 0);
-	pair_run(5 * MS);
+	fixture_run(5 * MS);
 	assert_int_equal(atomic_load(&client[0]->conn->acked), 1000);
 	free_all(1);
 }
@@ -170,11 +170,11 @@ static uint32_t segment_for(uint16_t mss, uint32_t ts)
 	assert_int_equal(raw_next()->flags, TCP_SYN);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, raw.ts != 0 ? 16 : 4, 0, "", 0);
 	raw_forget();
-	pair_send_bytes(app, 1000);
-	pair_settle();
+	fixture_send_bytes(app, 1000);
+	fixture_settle();
 	len = raw_next()->len;
 	app_free(app);
-	pair_settle();
+	fixture_settle();
 	return len;
 }
 

@@ -96,13 +96,13 @@ static void test_client_gets_in_during_a_flood(void **state)
 	assert_int_equal(s->options[2] << 8 | s->options[3], 1460);
 	assert_int_equal(open_connections(), 4); /* nothing is kept of it */
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 	assert_int_equal(raw_unseen(), 0); /* its SYN-ACK is not said again */
 	raw_send_bytes(1, 1, 100);
 	assert_int_equal(read_bytes(tcp_pair_accepted(), 1000), 100);
 	raw_forget();
-	assert_int_equal(pair_send_bytes(tcp_pair_accepted(), 3000), 3000);
-	pair_settle();
+	assert_int_equal(fixture_send_bytes(tcp_pair_accepted(), 3000), 3000);
+	fixture_settle();
 	assert_int_equal(raw_next()->len, 536); /* the largest that is known to fit into 1000 */
 	assert_int_equal(counts_of(0).cookies_sent, 1);
 	assert_int_equal(counts_of(0).cookies_received, 1);
@@ -115,7 +115,7 @@ static void test_data_brings_the_cookie_when_the_ack_was_lost(void **state)
 	raw_syn(0);
 	raw_next();
 	raw_send_bytes(1, 1, 10);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 	assert_int_equal(read_bytes(tcp_pair_accepted(), 100), 10);
 }
 
@@ -131,7 +131,7 @@ static void test_segments_behind_the_one_with_the_cookie_may_come_first(void **s
 	assert_int_equal(raw_unseen(), 0);
 	raw_send_bytes(1, 1, 10);
 	raw_send_bytes(11, 1, 20);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 	assert_int_equal(read_bytes(tcp_pair_accepted(), 100), 30);
 }
 
@@ -142,16 +142,16 @@ static void test_wrong_or_old_cookie_is_reset_when_it_comes_again(void **state)
 	raw_syn(0);
 	raw_next();
 	raw_send(1, 2, TCP_ACK, "", 0);
-	pair_run(200 * MS);
+	fixture_run(200 * MS);
 	raw_forget();
 	raw_send(1, 2, TCP_ACK, "", 0);
 	assert_int_equal(raw_next()->flags, TCP_RST);
 	raw_send(2, 1, TCP_ACK, "", 0);
 	assert_int_equal(raw_next()->flags, TCP_RST);
-	pair_run(129 * SEC);
+	fixture_run(129 * SEC);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(raw_next()->flags, TCP_RST);
-	assert_int_equal(pair_accepted_count, 0);
+	assert_int_equal(fixture_accepted_count, 0);
 }
 
 /* MSS, SACK, time stamps, scaling by 9. */
@@ -185,7 +185,7 @@ static void test_time_stamps_bring_back_scaling_and_sack(void **state)
 	raw.ts = 6;
 	raw.ts_ecr = stamp;
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 	vma_tcp_info(tcp_pair_accepted()->conn, &info);
 	assert_int_equal(info.known.tcpi_options & 7, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
 	assert_int_equal(info.known.tcpi_snd_wscale, 9);
@@ -216,7 +216,7 @@ static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **st
 	raw_send(1, 1, TCP_ACK, "", 0);
 	server = tcp_pair_accepted();
 	vma_tcp_close(server->conn, false);
-	pair_settle();
+	fixture_settle();
 	raw_next();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(counts_of(0).time_waits, 1);
@@ -232,9 +232,9 @@ static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **st
 	assert_true(is_something_of_the_peers_left());
 	raw_send(1001, 5, TCP_ACK, "", 0); /* no cookie */
 	assert_int_equal(raw_next()->flags, TCP_ACK);
-	assert_int_equal(pair_accepted_count, 1);
-	raw_send(1001, 1, TCP_ACK, (uint8_t[]){pair_byte_at(0)}, 1);
-	assert_int_equal(pair_accepted_count, 2);
+	assert_int_equal(fixture_accepted_count, 1);
+	raw_send(1001, 1, TCP_ACK, (uint8_t[]){fixture_byte_at(0)}, 1);
+	assert_int_equal(fixture_accepted_count, 2);
 	assert_int_equal(counts_of(0).cookies_received, 1);
 	assert_true(is_something_of_the_peers_left());
 	assert_int_equal(read_bytes(tcp_pair_accepted(), 100), 1);
@@ -246,13 +246,13 @@ static void test_full_queue_of_the_owner_takes_the_cookie_later(void **state)
 	open_flooded();
 	raw_syn(0);
 	raw_next();
-	pair_admits = false;
+	fixture_admits = false;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(raw_unseen(), 0);
-	assert_int_equal(pair_accepted_count, 0);
-	pair_admits = true;
+	assert_int_equal(fixture_accepted_count, 0);
+	fixture_admits = true;
 	raw_send_bytes(1, 1, 10);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 }
 
 static void test_no_cookie_is_sent_or_taken_where_there_are_to_be_none(void **state)
@@ -274,7 +274,7 @@ static void test_cookies_always_if_so_wished(void **state)
 	raw_next();
 	assert_int_equal(open_connections(), 0);
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 }
 
 static void test_flood_takes_no_memory(void **state)
@@ -292,7 +292,7 @@ static void test_flood_takes_no_memory(void **state)
 	raw_syn(0);
 	raw_next();
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 }
 
 /* Out of memory, the peer asks or says its data again. */
@@ -302,12 +302,12 @@ static void test_cookie_without_memory_is_as_good_as_lost(void **state)
 	open_flooded();
 	raw_syn(0);
 	raw_next();
-	pair_no_memory = true;
+	fixture_no_memory = true;
 	raw_send(1, 1, TCP_ACK, "", 0);
-	pair_no_memory = false;
-	assert_int_equal(pair_accepted_count, 0);
+	fixture_no_memory = false;
+	assert_int_equal(fixture_accepted_count, 0);
 	raw_send_bytes(1, 1, 10);
-	assert_int_equal(pair_accepted_count, 1);
+	assert_int_equal(fixture_accepted_count, 1);
 	assert_int_equal(read_bytes(tcp_pair_accepted(), 100), 10);
 }
 

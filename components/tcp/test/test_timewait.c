@@ -7,13 +7,13 @@ static void enter(void)
 	struct app *app = raw_connect();
 
 	vma_tcp_close(app->conn, false);
-	pair_settle();
+	fixture_settle();
 	raw_next();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(raw_next()->ack, 2);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
-	pair_run(0);
+	fixture_run(0);
 }
 
 static int again(struct app *app)
@@ -43,20 +43,20 @@ static void test_it_is_told_of_by_address_and_port(void **state)
 	(void)state;
 	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1000), closed, 2), 0); /* open */
 	vma_tcp_close(app->conn, false);
-	pair_settle();
+	fixture_settle();
 	raw_next();
 	assert_int_equal(vma_tcp_closed_first(tcp, side[0].ip, htons(1000), closed, 2), 1); /* on the way */
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	raw_next();
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
-	pair_run(0);
+	fixture_run(0);
 	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1000), closed, 2), 1);
 	assert_int_equal(closed[0].key.peer_port_be, htons(RAW_PORT));
 	assert_int_equal(closed[0].rcv_nxt, RAW_ISN + 2);
 	assert_int_equal(vma_tcp_closed_first(tcp, elsewhere, htons(1000), closed, 2), 0);
 	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1001), closed, 2), 0);
-	pair_run(61 * SEC);
+	fixture_run(61 * SEC);
 	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1000), closed, 2), 0);
 }
 
@@ -67,9 +67,9 @@ static void test_names_are_free_after_a_minute(void **state)
 	(void)state;
 	enter();
 	assert_int_equal(again(&app), -EADDRINUSE);
-	pair_run(59 * SEC);
+	fixture_run(59 * SEC);
 	assert_int_equal(again(&app), -EADDRINUSE);
-	pair_run(2 * SEC);
+	fixture_run(2 * SEC);
 	assert_int_equal(again(&app), 0);
 	vma_tcp_conn_disown(app.conn);
 	vma_tcp_conn_put(app.conn);
@@ -100,18 +100,18 @@ static void test_those_that_began_together_end_one_turn_after_the_other(void **s
 		establish(&client[i], &server);
 	for (unsigned i = 0; i < 48; i++)
 		vma_tcp_close(client[i]->conn, false);
-	pair_settle();
+	fixture_settle();
 	for (unsigned i = 0; i < 48; i++)
-		vma_tcp_close(pair_accepted[i]->conn, false);
-	pair_settle();
+		vma_tcp_close(fixture_accepted[i]->conn, false);
+	fixture_settle();
 	for (unsigned i = 0; i < 48; i++)
 		app_free(client[i]);
-	pair_run(59 * SEC);
+	fixture_run(59 * SEC);
 	assert_int_equal(still_waiting(48), 48);
-	pair_now_ns += 2 * SEC;
+	fixture_now_ns += 2 * SEC;
 	vma_ring_progress(side[0].ring);
 	assert_true(still_waiting(48) >= 48 - 16);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(still_waiting(48), 0);
 }
 
@@ -121,11 +121,11 @@ static void test_late_segment_prolongs_it(void **state)
 
 	(void)state;
 	enter();
-	pair_run(50 * SEC);
+	fixture_run(50 * SEC);
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	pair_run(50 * SEC);
+	fixture_run(50 * SEC);
 	assert_int_equal(again(&app), -EADDRINUSE);
-	pair_run(11 * SEC);
+	fixture_run(11 * SEC);
 	assert_int_equal(again(&app), 0);
 	vma_tcp_conn_disown(app.conn);
 	vma_tcp_conn_put(app.conn);
@@ -165,12 +165,12 @@ static void test_a_port_that_was_asked_for_is_used_again_at_once_with_time_stamp
 	memcpy(attr.peer, side[1].ip, 16);
 	enter();
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
-	pair_run(61 * SEC);
+	fixture_run(61 * SEC);
 	raw.ts = 1000;
 	enter();
 	old_isn = raw.their_isn;
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), 0);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_next()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
 	vma_tcp_conn_disown(app.conn);
@@ -200,14 +200,14 @@ static void test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_
 	attr.peer_port_be = key.peer_port_be;
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
 	vma_tcp_close(before->conn, false);
-	pair_settle();
+	fixture_settle();
 	raw_next();
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
 	raw_send(1, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(before->conn), TCP_FIN_WAIT2);
 	old_isn = raw.their_isn;
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), 0);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_next()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
 	assert_int_equal(vma_tcp_state(before->conn), TCP_CLOSE);
@@ -227,9 +227,9 @@ static void test_names_are_used_again_after_a_second_with_time_stamps(void **sta
 	enter();
 	old_isn = raw.their_isn;
 	assert_int_equal(again(&app), -EADDRINUSE);
-	pair_run(1100 * MS);
+	fixture_run(1100 * MS);
 	assert_int_equal(again(&app), 0);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_next()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
 	vma_tcp_conn_disown(app.conn);
@@ -258,7 +258,7 @@ static void test_the_oldest_is_used_again_soon_without_time_stamps_where_that_is
 	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0); /* too young */
 	attr.local_port_be = htons(1000);
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
-	pair_run(260 * MS);
+	fixture_run(260 * MS);
 	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), htons(1000));
 	attr.peer_port_be ^= 1;
 	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0); /* another peer's */
@@ -267,7 +267,7 @@ static void test_the_oldest_is_used_again_soon_without_time_stamps_where_that_is
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
 	attr.time_wait_ends = true;
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), 0);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_next()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
 	vma_tcp_conn_disown(app.conn);
@@ -282,31 +282,31 @@ static void test_the_oldest_is_found_behind_many_of_another_service(void **state
 	(void)state;
 	memcpy(attr.local, side[0].ip, 16);
 	memcpy(attr.peer, side[1].ip, 16);
-	pair_listen_on(1);
+	fixture_listen_on(1);
 	for (uint16_t port = 2000; port < 2100; port++) {
-		struct app *client = pair_connect_from(0, port), *server;
+		struct app *client = fixture_connect_from(0, port), *server;
 
-		pair_run(MS);
+		fixture_run(MS);
 		server = tcp_pair_accepted();
 		vma_tcp_close(client->conn, false);
-		pair_run(MS);
+		fixture_run(MS);
 		vma_tcp_close(server->conn, false);
-		pair_run(MS);
+		fixture_run(MS);
 		app_free(client);
 		app_free(server);
-		pair_accepted_count--;
+		fixture_accepted_count--;
 	}
-	pair_run(260 * MS);
+	fixture_run(260 * MS);
 	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0);
 	enter();
 	assert_int_equal(counts_of(0).time_waits, 101);
 	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0);
-	pair_run(260 * MS);
+	fixture_run(260 * MS);
 	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), htons(1000));
 	attr.peer_port_be = htons(PORT);
 	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr),
 	                 htons(2000)); /* it is looked for from the first again */
-	pair_run(62 * SEC);
+	fixture_run(62 * SEC);
 	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0);
 }
 
@@ -316,13 +316,13 @@ static void test_new_request_opens_it_again_with_a_listener(void **state)
 	uint32_t old_isn;
 
 	(void)state;
-	pair_listen_on(0);
+	fixture_listen_on(0);
 	raw_syn(0);
 	raw_next();
 	raw_send(1, 1, TCP_ACK, "", 0);
 	server = tcp_pair_accepted();
 	vma_tcp_close(server->conn, false);
-	pair_settle();
+	fixture_settle();
 	raw_next();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(counts_of(0).time_waits, 1);
@@ -334,30 +334,30 @@ static void test_new_request_opens_it_again_with_a_listener(void **state)
 	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
 	assert_true(TCP_SEQ_GT(raw.their_isn, old_isn + 2));
 	raw_send(1001, 1, TCP_ACK, "", 0);
-	assert_int_equal(pair_accepted_count, 2);
+	assert_int_equal(fixture_accepted_count, 2);
 }
 
 static void test_many_connect_and_close_from_few_ports(void **state)
 {
 	(void)state;
-	pair_listen_on(1);
+	fixture_listen_on(1);
 	for (int round = 0; round < 50; round++) {
 		for (uint16_t port = 2000; port < 2010; port++) {
-			struct app *client = pair_connect_from(0, port), *server;
+			struct app *client = fixture_connect_from(0, port), *server;
 
-			pair_run(MS);
+			fixture_run(MS);
 			server = tcp_pair_accepted();
 			vma_tcp_close(client->conn, false);
-			pair_run(MS);
+			fixture_run(MS);
 			vma_tcp_close(server->conn, false);
-			pair_run(MS);
+			fixture_run(MS);
 			assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
 			assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 			app_free(client);
 			app_free(server);
-			pair_accepted_count--;
+			fixture_accepted_count--;
 		}
-		pair_run(1100 * MS);
+		fixture_run(1100 * MS);
 	}
 	assert_int_equal(counts_of(0).time_waits, 500);
 }

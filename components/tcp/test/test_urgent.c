@@ -35,7 +35,7 @@ static void test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte(void *
 
 	(void)state;
 	assert_true(app->events & VMA_TCP_URGENT);
-	assert_true(pair_ready(app) & EPOLLPRI);
+	assert_true(fixture_ready(app) & EPOLLPRI);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
@@ -58,7 +58,7 @@ static void test_urgent_byte_is_read_by_itself_once(void **state)
 	assert_int_equal(byte, 'X');
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
-	assert_false(pair_ready(app) & EPOLLPRI);
+	assert_false(fixture_ready(app) & EPOLLPRI);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 3); /* the mark stays */
 	app_free(app);
 }
@@ -105,10 +105,10 @@ static void test_lone_urgent_byte_is_nothing_to_read(void **state)
 	(void)state;
 	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 1, "X", 1);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
-	assert_false(pair_ready(app) & EPOLLIN);
+	assert_false(fixture_ready(app) & EPOLLIN);
 	assert_int_equal(urgent_read_text(app, text, 15), 0);
 	raw_send(2, 1, TCP_ACK, "abc", 3);
-	assert_true(pair_ready(app) & EPOLLIN);
+	assert_true(fixture_ready(app) & EPOLLIN);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "abc");
 	app_free(app);
@@ -123,9 +123,9 @@ static void test_urgent_byte_arrives_at_the_other_stack(void **state)
 	establish(&client, &server);
 	send_flags(client, 5, VMA_TCP_TX_URGENT);
 	send_flags(client, 5, 0);
-	pair_run(MS);
+	fixture_run(MS);
 	assert_int_equal(vma_tcp_rx_urgent(server->conn, &byte, false), 1);
-	assert_int_equal(byte, pair_byte_at(4));
+	assert_int_equal(byte, fixture_byte_at(4));
 	assert_int_equal(vma_tcp_rx_mark(server->conn), 4);
 	assert_int_equal(read_bytes(server, 4), 4);
 	assert_int_equal(vma_tcp_rx_bytes(server->conn), 5);
@@ -144,7 +144,7 @@ static void test_urgent_byte_is_found_in_the_second_of_two_segments(void **state
 	raw_send(2, 1, TCP_ACK, data, 1000);
 	data[500] = 'X'; /* 1002 + 500 */
 	raw_send(1002, 1, TCP_ACK | TCP_PSH, data, 1000);
-	pair_run(2 * MS);
+	fixture_run(2 * MS);
 	assert_int_equal(fifo_bytes(&app->conn->rx), 2001);
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
 	assert_int_equal(byte, 'X');
@@ -176,12 +176,12 @@ static void test_mark_is_where_it_belongs_when_there_was_no_memory_for_what_came
 	char text[16];
 
 	(void)state;
-	pair_no_bytes = true;
+	fixture_no_bytes = true;
 	raw_send(1, 1, TCP_ACK | TCP_PSH, "abc", 3);
 	raw_send_options(4, 1, TCP_ACK | TCP_URG | TCP_PSH, "", 0, 4, "defX", 4);
-	pair_no_bytes = false;
+	fixture_no_bytes = false;
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 6);
-	pair_run(2 * MS);
+	fixture_run(2 * MS);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "abc");
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);

@@ -30,11 +30,11 @@ static void test_refused_connection_fails_with_econnrefused(void **state)
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(app->conn), ECONNREFUSED);
 	assert_true(take_events(app) & VMA_TCP_FAILED);
-	assert_int_equal(pair_ready(app),
+	assert_int_equal(fixture_ready(app),
 	                 EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLOUT | EPOLLWRNORM | EPOLLHUP | EPOLLERR);
 	assert_int_equal(vma_tcp_error_take(app->conn), ECONNREFUSED);
 	assert_int_equal(vma_tcp_error_take(app->conn), 0);
-	assert_false(pair_ready(app) & EPOLLERR);
+	assert_false(fixture_ready(app) & EPOLLERR);
 	app_free(app);
 }
 
@@ -85,13 +85,13 @@ static void test_who_remembers_another_connection_is_reset_and_asked_again_soon(
 	s = raw_next();
 	assert_true(s->flags & TCP_RST);
 	assert_int_equal(s->seq, 7);
-	pair_run(SEC / 50);
+	fixture_run(SEC / 50);
 	s = raw_next();
 	assert_int_equal(s->flags, TCP_SYN);
 	assert_int_equal(s->seq, 0);
 	raw_send(50, 7, TCP_ACK, "", 0); /* no ping-pong */
 	assert_true(raw_next()->flags & TCP_RST);
-	pair_run(SEC / 50);
+	fixture_run(SEC / 50);
 	assert_int_equal(raw_unseen(), 0);
 	app_free(app);
 }
@@ -121,7 +121,7 @@ static void test_challenge_acks_are_rare(void **state)
 	for (int i = 0; i < 100; i++)
 		raw_send(2, 1, TCP_RST, "", 0);
 	assert_int_equal(raw_unseen(), 1);
-	pair_run(500 * MS);
+	fixture_run(500 * MS);
 	raw_send(2, 1, TCP_RST, "", 0);
 	assert_int_equal(raw_unseen(), 2);
 	app_free(app);
@@ -134,7 +134,7 @@ static void test_syn_in_a_connection_is_challenged(void **state)
 	(void)state;
 	raw_send(1, 1, TCP_SYN, "", 0);
 	assert_int_equal(raw_next()->flags, TCP_ACK);
-	pair_run(SEC);
+	fixture_run(SEC);
 	raw_forget();
 	raw_send(50000000, 0, TCP_SYN, "", 0); /* a peer that has started anew */
 	assert_int_equal(raw_next()->ack, 1);
@@ -157,11 +157,11 @@ static void test_ack_of_what_was_never_sent_is_challenged(void **state)
 	raw_send(1, 1000, TCP_ACK, "data", 4); /* not each time */
 	assert_int_equal(raw_unseen(), 0);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
-	pair_run(SEC);
+	fixture_run(SEC);
 	raw_send(1, 1000, TCP_ACK, "data", 4);
 	assert_int_equal(raw_next()->flags, TCP_ACK);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
-	pair_run(SEC);
+	fixture_run(SEC);
 	raw_send(1, 0x90000000u, TCP_ACK, "data", 4); /* long ago */
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
 	assert_int_equal(raw_next()->flags, TCP_ACK);
@@ -240,8 +240,8 @@ static void test_both_sides_may_connect_to_each_other(void **state)
 	raw_forget();
 	raw_send_bytes(1, 1, 100);
 	assert_int_equal(read_bytes(app, 1000), 100);
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	s = raw_last();
 	assert_int_equal(s->seq, 1);
 	assert_int_equal(s->len, 10);
@@ -256,7 +256,7 @@ static void test_two_stacks_may_connect_to_each_other(void **state)
 	(void)state;
 	assert_int_equal(connect_rc(0, 5000, 6000, &path[0], &app[0]), 0);
 	assert_int_equal(connect_rc(1, 6000, 5000, &path[1], &app[1]), 0);
-	pair_run(2 * SEC);
+	fixture_run(2 * SEC);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(vma_tcp_state(app[i].conn), TCP_ESTABLISHED);
 	transfer(&app[0], &app[1], 50000, SEC);

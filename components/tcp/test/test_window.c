@@ -15,7 +15,7 @@ static uint32_t window_fill(struct app *app, unsigned scale, uint32_t size)
 		const struct raw_segment *s;
 
 		raw_send_bytes(at, 1, size);
-		pair_run(50 * MS); /* the ACK has gone by then */
+		fixture_run(50 * MS); /* the ACK has gone by then */
 		if (raw_unseen() == 0)
 			continue;
 		s = raw_last();
@@ -53,10 +53,10 @@ static void test_closed_window_opens_when_it_is_worth_it(void **state)
 	app = raw_connect_sack();
 	at = window_fill(app, 7, 1000);
 	assert_int_equal(read_bytes(app, 100), 100);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 0); /* a silly window */
 	assert_int_equal(read_bytes(app, 8000), 8000);
-	pair_settle();
+	fixture_settle();
 	assert_true(raw_unseen() > 0);
 	assert_int_equal(raw_last()->ack, at);
 	assert_true(raw.log[raw.count - 1].window << 7 >= 3900);
@@ -76,15 +76,15 @@ static void test_reading_tells_nothing_that_the_field_cannot_say(void **state)
 		raw_send_bytes(at, 1, 1000);
 		at += 1000;
 		read_bytes(app, 1000);
-		pair_run(50 * MS);
+		fixture_run(50 * MS);
 	}
 	raw_forget();
 	raw_send_bytes(at, 1, 1000);
-	pair_run(50 * MS);
+	fixture_run(50 * MS);
 	assert_int_equal(raw_next()->window, 65535);
 	for (int i = 0; i < 10; i++)
 		assert_int_equal(read_bytes(app, 100), 100);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 0);
 	app_free(app);
 }
@@ -152,23 +152,23 @@ static void test_ack_waits_for_the_answer_in_a_conversation(void **state)
 		raw_send_bytes(mine, theirs, 10);
 		mine += 10;
 		read_bytes(app, 10);
-		pair_send_bytes(app, 10);
+		fixture_send_bytes(app, 10);
 		theirs += 10;
-		pair_settle();
+		fixture_settle();
 		raw_forget();
-		pair_run(MS);
+		fixture_run(MS);
 	}
 	raw_send_bytes(mine, theirs, 10);
 	assert_int_equal(raw_unseen(), 0);
-	pair_run(30 * MS);
+	fixture_run(30 * MS);
 	assert_int_equal(raw_unseen(), 0);
 	read_bytes(app, 10);
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	assert_int_equal(raw_unseen(), 1);
 	assert_int_equal(raw_next()->ack, mine + 10);
 	raw_send_bytes(mine + 10, theirs + 10, 10);
-	pair_run(45 * MS);
+	fixture_run(45 * MS);
 	assert_int_equal(raw_next()->ack, mine + 20); /* no answer: 40 ms */
 	app_free(app);
 }
@@ -182,15 +182,15 @@ static void test_quickack_option_ends_the_delay(void **state)
 	for (int i = 0; i < 5; i++) {
 		raw_send_bytes(mine, theirs, 10);
 		mine += 10;
-		pair_send_bytes(app, 10);
+		fixture_send_bytes(app, 10);
 		theirs += 10;
-		pair_settle();
-		pair_run(MS);
+		fixture_settle();
+		fixture_run(MS);
 	}
 	raw_send_bytes(mine, theirs, 10);
 	raw_forget();
 	vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 1);
-	pair_settle();
+	fixture_settle();
 	assert_int_equal(raw_next()->ack, mine + 10);
 	app_free(app);
 }
@@ -209,14 +209,14 @@ static void test_stack_without_delays_acknowledges_at_once(void **state)
 		assert_int_equal(raw_unseen(), 1);
 		assert_int_equal(raw_next()->ack, mine);
 		read_bytes(app, 10);
-		pair_send_bytes(app, 10);
+		fixture_send_bytes(app, 10);
 		theirs += 10;
-		pair_settle();
+		fixture_settle();
 		raw_forget();
-		pair_run(MS);
+		fixture_run(MS);
 	}
 	vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 0);
-	pair_settle();
+	fixture_settle();
 	raw_send_bytes(mine, theirs, 10);
 	assert_int_equal(raw_unseen(), 0);
 	app_free(app);
@@ -229,12 +229,12 @@ static void test_burst_is_acknowledged_once(void **state)
 	struct vma_wire_faults late = {.delay_ns = MS}, none = {0};
 
 	(void)state;
-	pair_run(200 * MS);
+	fixture_run(200 * MS);
 	wire_faults(1, late);
 	for (uint32_t i = 0; i < 16; i++)
 		raw_send_bytes(1 + i * 1000, 1, 1000);
 	raw_forget();
-	pair_run(2 * MS);
+	fixture_run(2 * MS);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 16000);
 	assert_int_equal(raw_unseen(), 1);
 	assert_int_equal(raw_next()->ack, 16001);
@@ -309,13 +309,13 @@ static void test_behind_a_hole_an_ack_waits_100_us_at_most(void **state)
 	(void)state;
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(beyond(&at, 2), 0);
-		pair_run(90000);
+		fixture_run(90000);
 		assert_int_equal(raw_unseen(), 0);
-		pair_run(10000);
+		fixture_run(10000);
 		assert_int_equal(raw_unseen(), 1);
 		expect_reported(raw_next(), 1001, 2001, at);
 	}
-	pair_run(10 * MS);
+	fixture_run(10 * MS);
 	assert_int_equal(raw_unseen(), 0);
 	app_free(app);
 }
@@ -346,10 +346,10 @@ static void test_data_of_ours_does_not_take_the_place_of_a_report(void **state)
 
 	(void)state;
 	assert_int_equal(beyond(&at, 2), 0);
-	pair_send_bytes(app, 10);
-	pair_settle();
+	fixture_send_bytes(app, 10);
+	fixture_settle();
 	assert_int_equal(raw_next()->len, 10);
-	pair_run(100000);
+	fixture_run(100000);
 	expect_reported(raw_next(), 1001, 2001, at);
 	app_free(app);
 }
@@ -367,7 +367,7 @@ static void test_data_of_ours_leaves_a_report_at_once_its_own_ack(void **state)
 		raw_send_bytes(2001, 1 + 10 * (uint32_t)i, 1000);
 		raw.holds = false;
 		send_flags(app, 10, VMA_TCP_TX_LATER);
-		pair_settle();
+		fixture_settle();
 		assert_int_equal(raw_unseen(), 2);
 		assert_int_equal(raw_next()->len, 10);
 		expect_reported(raw_next(), 1001, 2001, 3001);
@@ -447,7 +447,7 @@ static void test_a_burst_with_many_holes_is_reported_whole(void **state)
 	for (unsigned i = 0; i < sizeof(lefts) / sizeof(lefts[0]); i++)
 		raw_send_bytes(lefts[i], 1, 1000);
 	raw.holds = false;
-	pair_settle();
+	fixture_settle();
 	while (raw_unseen() != 0) {
 		const struct raw_segment *s = raw_next();
 
@@ -474,9 +474,9 @@ static void test_receive_buffer_grows_with_what_is_read_in_a_round_trip(void **s
 	(void)state;
 	wire_faults(0, far);
 	wire_faults(1, far);
-	pair_listen_on(1);
-	client = pair_connect_from(0, 1000);
-	pair_run(100 * MS);
+	fixture_listen_on(1);
+	client = fixture_connect_from(0, 1000);
+	fixture_run(100 * MS);
 	server = tcp_pair_accepted();
 	first = atomic_load(&server->conn->rcvbuf);
 	transfer(client, server, 8000000, 100 * SEC);
@@ -495,9 +495,9 @@ static void test_fixed_receive_buffer_does_not_grow(void **state)
 	(void)state;
 	wire_faults(0, far);
 	side[1].options.rcvbuf = 30000;
-	pair_listen_on(1);
-	client = pair_connect_from(0, 1000);
-	pair_run(100 * MS);
+	fixture_listen_on(1);
+	client = fixture_connect_from(0, 1000);
+	fixture_run(100 * MS);
 	server = tcp_pair_accepted();
 	transfer(client, server, 1000000, 100 * SEC);
 	assert_int_equal(atomic_load(&server->conn->rcvbuf), 30000);
@@ -513,20 +513,20 @@ static void test_writer_hears_of_room(void **state)
 	establish(&client, &server);
 	vma_tcp_set(client->conn, VMA_TCP_OPT_SNDBUF, 10000);
 	vma_tcp_set(server->conn, VMA_TCP_OPT_RCVBUF, 10000);
-	pair_run(MS);
-	while (pair_send_bytes(client, 100000) != 0)
-		pair_run(MS);
+	fixture_run(MS);
+	while (fixture_send_bytes(client, 100000) != 0)
+		fixture_run(MS);
 	take_events(client);
 	assert_int_equal(vma_tcp_tx_room(client->conn), 0);
-	assert_false(pair_ready(client) & EPOLLOUT);
-	pair_run(10 * MS);
+	assert_false(fixture_ready(client) & EPOLLOUT);
+	fixture_run(10 * MS);
 	assert_false(client->events & VMA_TCP_WRITABLE);
 	read_bytes(server, 1000000);
-	pair_run(SEC);
+	fixture_run(SEC);
 	read_bytes(server, 1000000);
-	pair_run(SEC);
+	fixture_run(SEC);
 	assert_true(client->events & VMA_TCP_WRITABLE);
-	assert_true(pair_ready(client) & EPOLLOUT);
+	assert_true(fixture_ready(client) & EPOLLOUT);
 	app_free(client);
 }
 
@@ -538,12 +538,12 @@ static void test_notsent_lowat_limits_what_waits(void **state)
 	raw.window = 0;
 	app = raw_connect();
 	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, 1000);
-	pair_settle();
+	fixture_settle();
 	assert_true(vma_tcp_tx_room(app->conn) > 0);
-	pair_send_bytes(app, 1000);
-	pair_settle();
+	fixture_send_bytes(app, 1000);
+	fixture_settle();
 	assert_int_equal(vma_tcp_tx_room(app->conn), 0);
-	assert_false(pair_ready(app) & EPOLLOUT);
+	assert_false(fixture_ready(app) & EPOLLOUT);
 	raw.window = 5000;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_true(vma_tcp_tx_room(app->conn) > 0);
@@ -562,7 +562,7 @@ static void test_notsent_lowat_limits_one_write(void **state)
 	app = raw_connect();
 	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, 100000);
 	assert_int_equal(vma_tcp_tx_room(app->conn), 131072); /* 64 KB at a time */
-	while ((more = pair_send_bytes(app, 1 << 20)) != 0)
+	while ((more = fixture_send_bytes(app, 1 << 20)) != 0)
 		sent += more;
 	assert_in_range(sent, 100000, 131072);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, -1);
@@ -576,9 +576,9 @@ static void stream(struct app *app, uint32_t *at, unsigned n)
 	uint8_t data[1000];
 
 	for (unsigned i = 0; i < n; i++) {
-		pair_now_ns += 1000;
+		fixture_now_ns += 1000;
 		for (unsigned k = 0; k < sizeof(data); k++)
-			data[k] = pair_byte_at(*at - 1 + k);
+			data[k] = fixture_byte_at(*at - 1 + k);
 		raw_send(*at, 1, TCP_ACK, data, sizeof(data));
 		*at += sizeof(data);
 		assert_int_equal(read_bytes(app, sizeof(data)), sizeof(data));
@@ -620,9 +620,9 @@ static void test_sender_that_stops_is_not_held_up_again(void **state)
 
 	(void)state;
 	stream(app, &at, 5);
-	pair_run(110000);
+	fixture_run(110000);
 	assert_int_equal(raw_unseen(), 0);
-	pair_run(10000);
+	fixture_run(10000);
 	assert_int_equal(raw_next()->ack, at);
 	for (unsigned pause = 8; pause <= 64; pause *= 2) {
 		for (unsigned i = 1; i < pause; i++) {
@@ -631,7 +631,7 @@ static void test_sender_that_stops_is_not_held_up_again(void **state)
 		}
 		stream(app, &at, 2);
 		assert_int_equal(raw_unseen(), 0); /* once more */
-		pair_run(120000);
+		fixture_run(120000);
 		assert_int_equal(raw_next()->ack, at);
 	}
 	app_free(app);

@@ -1,7 +1,7 @@
 /*
  * fake_net.h - paths as the test says, for dst.c, which is compiled into the test with these in place of net's.
  *
- * One path for all destinations: to bed's remote address over bed's device, until the test changes it.
+ * One path for all destinations: to fixture's remote address over fixture's device, until the test changes it.
  */
 #ifndef VMA_UDP_TEST_FAKE_NET_H
 #define VMA_UDP_TEST_FAKE_NET_H
@@ -9,7 +9,7 @@
 #include <linux/rtnetlink.h>
 
 #include "../dst.h"
-#include "bed.h"
+#include "fixture.h"
 
 static struct {
 	struct vma_net_path path; /* its version only */
@@ -34,13 +34,13 @@ static inline void fake_net_reset(void)
 	                                              .ip_off = 14,
 	                                              .state = VMA_NET_READY,
 	                                              .type = RTN_UNICAST,
-	                                              .ifindex = BED_IFINDEX,
-	                                              .nic = BED_IFINDEX,
+	                                              .ifindex = FIXTURE_IFINDEX,
+	                                              .nic = FIXTURE_IFINDEX,
 	                                              .mtu = 1500,
 	                                              .version = 1};
 	memcpy(fake_net.template.bytes, ethernet, 14);
-	memcpy(fake_net.template.bytes + 26, bed_local, 4);
-	memcpy(fake_net.template.bytes + 30, bed_remote, 4);
+	memcpy(fake_net.template.bytes + 26, fixture_local, 4);
+	memcpy(fake_net.template.bytes + 30, fixture_remote, 4);
 	atomic_store(&fake_net.path.version, 1);
 }
 
@@ -112,9 +112,9 @@ static void fake_probe(struct vma_net *net, struct vma_net_path *path)
 static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
 {
 	(void)engine;
-	if (fake_net.no_device || ifindex != BED_IFINDEX)
+	if (fake_net.no_device || ifindex != FIXTURE_IFINDEX)
 		return -EOPNOTSUPP;
-	*out = &bed_device;
+	*out = &fixture_device;
 	return 0;
 }
 

@@ -190,7 +190,7 @@ static void udp_run(unsigned datagrams, bool quietly)
 	}
 }
 
-/* ---- the bed ---- */
+/* ---- the fixture ---- */
 
 static bool udp_udp_deliver(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
 {

@@ -3,7 +3,7 @@
  * receives: nobody sees a choice, a queue or a membership that has ended (the sanitizers would tell), the socket that
  * stays is served to the end, and the tables are empty then. STRESS_SECONDS, default 1.
  */
-#include "control_bed.h"
+#include "control_fixture.h"
 
 enum { PORT = 36800, CHANGERS = 2 };
 
@@ -44,13 +44,13 @@ static uint64_t flows_drain(int fd)
 /* One life of a socket that shares the port, with everything that moves flows in it. */
 static void flows_live(unsigned what)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 
 	control_fixture_set(fd, SOL_SOCKET, what % 2 != 0 ? SO_REUSEPORT : SO_REUSEADDR, 1);
 	control_fixture_set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	control_fixture_set(fd, SOL_SOCKET, SO_REUSEPORT, 1);
 	if (control_fixture_bind_to(fd, what % 3 != 0 ? "10.77.0.1" : "0.0.0.0", PORT) != 0) {
-		control_fixture_world_close(fd);
+		control_fixture_fixture_close(fd);
 		return;
 	}
 	if (what % 5 == 0)
@@ -65,7 +65,7 @@ static void flows_live(unsigned what)
 	if (what % 6 == 0)
 		control_fixture_join(fd, IP_DROP_MEMBERSHIP, "239.8.0.1");
 	atomic_fetch_add(&received, flows_drain(fd));
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 	atomic_fetch_add(&changes, 1);
 }
 
@@ -87,7 +87,7 @@ static void test_flows_change_under_traffic(void **state)
 {
 	pthread_t drivers[2], changers[CHANGERS];
 	uint64_t end = vma_now_ns() + flows_seconds() * 1000000000ULL, sent = 0;
-	int stays = world_socket();
+	int stays = fixture_socket();
 
 	(void)state;
 	control_fixture_set(stays, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -117,7 +117,7 @@ static void test_flows_change_under_traffic(void **state)
 	peer_send("10.77.0.2", 7000, "10.77.0.1", PORT, "the end");
 	assert_string_equal(control_fixture_receive(stays), "the end");
 	assert_int_equal(control_fixture_reason(stays), VMA_SOCK_OFFLOADED);
-	control_fixture_world_close(stays);
+	control_fixture_fixture_close(stays);
 	for (unsigned i = 0; i < UDP_PORTS; i++) {
 		assert_null(udp_ports[i].endpoints);
 		assert_null(udp_ports[i].flows);
@@ -126,4 +126,4 @@ static void test_flows_change_under_traffic(void **state)
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(test_flows_change_under_traffic)};
 
-WORLD_MAIN("stress_flows", tests)
+FIXTURE_MAIN("stress_flows", tests)

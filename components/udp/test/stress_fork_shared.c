@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <sched.h>
 
-#include "fork_shared_bed.h"
+#include "fork_shared_fixture.h"
 
 /* SO_RCVBUF only grows, from above VMA_RX_BYTES_MIN to what every kernel allows, and the kernel doubles it. */
 enum { FIRST = 40000, LAST = 100000, LOOKERS = 2 };
@@ -90,7 +90,7 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	pthread_t threads[2 + LOOKERS];
 
 	(void)state;
-	changers[0] = world_socket();
+	changers[0] = fixture_socket();
 	forks();
 	/* The counter passes its end on the way. */
 	atomic_store(&udp_fork_shared(control_fixture_sock_of(changers[0]))->changes, UINT32_MAX - 1000);
@@ -113,11 +113,11 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	for (int i = 0; i < LOOKERS; i++)
 		agrees(lookers[i]);
 	for (int i = 0; i < LOOKERS; i++)
-		control_fixture_world_close(lookers[i]);
-	control_fixture_world_close(changers[1]);
-	control_fixture_world_close(changers[0]);
+		control_fixture_fixture_close(lookers[i]);
+	control_fixture_fixture_close(changers[1]);
+	control_fixture_fixture_close(changers[0]);
 }
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(test_who_looks_finds_what_was_changed_before)};
 
-WORLD_MAIN("stress_fork_shared", tests)
+FIXTURE_MAIN("stress_fork_shared", tests)

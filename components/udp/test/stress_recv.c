@@ -6,12 +6,12 @@
 #include <sched.h>
 #include <time.h>
 
-#include "bed.h"
+#include "fixture.h"
 
 enum { READERS = 3, PEER = 9000, ROUND = 4096 };
 
 static struct udp_sock *sock;
-static struct bed_attached attached;
+static struct fixture_attached attached;
 static _Atomic uint32_t got[ROUND];
 static _Atomic unsigned total;
 static _Atomic bool stop;
@@ -32,7 +32,7 @@ static ssize_t recv_receive(struct load *load, int flags)
 
 	own.msg.msg_iov = &own.iov;
 	own.msg.msg_iovlen = 1;
-	len = udp_recvmsg(&sock->file, bed_fd(sock), &own.msg, flags | MSG_DONTWAIT);
+	len = udp_recvmsg(&sock->file, fixture_fd(sock), &own.msg, flags | MSG_DONTWAIT);
 	vma_leave(self);
 	return len;
 }
@@ -71,7 +71,7 @@ static void recv_send_one(uint32_t number)
 	struct load load = {.number = number, .inverse = ~number};
 
 	memset(load.more, (uint8_t)number, sizeof(load.more));
-	udp_fixture_bed_peer_send(PEER, bed_port(sock), &load, sizeof(load));
+	udp_fixture_fixture_peer_send(PEER, fixture_port(sock), &load, sizeof(load));
 }
 
 /* The wire loses nothing as long as its lane has room. */
@@ -92,8 +92,8 @@ static void test_every_datagram_comes_to_one_reader(void **state)
 	pthread_t readers[READERS];
 
 	(void)state;
-	sock = udp_fixture_bed_socket(true);
-	bed_attach(&attached, sock, bed_local);
+	sock = udp_fixture_fixture_socket(true);
+	fixture_attach(&attached, sock, fixture_local);
 	atomic_store(&sock->rcvbuf, 1 << 30);
 	for (unsigned i = 0; i < READERS; i++) {
 		numbers[i] = i;
@@ -101,7 +101,7 @@ static void test_every_datagram_comes_to_one_reader(void **state)
 	}
 	do {
 		send_round(rounds++ * ROUND);
-		bed_wait_until(atomic_load(&total) == rounds * ROUND);
+		fixture_wait_until(atomic_load(&total) == rounds * ROUND);
 	} while (time(NULL) < end);
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < READERS; i++)
@@ -109,10 +109,10 @@ static void test_every_datagram_comes_to_one_reader(void **state)
 	for (unsigned i = 0; i < ROUND; i++)
 		assert_int_equal(atomic_load(&got[i]), rounds);
 	assert_true(udp_queue_is_empty(&attached.at.queue));
-	bed_detach(&attached);
-	bed_close(sock);
+	fixture_detach(&attached);
+	fixture_close(sock);
 }
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_datagram_comes_to_one_reader)};
 
-BED_MAIN(tests)
+FIXTURE_MAIN(tests)

@@ -31,7 +31,7 @@ static bool check_frame(struct vma_flow *flow, struct vma_buf *packet, const str
 	if (packet->payload_len != sizeof(load) || load.inverse != ~load.number || frame[5] % 10 != 0 ||
 	    info->ttl % 10 != 0)
 		atomic_fetch_add(&bad_frames, 1);
-	bed.frames++;
+	fixture.frames++;
 	vma_buf_put(vma_engine()->arena, packet);
 	return true;
 }
@@ -50,7 +50,7 @@ static ssize_t send_load(const struct sockaddr_in *to, uint32_t number)
 	own.msg = (struct msghdr){.msg_iov = &own.iov, .msg_iovlen = 1};
 	own.msg.msg_name = (void *)to;
 	own.msg.msg_namelen = to != NULL ? sizeof(*to) : 0;
-	len = udp_sendmsg(&sock->file, bed_fd(sock), &own.msg, MSG_DONTWAIT);
+	len = udp_sendmsg(&sock->file, fixture_fd(sock), &own.msg, MSG_DONTWAIT);
 	vma_leave(self);
 	return len;
 }
@@ -61,7 +61,7 @@ static void *send_send_all(void *arg)
 	bool connected = *(unsigned *)arg == 0;
 	uint32_t number = 0;
 
-	memcpy(&to.sin_addr, bed_remote, 4);
+	memcpy(&to.sin_addr, fixture_remote, 4);
 	while (!atomic_load(&stop)) {
 		ssize_t len = send_load(connected ? NULL : &to, number++);
 
@@ -92,11 +92,11 @@ static void change_all(time_t end)
 	do {
 		step = (uint8_t)(step % 40 + 10);
 		fake_net_change(bytes[5], step);
-		while (bed_peer_receive() > 0)
+		while (fixture_peer_receive() > 0)
 			;
 		if (step == 20)
 			send_reset((uint8_t)(step + 10));
-		bed_peer_receive();
+		fixture_peer_receive();
 		usleep(200);
 	} while (time(NULL) < end);
 }
@@ -106,12 +106,12 @@ static void start_socket(void)
 	fake_net_reset();
 	fake_net.known = true;
 	fake_net.template.bytes[5] = 10;
-	udp_fixture_bed_peer_listen(PORT);
-	bed.peer_flow.sink = check_frame;
-	sock = udp_fixture_bed_socket(true);
+	udp_fixture_fixture_peer_listen(PORT);
+	fixture.peer_flow.sink = check_frame;
+	sock = udp_fixture_fixture_socket(true);
 	sock->ttl = 10;
 	sock->peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(PORT)};
-	memcpy(&sock->peer.sin_addr, bed_remote, 4);
+	memcpy(&sock->peer.sin_addr, fixture_remote, 4);
 	atomic_store(&sock->connected, true);
 	send_reset(10);
 }
@@ -131,16 +131,16 @@ static void test_frames_are_whole_while_everything_changes(void **state)
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < SENDERS; i++)
 		pthread_join(senders[i], NULL);
-	vma_ring_flush(bed.rail->ring);
+	vma_ring_flush(fixture.rail->ring);
 	assert_int_equal(atomic_load(&bad_frames), 0);
 	assert_true(atomic_load(&accepted) > 100);
 	/* Nothing was lost in silence. (What went to the shadow was refused there: it has no way to that address.) */
-	bed_wait_until((bed_peer_receive(), bed.frames == atomic_load(&accepted)));
-	bed_close(sock);
-	vma_ring_detach(bed.peer, &bed.peer_flow);
-	bed_wait_until((vma_retire_poll(), atomic_load(&fake_net.held) == 0));
+	fixture_wait_until((fixture_peer_receive(), fixture.frames == atomic_load(&accepted)));
+	fixture_close(sock);
+	vma_ring_detach(fixture.peer, &fixture.peer_flow);
+	fixture_wait_until((vma_retire_poll(), atomic_load(&fake_net.held) == 0));
 }
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(test_frames_are_whole_while_everything_changes)};
 
-BED_MAIN(tests)
+FIXTURE_MAIN(tests)

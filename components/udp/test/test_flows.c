@@ -4,7 +4,7 @@
 
 #include "../fork_queue.h"
 #include "../recv.h"
-#include "control_bed.h"
+#include "control_fixture.h"
 
 /* The group's queues are filled by whoever drives: here, whoever receives first. */
 static void udp_flows_drive(int fd)
@@ -14,7 +14,7 @@ static void udp_flows_drive(int fd)
 
 static void test_a_bound_socket_receives_what_comes_to_its_port(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 
 	(void)state;
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_NEW);
@@ -23,28 +23,28 @@ static void test_a_bound_socket_receives_what_comes_to_its_port(void **state)
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "hello");
 	assert_string_equal(control_fixture_receive(fd), "hello");
 	assert_string_equal(control_fixture_receive(fd), "");
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static void test_a_new_flow_makes_the_next_receive_look_at_the_shadow_first(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 36700);
 	assert_true(atomic_load(&control_fixture_sock_of(fd)->os_attention));
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static void test_nothing_has_come_to_a_port_that_was_chosen_just_now(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	assert_false(atomic_load(&control_fixture_sock_of(fd)->os_attention));
 	update(fd);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static uint32_t flags_of(int fd)
@@ -54,7 +54,7 @@ static uint32_t flags_of(int fd)
 
 static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void **state)
 {
-	int chosen = world_socket(), own = world_socket(), shares = world_socket(), forked = world_socket();
+	int chosen = fixture_socket(), own = fixture_socket(), shares = fixture_socket(), forked = fixture_socket();
 
 	(void)state;
 	control_fixture_set(shares, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -81,15 +81,15 @@ static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void 
 	pthread_mutex_unlock(&control_fixture_sock_of(forked)->file.lock);
 	update(forked);
 	assert_int_equal(flags_of(forked), 0);
-	control_fixture_world_close(chosen);
-	control_fixture_world_close(own);
-	control_fixture_world_close(shares);
-	control_fixture_world_close(forked);
+	control_fixture_fixture_close(chosen);
+	control_fixture_fixture_close(own);
+	control_fixture_fixture_close(shares);
+	control_fixture_fixture_close(forked);
 }
 
 static void test_the_wildcard_hears_unicast_and_broadcast(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "0.0.0.0", 36701);
@@ -99,27 +99,27 @@ static void test_the_wildcard_hears_unicast_and_broadcast(void **state)
 	assert_string_equal(control_fixture_receive(fd), "one");
 	assert_string_equal(control_fixture_receive(fd), "all here");
 	assert_string_equal(control_fixture_receive(fd), "all");
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static void test_without_a_device_the_socket_is_the_os_s(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 
 	(void)state;
-	world.no_device = true;
+	fixture.no_device = true;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_NO_DEVICE);
 	assert_null(atomic_load(&control_fixture_sock_of(fd)->attachments));
-	world.no_device = false;
+	fixture.no_device = false;
 	update(fd);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static void test_of_two_that_reuse_the_address_the_newest_wins_until_it_closes(void **state)
 {
-	int a = world_socket(), b = world_socket();
+	int a = fixture_socket(), b = fixture_socket();
 
 	(void)state;
 	control_fixture_set(a, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -129,15 +129,15 @@ static void test_of_two_that_reuse_the_address_the_newest_wins_until_it_closes(v
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36702, "new");
 	assert_string_equal(control_fixture_receive(a), "");
 	assert_string_equal(control_fixture_receive(b), "new");
-	control_fixture_world_close(b);
+	control_fixture_fixture_close(b);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36702, "old");
 	assert_string_equal(control_fixture_receive(a), "old");
-	control_fixture_world_close(a);
+	control_fixture_fixture_close(a);
 }
 
 static void test_a_socket_bound_to_the_address_wins_over_the_wildcard(void **state)
 {
-	int exact = world_socket(), any = world_socket();
+	int exact = fixture_socket(), any = fixture_socket();
 
 	(void)state;
 	control_fixture_set(exact, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -147,8 +147,8 @@ static void test_a_socket_bound_to_the_address_wins_over_the_wildcard(void **sta
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36703, "exact");
 	assert_string_equal(control_fixture_receive(any), "");
 	assert_string_equal(control_fixture_receive(exact), "exact");
-	control_fixture_world_close(exact);
-	control_fixture_world_close(any);
+	control_fixture_fixture_close(exact);
+	control_fixture_fixture_close(any);
 }
 
 static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **state)
@@ -158,7 +158,7 @@ static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **s
 
 	(void)state;
 	for (int i = 0; i < 3; i++) {
-		fd[i] = world_socket();
+		fd[i] = fixture_socket();
 		control_fixture_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1);
 		assert_int_equal(control_fixture_bind_to(fd[i], "10.77.0.1", 36704), 0);
 	}
@@ -180,13 +180,13 @@ static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **s
 	assert_int_equal(got[0] + got[1] + got[2], 120);
 	for (int i = 0; i < 3; i++) {
 		assert_in_range(got[i], 10, 80);
-		control_fixture_world_close(fd[i]);
+		control_fixture_fixture_close(fd[i]);
 	}
 }
 
 static void test_a_connected_socket_wins_for_its_peer(void **state)
 {
-	int open = world_socket(), bound = world_socket();
+	int open = fixture_socket(), bound = fixture_socket();
 
 	(void)state;
 	control_fixture_set(open, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -201,15 +201,15 @@ static void test_a_connected_socket_wins_for_its_peer(void **state)
 	assert_string_equal(control_fixture_receive(open), "other");
 	pretend_connected(bound, "", 0);
 	assert_int_equal(control_fixture_reason(bound), VMA_SOCK_OFFLOADED);
-	control_fixture_world_close(open);
+	control_fixture_fixture_close(open);
 	peer_send("10.77.0.3", 7000, "10.77.0.1", 36705, "again");
 	assert_string_equal(control_fixture_receive(bound), "again");
-	control_fixture_world_close(bound);
+	control_fixture_fixture_close(bound);
 }
 
 static void test_connecting_keeps_what_is_queued(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
@@ -217,12 +217,12 @@ static void test_connecting_keeps_what_is_queued(void **state)
 	udp_flows_drive(fd);
 	pretend_connected(fd, "10.77.0.2", 7000);
 	assert_string_equal(control_fixture_receive(fd), "before");
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static void test_every_member_of_a_group_gets_a_copy_and_after_leaving_none(void **state)
 {
-	int a = world_socket(), b = world_socket();
+	int a = fixture_socket(), b = fixture_socket();
 
 	(void)state;
 	control_fixture_set(a, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -242,13 +242,13 @@ static void test_every_member_of_a_group_gets_a_copy_and_after_leaving_none(void
 	peer_send("10.77.0.2", 7000, "239.1.1.1", 36706, "b only");
 	assert_string_equal(control_fixture_receive(b), "b only");
 	assert_string_equal(control_fixture_receive(a), "");
-	control_fixture_world_close(a);
-	control_fixture_world_close(b);
+	control_fixture_fixture_close(a);
+	control_fixture_fixture_close(b);
 }
 
 static void test_a_socket_that_has_not_joined_hears_groups_that_others_joined_unless_it_says_no(void **state)
 {
-	int member = world_socket(), guest = world_socket();
+	int member = fixture_socket(), guest = fixture_socket();
 
 	(void)state;
 	control_fixture_set(member, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -268,13 +268,13 @@ static void test_a_socket_that_has_not_joined_hears_groups_that_others_joined_un
 	/* Nobody is a member any more. */
 	peer_send("10.77.0.2", 7000, "239.1.1.2", 36707, "nobody");
 	assert_string_equal(control_fixture_receive(guest), "");
-	control_fixture_world_close(member);
-	control_fixture_world_close(guest);
+	control_fixture_fixture_close(member);
+	control_fixture_fixture_close(guest);
 }
 
 static void test_a_guest_stays_when_it_joins_and_goes_when_the_last_host_closes(void **state)
 {
-	int first = world_socket(), second = world_socket();
+	int first = fixture_socket(), second = fixture_socket();
 
 	(void)state;
 	control_fixture_set(first, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -283,13 +283,13 @@ static void test_a_guest_stays_when_it_joins_and_goes_when_the_last_host_closes(
 	control_fixture_bind_to(second, "239.1.1.3", 36708);
 	control_fixture_join(first, IP_ADD_MEMBERSHIP, "239.1.1.3");
 	control_fixture_join(second, IP_ADD_MEMBERSHIP, "239.1.1.3");
-	control_fixture_world_close(first);
+	control_fixture_fixture_close(first);
 	peer_send("10.77.0.2", 7000, "239.1.1.3", 36708, "host now");
 	assert_string_equal(control_fixture_receive(second), "host now");
 	control_fixture_join(second, IP_DROP_MEMBERSHIP, "239.1.1.3");
 	peer_send("10.77.0.2", 7000, "239.1.1.3", 36708, "nobody");
 	assert_string_equal(control_fixture_receive(second), "");
-	control_fixture_world_close(second);
+	control_fixture_fixture_close(second);
 }
 
 static bool sink_shared_for_nobody(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -301,7 +301,7 @@ static bool sink_shared_for_nobody(struct vma_flow *flow, struct vma_buf *packet
 static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_free(void **state)
 {
 	struct vma_ring_attr attr = {.name = "other",
-	                             .nic = world.end[0],
+	                             .nic = fixture.end[0],
 	                             .spill_pool = vma_engine()->spill,
 	                             .rx_wre = 64,
 	                             .tx_wre = 64,
@@ -310,7 +310,7 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 	                        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(36709)}};
 	uint32_t local = control_fixture_ip("10.77.0.1");
 	struct vma_ring *other;
-	int fd = world_socket();
+	int fd = fixture_socket();
 
 	(void)state;
 	memcpy(flow.key.local, &local, 4);
@@ -324,7 +324,7 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_false(atomic_load(&control_fixture_sock_of(fd)->file.retry));
 	vma_ring_destroy(other);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static bool has_task(int fd)
@@ -334,7 +334,7 @@ static bool has_task(int fd)
 
 static void test_a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_again(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 	struct udp_member *member;
 
 	(void)state;
@@ -352,46 +352,46 @@ static void test_a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_
 	assert_false(atomic_load(&control_fixture_sock_of(fd)->flows->members->revoked));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_string_equal(control_fixture_receive(fd), "queued");
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static void test_an_address_that_goes_takes_its_flow_along(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
-	world.addrs = 0;
+	fixture.addrs = 0;
 	update(fd);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_LOCAL);
 	assert_null(atomic_load(&control_fixture_sock_of(fd)->attachments));
-	world_reset();
+	fixture_reset();
 	update(fd);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static void test_datagrams_left_in_a_queue_outlive_its_flows(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	control_fixture_receive(fd);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "late");
 	udp_flows_drive(fd);
-	world.addrs = 0;
+	fixture.addrs = 0;
 	update(fd);
 	assert_string_equal(control_fixture_receive(fd), "late");
 	update(fd);
 	assert_null(atomic_load(&control_fixture_sock_of(fd)->attachments));
-	world_reset();
-	control_fixture_world_close(fd);
+	fixture_reset();
+	control_fixture_fixture_close(fd);
 }
 
 static void test_an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
@@ -400,12 +400,12 @@ static void test_an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set(v
 	assert_null(control_fixture_sock_of(fd)->flows->members);
 	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_PEEK_OFF, -1), 0);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static void test_before_a_fork_the_kernel_gets_everything_and_a_second_later_we_ask_again(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 	struct udp_sock *sock = control_fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();
 
@@ -425,7 +425,7 @@ static void test_before_a_fork_the_kernel_gets_everything_and_a_second_later_we_
 	for (int ms = 0; ms < 4000 && control_fixture_reason(fd) != VMA_SOCK_OFFLOADED; ms += 10)
 		usleep(10000);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 struct attacher {
@@ -448,14 +448,14 @@ static void *attach_slowly(void *arg)
 
 static void test_at_the_end_what_others_have_too_is_left_to_them_whoever_attaches_just_now(void **state)
 {
-	int shared = world_socket(), own;
+	int shared = fixture_socket(), own;
 	struct attacher attacher = {.sock = control_fixture_sock_of(shared)};
 	pthread_t thread;
 
 	(void)state;
 	control_fixture_bind_to(shared, "10.77.0.1", 0);
 	atomic_fetch_add(&vma_forks, 1);
-	own = world_socket();
+	own = fixture_socket();
 	control_fixture_bind_to(own, "10.77.0.1", 0);
 	assert_int_equal(pthread_create(&thread, NULL, attach_slowly, &attacher), 0);
 	while (!atomic_load(&attacher.has_lock))
@@ -466,14 +466,14 @@ static void test_at_the_end_what_others_have_too_is_left_to_them_whoever_attache
 	assert_null(attacher.sock->flows->members);
 	assert_non_null(control_fixture_sock_of(own)->flows->members);
 	pthread_join(thread, NULL);
-	control_fixture_world_close(shared);
-	control_fixture_world_close(own);
+	control_fixture_fixture_close(shared);
+	control_fixture_fixture_close(own);
 }
 
 /* Two forks before anybody reads; other processes would take from the same memory. */
 static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_the_shadow_s(void **state)
 {
-	int fd = world_socket(), len = 0;
+	int fd = fixture_socket(), len = 0;
 	struct udp_sock *sock = control_fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();
 
@@ -501,7 +501,7 @@ static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_
 	update(fd);
 	assert_null(atomic_load(&sock->fork_queue));
 	vma_leave(self);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static struct {
@@ -541,7 +541,7 @@ static void watch_and_send(int fd, const char *text)
 /* An epoll set asks a file for its readiness when it is told, and forgets it when the answer is nothing. */
 static void test_what_a_fork_moves_is_told_where_it_can_be_seen(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
@@ -553,13 +553,13 @@ static void test_what_a_fork_moves_is_told_where_it_can_be_seen(void **state)
 	vma_file_unwatch(&looker.sock->file, &looker.watcher);
 	assert_string_equal(control_fixture_receive(fd), "queued");
 	vma_leave(self);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 /* The first datagram of a flow may come before the socket shows where it is queued. */
 static void test_what_is_queued_when_a_flow_is_shown_is_told(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
@@ -573,12 +573,12 @@ static void test_what_is_queued_when_a_flow_is_shown_is_told(void **state)
 	vma_file_unwatch(&looker.sock->file, &looker.watcher);
 	assert_string_equal(control_fixture_receive(fd), "early");
 	vma_leave(self);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static void test_forks_that_follow_each_other_leave_the_port_with_the_kernel(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 	struct udp_sock *sock = control_fixture_sock_of(fd);
 	uint64_t first;
 
@@ -592,12 +592,12 @@ static void test_forks_that_follow_each_other_leave_the_port_with_the_kernel(voi
 	udp_flows_pause(sock);
 	assert_true(sock->flows->paused_ns > first);
 	pthread_mutex_unlock(&sock->file.lock);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 }
 
 static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(void **state)
 {
-	int fd = world_socket();
+	int fd = fixture_socket();
 	struct udp_sock *sock = control_fixture_sock_of(fd);
 	uint16_t port;
 	int other;
@@ -607,17 +607,17 @@ static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(v
 	port = port_of(fd);
 	vma_file_get(&sock->file);
 	atomic_fetch_add(&sock->waiting, 1);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 	assert_int_not_equal(atomic_load(&sock->lingering_fd), 0);
 	assert_non_null(sock->flows->members);
-	other = world_socket();
+	other = fixture_socket();
 	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", port), -EADDRINUSE);
 	atomic_fetch_sub(&sock->waiting, 1);
 	udp_left(sock);
 	assert_null(sock->flows->members);
 	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", port), 0);
 	vma_file_put(&sock->file);
-	control_fixture_world_close(other);
+	control_fixture_fixture_close(other);
 }
 
 static void test_closing_takes_everything_out_of_the_tables(void **state)
@@ -632,7 +632,7 @@ static void test_closing_takes_everything_out_of_the_tables(void **state)
 static int flows_start(void **state)
 {
 	(void)state;
-	world_reset();
+	fixture_reset();
 	return 0;
 }
 
@@ -667,4 +667,4 @@ static const struct CMUnitTest tests[] = {
         T(closing_takes_everything_out_of_the_tables),
 };
 
-WORLD_MAIN("flows", tests)
+FIXTURE_MAIN("flows", tests)

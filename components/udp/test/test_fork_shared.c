@@ -3,15 +3,15 @@
 #include <linux/filter.h>
 #include <sys/time.h>
 
-#include "fork_shared_bed.h"
+#include "fork_shared_fixture.h"
 
 static int fd, other;
 
 static int fork_shared_start(void **state)
 {
 	(void)state;
-	world_reset();
-	fd = world_socket();
+	fixture_reset();
+	fd = fixture_socket();
 	forks();
 	other = relative_of(fd);
 	fork_shared_fixture_look(other);
@@ -21,8 +21,8 @@ static int fork_shared_start(void **state)
 static int fork_shared_end(void **state)
 {
 	(void)state;
-	control_fixture_world_close(other);
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(other);
+	control_fixture_fixture_close(fd);
 	return 0;
 }
 
@@ -46,7 +46,7 @@ static int shut(int socket, int how)
 
 static void test_what_no_fork_has_seen_looks_for_nothing(void **state)
 {
-	int alone = world_socket();
+	int alone = fixture_socket();
 
 	(void)state;
 	control_fixture_set(alone, IPPROTO_IP, IP_TTL, 9);
@@ -54,12 +54,12 @@ static void test_what_no_fork_has_seen_looks_for_nothing(void **state)
 	assert_false(udp_fork_shared_moved(control_fixture_sock_of(alone)));
 	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->unplain), 0);
 	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->rx_opts), 0);
-	control_fixture_world_close(alone);
+	control_fixture_fixture_close(alone);
 }
 
 static void test_memory_is_made_once_and_lives_as_long_as_the_last_socket_in_it(void **state)
 {
-	int first = world_socket(), second = world_socket();
+	int first = fixture_socket(), second = fixture_socket();
 	struct udp_fork_shared *fork_shared;
 
 	(void)state;
@@ -72,12 +72,12 @@ static void test_memory_is_made_once_and_lives_as_long_as_the_last_socket_in_it(
 	                     control_fixture_sock_of(second)->fork_shared_batch);
 	forks();
 	assert_ptr_equal(udp_fork_shared(control_fixture_sock_of(second)), fork_shared);
-	control_fixture_world_close(first);
+	control_fixture_fixture_close(first);
 	for (int i = 0; i < 10; i++)
 		vma_retire_poll();
 	control_fixture_set(second, IPPROTO_IP, IP_TTL, 9);
 	assert_int_equal(atomic_load(&fork_shared->changes), 1);
-	control_fixture_world_close(second);
+	control_fixture_fixture_close(second);
 }
 
 static void test_who_changes_something_does_not_look_but_the_others_do_once(void **state)
@@ -269,4 +269,4 @@ static const struct CMUnitTest tests[] = {
         T(a_datagram_is_judged_by_the_kernels_names),
 };
 
-WORLD_MAIN("fork_shared", tests)
+FIXTURE_MAIN("fork_shared", tests)

@@ -1,12 +1,12 @@
 /* How long a receive looks, how often it asks the OS meanwhile, and whether others get the core: as the user says. */
-#include "bed.h"
+#include "fixture.h"
 
 #include "../../sock/test/count_calls.h"
 
 enum { LOOKS = 200, LOOKS_BREATH = 8 /* one in so many may yield */ };
 
 static struct udp_sock *sock;
-static struct bed_attached attached;
+static struct fixture_attached attached;
 /* What the internal thread does not read. */
 static struct {
 	int64_t poll, poll_init, ratio;
@@ -22,8 +22,8 @@ static int setup(void **state)
 	as_set.poll_init = conf->rx_poll_init;
 	as_set.ratio = conf->rx_udp_poll_os_ratio;
 	as_set.yield = conf->rx_poll_yield;
-	sock = udp_fixture_bed_socket(true);
-	bed_attach(&attached, sock, bed_local);
+	sock = udp_fixture_fixture_socket(true);
+	fixture_attach(&attached, sock, fixture_local);
 	return 0;
 }
 
@@ -32,8 +32,8 @@ static int teardown(void **state)
 	struct vma_conf *conf = &vma_engine()->conf;
 
 	(void)state;
-	bed_detach(&attached);
-	bed_close(sock);
+	fixture_detach(&attached);
+	fixture_close(sock);
 	conf->rx_poll = as_set.poll;
 	conf->rx_poll_init = as_set.poll_init;
 	conf->rx_udp_poll_os_ratio = as_set.ratio;
@@ -52,7 +52,7 @@ static struct calls looks_receive(int times)
 		struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 		struct vma_thread *self = vma_enter();
 
-		assert_int_equal(udp_recvmsg(&sock->file, bed_fd(sock), &msg, 0), -EAGAIN);
+		assert_int_equal(udp_recvmsg(&sock->file, fixture_fd(sock), &msg, 0), -EAGAIN);
 		vma_leave(self);
 	}
 	return (struct calls){.yields = calls.yields - before.yields, .asks = calls.asks - before.asks};
@@ -119,14 +119,14 @@ static void test_a_socket_that_has_nothing_offloaded_has_a_bound_of_its_own(void
 	vma_engine()->conf.rx_poll = 0;
 	vma_engine()->conf.rx_poll_init = LOOKS;
 	assert_int_equal(udp_looks_wait_once().yields, 0);
-	bed_detach(&attached);
+	fixture_detach(&attached);
 	vma_engine()->conf.rx_udp_poll_os_ratio = 10;
 	assert_int_equal(udp_looks_wait_once().yields, LOOKS / LOOKS_BREATH);
 	assert_int_equal(udp_looks_wait_once().asks - 1, LOOKS / 10);
 	vma_engine()->conf.rx_poll_init = 0;
 	vma_engine()->conf.rx_poll = LOOKS;
 	assert_int_equal(udp_looks_wait_once().yields, 0);
-	bed_attach(&attached, sock, bed_local);
+	fixture_attach(&attached, sock, fixture_local);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -142,5 +142,5 @@ int main(void)
 {
 	calls_asked = SYS_recvmsg;
 	calls_slow_clocks();
-	return udp_fixture_bed_run(tests, sizeof(tests) / sizeof(tests[0]));
+	return udp_fixture_fixture_run(tests, sizeof(tests) / sizeof(tests[0]));
 }

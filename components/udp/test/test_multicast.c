@@ -1,5 +1,5 @@
 /* Memberships and filters as the kernel has them, and the host's members. */
-#include "control_bed.h"
+#include "control_fixture.h"
 
 #include <stdio.h>
 #include <sys/mman.h>
@@ -11,15 +11,15 @@ static int fd;
 static int multicast_start(void **state)
 {
 	(void)state;
-	world_reset();
-	fd = world_socket();
+	fixture_reset();
+	fd = fixture_socket();
 	return 0;
 }
 
 static int multicast_end(void **state)
 {
 	(void)state;
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 	return 0;
 }
 
@@ -181,7 +181,7 @@ static void test_a_bad_pointer_is_efault_and_changes_nothing(void **state)
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	world_catch_faults();
+	fixture_catch_faults();
 	assert_int_equal(udp_setsockopt(vma_fd_lookup(fd), fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, NULL, 12), -EFAULT);
 	vma_leave(self);
 	assert_int_equal(memberships(), 0);
@@ -317,4 +317,4 @@ static const struct CMUnitTest tests[] = {
         T(a_member_that_we_do_not_know_of_is_seen_soon_and_so_is_its_end),
 };
 
-WORLD_MAIN("multicast", tests)
+FIXTURE_MAIN("multicast", tests)

@@ -1,5 +1,5 @@
 /* What setsockopt, ioctl and fcntl leave in the mirror. */
-#include "control_bed.h"
+#include "control_fixture.h"
 
 #include <asm/socket.h>
 #include <fcntl.h>
@@ -16,8 +16,8 @@ static struct udp_sock *sock;
 static int options_start(void **state)
 {
 	(void)state;
-	world_reset();
-	fd = world_socket();
+	fixture_reset();
+	fd = fixture_socket();
 	sock = control_fixture_sock_of(fd);
 	return 0;
 }
@@ -25,7 +25,7 @@ static int options_start(void **state)
 static int udp_options_end(void **state)
 {
 	(void)state;
-	control_fixture_world_close(fd);
+	control_fixture_fixture_close(fd);
 	return 0;
 }
 
@@ -154,7 +154,7 @@ static void test_header_options_take_a_byte_as_well_and_end_the_templates(void *
 static void test_what_the_kernel_refuses_is_not_mirrored(void **state)
 {
 	(void)state;
-	world_catch_faults();
+	fixture_catch_faults();
 	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_TTL, 300), -EINVAL);
 	assert_int_equal(sock->ttl, 0);
 	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_TTL, 256), -EINVAL);
@@ -171,7 +171,7 @@ static void test_the_interface_of_groups_by_number_by_address_and_none(void **st
 	(void)state;
 	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &by_number, sizeof(by_number)), 0);
 	assert_int_equal(sock->mc_ifindex, LAN);
-	world_add_addr(LAN, "127.0.0.1", 8);
+	fixture_add_addr(LAN, "127.0.0.1", 8);
 	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &none, sizeof(none)), 0);
 	assert_int_equal(sock->mc_ifindex, 0);
 	assert_int_equal(options_set_bytes(IPPROTO_IP, IP_MULTICAST_IF, &by_address, sizeof(by_address)), 0);
@@ -224,7 +224,7 @@ static void test_nonblocking_by_fcntl_and_by_ioctl(void **state)
 	int on = 0;
 
 	(void)state;
-	world_catch_faults();
+	fixture_catch_faults();
 	assert_true(atomic_load(&sock->nonblocking)); /* the test's sockets are made so */
 	assert_int_equal(options_control(FIONBIO, &on), 0);
 	assert_false(atomic_load(&sock->nonblocking));
@@ -250,7 +250,7 @@ static void test_fionread_is_the_next_datagram_s_length_and_its_pointer_is_check
 	int len = -1;
 
 	(void)state;
-	world_catch_faults();
+	fixture_catch_faults();
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	assert_int_equal(options_control(FIONREAD, &len), 0);
 	assert_int_equal(len, 0);
@@ -309,7 +309,7 @@ static void test_connect_and_disconnect_follow_the_kernel_s_names(void **state)
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	world.route.type = RTN_LOCAL;
+	fixture.route.type = RTN_LOCAL;
 	assert_int_equal(udp_connect(&sock->file, fd, (struct sockaddr *)&to, sizeof(to)), 0);
 	assert_true(atomic_load(&sock->connected));
 	assert_int_equal(sock->local.sin_addr.s_addr, htonl(INADDR_LOOPBACK));
@@ -340,14 +340,14 @@ static void test_what_is_not_offloaded_says_why(void **state)
 	vma_leave(self);
 	assert_int_equal(vma_sock_query(six, &text), 0);
 	assert_non_null(strstr(text, vma_sock_reason_text(VMA_SOCK_IPV6)));
-	control_fixture_world_close(six);
+	control_fixture_fixture_close(six);
 	off = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	vma_engine()->conf.offloaded_sockets = false;
 	assert_int_equal(vma_udp_socket(off, AF_INET, SOCK_DGRAM, 0), 0);
 	vma_engine()->conf.offloaded_sockets = true;
 	assert_int_equal(vma_sock_query(off, &text), 0);
 	assert_non_null(strstr(text, vma_sock_reason_text(VMA_SOCK_DISABLED)));
-	control_fixture_world_close(off);
+	control_fixture_fixture_close(off);
 	assert_int_equal(vma_sock_query(fd, &text), 0);
 	assert_string_equal(text, vma_sock_reason_text(VMA_SOCK_NEW));
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
@@ -377,7 +377,7 @@ static void test_multicast_loop_starts_as_the_parameter_says(void **state)
 	vma_os.getsockopt(other, IPPROTO_IP, IP_MULTICAST_LOOP, &loop, &len);
 	assert_int_equal(loop, 0);
 	assert_true(sock->mc_loop);
-	control_fixture_world_close(other);
+	control_fixture_fixture_close(other);
 }
 
 static void test_a_join_returns_after_the_time_that_the_parameter_says(void **state)
@@ -421,4 +421,4 @@ static const struct CMUnitTest tests[] = {
         T(a_join_returns_after_the_time_that_the_parameter_says),
 };
 
-WORLD_MAIN("options", tests)
+FIXTURE_MAIN("options", tests)

@@ -5,28 +5,28 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "bed.h"
+#include "fixture.h"
 
 enum { PEER = 9000 };
 
 static struct udp_sock *sock;
-static struct bed_attached attached;
+static struct fixture_attached attached;
 
 static int setup(void **state)
 {
 	(void)state;
-	sock = udp_fixture_bed_socket(true);
-	bed_attach(&attached, sock, bed_local);
+	sock = udp_fixture_fixture_socket(true);
+	fixture_attach(&attached, sock, fixture_local);
 	atomic_store(&sock->nonblocking, true);
-	bed.group_accepts = true;
+	fixture.group_accepts = true;
 	return 0;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	bed_detach(&attached);
-	bed_close(sock);
+	fixture_detach(&attached);
+	fixture_close(sock);
 	return 0;
 }
 
@@ -34,7 +34,7 @@ static int teardown(void **state)
 static ssize_t receive_msg(struct msghdr *msg, int flags)
 {
 	struct vma_thread *self = vma_enter();
-	ssize_t len = udp_recvmsg(&sock->file, bed_fd(sock), msg, flags);
+	ssize_t len = udp_recvmsg(&sock->file, fixture_fd(sock), msg, flags);
 
 	vma_leave(self);
 	return len;
@@ -54,7 +54,7 @@ static ssize_t udp_recv_receive(void *data, size_t size, int flags)
 
 static void come(const char *text)
 {
-	udp_fixture_bed_peer_send(PEER, bed_port(sock), text, (uint32_t)strlen(text));
+	udp_fixture_fixture_peer_send(PEER, fixture_port(sock), text, (uint32_t)strlen(text));
 }
 
 static void come_through_shadow(const char *text)
@@ -119,7 +119,7 @@ static void test_sender_is_named(void **state)
 	assert_int_equal(msg.msg_namelen, sizeof(from));
 	assert_int_equal(from.sin_family, AF_INET);
 	assert_int_equal(from.sin_port, htons(PEER));
-	assert_memory_equal(&from.sin_addr, bed_remote, 4);
+	assert_memory_equal(&from.sin_addr, fixture_remote, 4);
 	assert_int_equal(from.sin_zero[0], 0);
 	assert_int_equal(msg.msg_flags, 0);
 	assert_int_equal(msg.msg_controllen, 0);
@@ -265,7 +265,7 @@ static void *bad_page(void)
 {
 	void *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	udp_fixture_bed_catch_faults();
+	udp_fixture_fixture_catch_faults();
 	assert_ptr_not_equal(page, MAP_FAILED);
 	return page;
 }
@@ -319,10 +319,10 @@ static _Atomic bool has_the_flag;
 
 static void *hold_the_flag(void *unused)
 {
-	assert_true(vma_ring_acquire(bed.rail->ring));
+	assert_true(vma_ring_acquire(fixture.rail->ring));
 	atomic_store(&has_the_flag, true);
 	usleep(20000);
-	vma_ring_release(bed.rail->ring);
+	vma_ring_release(fixture.rail->ring);
 	return unused;
 }
 
@@ -335,7 +335,7 @@ static void test_a_call_that_does_not_wait_finds_what_came_while_another_thread_
 	come("here");
 	atomic_store(&has_the_flag, false);
 	assert_int_equal(pthread_create(&thread, NULL, hold_the_flag, NULL), 0);
-	bed_wait_until(atomic_load(&has_the_flag));
+	fixture_wait_until(atomic_load(&has_the_flag));
 	recv_assert_receives("here");
 	pthread_join(thread, NULL);
 }
@@ -347,9 +347,9 @@ static void test_connected_socket_hears_only_its_peer(void **state)
 	uint32_t remote;
 
 	(void)state;
-	memcpy(&remote, bed_remote, 4);
+	memcpy(&remote, fixture_remote, 4);
 	atomic_store(&sock->peer_key, udp_peer_key(remote, htons(PEER)));
-	udp_fixture_bed_peer_send(PEER + 1, bed_port(sock), "other", 5);
+	udp_fixture_fixture_peer_send(PEER + 1, fixture_port(sock), "other", 5);
 	come("peer");
 	recv_assert_receives("peer");
 	assert_nothing_is_there();
@@ -361,10 +361,10 @@ static void test_what_lies_behind_what_is_others_is_found(void **state)
 	uint32_t remote;
 
 	(void)state;
-	memcpy(&remote, bed_remote, 4);
+	memcpy(&remote, fixture_remote, 4);
 	atomic_store(&sock->peer_key, udp_peer_key(remote, htons(PEER)));
 	for (int i = 0; i < 100; i++)
-		udp_fixture_bed_peer_send(PEER + 1, bed_port(sock), "other", 5);
+		udp_fixture_fixture_peer_send(PEER + 1, fixture_port(sock), "other", 5);
 	come("peer");
 	recv_assert_receives("peer");
 }
@@ -372,19 +372,19 @@ static void test_what_lies_behind_what_is_others_is_found(void **state)
 static void test_groups_pass_their_filter_only(void **state)
 {
 	const uint8_t group[4] = {239, 1, 1, 1};
-	struct bed_attached member;
+	struct fixture_attached member;
 
 	(void)state;
-	bed_detach(&attached);
-	bed_attach(&member, sock, group);
-	bed.group_accepts = false;
-	bed_peer_send_to(group, PEER, bed_port(sock), "no", 2);
+	fixture_detach(&attached);
+	fixture_attach(&member, sock, group);
+	fixture.group_accepts = false;
+	fixture_peer_send_to(group, PEER, fixture_port(sock), "no", 2);
 	assert_nothing_is_there();
-	bed.group_accepts = true;
-	bed_peer_send_to(group, PEER, bed_port(sock), "yes", 3);
+	fixture.group_accepts = true;
+	fixture_peer_send_to(group, PEER, fixture_port(sock), "yes", 3);
 	recv_assert_receives("yes");
-	bed_detach(&member);
-	bed_attach(&attached, sock, bed_local);
+	fixture_detach(&member);
+	fixture_attach(&attached, sock, fixture_local);
 }
 
 static void test_full_queue_drops_and_tells(void **state)
@@ -399,13 +399,13 @@ static void test_full_queue_drops_and_tells(void **state)
 	atomic_store(&sock->rx_opts, UDP_RX_OPT_RXQ_OVFL);
 	atomic_store(&sock->rcvbuf, 300);
 	for (int i = 0; i < 5; i++)
-		udp_fixture_bed_peer_send(PEER, bed_port(sock), data, 100);
+		udp_fixture_fixture_peer_send(PEER, fixture_port(sock), data, 100);
 	for (int i = 0; i < 3; i++) {
 		msg.msg_controllen = sizeof(control);
 		assert_int_equal(receive_msg(&msg, 0), 100);
 		assert_int_equal(msg.msg_controllen, 0); /* nothing had been dropped before these */
 	}
-	udp_fixture_bed_peer_send(PEER, bed_port(sock), data, 100);
+	udp_fixture_fixture_peer_send(PEER, fixture_port(sock), data, 100);
 	msg.msg_controllen = sizeof(control);
 	assert_int_equal(receive_msg(&msg, 0), 100);
 	assert_int_equal(msg.msg_controllen, CMSG_SPACE(4));
@@ -437,9 +437,9 @@ static void test_rx_opts_come_as_control_messages(void **state)
 	c = CMSG_NXTHDR(&msg, c);
 	info = (struct in_pktinfo *)CMSG_DATA(c);
 	assert_int_equal(c->cmsg_type, IP_PKTINFO);
-	assert_int_equal(info->ipi_ifindex, BED_IFINDEX);
-	assert_memory_equal(&info->ipi_addr, bed_local, 4);
-	assert_memory_equal(&info->ipi_spec_dst, bed_local, 4);
+	assert_int_equal(info->ipi_ifindex, FIXTURE_IFINDEX);
+	assert_memory_equal(&info->ipi_addr, fixture_local, 4);
+	assert_memory_equal(&info->ipi_spec_dst, fixture_local, 4);
 	c = CMSG_NXTHDR(&msg, c);
 	assert_int_equal(c->cmsg_type, IP_TTL);
 	assert_int_equal(*(int *)CMSG_DATA(c), 33);
@@ -486,25 +486,25 @@ static void test_shadow_is_asked_again_after_twenty_microseconds(void **state)
 static void test_socket_without_rings_is_the_shadows(void **state)
 {
 	(void)state;
-	bed_detach(&attached);
+	fixture_detach(&attached);
 	come_through_shadow("kernel");
 	recv_assert_receives("kernel");
 	assert_nothing_is_there();
 	assert_int_equal(udp_poll(&sock->file), 0);
-	bed_attach(&attached, sock, bed_local);
+	fixture_attach(&attached, sock, fixture_local);
 }
 
 static void test_inherited_socket_is_taken_up_by_its_first_receive(void **state)
 {
-	unsigned before = bed.takes_up;
+	unsigned before = fixture.takes_up;
 
 	(void)state;
-	bed_detach(&attached);
+	fixture_detach(&attached);
 	atomic_store(&sock->inherited, true);
 	assert_nothing_is_there();
 	assert_nothing_is_there();
-	assert_int_equal(bed.takes_up, before + 1);
-	bed_attach(&attached, sock, bed_local);
+	assert_int_equal(fixture.takes_up, before + 1);
+	fixture_attach(&attached, sock, fixture_local);
 }
 
 /* ---- waiting ---- */
@@ -567,7 +567,7 @@ static void test_receive_timeout_ends_with_eagain(void **state)
 static void shadow_has_an_error(void)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct pollfd shadow = {.fd = bed_fd(sock)};
+	struct pollfd shadow = {.fd = fixture_fd(sock)};
 	int fd = vma_os.socket(AF_INET, SOCK_DGRAM, 0), on = 1;
 	socklen_t len = sizeof(to);
 	char data[8];
@@ -703,9 +703,9 @@ static void test_poll_tells_what_is_queued(void **state)
 	(void)state;
 	assert_int_equal(udp_poll(&sock->file) & 1, 0);
 	assert_int_equal(udp_poll(&sock->file) & 4, 4);
-	assert_true(udp_rings(&sock->file) == vma_rail_bit(bed.rail));
+	assert_true(udp_rings(&sock->file) == vma_rail_bit(fixture.rail));
 	come("x");
-	bed_wait_until(vma_rails_progress(udp_rings(&sock->file)) >= 0 && udp_poll(&sock->file) & 1);
+	fixture_wait_until(vma_rails_progress(udp_rings(&sock->file)) >= 0 && udp_poll(&sock->file) & 1);
 	recv_assert_receives("x");
 	assert_int_equal(udp_poll(&sock->file) & 1, 0);
 	atomic_store(&sock->shut_rd, true);
@@ -751,4 +751,4 @@ static const struct CMUnitTest tests[] = {
         CASE(test_poll_tells_what_is_queued),
 };
 
-BED_MAIN(tests)
+FIXTURE_MAIN(tests)

@@ -14,7 +14,7 @@ static struct sockaddr_in remote(uint16_t port)
 {
 	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
 
-	memcpy(&addr.sin_addr, bed_remote, 4);
+	memcpy(&addr.sin_addr, fixture_remote, 4);
 	return addr;
 }
 
@@ -35,7 +35,7 @@ static void connect_it(void)
 	sock->peer = remote(PORT);
 	atomic_store(&sock->connected, true);
 	udp_send_reset();
-	assert_int_equal(vma_os.connect(bed_fd(sock), (struct sockaddr *)&sink_addr, sizeof(sink_addr)), 0);
+	assert_int_equal(vma_os.connect(fixture_fd(sock), (struct sockaddr *)&sink_addr, sizeof(sink_addr)), 0);
 }
 
 static int setup(void **state)
@@ -45,15 +45,15 @@ static int setup(void **state)
 
 	(void)state;
 	fake_net_reset();
-	bed.local_members = false;
+	fixture.local_members = false;
 	sink = vma_os.socket(AF_INET, SOCK_DGRAM, 0);
 	sink_addr = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	assert_int_equal(vma_os.bind(sink, (struct sockaddr *)&sink_addr, len), 0);
 	assert_int_equal(vma_os.getsockname(sink, (struct sockaddr *)&sink_addr, &len), 0);
 	assert_int_equal(vma_os.setsockopt(sink, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), 0);
-	sock = udp_fixture_bed_socket(true);
-	udp_fixture_bed_peer_listen(PORT);
-	bed_peer_receive();
+	sock = udp_fixture_fixture_socket(true);
+	udp_fixture_fixture_peer_listen(PORT);
+	fixture_peer_receive();
 	vma_thread_self()->tx_last_tsc = 0;
 	return 0;
 }
@@ -61,17 +61,17 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	bed_close(sock);
+	fixture_close(sock);
 	vma_os.close(sink);
-	bed_peer_receive();
-	vma_ring_detach(bed.peer, &bed.peer_flow);
+	fixture_peer_receive();
+	vma_ring_detach(fixture.peer, &fixture.peer_flow);
 	return 0;
 }
 
 static ssize_t send_msg(const struct msghdr *msg, int flags)
 {
 	struct vma_thread *self = vma_enter();
-	ssize_t len = udp_sendmsg(&sock->file, bed_fd(sock), msg, flags);
+	ssize_t len = udp_sendmsg(&sock->file, fixture_fd(sock), msg, flags);
 
 	vma_leave(self);
 	return len;
@@ -98,9 +98,9 @@ static ssize_t send_text(const char *text)
 
 static void assert_peer_gets(const char *text)
 {
-	assert_int_equal(bed_peer_receive(), 1);
-	assert_int_equal(bed_payload_len(), strlen(text));
-	assert_memory_equal(bed.frame + 42, text, strlen(text));
+	assert_int_equal(fixture_peer_receive(), 1);
+	assert_int_equal(fixture_payload_len(), strlen(text));
+	assert_memory_equal(fixture.frame + 42, text, strlen(text));
 }
 
 static void assert_kernel_has(const char *text)
@@ -114,7 +114,7 @@ static void assert_kernel_has(const char *text)
 static void assert_kernel_gets(const char *text)
 {
 	assert_kernel_has(text);
-	assert_int_equal(bed_peer_receive(), 0);
+	assert_int_equal(fixture_peer_receive(), 0);
 }
 
 static uint64_t sent(void)
@@ -137,13 +137,13 @@ static void test_connected_datagram_leaves_as_a_frame(void **state)
 	assert_peer_gets("hello");
 	assert_int_equal(sent(), 1);
 	assert_int_equal(sent_by_os(), 0);
-	assert_memory_equal(bed.frame + 26, bed_local, 4);
-	assert_memory_equal(bed.frame + 30, bed_remote, 4);
-	assert_memory_equal(bed.frame + 34, &sock->local.sin_port, 2);
-	assert_int_equal(bed.frame[36] << 8 | bed.frame[37], PORT);
-	assert_int_equal(bed.frame[20], 0x40); /* don't fragment, */
-	assert_int_equal(bed.frame[18] | bed.frame[19], 0);
-	assert_int_equal(bed.frame[22], 64);
+	assert_memory_equal(fixture.frame + 26, fixture_local, 4);
+	assert_memory_equal(fixture.frame + 30, fixture_remote, 4);
+	assert_memory_equal(fixture.frame + 34, &sock->local.sin_port, 2);
+	assert_int_equal(fixture.frame[36] << 8 | fixture.frame[37], PORT);
+	assert_int_equal(fixture.frame[20], 0x40); /* don't fragment, */
+	assert_int_equal(fixture.frame[18] | fixture.frame[19], 0);
+	assert_int_equal(fixture.frame[22], 64);
 }
 
 static void test_every_length_up_to_the_mtu_leaves_whole(void **state)
@@ -157,9 +157,9 @@ static void test_every_length_up_to_the_mtu_leaves_whole(void **state)
 	for (size_t len = 0; len <= MAX; len += len < 70 || len > MAX - 5 ? 1 : 97) {
 		assert_int_equal(send_send_to(NULL, data, len, 0), len);
 		vma_flush_sends(vma_thread_self());
-		assert_int_equal(bed_peer_receive(), 1); /* the peer's ring has checked both sums */
-		assert_int_equal(bed_payload_len(), len);
-		assert_memory_equal(bed.frame + 42, data, len);
+		assert_int_equal(fixture_peer_receive(), 1); /* the peer's ring has checked both sums */
+		assert_int_equal(fixture_payload_len(), len);
+		assert_memory_equal(fixture.frame + 42, data, len);
 	}
 }
 
@@ -182,7 +182,7 @@ static void test_too_many_pieces_are_refused(void **state)
 	(void)state;
 	connect_it();
 	assert_int_equal(send_msg(&msg, 0), -EMSGSIZE);
-	assert_int_equal(bed_peer_receive(), 0);
+	assert_int_equal(fixture_peer_receive(), 0);
 }
 
 static void test_bad_pointer_is_efault_and_nothing_leaves(void **state)
@@ -190,11 +190,11 @@ static void test_bad_pointer_is_efault_and_nothing_leaves(void **state)
 	void *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	(void)state;
-	udp_fixture_bed_catch_faults();
+	udp_fixture_fixture_catch_faults();
 	connect_it();
 	assert_int_equal(send_send_to(NULL, page, 10, 0), -EFAULT);
 	assert_int_equal(send_send_to(page, "x", 1, 0), -EFAULT);
-	assert_int_equal(bed_peer_receive(), 0);
+	assert_int_equal(fixture_peer_receive(), 0);
 	munmap(page, 4096);
 }
 
@@ -219,8 +219,8 @@ static void test_ttl_and_tos_are_in_the_header_after_a_reset(void **state)
 	udp_send_reset();
 	assert_int_equal(send_text("x"), 1);
 	assert_peer_gets("x");
-	assert_int_equal(bed.frame[22], 9);
-	assert_int_equal(bed.frame[15], 0x28);
+	assert_int_equal(fixture.frame[22], 9);
+	assert_int_equal(fixture.frame[15], 0x28);
 	assert_int_equal(fake_net.asked_for.tos, 0x28);
 }
 
@@ -233,11 +233,11 @@ static void test_fragmentable_datagrams_have_ids_of_their_own(void **state)
 	connect_it();
 	assert_int_equal(send_text("x"), 1);
 	assert_peer_gets("x");
-	assert_int_equal(bed.frame[20], 0);
-	memcpy(&first, bed.frame + 18, 2);
+	assert_int_equal(fixture.frame[20], 0);
+	memcpy(&first, fixture.frame + 18, 2);
 	assert_int_equal(send_text("y"), 1);
 	assert_peer_gets("y");
-	memcpy(&second, bed.frame + 18, 2);
+	memcpy(&second, fixture.frame + 18, 2);
 	assert_int_equal((uint16_t)(first + 1), second);
 }
 
@@ -254,8 +254,8 @@ static void test_route_is_asked_for_as_the_kernel_would(void **state)
 	assert_int_equal(fake_net.asked_for.proto, IPPROTO_UDP);
 	assert_int_equal(fake_net.asked_for.dport_be, htons(PORT));
 	assert_int_equal(fake_net.asked_for.sport_be, sock->local.sin_port);
-	assert_memory_equal(fake_net.asked_for.src, bed_local, 4);
-	assert_memory_equal(fake_net.asked_for.dst, bed_remote, 4);
+	assert_memory_equal(fake_net.asked_for.src, fixture_local, 4);
+	assert_memory_equal(fake_net.asked_for.dst, fixture_remote, 4);
 }
 
 /* ---- paths that change ---- */
@@ -269,12 +269,12 @@ static void test_new_mac_is_used_from_the_next_datagram_on(void **state)
 	fake_net_change(bytes[5], 77);
 	assert_int_equal(send_text("y"), 1);
 	assert_peer_gets("y");
-	assert_int_equal(bed.frame[5], 77);
-	bed_wait_until(atomic_load(&fake_net.gets) == 2); /* and the cache is made anew */
+	assert_int_equal(fixture.frame[5], 77);
+	fixture_wait_until(atomic_load(&fake_net.gets) == 2); /* and the cache is made anew */
 	assert_int_equal(send_text("z"), 1);
 	assert_peer_gets("z");
-	assert_int_equal(bed.frame[5], 77);
-	bed_wait_until((vma_retire_poll(), atomic_load(&fake_net.held) == 1));
+	assert_int_equal(fixture.frame[5], 77);
+	fixture_wait_until((vma_retire_poll(), atomic_load(&fake_net.held) == 1));
 }
 
 static void test_neighbour_that_is_not_resolved_is_the_kernels(void **state)
@@ -285,8 +285,8 @@ static void test_neighbour_that_is_not_resolved_is_the_kernels(void **state)
 	assert_int_equal(send_text("first"), 5);
 	assert_kernel_gets("first");
 	fake_net_change(state, VMA_NET_READY);
-	bed_wait_until(send_text("x") == 1 && sent() > 0);
-	assert_true(bed_peer_receive() > 0);
+	fixture_wait_until(send_text("x") == 1 && sent() > 0);
+	assert_true(fixture_peer_receive() > 0);
 	fake_net_change(state, VMA_NET_FAILED);
 	while (vma_os.recv(sink, (char[8]){0}, 8, MSG_DONTWAIT) >= 0)
 		;
@@ -345,7 +345,7 @@ static struct sockaddr_in sharing_a_slot(unsigned nth)
 {
 	uint32_t addr;
 
-	memcpy(&addr, bed_remote, 4);
+	memcpy(&addr, fixture_remote, 4);
 	for (uint16_t port = 1;; port++) {
 		if (udp_dst_slot(udp_peer_key(addr, htons(port))) == udp_dst_slot(udp_peer_key(addr, htons(PORT))) &&
 		    nth-- == 0)
@@ -393,7 +393,7 @@ static void test_wanted_destination_gets_the_slot_in_time(void **state)
 	fake_net.known = true;
 	assert_int_equal(send_send_to(&to, "y", 1, 0), 1);
 	assert_peer_gets("y");
-	bed_wait_until(atomic_load(&fake_net.gets) == 2); /* by the internal thread */
+	fixture_wait_until(atomic_load(&fake_net.gets) == 2); /* by the internal thread */
 }
 
 static void test_connected_socket_sends_elsewhere_when_told(void **state)
@@ -446,29 +446,29 @@ static void test_bad_addresses_get_the_kernels_answer(void **state)
 
 static void test_first_send_of_an_unbound_socket_binds_it(void **state)
 {
-	unsigned before = bed.binds;
+	unsigned before = fixture.binds;
 
 	(void)state;
-	bed_close(sock);
-	sock = udp_fixture_bed_socket(false);
+	fixture_close(sock);
+	sock = udp_fixture_fixture_socket(false);
 	fake_net.template.state = VMA_NET_USE_OS; /* it is on this host */
 	assert_int_equal(send_send_to(&sink_addr, "x", 1, 0), 1);
 	assert_kernel_gets("x");
-	assert_int_equal(bed.binds, before + 1);
+	assert_int_equal(fixture.binds, before + 1);
 	assert_true(sock->local.sin_port != 0);
 	assert_int_equal(send_send_to(&sink_addr, "y", 1, 0), 1);
-	assert_int_equal(bed.binds, before + 1);
+	assert_int_equal(fixture.binds, before + 1);
 }
 
 static void test_inherited_socket_is_taken_up_by_its_first_send(void **state)
 {
-	unsigned before = bed.takes_up;
+	unsigned before = fixture.takes_up;
 
 	(void)state;
 	connect_it();
 	udp_data_forked(sock); /* what the child does */
 	assert_int_equal(send_text("x"), 1);
-	assert_int_equal(bed.takes_up, before + 1);
+	assert_int_equal(fixture.takes_up, before + 1);
 	assert_peer_gets("x");
 }
 
@@ -485,7 +485,7 @@ static void test_group_goes_out_with_its_own_ttl(void **state)
 	connect_it();
 	assert_int_equal(send_text("x"), 1);
 	assert_peer_gets("x");
-	assert_int_equal(bed.frame[22], 3);
+	assert_int_equal(fixture.frame[22], 3);
 }
 
 static void test_group_is_looked_up_on_its_interface(void **state)
@@ -507,7 +507,7 @@ static void test_group_with_members_here_goes_through_the_shadow(void **state)
 	(void)state;
 	fake_net.template.type = RTN_MULTICAST;
 	connect_it();
-	bed.local_members = true;
+	fixture.local_members = true;
 	assert_int_equal(send_text("both"), 4);
 	assert_kernel_gets("both");
 	sock->mc_loop = false; /* then they are not meant */
@@ -516,7 +516,7 @@ static void test_group_with_members_here_goes_through_the_shadow(void **state)
 	assert_peer_gets("away");
 	sock->mc_loop = true;
 	udp_send_reset();
-	bed.local_members = false;
+	fixture.local_members = false;
 	assert_int_equal(send_text("none"), 4);
 	assert_peer_gets("none");
 }
@@ -573,13 +573,13 @@ static void test_control_messages_are_in_the_header_and_in_the_lookup(void **sta
 	*CMSG_DATA(c) = 0x28;
 	assert_int_equal(send_msg(&msg, 0), 4);
 	assert_peer_gets("with");
-	assert_int_equal(bed.frame[22], 5);
-	assert_int_equal(bed.frame[15], 0x28);
+	assert_int_equal(fixture.frame[22], 5);
+	assert_int_equal(fixture.frame[15], 0x28);
 	assert_int_equal(fake_net.asked_for.oif, 23);
 	assert_int_equal(fake_net.asked_for.tos, 0x28);
 	assert_int_equal(fake_net.asked_for.flags, 0);
 	assert_memory_equal(fake_net.asked_for.src, &info.ipi_spec_dst, 4);
-	assert_memory_equal(fake_net.asked_for.dst, bed_remote, 4);
+	assert_memory_equal(fake_net.asked_for.dst, fixture_remote, 4);
 	/* What net knows is not asked for again, and a stale neighbour is probed by its own route. */
 	fake_net.known = true;
 	fake_net.template.flags = VMA_NET_CONFIRM;
@@ -592,7 +592,7 @@ static void test_control_messages_are_in_the_header_and_in_the_lookup(void **sta
 	/* The next one without them is as before. */
 	assert_int_equal(send_text("x"), 1);
 	assert_peer_gets("x");
-	assert_int_equal(bed.frame[15], 0);
+	assert_int_equal(fixture.frame[15], 0);
 }
 
 static void test_datagram_in_parts_is_one_of_the_shadows(void **state)
@@ -621,7 +621,8 @@ static void test_error_of_the_shadow_is_told_once(void **state)
 	connect_it();
 	vma_os.close(sink);
 	sink = -1;
-	assert_int_equal(vma_os.send(bed_fd(sock), "x", 1, 0), 1); /* is refused: ICMP, or its like on the loopback */
+	assert_int_equal(vma_os.send(fixture_fd(sock), "x", 1, 0),
+	                 1); /* is refused: ICMP, or its like on the loopback */
 	udp_os_error(sock);
 	assert_int_equal(send_text("told"), -ECONNREFUSED);
 	assert_int_equal(send_text("sent"), 4);
@@ -632,7 +633,7 @@ static void test_shut_down_socket_is_epipe_without_a_signal(void **state)
 {
 	(void)state;
 	connect_it();
-	assert_int_equal(vma_os.shutdown(bed_fd(sock), SHUT_WR), 0);
+	assert_int_equal(vma_os.shutdown(fixture_fd(sock), SHUT_WR), 0);
 	atomic_store(&sock->shut_wr, true);
 	udp_send_reset();
 	assert_int_equal(send_text("x"), -EPIPE);
@@ -642,7 +643,7 @@ static void test_shut_down_socket_is_epipe_without_a_signal(void **state)
 
 static uint64_t kicks(void)
 {
-	return vma_stats_read(&vma_ring_stats(bed.rail->ring)->tx.tx_kicks);
+	return vma_stats_read(&vma_ring_stats(fixture.rail->ring)->tx.tx_kicks);
 }
 
 /* The rule is about time, which a busy machine stretches: each of a row follows the one before as if there were none.
@@ -652,7 +653,7 @@ static void send_a_row(unsigned n)
 	struct vma_thread *self = vma_thread_self();
 
 	vma_flush_sends(self);
-	bed_peer_receive();
+	fixture_peer_receive();
 	self->tx_last_tsc = 0;
 	for (unsigned i = 0; i < n; i++) {
 		if (i > 0)
@@ -680,9 +681,9 @@ static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void
 
 		send_a_row(10);
 		before = kicks();
-		n = at_once = bed_peer_receive();
+		n = at_once = fixture_peer_receive();
 		vma_flush_sends(vma_thread_self());
-		bed_wait_until((n += bed_peer_receive()) == 10);
+		fixture_wait_until((n += fixture_peer_receive()) == 10);
 		shared += at_once == 5 && kicks() == before + 1;
 	}
 	assert_in_range(shared, ROWS / 2 + 1, ROWS);
@@ -697,7 +698,7 @@ static void test_what_waits_leaves_by_itself_within_milliseconds(void **state)
 	if (vma_engine()->latency)
 		vma_test_skip("each send kicks");
 	send_a_row(10);
-	bed_wait_until((n += bed_peer_receive()) == 10);
+	fixture_wait_until((n += fixture_peer_receive()) == 10);
 }
 
 static void test_lone_datagram_leaves_at_once(void **state)
@@ -748,7 +749,7 @@ static void test_full_queue_is_eagain_and_nothing_is_lost(void **state)
 	assert_int_equal(send_send_to(NULL, "x", 1, MSG_DONTWAIT), -EAGAIN);
 	assert_true(vma_stats_read(&sock->stats->tx_eagain) >= 1);
 	vma_flush_sends(vma_thread_self());
-	assert_int_equal(bed_peer_receive(), n);
+	assert_int_equal(fixture_peer_receive(), n);
 	assert_int_equal(send_text("again"), 5);
 	assert_peer_gets("again");
 }
@@ -764,7 +765,7 @@ static void test_full_queue_drops_what_does_not_wait_where_that_is_wished(void *
 	assert_int_equal(send_send_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
 	assert_int_equal(send_send_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
 	assert_int_equal(vma_stats_read(&sock->stats->tx_drops), 2);
-	assert_int_equal(bed_peer_receive(), n);
+	assert_int_equal(fixture_peer_receive(), n);
 	assert_int_equal(send_send_to(NULL, "again", 5, MSG_DONTWAIT), 5);
 	assert_peer_gets("again");
 	assert_int_equal(vma_stats_read(&sock->stats->tx_drops), 2);
@@ -773,7 +774,7 @@ static void test_full_queue_drops_what_does_not_wait_where_that_is_wished(void *
 
 static void test_lost_queue_pair_leaves_its_sends_to_the_kernel(void **state)
 {
-	struct vma_nic_qp *qp = vma_ring_qp(bed.rail->ring);
+	struct vma_nic_qp *qp = vma_ring_qp(fixture.rail->ring);
 
 	(void)state;
 	connect_it();
@@ -785,7 +786,7 @@ static void test_lost_queue_pair_leaves_its_sends_to_the_kernel(void **state)
 	assert_int_equal(send_send_to(NULL, "does not", 8, MSG_DONTWAIT), 8);
 	assert_kernel_has("does not");
 	atomic_store(&qp->lost, false);
-	bed_peer_receive();
+	fixture_peer_receive();
 	assert_int_equal(send_text("back"), 4);
 	assert_peer_gets("back");
 }
@@ -794,7 +795,7 @@ static void *receive_soon(void *unused)
 {
 	(void)unused;
 	usleep(20000);
-	bed_peer_receive();
+	fixture_peer_receive();
 	return NULL;
 }
 
@@ -808,8 +809,8 @@ static void test_blocking_send_waits_for_room(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, receive_soon, NULL), 0);
 	assert_int_equal(send_text("later"), 5);
 	pthread_join(thread, NULL);
-	bed_peer_receive();
-	assert_memory_equal(bed.frame + 42, "later", 5);
+	fixture_peer_receive();
+	assert_memory_equal(fixture.frame + 42, "later", 5);
 	assert_int_equal(vma_stats_read(&sock->stats->tx_waits), 1);
 }
 
@@ -871,4 +872,4 @@ static const struct CMUnitTest tests[] = {
         CASE(test_send_timeout_ends_with_eagain),
 };
 
-BED_MAIN(tests)
+FIXTURE_MAIN(tests)

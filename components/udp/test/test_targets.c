@@ -1,5 +1,5 @@
 /* Which flows a socket should have. */
-#include "control_bed.h"
+#include "control_fixture.h"
 
 static struct udp_sock sock;
 static struct udp_targets targets;
@@ -7,7 +7,7 @@ static struct udp_targets targets;
 static int targets_start(void **state)
 {
 	(void)state;
-	world_reset();
+	fixture_reset();
 	memset(&sock, 0, sizeof(sock));
 	sock.mc_all = true;
 	sock.local = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(5000)};
@@ -63,9 +63,9 @@ static void test_a_socket_without_a_port_has_none_and_is_new(void **state)
 static void test_the_wildcard_is_every_address_of_every_ethernet_interface_unicast_first(void **state)
 {
 	(void)state;
-	world_add_addr(LAN, "10.77.0.9", 24);
-	world_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
-	world_add_addr(7, "10.78.0.1", 16);
+	fixture_add_addr(LAN, "10.77.0.9", 24);
+	fixture_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
+	fixture_add_addr(7, "10.78.0.1", 16);
 	targets_get();
 	assert_int_equal(targets.n,
 	                 7); /* three addresses, two subnets' broadcasts, the limited one on two interfaces */
@@ -89,13 +89,13 @@ static void test_nobody_broadcasts_to_a_port_that_the_kernel_chose(void **state)
 static void test_loopback_and_interfaces_that_are_down_or_no_ethernet_have_none(void **state)
 {
 	(void)state;
-	world.links = world.addrs = 0;
-	world_add_link(7, IFF_UP | IFF_LOOPBACK, ARPHRD_LOOPBACK);
-	world_add_addr(7, "127.0.0.1", 8);
-	world_add_link(8, IFF_BROADCAST, ARPHRD_ETHER);
-	world_add_addr(8, "10.80.0.1", 24);
-	world_add_link(9, IFF_UP, ARPHRD_NONE);
-	world_add_addr(9, "10.81.0.1", 24);
+	fixture.links = fixture.addrs = 0;
+	fixture_add_link(7, IFF_UP | IFF_LOOPBACK, ARPHRD_LOOPBACK);
+	fixture_add_addr(7, "127.0.0.1", 8);
+	fixture_add_link(8, IFF_BROADCAST, ARPHRD_ETHER);
+	fixture_add_addr(8, "10.80.0.1", 24);
+	fixture_add_link(9, IFF_UP, ARPHRD_NONE);
+	fixture_add_addr(9, "10.81.0.1", 24);
 	targets_get();
 	assert_int_equal(targets.n, 0);
 	assert_int_equal(targets.reason, VMA_SOCK_NO_DEVICE);
@@ -113,8 +113,8 @@ static void test_a_loopback_address_is_local(void **state)
 static void test_one_address_is_taken_where_its_interface_is(void **state)
 {
 	(void)state;
-	world_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
-	world_add_addr(7, "10.78.0.1", 16);
+	fixture_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
+	fixture_add_addr(7, "10.78.0.1", 16);
 	sock.local.sin_addr.s_addr = control_fixture_ip("10.78.0.1");
 	targets_get();
 	assert_int_equal(targets.n, 1);
@@ -136,8 +136,8 @@ static void test_a_socket_bound_to_a_broadcast_address_gets_that_only(void **sta
 static void test_bound_to_a_device_the_others_interfaces_are_left_out(void **state)
 {
 	(void)state;
-	world_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
-	world_add_addr(7, "10.78.0.1", 16);
+	fixture_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
+	fixture_add_addr(7, "10.78.0.1", 16);
 	sock.bound_ifindex = 7;
 	targets_get();
 	assert_int_equal(targets.n, 3);
@@ -147,10 +147,10 @@ static void test_bound_to_a_device_the_others_interfaces_are_left_out(void **sta
 static void test_a_vlan_interface_is_had_through_the_one_below(void **state)
 {
 	(void)state;
-	world_add_link(9, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
-	world.link[1].vlan = 42;
-	world.link[1].lower = LAN;
-	world_add_addr(9, "10.79.0.1", 24);
+	fixture_add_link(9, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
+	fixture.link[1].vlan = 42;
+	fixture.link[1].lower = LAN;
+	fixture_add_addr(9, "10.79.0.1", 24);
 	sock.local.sin_addr.s_addr = control_fixture_ip("10.79.0.1");
 	targets_get();
 	assert_int_equal(targets.n, 1);
@@ -191,10 +191,10 @@ static void test_a_connected_socket_has_its_peer_only_on_the_route_s_interface(v
 	const uint32_t peer = control_fixture_ip("10.77.0.2");
 
 	(void)state;
-	world_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
+	fixture_add_link(7, IFF_UP | IFF_BROADCAST, ARPHRD_ETHER);
 	sock.local.sin_addr.s_addr = control_fixture_ip("10.77.0.1");
 	sock.peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = peer};
-	world.route.oif = 7;
+	fixture.route.oif = 7;
 	targets_get();
 	assert_int_equal(targets.n, 1);
 	assert_int_equal(targets.at[0].device, 7);
@@ -208,7 +208,7 @@ static void test_connected_to_this_host_is_local(void **state)
 	sock.local.sin_addr.s_addr = control_fixture_ip("10.77.0.1");
 	sock.peer = (struct sockaddr_in){
 	        .sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = control_fixture_ip("10.77.0.1")};
-	world.route.type = RTN_LOCAL;
+	fixture.route.type = RTN_LOCAL;
 	targets_get();
 	assert_int_equal(targets.n, 0);
 	assert_int_equal(targets.reason, VMA_SOCK_LOCAL);
@@ -220,7 +220,7 @@ static void test_connected_to_a_group_nothing_comes_back_but_sending_is_offloade
 	sock.local.sin_addr.s_addr = control_fixture_ip("10.77.0.1");
 	sock.peer = (struct sockaddr_in){
 	        .sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = control_fixture_ip("239.1.1.1")};
-	world.route.type = RTN_MULTICAST;
+	fixture.route.type = RTN_MULTICAST;
 	targets_get();
 	assert_int_equal(targets.n, 0);
 	assert_int_equal(targets.send_device, LAN);
@@ -232,7 +232,7 @@ static void test_connected_without_a_route_has_none(void **state)
 	sock.local.sin_addr.s_addr = control_fixture_ip("10.77.0.1");
 	sock.peer = (struct sockaddr_in){
 	        .sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = control_fixture_ip("10.99.0.1")};
-	world.route_error = -ENETUNREACH;
+	fixture.route_error = -ENETUNREACH;
 	targets_get();
 	assert_int_equal(targets.n, 0);
 	assert_int_equal(targets.reason, VMA_SOCK_NO_DEVICE);
@@ -257,4 +257,4 @@ static const struct CMUnitTest tests[] = {
         T(connected_without_a_route_has_none),
 };
 
-WORLD_MAIN("targets", tests)
+FIXTURE_MAIN("targets", tests)

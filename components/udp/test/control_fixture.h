@@ -1,15 +1,15 @@
 /*
- * control_bed.h - the control path on a link in memory: real engine, rings, kernel sockets and memberships; the
+ * control_fixture.h - the control path on a link in memory: real engine, rings, kernel sockets and memberships; the
  *                 interfaces, addresses and routes are as the test says, because flows.c, targets.c and multicast.c are
  *                 compiled into the test with these in place of net's.
  *
- *   world: interface 1 (the loopback, which here is said to be Ethernet) with 10.77.0.1/24
+ *   fixture: interface 1 (the loopback, which here is said to be Ethernet) with 10.77.0.1/24
  *   sock ── endpoints ── rails ── end 0 ════ end 1 ── peer: a ring that the test sends from
  *
  * Sockets are bound to addresses that this host does not have (IP_FREEBIND), so no privilege is needed.
  */
-#ifndef VMA_UDP_TEST_CONTROL_BED_H
-#define VMA_UDP_TEST_CONTROL_BED_H
+#ifndef VMA_UDP_TEST_CONTROL_FIXTURE_H
+#define VMA_UDP_TEST_CONTROL_FIXTURE_H
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -29,12 +29,12 @@
 #include "../groups.h"
 #include "../../sock/test/small_engine.h"
 
-enum { WORLD_LINKS = 4, WORLD_ADDRS = 8 };
+enum { FIXTURE_LINKS = 4, FIXTURE_ADDRS = 8 };
 #define LAN 1 /* the loopback's number in every network namespace: real memberships are made there */
 
 static struct {
-	struct vma_net_link link[WORLD_LINKS];
-	struct vma_net_addr addr[WORLD_ADDRS];
+	struct vma_net_link link[FIXTURE_LINKS];
+	struct vma_net_addr addr[FIXTURE_ADDRS];
 	int links, addrs;
 	struct vma_net_route route;
 	int route_error;
@@ -43,11 +43,11 @@ static struct {
 	struct vma_nic *end[2];
 	struct vma_ring *peer;
 	struct sigaction on_segv, on_bus; /* the library's */
-} world;
+} fixture;
 
 static struct {
 	_Alignas(64) uint8_t bytes[256];
-} world_device_priv; /* what rail.c keeps of a device: its list of rails */
+} fixture_device_priv; /* what rail.c keeps of a device: its list of rails */
 
 static inline uint32_t control_fixture_ip(const char *text)
 {
@@ -57,37 +57,37 @@ static inline uint32_t control_fixture_ip(const char *text)
 	return address.s_addr;
 }
 
-static inline void world_add_link(uint32_t ifindex, uint32_t flags, uint16_t hw_type)
+static inline void fixture_add_link(uint32_t ifindex, uint32_t flags, uint16_t hw_type)
 {
-	world.link[world.links++] =
+	fixture.link[fixture.links++] =
 	        (struct vma_net_link){.ifindex = ifindex, .flags = flags, .mtu = 1500, .hw_type = hw_type};
 }
 
-static inline void world_add_addr(uint32_t ifindex, const char *address, uint8_t prefix_len)
+static inline void fixture_add_addr(uint32_t ifindex, const char *address, uint8_t prefix_len)
 {
-	struct vma_net_addr *addr = &world.addr[world.addrs++];
+	struct vma_net_addr *addr = &fixture.addr[fixture.addrs++];
 	uint32_t bytes = control_fixture_ip(address);
 
 	*addr = (struct vma_net_addr){.ifindex = ifindex, .family = AF_INET, .prefix_len = prefix_len};
 	memcpy(addr->address, &bytes, 4);
 }
 
-static inline void world_reset(void)
+static inline void fixture_reset(void)
 {
-	world.links = world.addrs = 0;
-	world.route = (struct vma_net_route){.type = RTN_UNICAST, .family = AF_INET, .oif = LAN};
-	world.route_error = 0;
-	world.no_device = false;
-	world_add_link(LAN, IFF_UP | IFF_BROADCAST | IFF_MULTICAST, ARPHRD_ETHER);
-	world_add_addr(LAN, "10.77.0.1", 24);
+	fixture.links = fixture.addrs = 0;
+	fixture.route = (struct vma_net_route){.type = RTN_UNICAST, .family = AF_INET, .oif = LAN};
+	fixture.route_error = 0;
+	fixture.no_device = false;
+	fixture_add_link(LAN, IFF_UP | IFF_BROADCAST | IFF_MULTICAST, ARPHRD_ETHER);
+	fixture_add_addr(LAN, "10.77.0.1", 24);
 }
 
 static int fake_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
 {
 	(void)net;
-	for (int i = 0; i < world.links; i++) {
-		if (world.link[i].ifindex == ifindex) {
-			*out = world.link[i];
+	for (int i = 0; i < fixture.links; i++) {
+		if (fixture.link[i].ifindex == ifindex) {
+			*out = fixture.link[i];
 			return 0;
 		}
 	}
@@ -97,17 +97,17 @@ static int fake_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link 
 static int fake_links(struct vma_net *net, struct vma_net_link *out, unsigned max)
 {
 	(void)net;
-	for (int i = 0; i < world.links && i < (int)max; i++)
-		out[i] = world.link[i];
-	return world.links;
+	for (int i = 0; i < fixture.links && i < (int)max; i++)
+		out[i] = fixture.link[i];
+	return fixture.links;
 }
 
 static int fake_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *out, unsigned max)
 {
 	(void)net, (void)ifindex;
-	for (int i = 0; i < world.addrs && i < (int)max; i++)
-		out[i] = world.addr[i];
-	return world.addrs;
+	for (int i = 0; i < fixture.addrs && i < (int)max; i++)
+		out[i] = fixture.addr[i];
+	return fixture.addrs;
 }
 
 static int control_fixture_fake_path_get(struct vma_net *net, const struct vma_net_key *key, struct vma_net_path **out)
@@ -122,17 +122,17 @@ static int control_fixture_fake_path_get(struct vma_net *net, const struct vma_n
 static void fake_path_read(const struct vma_net_path *path, struct vma_net_template *out)
 {
 	(void)path;
-	*out = (struct vma_net_template){.type = world.route.type,
-	                                 .ifindex = world.route.oif,
-	                                 .state = world.route_error == 0 ? VMA_NET_READY : VMA_NET_ERROR};
+	*out = (struct vma_net_template){.type = fixture.route.type,
+	                                 .ifindex = fixture.route.oif,
+	                                 .state = fixture.route_error == 0 ? VMA_NET_READY : VMA_NET_ERROR};
 }
 
 static int control_fixture_fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
 {
 	(void)engine;
-	if (world.no_device || ifindex != LAN)
+	if (fixture.no_device || ifindex != LAN)
 		return -EOPNOTSUPP;
-	*out = &world.device;
+	*out = &fixture.device;
 	return 0;
 }
 
@@ -152,7 +152,7 @@ static int control_fixture_fake_device_get(struct vma_engine *engine, uint32_t i
 
 /* ---- sockets ---- */
 
-static inline int world_socket(void)
+static inline int fixture_socket(void)
 {
 	int fd = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	const int on = 1;
@@ -235,7 +235,7 @@ static inline enum vma_sock_reason control_fixture_reason(int fd)
 	return atomic_load(&control_fixture_sock_of(fd)->reason);
 }
 
-static inline void control_fixture_world_close(int fd)
+static inline void control_fixture_fixture_close(int fd)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -249,7 +249,7 @@ static inline void control_fixture_world_close(int fd)
 static inline void peer_send(const char *from, uint16_t sport, const char *to, uint16_t dport, const char *text)
 {
 	struct vma_pkt_udp_attr attr = {.src_port_be = htons(sport), .dst_port_be = htons(dport)};
-	struct vma_buf *buf = vma_ring_tx_buf(world.peer);
+	struct vma_buf *buf = vma_ring_tx_buf(fixture.peer);
 	uint32_t src = control_fixture_ip(from), dst = control_fixture_ip(to);
 	struct vma_nic_seg seg = {.buf = buf};
 	struct vma_pkt_udp pkt;
@@ -269,7 +269,7 @@ static inline void peer_send(const char *from, uint16_t sport, const char *to, u
 	for (int turn = 0; turn < 2000 && sent == 0; turn++) {
 		if (turn > 0)
 			usleep(1000);
-		sent = vma_ring_send(world.peer, &seg, 1, 0);
+		sent = vma_ring_send(fixture.peer, &seg, 1, 0);
 	}
 	assert_int_equal(sent, 1);
 }
@@ -291,7 +291,7 @@ static inline const char *control_fixture_receive(int fd)
 
 /* ---- the whole ---- */
 
-static int world_start(void **state)
+static int fixture_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_wire_pair_attr pair = {0};
@@ -299,38 +299,38 @@ static int world_start(void **state)
 
 	(void)state;
 	pair.arena[0] = pair.arena[1] = engine->arena;
-	if (vma_wire_pair(&pair, world.end) != 0)
+	if (vma_wire_pair(&pair, fixture.end) != 0)
 		return -1;
-	world.device = (struct vma_device){
-	        .ifindex = LAN, .nic = world.end[0], .engine = engine, .priv = (void *)&world_device_priv};
-	attr.nic = world.end[1];
+	fixture.device = (struct vma_device){
+	        .ifindex = LAN, .nic = fixture.end[0], .engine = engine, .priv = (void *)&fixture_device_priv};
+	attr.nic = fixture.end[1];
 	attr.spill_pool = engine->spill;
-	return vma_ring_create(&attr, &world.peer);
+	return vma_ring_create(&attr, &fixture.peer);
 }
 
 /* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
-static inline void world_catch_faults(void)
+static inline void fixture_catch_faults(void)
 {
-	sigaction(SIGSEGV, &world.on_segv, NULL);
-	sigaction(SIGBUS, &world.on_bus, NULL);
+	sigaction(SIGSEGV, &fixture.on_segv, NULL);
+	sigaction(SIGBUS, &fixture.on_bus, NULL);
 }
 
-static inline int control_fixture_world_run(const char *name, const struct CMUnitTest *tests, size_t count)
+static inline int control_fixture_fixture_run(const char *name, const struct CMUnitTest *tests, size_t count)
 {
 
 	if (small_engine("8192", "512") == NULL)
 		return 1;
 	vma_signals_start();
-	sigaction(SIGSEGV, NULL, &world.on_segv);
-	sigaction(SIGBUS, NULL, &world.on_bus);
-	world_reset();
+	sigaction(SIGSEGV, NULL, &fixture.on_segv);
+	sigaction(SIGBUS, NULL, &fixture.on_bus);
+	fixture_reset();
 	vma_test_filter();
-	return _cmocka_run_group_tests(name, tests, count, world_start, NULL);
+	return _cmocka_run_group_tests(name, tests, count, fixture_start, NULL);
 }
-#define WORLD_MAIN(name, tests)                                                                                        \
+#define FIXTURE_MAIN(name, tests)                                                                                      \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		return control_fixture_world_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                     \
+		return control_fixture_fixture_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                   \
 	}
 
 #endif

@@ -1,15 +1,16 @@
 /*
- * bed.h - sockets on a link in memory: real engine, rails, stacks and kernel sockets; routes, neighbours, interfaces
- * and devices are as the test says, because route.c and listen.c are compiled into the test with these in place of
- * net's and sock's.
+ * fixture.h - sockets on a link in memory: real engine, rails, stacks and kernel sockets; routes, neighbours,
+ * interfaces and devices are as the test says, because route.c and listen.c are compiled into the test with these in
+ * place of net's and sock's.
  *
  *   sock ── rail ── end 0 ════ end 1 ── peer: a stack of its own, whose connections the test reads and writes
  *     └── shadow: bound to 10.77.0.1, which this host does not have (IP_FREEBIND)
  *
- * Time is real. The peer's ring is driven by the test (bed_until), or by a thread (bed_peer_runs) while a call blocks.
+ * Time is real. The peer's ring is driven by the test (fixture_until), or by a thread (fixture_peer_runs) while a call
+ * blocks.
  */
-#ifndef VMA_STREAM_TEST_BED_H
-#define VMA_STREAM_TEST_BED_H
+#ifndef VMA_STREAM_TEST_FIXTURE_H
+#define VMA_STREAM_TEST_FIXTURE_H
 
 #include "../stream_priv.h"
 #include "../../sock/test/small_engine.h"
@@ -32,13 +33,13 @@
 #include <vma/packet.h>
 #include <vma/test.h>
 
-enum { BED_IFINDEX = 4711, BED_CONNS = 64 };
-#define BED_LOCAL "10.77.0.1"
-#define BED_PEER "10.77.0.2"
-#define BED_TIMEOUT_NS 5000000000ULL
+enum { FIXTURE_IFINDEX = 4711, FIXTURE_CONNS = 64 };
+#define FIXTURE_LOCAL "10.77.0.1"
+#define FIXTURE_PEER "10.77.0.2"
+#define FIXTURE_TIMEOUT_NS 5000000000ULL
 
 /* What the peer knows of a connection. */
-struct bed_conn {
+struct fixture_conn {
 	struct vma_tcp_conn *conn;
 	_Atomic uint32_t events; /* all that have come */
 };
@@ -48,7 +49,7 @@ static struct {
 	struct vma_ring *peer_ring;
 	struct vma_tcp *peer;
 	struct vma_device device;
-	struct bed_conn accepted[BED_CONNS];
+	struct fixture_conn accepted[FIXTURE_CONNS];
 	_Atomic unsigned n_accepted;
 	pthread_t thread;
 	_Atomic bool runs;
@@ -62,10 +63,10 @@ static struct {
 	bool no_device;
 	unsigned probes, resolves;
 	struct sigaction on_segv, on_bus; /* the library's */
-} bed = {.net_lock = PTHREAD_MUTEX_INITIALIZER};
+} fixture = {.net_lock = PTHREAD_MUTEX_INITIALIZER};
 static struct {
 	_Alignas(64) uint8_t bytes[256];
-} bed_device_priv; /* what rail.c keeps of a device: its list of rails */
+} fixture_device_priv; /* what rail.c keeps of a device: its list of rails */
 
 static inline uint32_t fixture_ip(const char *text)
 {
@@ -77,119 +78,119 @@ static inline uint32_t fixture_ip(const char *text)
 
 /* ---- net ---- */
 
-static int bed_path_get(struct vma_net *net, const struct vma_net_key *key, struct vma_net_path **out)
+static int fixture_path_get(struct vma_net *net, const struct vma_net_key *key, struct vma_net_path **out)
 {
 	(void)net, (void)key;
-	*out = &bed.path_front;
+	*out = &fixture.path_front;
 	return 0;
 }
 
-static void bed_path_put(struct vma_net *net, struct vma_net_path *path)
+static void fixture_path_put(struct vma_net *net, struct vma_net_path *path)
 {
 	(void)net, (void)path;
 }
 
-static void bed_path_read(const struct vma_net_path *path, struct vma_net_template *out)
+static void fixture_path_read(const struct vma_net_path *path, struct vma_net_template *out)
 {
 	(void)path;
-	pthread_mutex_lock(&bed.net_lock);
-	*out = bed.path;
-	pthread_mutex_unlock(&bed.net_lock);
+	pthread_mutex_lock(&fixture.net_lock);
+	*out = fixture.path;
+	pthread_mutex_unlock(&fixture.net_lock);
 }
 
-static int bed_path_resolve(struct vma_net *net, struct vma_net_path *path)
+static int fixture_path_resolve(struct vma_net *net, struct vma_net_path *path)
 {
 	(void)net, (void)path;
-	bed.resolves++;
+	fixture.resolves++;
 	return 0;
 }
 
-static void bed_path_probe(struct vma_net *net, struct vma_net_path *path)
+static void fixture_path_probe(struct vma_net *net, struct vma_net_path *path)
 {
 	(void)net, (void)path;
-	bed.probes++;
+	fixture.probes++;
 }
 
-static void bed_watch(struct vma_net *net, struct vma_net_path *path, struct vma_net_watch *watch)
+static void fixture_watch(struct vma_net *net, struct vma_net_path *path, struct vma_net_watch *watch)
 {
 	(void)net, (void)path;
-	pthread_mutex_lock(&bed.net_lock);
-	watch->next = bed.watches;
-	bed.watches = watch;
-	pthread_mutex_unlock(&bed.net_lock);
+	pthread_mutex_lock(&fixture.net_lock);
+	watch->next = fixture.watches;
+	fixture.watches = watch;
+	pthread_mutex_unlock(&fixture.net_lock);
 }
 
-static void bed_unwatch(struct vma_net *net, struct vma_net_watch *watch)
+static void fixture_unwatch(struct vma_net *net, struct vma_net_watch *watch)
 {
-	struct vma_net_watch **place = &bed.watches;
+	struct vma_net_watch **place = &fixture.watches;
 
 	(void)net;
-	if (bed.on_unwatch != NULL)
-		bed.on_unwatch();
-	pthread_mutex_lock(&bed.net_lock);
+	if (fixture.on_unwatch != NULL)
+		fixture.on_unwatch();
+	pthread_mutex_lock(&fixture.net_lock);
 	while (*place != NULL && *place != watch)
 		place = &(*place)->next;
 	if (*place != NULL)
 		*place = watch->next;
-	pthread_mutex_unlock(&bed.net_lock);
+	pthread_mutex_unlock(&fixture.net_lock);
 }
 
 /* As an event: every watch is told, with the lock held. */
-static inline void bed_path_becomes(enum vma_net_path_state state, int error)
+static inline void fixture_path_becomes(enum vma_net_path_state state, int error)
 {
 	struct vma_net_watch *next;
 
-	pthread_mutex_lock(&bed.net_lock);
-	bed.path.state = state;
-	bed.path.error = error;
-	bed.path.len = state == VMA_NET_READY ? 34 : 0;
-	for (struct vma_net_watch *w = bed.watches; w != NULL; w = next) {
+	pthread_mutex_lock(&fixture.net_lock);
+	fixture.path.state = state;
+	fixture.path.error = error;
+	fixture.path.len = state == VMA_NET_READY ? 34 : 0;
+	for (struct vma_net_watch *w = fixture.watches; w != NULL; w = next) {
 		next = w->next;
-		w->changed(w, &bed.path_front);
+		w->changed(w, &fixture.path_front);
 	}
-	pthread_mutex_unlock(&bed.net_lock);
+	pthread_mutex_unlock(&fixture.net_lock);
 }
 
-static int bed_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
+static int fixture_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
 {
 	(void)net;
-	if (ifindex != BED_IFINDEX)
+	if (ifindex != FIXTURE_IFINDEX)
 		return -ENODEV;
 	*out = (struct vma_net_link){.ifindex = ifindex, .flags = IFF_UP, .mtu = 1500, .hw_type = ARPHRD_ETHER};
 	return 0;
 }
 
-static int bed_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *out, unsigned max)
+static int fixture_addrs(struct vma_net *net, uint32_t ifindex, struct vma_net_addr *out, unsigned max)
 {
-	uint32_t address = fixture_ip(BED_LOCAL);
+	uint32_t address = fixture_ip(FIXTURE_LOCAL);
 
 	(void)net, (void)ifindex;
-	if (max > 0 && bed.address_count > 0) {
-		out[0] = (struct vma_net_addr){.ifindex = BED_IFINDEX, .family = AF_INET, .prefix_len = 24};
+	if (max > 0 && fixture.address_count > 0) {
+		out[0] = (struct vma_net_addr){.ifindex = FIXTURE_IFINDEX, .family = AF_INET, .prefix_len = 24};
 		memcpy(out[0].address, &address, 4);
 	}
-	return bed.address_count;
+	return fixture.address_count;
 }
 
-static int bed_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
+static int fixture_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out)
 {
 	(void)engine;
-	if (bed.no_device || ifindex != BED_IFINDEX)
+	if (fixture.no_device || ifindex != FIXTURE_IFINDEX)
 		return -EOPNOTSUPP;
-	*out = &bed.device;
+	*out = &fixture.device;
 	return 0;
 }
 
-#define vma_net_path_get bed_path_get
-#define vma_net_path_put bed_path_put
-#define vma_net_path_read bed_path_read
-#define vma_net_path_resolve bed_path_resolve
-#define vma_net_path_probe bed_path_probe
-#define vma_net_watch(...) bed_watch(__VA_ARGS__)
-#define vma_net_unwatch bed_unwatch
-#define vma_net_link(...) bed_link(__VA_ARGS__)
-#define vma_net_addrs bed_addrs
-#define vma_device_get bed_device_get
+#define vma_net_path_get fixture_path_get
+#define vma_net_path_put fixture_path_put
+#define vma_net_path_read fixture_path_read
+#define vma_net_path_resolve fixture_path_resolve
+#define vma_net_path_probe fixture_path_probe
+#define vma_net_watch(...) fixture_watch(__VA_ARGS__)
+#define vma_net_unwatch fixture_unwatch
+#define vma_net_link(...) fixture_link(__VA_ARGS__)
+#define vma_net_addrs fixture_addrs
+#define vma_device_get fixture_device_get
 #include "../route.c"
 #include "../endpoint.c"
 #include "../listen.c"
@@ -199,10 +200,10 @@ static int bed_device_get(struct vma_engine *engine, uint32_t ifindex, struct vm
 
 /* ---- the peer ---- */
 
-static void bed_peer_template(struct vma_tcp_path *path)
+static void fixture_peer_template(struct vma_tcp_path *path)
 {
 	static const uint8_t head[] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45};
-	uint32_t src = fixture_ip(BED_PEER), dst = fixture_ip(BED_LOCAL);
+	uint32_t src = fixture_ip(FIXTURE_PEER), dst = fixture_ip(FIXTURE_LOCAL);
 
 	*path = (struct vma_tcp_path){.len = 34, .ip_off = 14, .mtu = 1500};
 	memcpy(path->bytes, head, sizeof(head));
@@ -210,52 +211,52 @@ static void bed_peer_template(struct vma_tcp_path *path)
 	memcpy(path->bytes + 30, &dst, 4);
 }
 
-static void bed_peer_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+static void fixture_peer_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
-	struct bed_conn *peer = arg;
+	struct fixture_conn *peer = arg;
 
 	(void)conn;
 	atomic_fetch_or(&peer->events, events);
 }
 
-static const struct vma_tcp_owner bed_peer_owner = {.event = bed_peer_event};
+static const struct vma_tcp_owner fixture_peer_owner = {.event = fixture_peer_event};
 
-static bool bed_peer_admit(struct vma_tcp_listener *listener, void *arg)
+static bool fixture_peer_admit(struct vma_tcp_listener *listener, void *arg)
 {
 	(void)listener, (void)arg;
 	return true;
 }
 
-static bool bed_peer_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+static bool fixture_peer_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
-	unsigned n = atomic_load(&bed.n_accepted);
+	unsigned n = atomic_load(&fixture.n_accepted);
 
 	(void)listener, (void)arg;
-	assert_true(n < BED_CONNS);
-	bed.accepted[n].conn = conn;
-	atomic_store(&bed.accepted[n].events, 0);
-	vma_tcp_conn_adopt(conn, &bed_peer_owner, &bed.accepted[n]);
-	atomic_store(&bed.n_accepted, n + 1);
+	assert_true(n < FIXTURE_CONNS);
+	fixture.accepted[n].conn = conn;
+	atomic_store(&fixture.accepted[n].events, 0);
+	vma_tcp_conn_adopt(conn, &fixture_peer_owner, &fixture.accepted[n]);
+	atomic_store(&fixture.n_accepted, n + 1);
 	return true;
 }
 
-static const struct vma_tcp_listener_owner bed_listener_owner = {.admit = bed_peer_admit,
-                                                                 .accepted = bed_peer_accepted};
+static const struct vma_tcp_listener_owner fixture_listener_owner = {.admit = fixture_peer_admit,
+                                                                     .accepted = fixture_peer_accepted};
 
-static inline struct vma_tcp_listener *fixture_bed_peer_listen(uint16_t port)
+static inline struct vma_tcp_listener *fixture_fixture_peer_listen(uint16_t port)
 {
 	struct vma_tcp_options options;
-	struct vma_tcp_listen_attr attr = {.owner = &bed_listener_owner,
+	struct vma_tcp_listen_attr attr = {.owner = &fixture_listener_owner,
 	                                   .options = &options,
 	                                   .family = AF_INET,
 	                                   .local_port_be = htons(port),
 	                                   .backlog = 64};
 	struct vma_tcp_listener *listener;
-	uint32_t local = fixture_ip(BED_PEER);
+	uint32_t local = fixture_ip(FIXTURE_PEER);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
-	assert_int_equal(vma_tcp_listen(bed.peer, &attr, &listener), 0);
+	assert_int_equal(vma_tcp_listen(fixture.peer, &attr, &listener), 0);
 	return listener;
 }
 
@@ -263,10 +264,10 @@ static inline struct vma_tcp_listener *fixture_bed_peer_listen(uint16_t port)
  * There is no kernel behind the peer's end: a port where nobody listens has a flow that answers as one does, RST with
  * the number that it refuses (RFC 9293 3.10.7.1).
  */
-static bool bed_refuse(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool fixture_refuse(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_bufarena *arena = vma_engine()->arena;
-	struct vma_buf *buf = vma_ring_tx_buf(bed.peer_ring);
+	struct vma_buf *buf = vma_ring_tx_buf(fixture.peer_ring);
 	const uint8_t *in = (const uint8_t *)vma_buf_data(arena, packet), *in_tcp = in + packet->l4_off;
 	struct vma_nic_seg seg = {.buf = buf};
 	uint8_t *out;
@@ -296,49 +297,49 @@ static bool bed_refuse(struct vma_flow *flow, struct vma_buf *packet, const stru
 	memcpy(out + 50, &sum, 2);
 	seg.off = buf->data_off;
 	seg.len = 54;
-	assert_int_equal(vma_ring_send(bed.peer_ring, &seg, 1, 0), 1);
+	assert_int_equal(vma_ring_send(fixture.peer_ring, &seg, 1, 0), 1);
 	return false;
 }
 
-static inline void bed_peer_refuses(struct vma_flow *flow, uint16_t port)
+static inline void fixture_peer_refuses(struct vma_flow *flow, uint16_t port)
 {
-	uint32_t local = fixture_ip(BED_PEER);
+	uint32_t local = fixture_ip(FIXTURE_PEER);
 
-	*flow = (struct vma_flow){.sink = bed_refuse, .flags = VMA_FLOW_LISTENER};
+	*flow = (struct vma_flow){.sink = fixture_refuse, .flags = VMA_FLOW_LISTENER};
 	flow->key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(port)};
 	memcpy(flow->key.local, &local, 4);
-	assert_int_equal(vma_ring_attach(bed.peer_ring, flow), 0);
+	assert_int_equal(vma_ring_attach(fixture.peer_ring, flow), 0);
 }
 
 /* Connects to the socket under test. */
-static inline void bed_peer_connect(struct bed_conn *peer, uint16_t from, uint16_t to)
+static inline void fixture_peer_connect(struct fixture_conn *peer, uint16_t from, uint16_t to)
 {
 	struct vma_tcp_options options;
-	struct vma_tcp_conn_attr attr = {.owner = &bed_peer_owner,
+	struct vma_tcp_conn_attr attr = {.owner = &fixture_peer_owner,
 	                                 .arg = peer,
 	                                 .options = &options,
 	                                 .family = AF_INET,
 	                                 .local_port_be = htons(from),
 	                                 .peer_port_be = htons(to)};
-	uint32_t local = fixture_ip(BED_PEER), other = fixture_ip(BED_LOCAL);
+	uint32_t local = fixture_ip(FIXTURE_PEER), other = fixture_ip(FIXTURE_LOCAL);
 
 	vma_tcp_options_init(&options);
 	memcpy(attr.local, &local, 4);
 	memcpy(attr.peer, &other, 4);
-	bed_peer_template(&attr.path);
+	fixture_peer_template(&attr.path);
 	atomic_store(&peer->events, 0);
-	assert_int_equal(vma_tcp_connect(bed.peer, &attr, &peer->conn), 0);
+	assert_int_equal(vma_tcp_connect(fixture.peer, &attr, &peer->conn), 0);
 }
 
-static inline void bed_peer_drive(void)
+static inline void fixture_peer_drive(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	vma_ring_progress(bed.peer_ring);
+	vma_ring_progress(fixture.peer_ring);
 	vma_leave(self);
 }
 
-static inline void fixture_bed_peer_send(struct bed_conn *peer, const void *data, size_t size)
+static inline void fixture_fixture_peer_send(struct fixture_conn *peer, const void *data, size_t size)
 {
 	struct iovec spans[4];
 	const uint8_t *from = data;
@@ -357,7 +358,7 @@ static inline void fixture_bed_peer_send(struct bed_conn *peer, const void *data
 }
 
 /* What has come, at most size bytes, taken out. */
-static inline size_t bed_peer_recv(struct bed_conn *peer, void *data, size_t size)
+static inline size_t fixture_peer_recv(struct fixture_conn *peer, void *data, size_t size)
 {
 	struct iovec spans[8];
 	size_t done = 0;
@@ -373,7 +374,7 @@ static inline size_t bed_peer_recv(struct bed_conn *peer, void *data, size_t siz
 	return done;
 }
 
-static inline void bed_peer_forget(struct bed_conn *peer)
+static inline void fixture_peer_forget(struct fixture_conn *peer)
 {
 	vma_tcp_close(peer->conn, true);
 	vma_tcp_conn_disown(peer->conn);
@@ -381,55 +382,55 @@ static inline void bed_peer_forget(struct bed_conn *peer)
 	peer->conn = NULL;
 }
 
-static void *bed_run_peer(void *arg)
+static void *fixture_run_peer(void *arg)
 {
 	(void)arg;
-	while (atomic_load(&bed.runs)) {
-		bed_peer_drive();
+	while (atomic_load(&fixture.runs)) {
+		fixture_peer_drive();
 		usleep(50);
 	}
 	return NULL;
 }
 
-/* From now on the peer answers by itself, until bed_peer_rests. */
-static inline void bed_peer_runs(void)
+/* From now on the peer answers by itself, until fixture_peer_rests. */
+static inline void fixture_peer_runs(void)
 {
-	atomic_store(&bed.runs, true);
-	assert_int_equal(pthread_create(&bed.thread, NULL, bed_run_peer, NULL), 0);
+	atomic_store(&fixture.runs, true);
+	assert_int_equal(pthread_create(&fixture.thread, NULL, fixture_run_peer, NULL), 0);
 }
 
-static inline void bed_peer_rests(void)
+static inline void fixture_peer_rests(void)
 {
-	atomic_store(&bed.runs, false);
-	pthread_join(bed.thread, NULL);
+	atomic_store(&fixture.runs, false);
+	pthread_join(fixture.thread, NULL);
 }
 
-static inline void bed_drive(void)
+static inline void fixture_drive(void)
 {
 	struct vma_thread *self = vma_enter();
 
 	vma_rails_progress(UINT64_MAX);
 	vma_leave(self);
-	bed_peer_drive();
+	fixture_peer_drive();
 }
 
 /* Both sides are driven until `what` is true; then it is not evaluated again. */
-#define bed_until(what)                                                                                                \
+#define fixture_until(what)                                                                                            \
 	do {                                                                                                           \
-		uint64_t end_ns = vma_now_ns() + BED_TIMEOUT_NS;                                                       \
+		uint64_t end_ns = vma_now_ns() + FIXTURE_TIMEOUT_NS;                                                   \
 		bool is_so = false;                                                                                    \
 		while (!(is_so = (what)) && vma_now_ns() < end_ns) {                                                   \
-			bed_drive();                                                                                   \
+			fixture_drive();                                                                               \
 			usleep(20);                                                                                    \
 		}                                                                                                      \
 		assert_true(is_so);                                                                                    \
 	} while (0)
 /* For a while nothing that both sides do makes it true. */
-#define bed_never(what)                                                                                                \
+#define fixture_never(what)                                                                                            \
 	do {                                                                                                           \
 		uint64_t end_ns = vma_now_ns() + 20000000;                                                             \
 		while (vma_now_ns() < end_ns) {                                                                        \
-			bed_drive();                                                                                   \
+			fixture_drive();                                                                               \
 			assert_false(what);                                                                            \
 			usleep(100);                                                                                   \
 		}                                                                                                      \
@@ -450,7 +451,7 @@ static inline struct stream_sock *fixture_sock_of(int fd)
 	return stream_sock(vma_fd_lookup(fd));
 }
 
-static inline int fixture_bed_socket(int flags)
+static inline int fixture_fixture_socket(int flags)
 {
 	int fd = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
 	const int on = 1;
@@ -494,14 +495,14 @@ static inline int do_accept(int fd, struct sockaddr_in *from, int flags)
 	            stream_accept4(vma_fd_lookup(fd), fd, (struct sockaddr *)from, from != NULL ? &len : NULL, flags));
 }
 
-struct bed_message {
+struct fixture_message {
 	struct msghdr msg;
 	struct iovec iov;
 };
 
 static inline ssize_t do_recv(int fd, void *data, size_t size, int flags)
 {
-	struct bed_message m = {.iov = {.iov_base = data, .iov_len = size}};
+	struct fixture_message m = {.iov = {.iov_base = data, .iov_len = size}};
 
 	m.msg.msg_iov = &m.iov;
 	m.msg.msg_iovlen = 1;
@@ -510,7 +511,7 @@ static inline ssize_t do_recv(int fd, void *data, size_t size, int flags)
 
 static inline ssize_t do_send(int fd, const void *data, size_t size, int flags)
 {
-	struct bed_message m = {.iov = {.iov_base = (void *)data, .iov_len = size}};
+	struct fixture_message m = {.iov = {.iov_base = (void *)data, .iov_len = size}};
 
 	m.msg.msg_iov = &m.iov;
 	m.msg.msg_iovlen = 1;
@@ -558,65 +559,65 @@ static inline void do_close(int fd)
 }
 
 /* A connected pair: the socket (non-blocking calls at first), and what the peer has of it. */
-static inline int bed_pair(struct vma_tcp_listener **listener, struct bed_conn **peer, int flags)
+static inline int fixture_pair(struct vma_tcp_listener **listener, struct fixture_conn **peer, int flags)
 {
-	int fd = fixture_bed_socket(SOCK_NONBLOCK);
-	unsigned before = atomic_load(&bed.n_accepted);
+	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	unsigned before = atomic_load(&fixture.n_accepted);
 
-	*listener = fixture_bed_peer_listen(7000);
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), -EINPROGRESS);
-	bed_until(atomic_load(&bed.n_accepted) > before && do_poll(fd) & EPOLLOUT);
-	assert_int_equal(do_connect(fd, BED_PEER, 7000), 0);
+	*listener = fixture_fixture_peer_listen(7000);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
+	fixture_until(atomic_load(&fixture.n_accepted) > before && do_poll(fd) & EPOLLOUT);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
 	if (!(flags & SOCK_NONBLOCK))
 		CALL(int, stream_fcntl(vma_fd_lookup(fd), fd, F_SETFL, NULL));
-	*peer = &bed.accepted[before];
+	*peer = &fixture.accepted[before];
 	return fd;
 }
 
 /* No connection of the sockets' is left. */
-static inline void bed_settle(void)
+static inline void fixture_settle(void)
 {
 	struct vma_tcp *tcp = atomic_load(&vma_rails[0]->tcp);
 
-	bed_until(CALL(bool, tcp == NULL || vma_tcp_is_empty(tcp)));
-	atomic_store(&bed.n_accepted, 0);
+	fixture_until(CALL(bool, tcp == NULL || vma_tcp_is_empty(tcp)));
+	atomic_store(&fixture.n_accepted, 0);
 }
 
-static inline void bed_pair_end(int fd, struct vma_tcp_listener *listener, struct bed_conn *peer)
+static inline void fixture_pair_end(int fd, struct vma_tcp_listener *listener, struct fixture_conn *peer)
 {
 	if (fd >= 0)
 		do_close(fd);
 	vma_tcp_listener_close(listener);
 	if (peer->conn != NULL)
-		bed_peer_forget(peer);
-	bed_settle();
+		fixture_peer_forget(peer);
+	fixture_settle();
 }
 
 /* ---- the whole ---- */
 
-static inline void bed_reset(void)
+static inline void fixture_reset(void)
 {
 	static const uint8_t head[] = {2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45};
-	uint32_t src = fixture_ip(BED_LOCAL), dst = fixture_ip(BED_PEER);
+	uint32_t src = fixture_ip(FIXTURE_LOCAL), dst = fixture_ip(FIXTURE_PEER);
 
-	bed.path = (struct vma_net_template){.len = 34,
-	                                     .ip_off = 14,
-	                                     .state = VMA_NET_READY,
-	                                     .type = RTN_UNICAST,
-	                                     .ifindex = BED_IFINDEX,
-	                                     .nic = BED_IFINDEX,
-	                                     .mtu = 1500,
-	                                     .version = 1};
-	memcpy(bed.path.bytes, head, sizeof(head));
-	memcpy(bed.path.bytes + 26, &src, 4);
-	memcpy(bed.path.bytes + 30, &dst, 4);
-	memcpy(bed.path.src, &src, 4);
-	memcpy(bed.path.next_hop, &dst, 4);
-	bed.address_count = 1;
-	bed.no_device = false;
+	fixture.path = (struct vma_net_template){.len = 34,
+	                                         .ip_off = 14,
+	                                         .state = VMA_NET_READY,
+	                                         .type = RTN_UNICAST,
+	                                         .ifindex = FIXTURE_IFINDEX,
+	                                         .nic = FIXTURE_IFINDEX,
+	                                         .mtu = 1500,
+	                                         .version = 1};
+	memcpy(fixture.path.bytes, head, sizeof(head));
+	memcpy(fixture.path.bytes + 26, &src, 4);
+	memcpy(fixture.path.bytes + 30, &dst, 4);
+	memcpy(fixture.path.src, &src, 4);
+	memcpy(fixture.path.next_hop, &dst, 4);
+	fixture.address_count = 1;
+	fixture.no_device = false;
 }
 
-static int fixture_bed_start(void **state)
+static int fixture_fixture_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_tcp_attr tcp = {.name = "peer", .gro_streams_max = 32};
@@ -625,29 +626,31 @@ static int fixture_bed_start(void **state)
 
 	(void)state;
 	pair.arena[0] = pair.arena[1] = engine->arena;
-	if (vma_wire_pair(&pair, bed.end) != 0)
+	if (vma_wire_pair(&pair, fixture.end) != 0)
 		return -1;
-	bed.device = (struct vma_device){
-	        .ifindex = BED_IFINDEX, .nic = bed.end[0], .engine = engine, .priv = (void *)&bed_device_priv};
-	attr.nic = bed.end[1];
+	fixture.device = (struct vma_device){.ifindex = FIXTURE_IFINDEX,
+	                                     .nic = fixture.end[0],
+	                                     .engine = engine,
+	                                     .priv = (void *)&fixture_device_priv};
+	attr.nic = fixture.end[1];
 	attr.spill_pool = engine->spill;
 	attr.rx_sw_csum = true;
-	if (vma_ring_create(&attr, &bed.peer_ring) != 0)
+	if (vma_ring_create(&attr, &fixture.peer_ring) != 0)
 		return -1;
-	tcp.ring = bed.peer_ring;
+	tcp.ring = fixture.peer_ring;
 	tcp.arena = engine->arena;
-	return vma_tcp_create(&tcp, &bed.peer);
+	return vma_tcp_create(&tcp, &fixture.peer);
 }
 
 /* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
-static inline void fixture_bed_catch_faults(void)
+static inline void fixture_fixture_catch_faults(void)
 {
-	vma_os.sigaction(SIGSEGV, &bed.on_segv, NULL);
-	vma_os.sigaction(SIGBUS, &bed.on_bus, NULL);
+	vma_os.sigaction(SIGSEGV, &fixture.on_segv, NULL);
+	vma_os.sigaction(SIGBUS, &fixture.on_bus, NULL);
 }
 
 /* So that another run may be going on. Without the privilege (CAP_SYS_ADMIN) they are the host's. */
-static inline void bed_own_ports(void)
+static inline void fixture_own_ports(void)
 {
 	struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP};
 	int fd;
@@ -660,23 +663,23 @@ static inline void bed_own_ports(void)
 	close(fd);
 }
 
-static inline int fixture_bed_run(const char *name, const struct CMUnitTest *tests, size_t count)
+static inline int fixture_fixture_run(const char *name, const struct CMUnitTest *tests, size_t count)
 {
 
 	if (small_engine("8192", "512") == NULL)
 		return 1;
 	vma_signals_start();
-	vma_os.sigaction(SIGSEGV, NULL, &bed.on_segv);
-	vma_os.sigaction(SIGBUS, NULL, &bed.on_bus);
-	bed_reset();
+	vma_os.sigaction(SIGSEGV, NULL, &fixture.on_segv);
+	vma_os.sigaction(SIGBUS, NULL, &fixture.on_bus);
+	fixture_reset();
 	vma_test_filter();
-	bed_own_ports();
-	return _cmocka_run_group_tests(name, tests, count, fixture_bed_start, NULL);
+	fixture_own_ports();
+	return _cmocka_run_group_tests(name, tests, count, fixture_fixture_start, NULL);
 }
-#define BED_MAIN(name, tests)                                                                                          \
+#define FIXTURE_MAIN(name, tests)                                                                                      \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		return fixture_bed_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                               \
+		return fixture_fixture_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                           \
 	}
 
 #endif

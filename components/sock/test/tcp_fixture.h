@@ -1,13 +1,13 @@
 /*
- * tcp_bed - a rail of the engine with a stack, and a peer at the other end of a link in memory.
+ * tcp_fixture - a rail of the engine with a stack, and a peer at the other end of a link in memory.
  *
  *   rail, stack of the engine ── end 0 ════ end 1 ── peer: a ring and a stack of the test, driven by a thread of its
  * own
  *
  * The test's own thread drives nothing unless it says so: what moves is moved by the internal thread.
  */
-#ifndef SOCK_TCP_BED_H
-#define SOCK_TCP_BED_H
+#ifndef SOCK_TCP_FIXTURE_H
+#define SOCK_TCP_FIXTURE_H
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,13 +1,13 @@
 /*
- * wait_bed - things to wait for, waits for them, and a rail over a link in memory that brings them.
+ * wait_fixture - things to wait for, waits for them, and a rail over a link in memory that brings them.
  *
- *   peer ring ── bed_send(i) ──> rail ── sink ──> things[i].count, wake
+ *   peer ring ── fixture_send(i) ──> rail ── sink ──> things[i].count, wake
  *
- * While bed_hold() holds the internal thread nobody but the test's own threads drives the rail: what they do not wake
- * for stays where it is.
+ * While fixture_hold() holds the internal thread nobody but the test's own threads drives the rail: what they do not
+ * wake for stays where it is.
  */
-#ifndef VMA_SOCK_TEST_WAIT_BED_H
-#define VMA_SOCK_TEST_WAIT_BED_H
+#ifndef VMA_SOCK_TEST_WAIT_FIXTURE_H
+#define VMA_SOCK_TEST_WAIT_FIXTURE_H
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,8 +28,8 @@
 #include "../thread_priv.h"
 #include "small_engine.h"
 
-#define BED_PORT 7000
-#define BED_THINGS 16
+#define FIXTURE_PORT 7000
+#define FIXTURE_THINGS 16
 #define MSEC 1000000ULL
 
 /* A number of things of one kind; who waits takes one. */
@@ -53,7 +53,7 @@ static inline struct thing_wait *thing_wait_of(struct vma_wait *wait)
 {
 	return (struct thing_wait *)wait;
 }
-static int bed_ready(struct vma_wait *wait)
+static int fixture_ready(struct vma_wait *wait)
 {
 	struct thing_wait *self = thing_wait_of(wait);
 	int rc = atomic_load(&self->thing->count) > 0;
@@ -63,16 +63,16 @@ static int bed_ready(struct vma_wait *wait)
 		self->on_look(self);
 	return rc;
 }
-static int bed_ask_os(struct vma_wait *wait)
+static int fixture_ask_os(struct vma_wait *wait)
 {
 	atomic_fetch_add(&thing_wait_of(wait)->asks, 1);
 	return thing_wait_of(wait)->os;
 }
-static uint64_t bed_rings(struct vma_wait *wait)
+static uint64_t fixture_rings(struct vma_wait *wait)
 {
 	return thing_wait_of(wait)->rings;
 }
-static void bed_announce(struct vma_wait *wait, bool on)
+static void fixture_announce(struct vma_wait *wait, bool on)
 {
 	struct thing_wait *self = thing_wait_of(wait);
 
@@ -81,16 +81,16 @@ static void bed_announce(struct vma_wait *wait, bool on)
 	else
 		vma_waitq_remove(&self->thing->q, wait->self);
 }
-static void bed_abandon(struct vma_wait *wait)
+static void fixture_abandon(struct vma_wait *wait)
 {
 	atomic_fetch_add(&thing_wait_of(wait)->abandoned, 1);
 }
-static const struct vma_wait_ops bed_ops = {
-        .ready = bed_ready,
-        .ask_os = bed_ask_os,
-        .rings = bed_rings,
-        .announce = bed_announce,
-        .abandon = bed_abandon,
+static const struct vma_wait_ops fixture_ops = {
+        .ready = fixture_ready,
+        .ask_os = fixture_ask_os,
+        .rings = fixture_rings,
+        .announce = fixture_announce,
+        .abandon = fixture_abandon,
 };
 
 /* One that sleeps at once; spin_loops and spin_nsec may be changed. timeout_ns: UINT64_MAX for ever. */
@@ -99,7 +99,7 @@ static inline void thing_wait_init(struct thing_wait *self, struct thing *thing,
 	memset(self, 0, sizeof(*self));
 	self->thing = thing;
 	self->rings = rings;
-	self->wait = (struct vma_wait){.ops = &bed_ops, .self = vma_thread_self(), .spin = &self->spin};
+	self->wait = (struct vma_wait){.ops = &fixture_ops, .self = vma_thread_self(), .spin = &self->spin};
 	self->wait.deadline_ns = timeout_ns == UINT64_MAX ? UINT64_MAX : vma_now_ns() + timeout_ns;
 	self->wait.spin_nsec = -1;
 }
@@ -133,7 +133,7 @@ static inline void thing_give(struct thing *thing)
 	vma_leave(thread);
 }
 
-static inline uint64_t bed_cpu_ns(void)
+static inline uint64_t fixture_cpu_ns(void)
 {
 	struct timespec now;
 
@@ -142,7 +142,7 @@ static inline uint64_t bed_cpu_ns(void)
 }
 
 /* Lets the process sleep until something has been so once, or too much time has passed. */
-#define bed_wait_until(what)                                                                                           \
+#define fixture_wait_until(what)                                                                                       \
 	do {                                                                                                           \
 		bool is_so = false;                                                                                    \
 		for (int ms = 0; ms < 5000 && !(is_so = (what)); ms++)                                                 \
@@ -159,12 +159,12 @@ static struct {
 	struct vma_ring *peer;
 	struct vma_rail *rail;
 	uint64_t bit;
-	struct thing things[BED_THINGS];
+	struct thing things[FIXTURE_THINGS];
 	struct vma_task task;
 	_Atomic bool hold, held;
-} bed;
+} fixture;
 
-static bool wait_fixture_bed_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool wait_fixture_fixture_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct thing *thing = flow->owner;
 
@@ -174,31 +174,31 @@ static bool wait_fixture_bed_sink(struct vma_flow *flow, struct vma_buf *packet,
 	return false;
 }
 
-static inline int bed_start_flows(void)
+static inline int fixture_start_flows(void)
 {
-	for (uint16_t i = 0; i < BED_THINGS; i++) {
-		bed.things[i].flow = (struct vma_flow){
+	for (uint16_t i = 0; i < FIXTURE_THINGS; i++) {
+		fixture.things[i].flow = (struct vma_flow){
 		        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local = {10, 0, 0, 1}},
-		        .sink = wait_fixture_bed_sink,
-		        .owner = &bed.things[i],
+		        .sink = wait_fixture_fixture_sink,
+		        .owner = &fixture.things[i],
 		};
-		bed.things[i].flow.key.local_port_be = htons((uint16_t)(BED_PORT + i));
-		if (vma_ring_attach(bed.rail->ring, &bed.things[i].flow) != 0)
+		fixture.things[i].flow.key.local_port_be = htons((uint16_t)(FIXTURE_PORT + i));
+		if (vma_ring_attach(fixture.rail->ring, &fixture.things[i].flow) != 0)
 			return -1;
 	}
 	return 0;
 }
 
-static void bed_block(struct vma_task *task)
+static void fixture_block(struct vma_task *task)
 {
 	(void)task;
-	atomic_store(&bed.held, true);
-	while (atomic_load(&bed.hold))
+	atomic_store(&fixture.held, true);
+	while (atomic_load(&fixture.hold))
 		usleep(1000);
-	atomic_store(&bed.held, false);
+	atomic_store(&fixture.held, false);
 }
 
-static inline int wait_fixture_bed_start(void **state)
+static inline int wait_fixture_fixture_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 64, .tx_wre = 64, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_ring_where where = {.socket_id = 1};
@@ -210,52 +210,53 @@ static inline int wait_fixture_bed_start(void **state)
 	if (engine == NULL)
 		return -1;
 	pair.arena[0] = pair.arena[1] = engine->arena;
-	if (vma_wire_pair(&pair, bed.ends) != 0)
+	if (vma_wire_pair(&pair, fixture.ends) != 0)
 		return -1;
-	bed.device = (struct vma_device){.nic = bed.ends[0], .engine = engine, .priv = &bed.device_priv};
-	attr.nic = bed.ends[1];
+	fixture.device = (struct vma_device){.nic = fixture.ends[0], .engine = engine, .priv = &fixture.device_priv};
+	attr.nic = fixture.ends[1];
 	attr.spill_pool = engine->spill;
-	if (vma_ring_create(&attr, &bed.peer) != 0 || vma_rail_get(&bed.device, VMA_RAIL_RX, &where, &bed.rail) != 0)
+	if (vma_ring_create(&attr, &fixture.peer) != 0 ||
+	    vma_rail_get(&fixture.device, VMA_RAIL_RX, &where, &fixture.rail) != 0)
 		return -1;
-	bed.bit = vma_rail_bit(bed.rail);
-	bed.task.run = bed_block;
-	return bed_start_flows();
+	fixture.bit = vma_rail_bit(fixture.rail);
+	fixture.task.run = fixture_block;
+	return fixture_start_flows();
 }
 
-static inline void bed_send(uint16_t thing)
+static inline void fixture_send(uint16_t thing)
 {
-	const uint16_t port = (uint16_t)(BED_PORT + thing);
+	const uint16_t port = (uint16_t)(FIXTURE_PORT + thing);
 	const struct vma_pkt_udp_attr attr = {
 	        .src_ip = {10, 0, 0, 2},
 	        .dst_ip = {10, 0, 0, 1},
 	        .src_port_be = 0x1234,
 	        .dst_port_be = htons(port),
 	};
-	struct vma_buf *buf = vma_ring_tx_buf(bed.peer);
+	struct vma_buf *buf = vma_ring_tx_buf(fixture.peer);
 	struct vma_pkt_udp headers;
 	struct vma_nic_seg seg;
 
 	assert_non_null(buf);
 	vma_pkt_udp_init(&headers, &attr);
 	seg = (struct vma_nic_seg){.buf = buf, .off = buf->data_off};
-	memset(vma_buf_data(bed.device.engine->arena, buf) + headers.len, 'x', 8);
-	seg.len = vma_pkt_udp_write(&headers, vma_buf_data(bed.device.engine->arena, buf), 8, VMA_PKT_CSUM_FULL);
-	assert_int_equal(vma_ring_send(bed.peer, &seg, 1, 0), 1);
+	memset(vma_buf_data(fixture.device.engine->arena, buf) + headers.len, 'x', 8);
+	seg.len = vma_pkt_udp_write(&headers, vma_buf_data(fixture.device.engine->arena, buf), 8, VMA_PKT_CSUM_FULL);
+	assert_int_equal(vma_ring_send(fixture.peer, &seg, 1, 0), 1);
 }
 
 /* ---- the internal thread ---- */
 
-static inline void bed_hold(void)
+static inline void fixture_hold(void)
 {
-	atomic_store(&bed.hold, true);
-	vma_engine_post(&bed.task);
-	bed_wait_until(atomic_load(&bed.held));
+	atomic_store(&fixture.hold, true);
+	vma_engine_post(&fixture.task);
+	fixture_wait_until(atomic_load(&fixture.held));
 }
 
-static inline void bed_release(void)
+static inline void fixture_release(void)
 {
-	atomic_store(&bed.hold, false);
-	bed_wait_until(!atomic_load(&bed.held));
+	atomic_store(&fixture.hold, false);
+	fixture_wait_until(!atomic_load(&fixture.held));
 }
 
 #endif

@@ -1,18 +1,19 @@
 /*
- * bed - what the cases of preload_probe have in common: a peer that echoes datagrams, the library's word on a socket,
+ * fixture - what the cases of preload_probe have in common: a peer that echoes datagrams, the library's word on a
+ * socket,
  *       and a way to fail.
  *
  *   preload_probe CASE PEER PORT     runs one case; exit 0: as it should be, 1: not, and stderr says what
  *   preload_probe echo ADDRESS PORT  is the peer: sends back what it gets
  */
-#ifndef VMA_TEST_PRELOAD_BED_H
-#define VMA_TEST_PRELOAD_BED_H
+#ifndef VMA_TEST_PRELOAD_FIXTURE_H
+#define VMA_TEST_PRELOAD_FIXTURE_H
 
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-struct bed {
+struct fixture {
 	struct sockaddr_in peer;
 };
 
@@ -20,20 +21,20 @@ struct bed {
 void expect(bool so, const char *sentence);
 #define EXPECT(what) expect((what), #what)
 
-struct sockaddr_in bed_address(const char *text, const char *port);
+struct sockaddr_in fixture_address(const char *text, const char *port);
 /* 1 offloaded, 0 the OS's, -1 no descriptor; -2 without the library. */
-int bed_state(int fd);
+int fixture_state(int fd);
 /* A UDP socket connected to the peer; offloaded, or the case fails. */
-int bed_socket(const struct bed *bed);
+int fixture_socket(const struct fixture *fixture);
 /* One datagram there and back, by send and recv; false: it did not come within half a second. */
-bool bed_echo(int fd);
-/* As bed_echo, until it works or five seconds are over: a socket that another process has to let go of. */
-bool bed_echo_soon(int fd);
+bool fixture_echo(int fd);
+/* As fixture_echo, until it works or five seconds are over: a socket that another process has to let go of. */
+bool fixture_echo_soon(int fd);
 
-struct bed_case {
+struct fixture_case {
 	const char *name;
-	void (*run)(const struct bed *bed);
+	void (*run)(const struct fixture *fixture);
 };
-extern const struct bed_case cases_children[], cases_descriptors[], cases_handlers[], cases_start[], cases_stdio[];
+extern const struct fixture_case cases_children[], cases_descriptors[], cases_handlers[], cases_start[], cases_stdio[];
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * worlds - one scenario on the kernel's sockets, on offloaded ones, and on ones whose datagrams come by the shadow:
+ * backends - one scenario on the kernel's sockets, on offloaded ones, and on ones whose datagrams come by the shadow:
  * what it sees must be the same in all of them.
  *
  *   KERNEL     UDP sockets on loopback, the kernel's calls
@@ -7,8 +7,8 @@
  *   OWN        the same, and the file knows all by itself (own_poll)
  *   SHADOW     the same as OFFLOADED, but the datagrams go to the kernel's socket
  */
-#ifndef VMA_IOMUX_TEST_WORLDS_H
-#define VMA_IOMUX_TEST_WORLDS_H
+#ifndef VMA_IOMUX_TEST_BACKENDS_H
+#define VMA_IOMUX_TEST_BACKENDS_H
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -30,9 +30,9 @@
 
 #include "../iomux_priv.h"
 
-enum kind { KERNEL, OFFLOADED, OWN, SHADOW, WORLDS };
+enum kind { KERNEL, OFFLOADED, OWN, SHADOW, BACKENDS };
 
-struct world {
+struct backend {
 	enum kind kind;
 	char *seen;
 	size_t size;
@@ -105,7 +105,7 @@ static inline in_addr_t w_loopback(void)
 	return htonl(INADDR_LOOPBACK | ((uint32_t)getpid() << 2 & 0xfffffc));
 }
 
-static inline int w_socket(struct world *w)
+static inline int w_socket(struct backend *w)
 {
 	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = w_loopback()};
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
@@ -133,7 +133,7 @@ static inline void send_by_kernel(int to)
 #define ASKED_AGAIN_USEC 25 /* the OS is not asked twice within 20 us: what comes by a shadow may be seen so late */
 
 /* A datagram arrives. */
-static inline void w_send(struct world *w, int fd)
+static inline void w_send(struct backend *w, int fd)
 {
 	if (w->kind == OFFLOADED || w->kind == OWN)
 		fake_push(fake_at(fd));
@@ -144,7 +144,7 @@ static inline void w_send(struct world *w, int fd)
 }
 
 /* One is read. */
-static inline void w_recv(struct world *w, int fd)
+static inline void w_recv(struct backend *w, int fd)
 {
 	char byte;
 
@@ -154,7 +154,7 @@ static inline void w_recv(struct world *w, int fd)
 		assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), 1);
 }
 
-static inline int w_dup(struct world *w, int fd)
+static inline int w_dup(struct backend *w, int fd)
 {
 	int copy = dup(fd);
 
@@ -163,7 +163,7 @@ static inline int w_dup(struct world *w, int fd)
 	return copy;
 }
 
-static inline void w_close(struct world *w, int fd)
+static inline void w_close(struct backend *w, int fd)
 {
 	if (w->kind != KERNEL)
 		vma_fd_remove(fd);
@@ -175,7 +175,7 @@ static inline int errno_of(int rc)
 	return rc < 0 ? -errno : rc;
 }
 
-static inline int w_ctl(struct world *w, int epfd, int op, int fd, uint32_t events, uint64_t data)
+static inline int w_ctl(struct backend *w, int epfd, int op, int fd, uint32_t events, uint64_t data)
 {
 	struct epoll_event event = {.events = events, .data.u64 = data};
 	struct vma_thread *self;
@@ -194,7 +194,7 @@ static inline struct timespec of_msec(int msec)
 	return (struct timespec){msec / 1000, msec % 1000 * 1000000L};
 }
 
-static __attribute__((noinline)) int w_wait_mask(struct world *w, int epfd, struct epoll_event *events, int max,
+static __attribute__((noinline)) int w_wait_mask(struct backend *w, int epfd, struct epoll_event *events, int max,
                                                  int msec, const sigset_t *mask)
 {
 	struct timespec timeout = of_msec(msec), *to = msec < 0 ? NULL : &timeout;
@@ -212,13 +212,13 @@ static __attribute__((noinline)) int w_wait_mask(struct world *w, int epfd, stru
 	return set != NULL ? rc : vma_iomux_epoll_wait_os(epfd, events, max, to, mask);
 }
 
-static __attribute__((noinline, unused)) int w_wait(struct world *w, int epfd, struct epoll_event *events, int max,
+static __attribute__((noinline, unused)) int w_wait(struct backend *w, int epfd, struct epoll_event *events, int max,
                                                     int msec)
 {
 	return w_wait_mask(w, epfd, events, max, msec, NULL);
 }
 
-static __attribute__((noinline, unused)) int w_ppoll(struct world *w, struct pollfd *fds, nfds_t n,
+static __attribute__((noinline, unused)) int w_ppoll(struct backend *w, struct pollfd *fds, nfds_t n,
                                                      const struct timespec *timeout, const sigset_t *mask)
 {
 	struct vma_thread *self;
@@ -232,14 +232,14 @@ static __attribute__((noinline, unused)) int w_ppoll(struct world *w, struct pol
 	return rc;
 }
 
-static inline int w_poll(struct world *w, struct pollfd *fds, nfds_t n, int msec)
+static inline int w_poll(struct backend *w, struct pollfd *fds, nfds_t n, int msec)
 {
 	struct timespec timeout = of_msec(msec);
 
 	return w_ppoll(w, fds, n, msec < 0 ? NULL : &timeout, NULL);
 }
 
-static __attribute__((noinline, unused)) int w_pselect(struct world *w, int n, fd_set *r, fd_set *wr, fd_set *e,
+static __attribute__((noinline, unused)) int w_pselect(struct backend *w, int n, fd_set *r, fd_set *wr, fd_set *e,
                                                        const struct timespec *timeout, const sigset_t *mask)
 {
 	struct vma_thread *self;
@@ -258,7 +258,7 @@ static __attribute__((noinline, unused)) int w_pselect(struct world *w, int n, f
 #define say(w, ...) fprintf((w)->log, __VA_ARGS__)
 
 /* "2: 1 a, 5 b": in the order of the data, because the kernel's order among several is its own affair. */
-static inline void backends_say_events(struct world *w, struct epoll_event *events, int n)
+static inline void backends_say_events(struct backend *w, struct epoll_event *events, int n)
 {
 	say(w, "%d:", n);
 	for (int done = 0; done < n; done++) {
@@ -274,7 +274,7 @@ static inline void backends_say_events(struct world *w, struct epoll_event *even
 	say(w, "\n");
 }
 
-static inline void backends_see(struct world *w, int epfd, int max, int msec)
+static inline void backends_see(struct backend *w, int epfd, int max, int msec)
 {
 	struct epoll_event events[64];
 
@@ -285,14 +285,14 @@ static inline void backends_see(struct world *w, int epfd, int max, int msec)
 
 /* cmocka puts its own handler in place for each test; the library's answers bad pointers. */
 static struct sigaction our_segv;
-static inline void in_all_worlds(void (*scenario)(struct world *w))
+static inline void in_all_backends(void (*scenario)(struct backend *w))
 {
-	struct world worlds[WORLDS];
+	struct backend backends[BACKENDS];
 
-	for (int k = 0; k < WORLDS; k++) {
-		struct world *w = &worlds[k];
+	for (int k = 0; k < BACKENDS; k++) {
+		struct backend *w = &backends[k];
 
-		*w = (struct world){.kind = (enum kind)k};
+		*w = (struct backend){.kind = (enum kind)k};
 		sigaction(SIGSEGV, &our_segv, NULL);
 		w->log = open_memstream(&w->seen, &w->size);
 		scenario(w);
@@ -300,11 +300,11 @@ static inline void in_all_worlds(void (*scenario)(struct world *w))
 		if (getenv("WORLDS") != NULL)
 			fprintf(stderr, "%d:\n%s", k, w->seen);
 	}
-	assert_true(worlds[KERNEL].size > 0);
-	for (int k = KERNEL + 1; k < WORLDS; k++)
-		assert_string_equal(worlds[k].seen, worlds[KERNEL].seen);
-	for (int k = 0; k < WORLDS; k++)
-		free(worlds[k].seen);
+	assert_true(backends[KERNEL].size > 0);
+	for (int k = KERNEL + 1; k < BACKENDS; k++)
+		assert_string_equal(backends[k].seen, backends[KERNEL].seen);
+	for (int k = 0; k < BACKENDS; k++)
+		free(backends[k].seen);
 }
 /* Under ThreadSanitizer a fault that is jumped out of is the last one that a handler gets to see, and other
  * signals' handlers run when it likes. */
@@ -313,17 +313,17 @@ static inline void in_all_worlds(void (*scenario)(struct world *w))
 #else
 #define SKIP_SIGNALS() (void)0
 #endif
-#define SAME_IN_ALL_WORLDS(scenario)                                                                                   \
+#define SAME_ON_ALL_BACKENDS(scenario)                                                                                 \
 	static void test_##scenario(void **state)                                                                      \
 	{                                                                                                              \
 		(void)state;                                                                                           \
-		in_all_worlds(scenario);                                                                               \
+		in_all_backends(scenario);                                                                             \
 	}
 
 /* A datagram in a while, from another thread. */
 struct later {
 	pthread_t thread;
-	struct world *w;
+	struct backend *w;
 	int fd, msec;
 };
 static void *backends_send_later(void *arg)
@@ -334,7 +334,7 @@ static void *backends_send_later(void *arg)
 	w_send(later->w, later->fd);
 	return NULL;
 }
-static inline void begin_later(struct later *later, struct world *w, int fd, int msec)
+static inline void begin_later(struct later *later, struct backend *w, int fd, int msec)
 {
 	*later = (struct later){.w = w, .fd = fd, .msec = msec};
 	assert_int_equal(pthread_create(&later->thread, NULL, backends_send_later, later), 0);
@@ -355,7 +355,7 @@ static inline void backends_settle(void)
 		vma_retire_poll();
 }
 
-#define run_worlds(name, tests, n)                                                                                     \
+#define run_backends(name, tests, n)                                                                                   \
 	(vma_signals_start(), sigaction(SIGSEGV, NULL, &our_segv), vma_test_filter(),                                  \
 	 _cmocka_run_group_tests(name, tests, n, NULL, NULL))
 

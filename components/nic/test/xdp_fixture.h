@@ -1,5 +1,5 @@
 /*
- * xdp_world - a device of two queues in plain shared memory: a fake kernel, the owner's recovery, and clients that
+ * xdp_fixture - a device of two queues in plain shared memory: a fake kernel, the owner's recovery, and clients that
  * poll, fill, send and reap at random. Used by threads, by processes that get killed, and step by step.
  *
  * Every promise is checked where it would be broken: model[f] says which client has frame f, by compare-and-swap, so a
@@ -8,8 +8,8 @@
  *
  * All indices start just below the wrap of 32 bits.
  */
-#ifndef VMA_XDP_WORLD_H
-#define VMA_XDP_WORLD_H
+#ifndef VMA_XDP_FIXTURE_H
+#define VMA_XDP_FIXTURE_H
 
 #include <sched.h>
 #include <stdio.h>
@@ -33,34 +33,34 @@
 #define W_TX 16
 #define W_START (UINT32_MAX - 9)
 
-struct world_ring {
+struct fixture_ring {
 	_Atomic uint32_t producer, consumer, flags;
 	_Alignas(64) struct xdp_desc entries[W_FILL]; /* or addresses */
 };
 
-struct world_kernel {
+struct fixture_kernel {
 	uint64_t seed;
 	uint8_t has[W_FRAMES];             /* RX or TX frame is inside the kernel */
 	uint64_t sent[W_QUEUES][W_FRAMES]; /* waiting for their completion */
 	uint32_t sent_count[W_QUEUES];
 };
 
-struct world {
+struct fixture {
 	struct xdp_shared shared;
-	struct world_ring fill[W_QUEUES], comp[W_QUEUES], rx[W_SLOTS][W_QUEUES], tx[W_SLOTS][W_QUEUES];
+	struct fixture_ring fill[W_QUEUES], comp[W_QUEUES], rx[W_SLOTS][W_QUEUES], tx[W_SLOTS][W_QUEUES];
 	_Atomic uint32_t model[W_FRAMES];
 	_Atomic bool live[W_SLOTS], stop, kernel_stop;
 	_Atomic uint32_t kernel_rounds, errors;
 	_Atomic uint64_t received, sent, recoveries, locks_freed;
 	char complaint[128];
-	struct world_kernel kernel;
+	struct fixture_kernel kernel;
 	uint32_t owner_frames[W_RX_FRAMES], owner_count;
 };
 
-static inline void complain(struct world *world, const char *text, uint32_t frame, uint32_t who)
+static inline void complain(struct fixture *fixture, const char *text, uint32_t frame, uint32_t who)
 {
-	if (atomic_fetch_add(&world->errors, 1) == 0)
-		snprintf(world->complaint, sizeof(world->complaint), "%s: frame %u, slot %u", text, frame, who);
+	if (atomic_fetch_add(&fixture->errors, 1) == 0)
+		snprintf(fixture->complaint, sizeof(fixture->complaint), "%s: frame %u, slot %u", text, frame, who);
 }
 
 static inline uint32_t xdp_fixture_roll(uint64_t *seed, uint32_t below)
@@ -71,7 +71,7 @@ static inline uint32_t xdp_fixture_roll(uint64_t *seed, uint32_t below)
 	return (uint32_t)(*seed >> 33) % below;
 }
 
-static inline struct xdp_ring ring_of(struct world_ring *memory, uint32_t size)
+static inline struct xdp_ring ring_of(struct fixture_ring *memory, uint32_t size)
 {
 	return (struct xdp_ring){
 	        .producer = &memory->producer,
@@ -89,48 +89,48 @@ static inline uint32_t ring_used(const struct xdp_ring *ring)
 	       atomic_load_explicit(ring->consumer, memory_order_acquire);
 }
 
-static inline void ring_reset(struct world_ring *memory)
+static inline void ring_reset(struct fixture_ring *memory)
 {
 	memory->producer = memory->consumer = W_START;
 }
 
 /* ---- the fake kernel ---- */
 
-static inline void kernel_receive(struct world *world, uint32_t queue)
+static inline void kernel_receive(struct fixture *fixture, uint32_t queue)
 {
-	struct xdp_ring fill = ring_of(&world->fill[queue], W_FILL), rx;
-	uint32_t slot = xdp_fixture_roll(&world->kernel.seed, W_SLOTS), consumer = *fill.consumer, producer;
+	struct xdp_ring fill = ring_of(&fixture->fill[queue], W_FILL), rx;
+	uint32_t slot = xdp_fixture_roll(&fixture->kernel.seed, W_SLOTS), consumer = *fill.consumer, producer;
 	uint64_t addr, frame;
 
-	rx = ring_of(&world->rx[slot][queue], W_RX);
-	if (!world->live[slot] || ring_used(&fill) == 0 || ring_used(&rx) == W_RX)
+	rx = ring_of(&fixture->rx[slot][queue], W_RX);
+	if (!fixture->live[slot] || ring_used(&fill) == 0 || ring_used(&rx) == W_RX)
 		return;
 	addr = fill.addrs[consumer & fill.mask];
 	frame = addr >> XDP_FRAME_SHIFT;
 	if (frame >= W_RX_FRAMES) {
-		complain(world, "filled what is no RX frame", (uint32_t)frame, slot);
+		complain(fixture, "filled what is no RX frame", (uint32_t)frame, slot);
 		return;
 	}
-	if (world->shared.holder[frame] != XDP_HOLDER_FILL || world->model[frame] != 0)
-		complain(world, "filled while somebody has it", (uint32_t)frame, world->model[frame]);
+	if (fixture->shared.holder[frame] != XDP_HOLDER_FILL || fixture->model[frame] != 0)
+		complain(fixture, "filled while somebody has it", (uint32_t)frame, fixture->model[frame]);
 	atomic_store_explicit(fill.consumer, consumer + 1, memory_order_release);
 	producer = *rx.producer;
 	rx.descs[producer & rx.mask] = (struct xdp_desc){.addr = addr + 256, .len = 64};
 	atomic_store_explicit(rx.producer, producer + 1, memory_order_release);
 }
 
-static inline void kernel_take_tx(struct world *world, uint32_t slot, uint32_t queue)
+static inline void kernel_take_tx(struct fixture *fixture, uint32_t slot, uint32_t queue)
 {
-	struct xdp_ring tx = ring_of(&world->tx[slot][queue], W_TX);
-	struct world_kernel *kernel = &world->kernel;
+	struct xdp_ring tx = ring_of(&fixture->tx[slot][queue], W_TX);
+	struct fixture_kernel *kernel = &fixture->kernel;
 	uint32_t consumer, frame;
 
-	if (!world->live[slot] || ring_used(&tx) == 0)
+	if (!fixture->live[slot] || ring_used(&tx) == 0)
 		return;
 	consumer = *tx.consumer; /* of this tenant: before, the slot may have been another's */
 	frame = (uint32_t)(tx.descs[consumer & tx.mask].addr >> XDP_FRAME_SHIFT);
 	if (frame >= W_FRAMES || frame < W_RX_FRAMES || kernel->has[frame]) {
-		complain(world, "sent twice, or no TX frame", frame, slot);
+		complain(fixture, "sent twice, or no TX frame", frame, slot);
 		return;
 	}
 	kernel->has[frame] = 1;
@@ -138,10 +138,10 @@ static inline void kernel_take_tx(struct world *world, uint32_t slot, uint32_t q
 	atomic_store_explicit(tx.consumer, consumer + 1, memory_order_release);
 }
 
-static inline void kernel_complete(struct world *world, uint32_t queue)
+static inline void kernel_complete(struct fixture *fixture, uint32_t queue)
 {
-	struct xdp_ring comp = ring_of(&world->comp[queue], W_COMP);
-	struct world_kernel *kernel = &world->kernel;
+	struct xdp_ring comp = ring_of(&fixture->comp[queue], W_COMP);
+	struct fixture_kernel *kernel = &fixture->kernel;
 	uint32_t producer = *comp.producer, i;
 
 	if (kernel->sent_count[queue] == 0 || ring_used(&comp) == W_COMP)
@@ -153,27 +153,27 @@ static inline void kernel_complete(struct world *world, uint32_t queue)
 	atomic_store_explicit(comp.producer, producer + 1, memory_order_release);
 }
 
-static inline void kernel_step(struct world *world)
+static inline void kernel_step(struct fixture *fixture)
 {
-	const uint32_t queue = xdp_fixture_roll(&world->kernel.seed, W_QUEUES);
+	const uint32_t queue = xdp_fixture_roll(&fixture->kernel.seed, W_QUEUES);
 
-	switch (xdp_fixture_roll(&world->kernel.seed, 3)) {
+	switch (xdp_fixture_roll(&fixture->kernel.seed, 3)) {
 	case 0:
-		kernel_receive(world, queue);
+		kernel_receive(fixture, queue);
 		break;
 	case 1:
-		kernel_take_tx(world, xdp_fixture_roll(&world->kernel.seed, W_SLOTS), queue);
+		kernel_take_tx(fixture, xdp_fixture_roll(&fixture->kernel.seed, W_SLOTS), queue);
 		break;
 	default:
-		kernel_complete(world, queue);
+		kernel_complete(fixture, queue);
 	}
-	atomic_fetch_add(&world->kernel_rounds, 1);
+	atomic_fetch_add(&fixture->kernel_rounds, 1);
 }
 
 /* ---- a client ---- */
 
 struct client {
-	struct world *world;
+	struct fixture *fixture;
 	uint32_t slot;
 	uint64_t seed;
 	struct xdp_ring fill[W_QUEUES], comp[W_QUEUES], rx[W_QUEUES], tx[W_QUEUES];
@@ -183,27 +183,27 @@ struct client {
 	bool sent[W_FRAMES];
 };
 
-static inline void drivers_init(struct world *world, struct xdp_driver *drivers, struct xdp_ring *fill,
+static inline void drivers_init(struct fixture *fixture, struct xdp_driver *drivers, struct xdp_ring *fill,
                                 struct xdp_ring *comp, uint16_t self)
 {
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		fill[q] = ring_of(&world->fill[q], W_FILL);
-		comp[q] = ring_of(&world->comp[q], W_COMP);
+		fill[q] = ring_of(&fixture->fill[q], W_FILL);
+		comp[q] = ring_of(&fixture->comp[q], W_COMP);
 		drivers[q] = (struct xdp_driver){
-		        .shared = &world->shared, .fill = &fill[q], .comp = &comp[q], .queue = q, .self = self};
+		        .shared = &fixture->shared, .fill = &fill[q], .comp = &comp[q], .queue = q, .self = self};
 	}
 }
 
-static inline void client_init(struct client *client, struct world *world, uint32_t slot, uint64_t seed)
+static inline void client_init(struct client *client, struct fixture *fixture, uint32_t slot, uint64_t seed)
 {
 	memset(client, 0, sizeof(*client));
-	client->world = world;
+	client->fixture = fixture;
 	client->slot = slot;
 	client->seed = seed * 2 + 1;
-	drivers_init(world, client->driver, client->fill, client->comp, (uint16_t)(slot + 1));
+	drivers_init(fixture, client->driver, client->fill, client->comp, (uint16_t)(slot + 1));
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		client->rx[q] = ring_of(&world->rx[slot][q], W_RX);
-		client->tx[q] = ring_of(&world->tx[slot][q], W_TX);
+		client->rx[q] = ring_of(&fixture->rx[slot][q], W_RX);
+		client->tx[q] = ring_of(&fixture->tx[slot][q], W_TX);
 	}
 	for (uint32_t i = 0; i < W_TX_FRAMES; i++)
 		client->free[client->free_count++] = W_RX_FRAMES + slot * W_TX_FRAMES + i;
@@ -226,12 +226,12 @@ static inline void client_poll(struct client *client, uint32_t queue)
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t nobody = 0;
 
-		if (!atomic_compare_exchange_strong(&client->world->model[frames[i]], &nobody, client->slot + 1))
-			complain(client->world, "received while somebody has it", frames[i], nobody);
+		if (!atomic_compare_exchange_strong(&client->fixture->model[frames[i]], &nobody, client->slot + 1))
+			complain(client->fixture, "received while somebody has it", frames[i], nobody);
 		client->held[client->held_count++] = frames[i];
 	}
 	if (n > 0)
-		atomic_fetch_add_explicit(&client->world->received, n, memory_order_relaxed);
+		atomic_fetch_add_explicit(&client->fixture->received, n, memory_order_relaxed);
 }
 
 static inline void client_fill(struct client *client, uint32_t queue)
@@ -240,10 +240,10 @@ static inline void client_fill(struct client *client, uint32_t queue)
 	const uint32_t *frames = &client->held[client->held_count - n];
 
 	for (uint32_t i = 0; i < n; i++)
-		client->world->model[frames[i]] = 0;
+		client->fixture->model[frames[i]] = 0;
 	taken = xdp_shared_fill(&client->driver[queue], frames, n);
 	for (uint32_t i = taken; i < n; i++)
-		client->world->model[frames[i]] = client->slot + 1;
+		client->fixture->model[frames[i]] = client->slot + 1;
 	/* What was not taken moves down to where the taken ones were. */
 	memmove(&client->held[client->held_count - n], frames + taken, (n - taken) * sizeof(*frames));
 	client->held_count -= taken;
@@ -262,7 +262,7 @@ static inline void client_send(struct client *client, uint32_t queue)
 		tx->descs[(producer + i) & tx->mask] =
 		        (struct xdp_desc){.addr = ((uint64_t)frame << XDP_FRAME_SHIFT) + frame, .len = 60};
 		XDP_SHARED_STEP();
-		xdp_shared_in_flight(&client->world->shared, frame, queue, producer + i);
+		xdp_shared_in_flight(&client->fixture->shared, frame, queue, producer + i);
 		client->sent[frame] = true;
 	}
 	XDP_SHARED_STEP();
@@ -270,18 +270,18 @@ static inline void client_send(struct client *client, uint32_t queue)
 	atomic_store_explicit(tx->producer, producer + n, memory_order_release);
 	XDP_SHARED_STEP();
 	if (n > 0)
-		atomic_fetch_add_explicit(&client->world->sent, n, memory_order_relaxed);
+		atomic_fetch_add_explicit(&client->fixture->sent, n, memory_order_relaxed);
 }
 
 static inline void client_reap(struct client *client)
 {
 	uint32_t frames[W_TX_FRAMES];
-	unsigned n = xdp_shared_returned(&client->world->shared, client->slot, frames,
+	unsigned n = xdp_shared_returned(&client->fixture->shared, client->slot, frames,
 	                                 1 + xdp_fixture_roll(&client->seed, 8));
 
 	for (unsigned i = 0; i < n; i++) {
 		if (frames[i] >= W_FRAMES || !client->sent[frames[i]]) {
-			complain(client->world, "returned but not sent", frames[i], client->slot);
+			complain(client->fixture, "returned but not sent", frames[i], client->slot);
 			continue;
 		}
 		client->sent[frames[i]] = false;
@@ -325,50 +325,50 @@ static inline bool client_wind_up(struct client *client)
 
 /* ---- the owner ---- */
 
-static inline void world_rent(struct world *world, uint32_t slot)
+static inline void fixture_rent(struct fixture *fixture, uint32_t slot)
 {
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		ring_reset(&world->rx[slot][q]);
-		ring_reset(&world->tx[slot][q]);
+		ring_reset(&fixture->rx[slot][q]);
+		ring_reset(&fixture->tx[slot][q]);
 	}
-	xdp_shared_rent(&world->shared, slot, W_RX_FRAMES + slot * W_TX_FRAMES, W_TX_FRAMES);
-	world->live[slot] = true;
+	xdp_shared_rent(&fixture->shared, slot, W_RX_FRAMES + slot * W_TX_FRAMES, W_TX_FRAMES);
+	fixture->live[slot] = true;
 }
 
-static inline struct world *world_create(uint64_t seed)
+static inline struct fixture *fixture_create(uint64_t seed)
 {
-	struct world *world =
-	        mmap(NULL, sizeof(*world), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct fixture *fixture =
+	        mmap(NULL, sizeof(*fixture), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	if (world == MAP_FAILED)
+	if (fixture == MAP_FAILED)
 		return NULL;
-	world->kernel.seed = seed * 2 + 1;
-	xdp_shared_init(&world->shared, W_FRAMES, W_QUEUES);
+	fixture->kernel.seed = seed * 2 + 1;
+	xdp_shared_init(&fixture->shared, W_FRAMES, W_QUEUES);
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		ring_reset(&world->fill[q]);
-		ring_reset(&world->comp[q]);
+		ring_reset(&fixture->fill[q]);
+		ring_reset(&fixture->comp[q]);
 	}
 	for (uint32_t i = 0; i < W_RX_FRAMES; i++)
-		world->owner_frames[world->owner_count++] = i;
+		fixture->owner_frames[fixture->owner_count++] = i;
 	for (uint32_t slot = 0; slot < W_SLOTS; slot++)
-		world_rent(world, slot);
-	return world;
+		fixture_rent(fixture, slot);
+	return fixture;
 }
 
-static inline void world_destroy(struct world *world)
+static inline void fixture_destroy(struct fixture *fixture)
 {
-	munmap(world, sizeof(*world));
+	munmap(fixture, sizeof(*fixture));
 }
 
 /* TX frames of a slot, by the shared object, whose completion has not come yet. */
-static inline uint32_t world_in_flight(const struct xdp_shared *shared, uint32_t slot)
+static inline uint32_t fixture_in_flight(const struct xdp_shared *shared, uint32_t slot)
 {
 	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
 
 	return xdp_shared_in_flight_among(shared, range.first, range.end - range.first);
 }
 
-static inline void world_settle_tx(struct xdp_shared *shared, uint32_t slot, uint32_t queue, uint32_t taken)
+static inline void fixture_settle_tx(struct xdp_shared *shared, uint32_t slot, uint32_t queue, uint32_t taken)
 {
 	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
 
@@ -376,71 +376,71 @@ static inline void world_settle_tx(struct xdp_shared *shared, uint32_t slot, uin
 }
 
 /* What the owner has goes into the fill rings, as far as they take it now. */
-static inline void owner_fill(struct world *world)
+static inline void owner_fill(struct fixture *fixture)
 {
 	struct xdp_ring fill[W_QUEUES], comp[W_QUEUES];
 	struct xdp_driver drivers[W_QUEUES];
 
-	drivers_init(world, drivers, fill, comp, XDP_HOLDER_OWNER);
+	drivers_init(fixture, drivers, fill, comp, XDP_HOLDER_OWNER);
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		const uint32_t n = (world->owner_count + W_QUEUES - 1 - q) / (W_QUEUES - q);
-		const uint32_t taken = xdp_shared_fill(&drivers[q], world->owner_frames, n);
+		const uint32_t n = (fixture->owner_count + W_QUEUES - 1 - q) / (W_QUEUES - q);
+		const uint32_t taken = xdp_shared_fill(&drivers[q], fixture->owner_frames, n);
 
-		world->owner_count -= taken;
-		memmove(world->owner_frames, world->owner_frames + taken, world->owner_count * sizeof(uint32_t));
+		fixture->owner_count -= taken;
+		memmove(fixture->owner_frames, fixture->owner_frames + taken, fixture->owner_count * sizeof(uint32_t));
 		xdp_shared_complete(&drivers[q]);
 	}
 }
 
 /* The client of the slot is dead and the fake kernel has done with it: takes everything back but frames in flight. */
-static inline void owner_bury(struct world *world, uint32_t slot)
+static inline void owner_bury(struct fixture *fixture, uint32_t slot)
 {
 	struct xdp_ring fill[W_QUEUES], comp[W_QUEUES];
 	struct xdp_driver drivers[W_QUEUES];
 	uint32_t frames[7], at = 0;
 	unsigned n;
 
-	drivers_init(world, drivers, fill, comp, XDP_HOLDER_OWNER);
+	drivers_init(fixture, drivers, fill, comp, XDP_HOLDER_OWNER);
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		world->locks_freed += world->shared.queue[q].fill.lock == slot + 1;
-		world->locks_freed += world->shared.queue[q].comp.lock == slot + 1;
+		fixture->locks_freed += fixture->shared.queue[q].fill.lock == slot + 1;
+		fixture->locks_freed += fixture->shared.queue[q].comp.lock == slot + 1;
 	}
 	xdp_shared_recover(drivers, W_QUEUES, slot);
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		struct xdp_ring rx = ring_of(&world->rx[slot][q], W_RX), tx = ring_of(&world->tx[slot][q], W_TX);
+		struct xdp_ring rx = ring_of(&fixture->rx[slot][q], W_RX), tx = ring_of(&fixture->tx[slot][q], W_TX);
 
-		xdp_shared_claim_rx(&world->shared, slot, &rx);
-		world_settle_tx(&world->shared, slot, q, *tx.consumer);
+		xdp_shared_claim_rx(&fixture->shared, slot, &rx);
+		fixture_settle_tx(&fixture->shared, slot, q, *tx.consumer);
 		*tx.producer = *tx.consumer;
 	}
-	while ((n = xdp_shared_seize(&world->shared, slot, &at, W_FRAMES, frames, 7)) > 0) {
+	while ((n = xdp_shared_seize(&fixture->shared, slot, &at, W_FRAMES, frames, 7)) > 0) {
 		for (unsigned i = 0; i < n; i++) {
-			if (world->model[frames[i]] != 0 && world->model[frames[i]] != slot + 1)
-				complain(world, "seized from another", frames[i], world->model[frames[i]]);
-			world->model[frames[i]] = 0;
-			world->owner_frames[world->owner_count++] = frames[i];
+			if (fixture->model[frames[i]] != 0 && fixture->model[frames[i]] != slot + 1)
+				complain(fixture, "seized from another", frames[i], fixture->model[frames[i]]);
+			fixture->model[frames[i]] = 0;
+			fixture->owner_frames[fixture->owner_count++] = frames[i];
 		}
 	}
 	for (uint32_t f = 0; f < W_RX_FRAMES; f++)
-		if (world->model[f] == slot + 1)
-			complain(world, "not given back by recovery", f, slot);
-	world->recoveries++;
+		if (fixture->model[f] == slot + 1)
+			complain(fixture, "not given back by recovery", f, slot);
+	fixture->recoveries++;
 }
 
 /* ---- accounting, while nothing moves ---- */
 
 /* Every RX frame is in exactly one place: fill ring, RX ring, a client's hands, the owner's. */
-static inline void account_rx(struct world *world, struct client *const *clients)
+static inline void account_rx(struct fixture *fixture, struct client *const *clients)
 {
 	uint8_t places[W_FRAMES] = {0};
 
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		struct xdp_ring fill = ring_of(&world->fill[q], W_FILL);
+		struct xdp_ring fill = ring_of(&fixture->fill[q], W_FILL);
 
 		for (uint32_t i = *fill.consumer; i != *fill.producer; i++)
 			places[fill.addrs[i & fill.mask] >> XDP_FRAME_SHIFT]++;
 		for (uint32_t s = 0; s < W_SLOTS; s++) {
-			struct xdp_ring rx = ring_of(&world->rx[s][q], W_RX);
+			struct xdp_ring rx = ring_of(&fixture->rx[s][q], W_RX);
 
 			for (uint32_t i = *rx.consumer; i != *rx.producer; i++)
 				places[rx.descs[i & rx.mask].addr >> XDP_FRAME_SHIFT]++;
@@ -449,28 +449,28 @@ static inline void account_rx(struct world *world, struct client *const *clients
 	for (uint32_t s = 0; s < W_SLOTS; s++)
 		for (uint32_t i = 0; clients[s] != NULL && i < clients[s]->held_count; i++)
 			places[clients[s]->held[i]]++;
-	for (uint32_t i = 0; i < world->owner_count; i++)
-		places[world->owner_frames[i]]++;
+	for (uint32_t i = 0; i < fixture->owner_count; i++)
+		places[fixture->owner_frames[i]]++;
 	for (uint32_t f = 0; f < W_RX_FRAMES; f++)
 		if (places[f] != 1)
-			complain(world, places[f] == 0 ? "RX frame lost" : "RX frame in two places", f, places[f]);
+			complain(fixture, places[f] == 0 ? "RX frame lost" : "RX frame in two places", f, places[f]);
 }
 
 /* Every TX frame is in exactly one place: with its client, completed, or (in flight) TX ring, kernel, completion ring.
  */
-static inline void account_tx(struct world *world, struct client *const *clients)
+static inline void account_tx(struct fixture *fixture, struct client *const *clients)
 {
 	uint8_t places[W_FRAMES] = {0}, flying[W_FRAMES] = {0};
 
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		struct xdp_ring comp = ring_of(&world->comp[q], W_COMP);
+		struct xdp_ring comp = ring_of(&fixture->comp[q], W_COMP);
 
 		for (uint32_t i = *comp.consumer; i != *comp.producer; i++)
 			flying[comp.addrs[i & comp.mask] >> XDP_FRAME_SHIFT]++;
-		for (uint32_t i = 0; i < world->kernel.sent_count[q]; i++)
-			flying[world->kernel.sent[q][i] >> XDP_FRAME_SHIFT]++;
+		for (uint32_t i = 0; i < fixture->kernel.sent_count[q]; i++)
+			flying[fixture->kernel.sent[q][i] >> XDP_FRAME_SHIFT]++;
 		for (uint32_t s = 0; s < W_SLOTS; s++) {
-			struct xdp_ring tx = ring_of(&world->tx[s][q], W_TX);
+			struct xdp_ring tx = ring_of(&fixture->tx[s][q], W_TX);
 
 			for (uint32_t i = *tx.consumer; i != *tx.producer; i++)
 				flying[tx.descs[i & tx.mask].addr >> XDP_FRAME_SHIFT]++;
@@ -480,13 +480,13 @@ static inline void account_tx(struct world *world, struct client *const *clients
 		for (uint32_t i = 0; clients[s] != NULL && i < clients[s]->free_count; i++)
 			places[clients[s]->free[i]]++;
 	for (uint32_t f = W_RX_FRAMES; f < W_FRAMES; f++) {
-		const uint64_t state = world->shared.state[f] & XDP_TX_STATE_MASK;
+		const uint64_t state = fixture->shared.state[f] & XDP_TX_STATE_MASK;
 		const bool dead = clients[(f - W_RX_FRAMES) / W_TX_FRAMES] == NULL;
 
 		if ((state == XDP_TX_IN_FLIGHT) != (flying[f] == 1) || flying[f] > 1)
-			complain(world, "TX frame's mark is wrong", f, flying[f]);
+			complain(fixture, "TX frame's mark is wrong", f, flying[f]);
 		else if (!dead && places[f] + flying[f] + (state == XDP_TX_COMPLETED) != 1)
-			complain(world, "TX frame lost, or in two places", f, places[f]);
+			complain(fixture, "TX frame lost, or in two places", f, places[f]);
 	}
 }
 

@@ -1,12 +1,12 @@
 /*
- * bed.h - a socket on a link in memory: a real engine, real rings, a kernel socket on the loopback as shadow, and the
- * control path's few answers given by the test.
+ * fixture.h - a socket on a link in memory: a real engine, real rings, a kernel socket on the loopback as shadow, and
+ * the control path's few answers given by the test.
  *
  *   sock ── rail 0 ── end 0 ════ end 1 ── peer: a ring whose frames the test reads and writes
  *     └── shadow: bound to 127.0.0.1:PORT of the kernel's choice
  */
-#ifndef VMA_UDP_TEST_BED_H
-#define VMA_UDP_TEST_BED_H
+#ifndef VMA_UDP_TEST_FIXTURE_H
+#define VMA_UDP_TEST_FIXTURE_H
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,13 +22,13 @@
 #include "../udp_priv.h"
 #include "../../sock/test/small_engine.h"
 
-enum { BED_IFINDEX = 4711, BED_TIMEOUT_MS = 2000 };
+enum { FIXTURE_IFINDEX = 4711, FIXTURE_TIMEOUT_MS = 2000 };
 
 /* `what` is evaluated until it is true, and not once more. */
-#define bed_wait_until(what)                                                                                           \
+#define fixture_wait_until(what)                                                                                       \
 	do {                                                                                                           \
 		bool is_so = false;                                                                                    \
-		for (int ms = 0; ms < BED_TIMEOUT_MS && !(is_so = (what)); ms++)                                       \
+		for (int ms = 0; ms < FIXTURE_TIMEOUT_MS && !(is_so = (what)); ms++)                                   \
 			usleep(1000);                                                                                  \
 		assert_true(is_so);                                                                                    \
 	} while (0)
@@ -45,20 +45,20 @@ static struct {
 	bool group_accepts, local_members;
 	unsigned binds, takes_up;
 	struct sigaction on_segv, on_bus; /* the library's */
-} bed;
+} fixture;
 
-static const uint8_t bed_local[4] = {10, 0, 0, 1}, bed_remote[4] = {10, 0, 0, 2};
+static const uint8_t fixture_local[4] = {10, 0, 0, 1}, fixture_remote[4] = {10, 0, 0, 2};
 
 void udp_flows_update(struct udp_sock *sock)
 {
 	(void)sock;
-	bed.takes_up++;
+	fixture.takes_up++;
 }
 
 void udp_ask_take_up(struct udp_sock *sock)
 {
 	(void)sock;
-	bed.takes_up++;
+	fixture.takes_up++;
 }
 
 void udp_fork_shared_follow(struct udp_sock *sock)
@@ -85,79 +85,79 @@ void udp_left(struct udp_sock *sock)
 bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex)
 {
 	(void)sock, (void)group, (void)src, (void)ifindex;
-	return bed.group_accepts;
+	return fixture.group_accepts;
 }
 
 bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
 {
 	(void)group, (void)ifindex;
-	return bed.local_members;
+	return fixture.local_members;
 }
 
 /* ---- the peer ---- */
 
-static bool bed_take_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool fixture_take_frame(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_engine *engine = vma_engine();
 
 	(void)flow, (void)info;
-	bed.frame_len = packet->len;
-	memcpy(bed.frame, vma_buf_data(engine->arena, packet), packet->len);
-	bed.frames++;
+	fixture.frame_len = packet->len;
+	memcpy(fixture.frame, vma_buf_data(engine->arena, packet), packet->len);
+	fixture.frames++;
 	vma_buf_put(engine->arena, packet);
 	return true;
 }
 
 /* How many frames have come since the last call. */
-static inline unsigned bed_peer_receive(void)
+static inline unsigned fixture_peer_receive(void)
 {
-	unsigned before = bed.frames;
+	unsigned before = fixture.frames;
 
-	while (vma_ring_progress(bed.peer) > 0)
+	while (vma_ring_progress(fixture.peer) > 0)
 		;
-	return bed.frames - before;
+	return fixture.frames - before;
 }
 
-static inline uint32_t bed_payload_len(void)
+static inline uint32_t fixture_payload_len(void)
 {
-	return bed.frame_len - 42;
+	return fixture.frame_len - 42;
 }
 
 /* A datagram from the peer's port to the socket's, on its way when this returns. */
-static inline void bed_peer_send_to(const uint8_t dst_ip[4], uint16_t sport, uint16_t dport, const void *data,
-                                    uint32_t len)
+static inline void fixture_peer_send_to(const uint8_t dst_ip[4], uint16_t sport, uint16_t dport, const void *data,
+                                        uint32_t len)
 {
 	struct vma_pkt_udp_attr attr = {
 	        .src_port_be = htons(sport), .dst_port_be = htons(dport), .ttl = 33, .tos = 0x20};
-	struct vma_buf *buf = vma_ring_tx_buf(bed.peer);
+	struct vma_buf *buf = vma_ring_tx_buf(fixture.peer);
 	struct vma_nic_seg seg = {.buf = buf};
 	struct vma_pkt_udp pkt;
 	uint8_t *frame;
 
 	assert_non_null(buf);
-	memcpy(attr.src_ip, bed_remote, 4);
+	memcpy(attr.src_ip, fixture_remote, 4);
 	memcpy(attr.dst_ip, dst_ip, 4);
 	vma_pkt_udp_init(&pkt, &attr);
 	frame = (uint8_t *)vma_buf_data(vma_engine()->arena, buf);
 	memcpy(frame + pkt.len, data, len);
 	seg.off = buf->data_off;
 	seg.len = vma_pkt_udp_write(&pkt, frame, len, VMA_PKT_CSUM_FULL);
-	assert_int_equal(vma_ring_send(bed.peer, &seg, 1, 0), 1);
+	assert_int_equal(vma_ring_send(fixture.peer, &seg, 1, 0), 1);
 }
 
-static inline void udp_fixture_bed_peer_send(uint16_t sport, uint16_t dport, const void *data, uint32_t len)
+static inline void udp_fixture_fixture_peer_send(uint16_t sport, uint16_t dport, const void *data, uint32_t len)
 {
-	bed_peer_send_to(bed_local, sport, dport, data, len);
+	fixture_peer_send_to(fixture_local, sport, dport, data, len);
 }
 
 /* ---- the socket ---- */
 
-static int bed_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len)
+static int fixture_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len)
 {
 	struct udp_sock *sock = udp_sock(file);
 	socklen_t local_len = sizeof(sock->local);
 
-	bed.binds++;
+	fixture.binds++;
 	if (vma_os.bind(fd, addr, len) != 0)
 		return -errno;
 	pthread_mutex_lock(&file->lock);
@@ -167,16 +167,16 @@ static int bed_bind(struct vma_file *file, int fd, const struct sockaddr *addr, 
 	return 0;
 }
 
-static void bed_destroy_sock(struct vma_file *file)
+static void fixture_destroy_sock(struct vma_file *file)
 {
 	udp_data_destroy(udp_sock(file));
 	vma_free(udp_sock(file)->stats);
 }
 
-static const struct vma_file_ops bed_ops = {.name = "udp", .bind = bed_bind, .destroy = bed_destroy_sock};
+static const struct vma_file_ops fixture_ops = {.name = "udp", .bind = fixture_bind, .destroy = fixture_destroy_sock};
 
 /* bind_it: the shadow to 127.0.0.1, the socket (as far as sending goes) to 10.0.0.1, same port. */
-static inline struct udp_sock *udp_fixture_bed_socket(bool bind_it)
+static inline struct udp_sock *udp_fixture_fixture_socket(bool bind_it)
 {
 	struct udp_sock *sock = vma_alloc(sizeof(*sock));
 	int fd = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -185,7 +185,7 @@ static inline struct udp_sock *udp_fixture_bed_socket(bool bind_it)
 
 	assert_non_null(sock);
 	assert_true(fd >= 0);
-	vma_file_init(&sock->file, VMA_FILE_UDP, &bed_ops);
+	vma_file_init(&sock->file, VMA_FILE_UDP, &fixture_ops);
 	udp_data_init(sock);
 	pthread_mutex_init(&sock->reader, NULL);
 	atomic_store(&sock->rcvbuf, 212992);
@@ -200,25 +200,25 @@ static inline struct udp_sock *udp_fixture_bed_socket(bool bind_it)
 		assert_int_equal(vma_os.bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
 		assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&addr, &len), 0);
 		sock->local = addr;
-		memcpy(&sock->local.sin_addr, bed_local, 4);
+		memcpy(&sock->local.sin_addr, fixture_local, 4);
 	}
 	return sock;
 }
 
-static inline int bed_fd(struct udp_sock *sock)
+static inline int fixture_fd(struct udp_sock *sock)
 {
 	return atomic_load(&sock->file.fd);
 }
 
-static inline uint16_t bed_port(struct udp_sock *sock)
+static inline uint16_t fixture_port(struct udp_sock *sock)
 {
 	return ntohs(sock->local.sin_port);
 }
 
-static inline void bed_close(struct udp_sock *sock)
+static inline void fixture_close(struct udp_sock *sock)
 {
 	struct vma_thread *self = vma_enter();
-	int fd = bed_fd(sock);
+	int fd = fixture_fd(sock);
 
 	udp_data_end(sock);
 	vma_fd_remove(fd);
@@ -228,43 +228,43 @@ static inline void bed_close(struct udp_sock *sock)
 
 /* ---- receiving: one attachment, whose flow is the socket's port ---- */
 
-struct bed_attached {
+struct fixture_attached {
 	struct vma_flow flow;
 	struct udp_attachment at;
 	struct udp_attachments *all;
 };
 
-static bool fixture_bed_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool fixture_fixture_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	return udp_deliver(flow->owner, packet, info);
 }
 
-static inline void bed_attach(struct bed_attached *attached, struct udp_sock *sock, const uint8_t local_ip[4])
+static inline void fixture_attach(struct fixture_attached *attached, struct udp_sock *sock, const uint8_t local_ip[4])
 {
-	*attached = (struct bed_attached){0};
+	*attached = (struct fixture_attached){0};
 	attached->at.sock = sock;
-	attached->at.rail = bed.rail;
-	attached->at.ifindex = BED_IFINDEX;
+	attached->at.rail = fixture.rail;
+	attached->at.ifindex = FIXTURE_IFINDEX;
 	assert_int_equal(udp_queue_init(&attached->at.queue), 0);
 	attached->all = vma_alloc(sizeof(*attached->all) + sizeof(attached->all->at[0]));
 	attached->all->n = 1;
-	attached->all->rings = vma_rail_bit(bed.rail);
+	attached->all->rings = vma_rail_bit(fixture.rail);
 	attached->all->at[0] = &attached->at;
 	attached->flow.key =
 	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = sock->local.sin_port};
 	memcpy(attached->flow.key.local, local_ip, 4);
-	attached->flow.sink = fixture_bed_sink;
+	attached->flow.sink = fixture_fixture_sink;
 	attached->flow.owner = &attached->at;
-	assert_int_equal(vma_ring_attach(bed.rail->ring, &attached->flow), 0);
+	assert_int_equal(vma_ring_attach(fixture.rail->ring, &attached->flow), 0);
 	atomic_store(&sock->attachments, attached->all);
 }
 
-static inline void bed_detach(struct bed_attached *attached)
+static inline void fixture_detach(struct fixture_attached *attached)
 {
 	struct udp_sock *sock = attached->at.sock;
 
 	atomic_store(&sock->attachments, NULL);
-	vma_ring_detach(bed.rail->ring, &attached->flow);
+	vma_ring_detach(fixture.rail->ring, &attached->flow);
 	udp_queue_fini(&attached->at.queue, vma_engine()->arena);
 	vma_free(attached->all);
 }
@@ -273,10 +273,10 @@ static inline void bed_detach(struct bed_attached *attached)
 
 static struct vma_device_priv_space { /* what rail.c keeps of a device: its list of rails */
 	_Alignas(64) uint8_t bytes[256];
-} bed_device_priv;
-static struct vma_device bed_device;
+} fixture_device_priv;
+static struct vma_device fixture_device;
 
-static int udp_fixture_bed_start(void **state)
+static int udp_fixture_fixture_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	const struct vma_ring_where where = {.socket_id = 1};
@@ -285,53 +285,55 @@ static int udp_fixture_bed_start(void **state)
 
 	(void)state;
 	pair.arena[0] = pair.arena[1] = engine->arena;
-	if (vma_wire_pair(&pair, bed.end) != 0)
+	if (vma_wire_pair(&pair, fixture.end) != 0)
 		return -1;
-	bed_device = (struct vma_device){
-	        .ifindex = BED_IFINDEX, .nic = bed.end[0], .engine = engine, .priv = (void *)&bed_device_priv};
-	if (vma_rail_get(&bed_device, VMA_RAIL_RX, &where, &bed.rail) != 0)
+	fixture_device = (struct vma_device){.ifindex = FIXTURE_IFINDEX,
+	                                     .nic = fixture.end[0],
+	                                     .engine = engine,
+	                                     .priv = (void *)&fixture_device_priv};
+	if (vma_rail_get(&fixture_device, VMA_RAIL_RX, &where, &fixture.rail) != 0)
 		return -1;
-	attr.nic = bed.end[1];
+	attr.nic = fixture.end[1];
 	attr.spill_pool = engine->spill;
 	attr.rx_sw_csum = true;
-	if (vma_ring_create(&attr, &bed.peer) != 0)
+	if (vma_ring_create(&attr, &fixture.peer) != 0)
 		return -1;
-	bed.group_accepts = true;
+	fixture.group_accepts = true;
 	return 0;
 }
 
 /* What the peer gets: everything that is sent to one port of the remote address. */
-static inline void udp_fixture_bed_peer_listen(uint16_t port)
+static inline void udp_fixture_fixture_peer_listen(uint16_t port)
 {
-	bed.peer_flow = (struct vma_flow){.sink = bed_take_frame};
-	bed.peer_flow.key =
+	fixture.peer_flow = (struct vma_flow){.sink = fixture_take_frame};
+	fixture.peer_flow.key =
 	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(port)};
-	memcpy(bed.peer_flow.key.local, bed_remote, 4);
-	assert_int_equal(vma_ring_attach(bed.peer, &bed.peer_flow), 0);
+	memcpy(fixture.peer_flow.key.local, fixture_remote, 4);
+	assert_int_equal(vma_ring_attach(fixture.peer, &fixture.peer_flow), 0);
 }
 
 /* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
-static inline void udp_fixture_bed_catch_faults(void)
+static inline void udp_fixture_fixture_catch_faults(void)
 {
-	vma_os.sigaction(SIGSEGV, &bed.on_segv, NULL);
-	vma_os.sigaction(SIGBUS, &bed.on_bus, NULL);
+	vma_os.sigaction(SIGSEGV, &fixture.on_segv, NULL);
+	vma_os.sigaction(SIGBUS, &fixture.on_bus, NULL);
 }
 
-static inline int udp_fixture_bed_run(const struct CMUnitTest *tests, size_t count)
+static inline int udp_fixture_fixture_run(const struct CMUnitTest *tests, size_t count)
 {
 
 	if (small_engine("8192", "512") == NULL)
 		return 1;
 	vma_signals_start();
-	vma_os.sigaction(SIGSEGV, NULL, &bed.on_segv);
-	vma_os.sigaction(SIGBUS, NULL, &bed.on_bus);
+	vma_os.sigaction(SIGSEGV, NULL, &fixture.on_segv);
+	vma_os.sigaction(SIGBUS, NULL, &fixture.on_bus);
 	vma_test_filter();
-	return _cmocka_run_group_tests("udp", tests, count, udp_fixture_bed_start, NULL);
+	return _cmocka_run_group_tests("udp", tests, count, udp_fixture_fixture_start, NULL);
 }
-#define BED_MAIN(tests)                                                                                                \
+#define FIXTURE_MAIN(tests)                                                                                            \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		return udp_fixture_bed_run(tests, sizeof(tests) / sizeof((tests)[0]));                                 \
+		return udp_fixture_fixture_run(tests, sizeof(tests) / sizeof((tests)[0]));                             \
 	}
 
 #endif

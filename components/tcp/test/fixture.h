@@ -6,8 +6,8 @@
  * One thread. run(ns) lets time pass: frames travel and timers fire, each at its time. What sockets do is done by the
  * tests themselves, through the calls of <vma/tcp.h>; an app is a connection's owner that notes what it is told.
  */
-#ifndef VMA_TCP_TEST_PAIR_H
-#define VMA_TCP_TEST_PAIR_H
+#ifndef VMA_TCP_TEST_FIXTURE_H
+#define VMA_TCP_TEST_FIXTURE_H
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -44,42 +44,42 @@ struct side {
 	unsigned refuse_memory;
 };
 
-static struct vma_bufarena *pair_arena;
-static struct vma_bufpool *pair_spill;
+static struct vma_bufarena *fixture_arena;
+static struct vma_bufpool *fixture_spill;
 static struct side side[2];
-static uint64_t pair_now_ns;
-static unsigned pair_allocated;
-static bool pair_no_memory, pair_no_bytes;
-static struct vma_tcp_listener *pair_listener;
-static struct app *pair_accepted[APPS];
-static unsigned pair_accepted_count;
-static bool pair_admits, pair_accepts;
+static uint64_t fixture_now_ns;
+static unsigned fixture_allocated;
+static bool fixture_no_memory, fixture_no_bytes;
+static struct vma_tcp_listener *fixture_listener;
+static struct app *fixture_accepted[APPS];
+static unsigned fixture_accepted_count;
+static bool fixture_admits, fixture_accepts;
 
-static uint64_t pair_clock(void *arg)
+static uint64_t fixture_clock(void *arg)
 {
 	(void)arg;
-	return pair_now_ns;
+	return fixture_now_ns;
 }
 
-static void *pair_alloc(size_t size)
+static void *fixture_alloc(size_t size)
 {
-	void *memory = pair_no_memory ? NULL : calloc(1, size);
+	void *memory = fixture_no_memory ? NULL : calloc(1, size);
 
-	pair_allocated += memory != NULL;
+	fixture_allocated += memory != NULL;
 	return memory;
 }
 
 /* Promises nothing about what is in it. */
-static void *pair_alloc_bytes(size_t size)
+static void *fixture_alloc_bytes(size_t size)
 {
-	void *memory = pair_no_bytes ? NULL : pair_alloc(size);
+	void *memory = fixture_no_bytes ? NULL : fixture_alloc(size);
 
 	return memory != NULL ? memset(memory, 0xa5, size) : NULL;
 }
 
-static void pair_free(void *memory)
+static void fixture_free(void *memory)
 {
-	pair_allocated -= memory != NULL;
+	fixture_allocated -= memory != NULL;
 	free(memory);
 }
 
@@ -95,31 +95,32 @@ static void app_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 }
 static const struct vma_tcp_owner app_owner = {.event = app_event};
 
-static bool pair_admit(struct vma_tcp_listener *listener, void *arg)
+static bool fixture_admit(struct vma_tcp_listener *listener, void *arg)
 {
 	(void)listener, (void)arg;
-	return pair_admits;
+	return fixture_admits;
 }
 
-static bool pair_accept(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+static bool fixture_accept(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	struct app *app;
 
 	(void)listener, (void)arg;
-	if (!pair_accepts)
+	if (!fixture_accepts)
 		return false;
-	assert_true(pair_accepted_count < APPS);
+	assert_true(fixture_accepted_count < APPS);
 	app = calloc(1, sizeof(*app));
 	app->conn = conn;
-	pair_accepted[pair_accepted_count++] = app;
+	fixture_accepted[fixture_accepted_count++] = app;
 	vma_tcp_conn_adopt(conn, &app_owner, app);
 	return true;
 }
-static const struct vma_tcp_listener_owner pair_listener_owner = {.admit = pair_admit, .accepted = pair_accept};
+static const struct vma_tcp_listener_owner fixture_listener_owner = {.admit = fixture_admit,
+                                                                     .accepted = fixture_accept};
 
 /* ---- time ---- */
 
-static uint64_t pair_next_ns(void)
+static uint64_t fixture_next_ns(void)
 {
 	uint64_t next = UINT64_MAX;
 
@@ -133,7 +134,7 @@ static uint64_t pair_next_ns(void)
 }
 
 /* All that can be done at this moment. */
-static inline void pair_settle(void)
+static inline void fixture_settle(void)
 {
 	unsigned quiet = 0;
 
@@ -147,29 +148,29 @@ static inline void pair_settle(void)
 	}
 }
 
-static inline void pair_run(uint64_t ns)
+static inline void fixture_run(uint64_t ns)
 {
-	uint64_t end = pair_now_ns + ns;
+	uint64_t end = fixture_now_ns + ns;
 
 	for (;;) {
 		uint64_t next;
 
-		pair_settle();
-		next = pair_next_ns();
+		fixture_settle();
+		next = fixture_next_ns();
 		if (next > end)
 			break;
-		pair_now_ns = next > pair_now_ns ? next : pair_now_ns + 1000;
+		fixture_now_ns = next > fixture_now_ns ? next : fixture_now_ns + 1000;
 	}
-	pair_now_ns = end;
-	pair_settle();
+	fixture_now_ns = end;
+	fixture_settle();
 }
 
-/* ---- the world ---- */
+/* ---- the fixture ---- */
 
 static void side_open(struct side *s, int i, const struct vma_tcp_attr *requests)
 {
 	struct vma_ring_attr attr = {.nic = s->nic,
-	                             .spill_pool = pair_spill,
+	                             .spill_pool = fixture_spill,
 	                             .thread_mode = VMA_THREAD_SPIN,
 	                             .rx_sw_csum = true,
 	                             .name = "pair"};
@@ -177,9 +178,11 @@ static void side_open(struct side *s, int i, const struct vma_tcp_attr *requests
 
 	assert_int_equal(vma_ring_create(&attr, &s->ring), 0);
 	tcp.ring = s->ring;
-	tcp.arena = pair_arena;
-	tcp.host = (struct vma_tcp_host){
-	        .now_ns = pair_clock, .alloc = pair_alloc, .alloc_bytes = pair_alloc_bytes, .free = pair_free};
+	tcp.arena = fixture_arena;
+	tcp.host = (struct vma_tcp_host){.now_ns = fixture_clock,
+	                                 .alloc = fixture_alloc,
+	                                 .alloc_bytes = fixture_alloc_bytes,
+	                                 .free = fixture_free};
 	tcp.secret[0] = (uint8_t)(i + 1);
 	assert_int_equal(vma_tcp_create(&tcp, &s->tcp), 0);
 	memset(s->ip, 0, sizeof(s->ip));
@@ -187,21 +190,21 @@ static void side_open(struct side *s, int i, const struct vma_tcp_attr *requests
 	vma_tcp_options_init(&s->options);
 }
 
-static inline void pair_open_with(const struct vma_tcp_attr *requests, uint32_t mtu)
+static inline void fixture_open_with(const struct vma_tcp_attr *requests, uint32_t mtu)
 {
 	const bool jumbo = mtu > 1500;
 	struct vma_bufarena_attr arena = {.capacity = jumbo ? 1 << 13 : 1 << 16, .frame_size = jumbo ? 16384 : 2048};
 	struct vma_bufpool_attr spill = {.name = "spill", .max_bufs = 1 << 14};
-	struct vma_wire_pair_attr wire = {.virtual_now_ns = &pair_now_ns, .mtu = mtu};
+	struct vma_wire_pair_attr wire = {.virtual_now_ns = &fixture_now_ns, .mtu = mtu};
 	struct vma_nic *nics[2];
 
-	pair_now_ns = 1000 * SEC;
-	pair_accepted_count = 0;
-	pair_admits = pair_accepts = true;
-	assert_int_equal(vma_bufarena_create(&arena, &pair_arena), 0);
-	spill.arena = pair_arena;
-	assert_int_equal(vma_bufpool_create(&spill, &pair_spill), 0);
-	wire.arena[0] = wire.arena[1] = pair_arena;
+	fixture_now_ns = 1000 * SEC;
+	fixture_accepted_count = 0;
+	fixture_admits = fixture_accepts = true;
+	assert_int_equal(vma_bufarena_create(&arena, &fixture_arena), 0);
+	spill.arena = fixture_arena;
+	assert_int_equal(vma_bufpool_create(&spill, &fixture_spill), 0);
+	wire.arena[0] = wire.arena[1] = fixture_arena;
 	assert_int_equal(vma_wire_pair(&wire, nics), 0);
 	for (int i = 0; i < 2; i++) {
 		side[i].nic = nics[i];
@@ -209,12 +212,12 @@ static inline void pair_open_with(const struct vma_tcp_attr *requests, uint32_t 
 	}
 }
 
-static inline int pair_open(void **state)
+static inline int fixture_open(void **state)
 {
 	struct vma_tcp_attr requests = {.gro_streams_max = 16};
 
 	(void)state;
-	pair_open_with(&requests, 0);
+	fixture_open_with(&requests, 0);
 	return 0;
 }
 
@@ -228,28 +231,28 @@ static inline void app_free(struct app *app)
 }
 
 /* Everything has an end: no allocation is left, and every frame has come home (a pool is there until the last has). */
-static inline int pair_close(void **state)
+static inline int fixture_close(void **state)
 {
 	(void)state;
-	pair_no_memory = pair_no_bytes = false;
-	for (unsigned i = 0; i < pair_accepted_count; i++)
-		app_free(pair_accepted[i]);
-	if (pair_listener != NULL)
-		vma_tcp_listener_close(pair_listener);
-	pair_listener = NULL;
-	pair_run(0);
+	fixture_no_memory = fixture_no_bytes = false;
+	for (unsigned i = 0; i < fixture_accepted_count; i++)
+		app_free(fixture_accepted[i]);
+	if (fixture_listener != NULL)
+		vma_tcp_listener_close(fixture_listener);
+	fixture_listener = NULL;
+	fixture_run(0);
 	for (int i = 0; i < 2; i++)
 		vma_tcp_destroy(side[i].tcp);
-	assert_int_equal(pair_allocated, 0);
+	assert_int_equal(fixture_allocated, 0);
 	for (int i = 0; i < 2; i++)
 		vma_ring_destroy(side[i].ring);
 	for (int i = 0; i < 2; i++)
 		vma_nic_close(side[i].nic);
-	vma_bufpool_retire(pair_spill, NULL, NULL);
-	vma_bufpool_flush_thread(pair_arena);
+	vma_bufpool_retire(fixture_spill, NULL, NULL);
+	vma_bufpool_flush_thread(fixture_arena);
 	for (int i = 0; i < VMA_BUFPOOL_MAX; i++)
-		assert_null(atomic_load(&pair_arena->pools[i]));
-	vma_bufarena_destroy(pair_arena);
+		assert_null(atomic_load(&fixture_arena->pools[i]));
+	vma_bufarena_destroy(fixture_arena);
 	return 0;
 }
 
@@ -257,16 +260,16 @@ static inline int pair_close(void **state)
 
 static inline void listen_on_with(int i, const struct vma_tcp_options *options, uint32_t backlog)
 {
-	struct vma_tcp_listen_attr attr = {.owner = &pair_listener_owner,
+	struct vma_tcp_listen_attr attr = {.owner = &fixture_listener_owner,
 	                                   .options = options,
 	                                   .family = AF_INET,
 	                                   .local_port_be = htons(PORT),
 	                                   .backlog = backlog};
 
 	memcpy(attr.local, side[i].ip, 16);
-	assert_int_equal(vma_tcp_listen(side[i].tcp, &attr, &pair_listener), 0);
+	assert_int_equal(vma_tcp_listen(side[i].tcp, &attr, &fixture_listener), 0);
 }
-static inline void pair_listen_on(int i)
+static inline void fixture_listen_on(int i)
 {
 	listen_on_with(i, &side[i].options, 16);
 }
@@ -300,7 +303,7 @@ static inline int connect_rc(int i, uint16_t local_port, uint16_t peer_port, con
 	return vma_tcp_connect(side[i].tcp, &attr, &app->conn);
 }
 
-static inline struct app *pair_connect_from(int i, uint16_t local_port)
+static inline struct app *fixture_connect_from(int i, uint16_t local_port)
 {
 	struct vma_tcp_path path = path_to(i, side[i].nic->info.mtu);
 	struct app *app = calloc(1, sizeof(*app));
@@ -312,17 +315,17 @@ static inline struct app *pair_connect_from(int i, uint16_t local_port)
 /* The last that was accepted. */
 static inline struct app *tcp_pair_accepted(void)
 {
-	assert_true(pair_accepted_count > 0);
-	return pair_accepted[pair_accepted_count - 1];
+	assert_true(fixture_accepted_count > 0);
+	return fixture_accepted[fixture_accepted_count - 1];
 }
 
 /* From side 0 to a listener of side 1. */
 static inline void establish(struct app **client, struct app **server)
 {
-	if (pair_listener == NULL)
-		pair_listen_on(1);
-	*client = pair_connect_from(0, (uint16_t)(1000 + pair_accepted_count));
-	pair_run(1 * MS);
+	if (fixture_listener == NULL)
+		fixture_listen_on(1);
+	*client = fixture_connect_from(0, (uint16_t)(1000 + fixture_accepted_count));
+	fixture_run(1 * MS);
 	*server = tcp_pair_accepted();
 	assert_int_equal(vma_tcp_state((*client)->conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state((*server)->conn), TCP_ESTABLISHED);
@@ -338,7 +341,7 @@ static inline uint32_t take_events(struct app *app)
 
 /* ---- bytes: position-dependent, so that nothing can be in the wrong place unseen ---- */
 
-static inline uint8_t pair_byte_at(uint64_t position)
+static inline uint8_t fixture_byte_at(uint64_t position)
 {
 	return (uint8_t)(position * 7 + (position >> 8) * 31 + (position >> 16));
 }
@@ -355,12 +358,12 @@ static inline size_t send_flags(struct app *app, size_t n, unsigned flags)
 		return 0;
 	for (int i = 0; i < count; i++)
 		for (size_t k = 0; k < spans[i].iov_len; k++)
-			((uint8_t *)spans[i].iov_base)[k] = pair_byte_at(at + done++);
+			((uint8_t *)spans[i].iov_base)[k] = fixture_byte_at(at + done++);
 	if (done != 0)
 		vma_tcp_tx_commit(app->conn, done, flags);
 	return done;
 }
-static inline size_t pair_send_bytes(struct app *app, size_t n)
+static inline size_t fixture_send_bytes(struct app *app, size_t n)
 {
 	return send_flags(app, n, 0);
 }
@@ -379,7 +382,7 @@ static inline size_t read_bytes(struct app *app, size_t n)
 			break;
 		take = span.iov_len < n - done ? span.iov_len : n - done;
 		for (size_t k = 0; k < take; k++)
-			assert_int_equal(((uint8_t *)span.iov_base)[k], pair_byte_at(at + k));
+			assert_int_equal(((uint8_t *)span.iov_base)[k], fixture_byte_at(at + k));
 		vma_tcp_rx_consume(app->conn, take);
 		done += take;
 	}
@@ -389,26 +392,26 @@ static inline size_t read_bytes(struct app *app, size_t n)
 /* n bytes from one to the other, who reads all the time; at most `timeout_ns`. */
 static inline void transfer(struct app *from, struct app *to, size_t n, uint64_t timeout_ns)
 {
-	uint64_t end = pair_now_ns + timeout_ns;
+	uint64_t end = fixture_now_ns + timeout_ns;
 	size_t sent = 0, got = 0;
 
 	while (got < n) {
 		if (sent < n)
-			sent += pair_send_bytes(from, n - sent);
-		pair_settle();
+			sent += fixture_send_bytes(from, n - sent);
+		fixture_settle();
 		got += read_bytes(to, n);
 		if (got < n) {
 			uint64_t next;
 
-			pair_settle();
-			next = pair_next_ns();
+			fixture_settle();
+			next = fixture_next_ns();
 			if (sent < n && vma_tcp_tx_room(from->conn) != 0)
 				continue;
 			if (vma_tcp_rx_bytes(to->conn) != 0)
 				continue;
 			assert_true(next != UINT64_MAX);
-			assert_true(pair_now_ns < end);
-			pair_now_ns = next > pair_now_ns ? next : pair_now_ns + 1000;
+			assert_true(fixture_now_ns < end);
+			fixture_now_ns = next > fixture_now_ns ? next : fixture_now_ns + 1000;
 		}
 	}
 	assert_int_equal(got, n);
@@ -435,11 +438,11 @@ static inline struct vma_tcp_counts counts_of(int i)
 	return counts;
 }
 
-static inline uint32_t pair_ready(const struct app *app)
+static inline uint32_t fixture_ready(const struct app *app)
 {
 	return vma_tcp_readiness(app->conn);
 }
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, pair_open, pair_close)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, fixture_open, fixture_close)
 
 #endif

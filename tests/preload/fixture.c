@@ -1,4 +1,4 @@
-/* bed - sockets to a peer that echoes, and what the library says about them. */
+/* fixture - sockets to a peer that echoes, and what the library says about them. */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bed.h"
+#include "fixture.h"
 
 void expect(bool so, const char *sentence)
 {
@@ -19,7 +19,7 @@ void expect(bool so, const char *sentence)
 	_exit(1);
 }
 
-struct sockaddr_in bed_address(const char *text, const char *port)
+struct sockaddr_in fixture_address(const char *text, const char *port)
 {
 	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
 
@@ -27,7 +27,7 @@ struct sockaddr_in bed_address(const char *text, const char *port)
 	return addr;
 }
 
-int bed_state(int fd)
+int fixture_state(int fd)
 {
 	int (*state)(int fd, const char **text);
 	const char *text = "";
@@ -36,19 +36,19 @@ int bed_state(int fd)
 	return state != NULL ? state(fd, &text) : -2;
 }
 
-int bed_socket(const struct bed *bed)
+int fixture_socket(const struct fixture *fixture)
 {
 	struct timeval timeout = {.tv_usec = 500000};
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 
 	expect(fd >= 0, "a socket is made");
 	expect(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) == 0, "its timeout is set");
-	expect(connect(fd, (const struct sockaddr *)&bed->peer, sizeof(bed->peer)) == 0, "it is connected");
-	expect(bed_state(fd) == 1 || getenv("PROBE_KERNEL") != NULL, "the socket is offloaded");
+	expect(connect(fd, (const struct sockaddr *)&fixture->peer, sizeof(fixture->peer)) == 0, "it is connected");
+	expect(fixture_state(fd) == 1 || getenv("PROBE_KERNEL") != NULL, "the socket is offloaded");
 	return fd;
 }
 
-bool bed_echo(int fd)
+bool fixture_echo(int fd)
 {
 	static _Atomic unsigned number;
 	char text[32], back[32];
@@ -65,10 +65,10 @@ bool bed_echo(int fd)
 	return false;
 }
 
-bool bed_echo_soon(int fd)
+bool fixture_echo_soon(int fd)
 {
 	for (unsigned tries = 10; tries > 0; tries--)
-		if (bed_echo(fd))
+		if (fixture_echo(fd))
 			return true;
 	return false;
 }

@@ -1,26 +1,26 @@
 /*
- * priv_bed - what the privileged test programs of xdp stand on: packet memory, program, base socket and a few queue
+ * priv_fixture - what the privileged test programs of xdp stand on: packet memory, program, base socket and a few queue
  * pairs' sockets on an interface of this namespace, and a raw socket on the other end of its veth, in another one.
  *
  * A packet that the program redirects is seen in a slot's RX ring; one that it passes is seen by a packet socket on
  * the same interface. Each packet sent must show up in exactly one of these places.
  */
-#ifndef VMA_PRIV_BED_H
-#define VMA_PRIV_BED_H
+#ifndef VMA_PRIV_FIXTURE_H
+#define VMA_PRIV_FIXTURE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "../xdp_priv.h"
 
-#define BED_SLOTS 3
-#define BED_QUEUES_MAX 2
-#define BED_FRAMES 1024
-#define BED_RING 64
-#define BED_PASSED (-1)
-#define BED_NOWHERE (-2)
+#define FIXTURE_SLOTS 3
+#define FIXTURE_QUEUES_MAX 2
+#define FIXTURE_FRAMES 1024
+#define FIXTURE_RING 64
+#define FIXTURE_PASSED (-1)
+#define FIXTURE_NOWHERE (-2)
 
-struct bed {
+struct fixture {
 	unsigned ifindex;
 	int peer_raw;   /* sends frames from the other end */
 	int tap;        /* sees what the kernel is given */
@@ -28,20 +28,20 @@ struct bed {
 	char *umem;
 	size_t umem_bytes;
 	uint32_t queues;
-	int base_fd[BED_QUEUES_MAX];
-	struct xdp_ring fill[BED_QUEUES_MAX], comp[BED_QUEUES_MAX];
+	int base_fd[FIXTURE_QUEUES_MAX];
+	struct xdp_ring fill[FIXTURE_QUEUES_MAX], comp[FIXTURE_QUEUES_MAX];
 	struct xdp_prog *prog;
 	bool generic;
 	struct {
-		int fd[BED_QUEUES_MAX];
-		struct xdp_ring rx[BED_QUEUES_MAX], tx[BED_QUEUES_MAX];
-	} slot[BED_SLOTS];
+		int fd[FIXTURE_QUEUES_MAX];
+		struct xdp_ring rx[FIXTURE_QUEUES_MAX], tx[FIXTURE_QUEUES_MAX];
+	} slot[FIXTURE_SLOTS];
 	char got[16384]; /* last packet that a slot received, its buffers put together */
 	uint32_t got_bytes, got_buffers, got_queue;
 };
 
 /* A frame, described; build_frame makes its bytes. Addresses and ports in host order. */
-struct bed_packet {
+struct fixture_packet {
 	uint32_t source, dest;
 	uint16_t source_port, dest_port;
 	uint8_t proto, tcp_flags;
@@ -55,31 +55,31 @@ struct bed_packet {
 	uint32_t only_bytes; /* send no more than these of the frame; 0: all */
 };
 
-#define BED_SYN 0x02
-#define BED_RST 0x04
-#define BED_ACK 0x10
+#define FIXTURE_SYN 0x02
+#define FIXTURE_RST 0x04
+#define FIXTURE_ACK 0x10
 
 /* Interface of this namespace, the namespace and interface of the other end. Exits with a message on failure. */
-void bed_open(struct bed *bed, const char *name, const char *peer_netns, const char *peer_name, uint32_t queues,
-              uint16_t bind_flags);
-void bed_close(struct bed *bed);
+void fixture_open(struct fixture *fixture, const char *name, const char *peer_netns, const char *peer_name,
+                  uint32_t queues, uint16_t bind_flags);
+void fixture_close(struct fixture *fixture);
 /* Runs in the other end's namespace: an unconnected kernel socket of that namespace. */
-int bed_peer_socket(const char *peer_netns, int domain, int type, int protocol);
+int fixture_peer_socket(const char *peer_netns, int domain, int type, int protocol);
 
-/* Sends the packet from the other end and tells where it came out: a slot, BED_PASSED, or BED_NOWHERE. */
-int bed_send(struct bed *bed, const struct bed_packet *packet);
+/* Sends the packet from the other end and tells where it came out: a slot, FIXTURE_PASSED, or FIXTURE_NOWHERE. */
+int fixture_send(struct fixture *fixture, const struct fixture_packet *packet);
 
 /* Sends it without a pause while act(0), act(1), ... run, and tells how many of them the kernel was given. The slots'
  * rings are left full. *sent: how many there were. */
-unsigned bed_flood(struct bed *bed, const struct bed_packet *packet, void (*act)(unsigned), unsigned times,
-                   unsigned *sent);
+unsigned fixture_flood(struct fixture *fixture, const struct fixture_packet *packet, void (*act)(unsigned),
+                       unsigned times, unsigned *sent);
 
-struct vma_flow_key bed_exact(const struct bed_packet *packet);    /* the flow of exactly this packet */
-struct vma_flow_key bed_wildcard(const struct bed_packet *packet); /* its 3-tuple */
+struct vma_flow_key fixture_exact(const struct fixture_packet *packet);    /* the flow of exactly this packet */
+struct vma_flow_key fixture_wildcard(const struct fixture_packet *packet); /* its 3-tuple */
 
 /* Ends the test with a message unless `condition`. */
-#define bed_must(condition, ...) ((condition) ? (void)0 : bed_fail(__FILE__, __LINE__, #condition, __VA_ARGS__))
-void bed_fail(const char *file, int line, const char *condition, const char *fmt, ...)
+#define fixture_must(condition, ...) ((condition) ? (void)0 : fixture_fail(__FILE__, __LINE__, #condition, __VA_ARGS__))
+void fixture_fail(const char *file, int line, const char *condition, const char *fmt, ...)
         __attribute__((noreturn, format(printf, 4, 5)));
 
 #endif

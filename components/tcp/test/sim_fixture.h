@@ -1,5 +1,5 @@
 /*
- * sim_world - two whole stacks in one process, on a wire with faults, in virtual time.
+ * sim_fixture - two whole stacks in one process, on a wire with faults, in virtual time.
  *
  *   peers ── stack 0 ── ring 0 ══ wire: delay, loss, ... ══ ring 1 ── stack 1 ── peers
  *
@@ -11,8 +11,8 @@
  * A side is driven as a process drives it: when frames come (or later, sim_side.laziness_ns), and at the time that
  * host.due has told, as the internal thread does: a stack whose vma_tcp_due becomes earlier without a word fails.
  */
-#ifndef SIM_WORLD_H
-#define SIM_WORLD_H
+#ifndef SIM_FIXTURE_H
+#define SIM_FIXTURE_H
 
 #include <errno.h>
 #include <inttypes.h>
@@ -65,7 +65,7 @@ static inline uint64_t sim_magnitude(struct sim_chance *chance, uint64_t lowest,
 	return sim_between(chance, lowest, most < highest ? most : highest);
 }
 
-/* ---- the world ---- */
+/* ---- the fixture ---- */
 
 struct sim;
 struct sim_side {

@@ -1,12 +1,12 @@
 /*
- * fork_shared_bed.h - relatives without a fork: a second object for the same kernel socket, by a copy of its
+ * fork_shared_fixture.h - relatives without a fork: a second object for the same kernel socket, by a copy of its
  * descriptor, with
  *             the memory that a child would have from its parent.
  */
-#ifndef VMA_UDP_TEST_FORK_SHARED_BED_H
-#define VMA_UDP_TEST_FORK_SHARED_BED_H
+#ifndef VMA_UDP_TEST_FORK_SHARED_FIXTURE_H
+#define VMA_UDP_TEST_FORK_SHARED_FIXTURE_H
 
-#include "control_bed.h"
+#include "control_fixture.h"
 
 #include "../fork_shared.h"
 

@@ -1,10 +1,10 @@
 /*
- * world - two ends of a link with queue pairs, and what every test does with them. Any backend.
+ * fixture - two ends of a link with queue pairs, and what every test does with them. Any backend.
  *
- * Control calls run in the network namespace of their end (world_enter), which for a wire is where we are.
+ * Control calls run in the network namespace of their end (fixture_enter), which for a wire is where we are.
  */
-#ifndef VMA_NIC_TEST_WORLD_H
-#define VMA_NIC_TEST_WORLD_H
+#ifndef VMA_NIC_TEST_FIXTURE_H
+#define VMA_NIC_TEST_FIXTURE_H
 
 #include <errno.h>
 #include <poll.h>
@@ -21,14 +21,14 @@
 #include "frames.h"
 #include "repost.h"
 
-#define WORLD_QPS 4
-#define WORLD_BURST 32
-#define WORLD_TIMEOUT_NS 3000000000ULL
+#define FIXTURE_QPS 4
+#define FIXTURE_BURST 32
+#define FIXTURE_TIMEOUT_NS 3000000000ULL
 
-struct world {
+struct fixture {
 	struct vma_bufarena *arena;
 	struct vma_nic *nic[2];
-	struct vma_nic_qp *qp[2][WORLD_QPS];
+	struct vma_nic_qp *qp[2][FIXTURE_QPS];
 	uint8_t mac[2][6];
 	int netns[2];     /* -1: where we are */
 	bool kernel_sock; /* the kernel's stack sees the link too and may put frames of its own on it */
@@ -42,7 +42,7 @@ struct packet {
 	uint8_t bytes[FRAME_MAX];
 };
 
-static inline uint64_t world_now_ns(void)
+static inline uint64_t fixture_now_ns(void)
 {
 	struct timespec now;
 
@@ -50,13 +50,13 @@ static inline uint64_t world_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
 }
 
-static inline void world_enter(const struct world *w, int end)
+static inline void fixture_enter(const struct fixture *w, int end)
 {
 	if (w->netns[end] >= 0)
 		assert_int_equal(setns(w->netns[end], CLONE_NEWNET), 0);
 }
 
-static inline struct vma_bufarena *world_arena(void)
+static inline struct vma_bufarena *fixture_arena(void)
 {
 	struct vma_bufarena *arena = NULL;
 	struct vma_bufarena_attr attr = {.capacity = 1 << 18};
@@ -66,16 +66,16 @@ static inline struct vma_bufarena *world_arena(void)
 }
 
 /* Posts what the queue pair may hold; a backend that keeps the first fill itself wants none. */
-static inline void world_fill(struct vma_nic_qp *qp)
+static inline void fixture_fill(struct vma_nic_qp *qp)
 {
 	struct vma_bufpool *pool = atomic_load(&qp->rx_pool);
-	struct vma_buf *bufs[WORLD_BURST];
+	struct vma_buf *bufs[FIXTURE_BURST];
 	unsigned n, posted;
 
 	if (qp->rx_self_fill)
 		return;
 	for (uint32_t total = 0; total < qp->rx_depth; total += posted) {
-		n = vma_bufpool_get(pool, bufs, WORLD_BURST);
+		n = vma_bufpool_get(pool, bufs, FIXTURE_BURST);
 		posted = vma_nic_post_rx(qp, bufs, n);
 		if (posted < n)
 			vma_buf_put_burst(qp->arena, bufs + posted, n - posted);
@@ -84,83 +84,83 @@ static inline void world_fill(struct vma_nic_qp *qp)
 	}
 }
 
-static inline struct vma_nic_qp *world_qp(struct world *w, int end, int i, uint32_t depth)
+static inline struct vma_nic_qp *fixture_qp(struct fixture *w, int end, int i, uint32_t depth)
 {
 	struct vma_nic_qp_attr attr = {.rx_wre = depth, .tx_wre = depth, .name = "test"};
 
-	world_enter(w, end);
+	fixture_enter(w, end);
 	assert_int_equal(vma_nic_qp_create(w->nic[end], &attr, &w->qp[end][i]), 0);
-	world_fill(w->qp[end][i]);
+	fixture_fill(w->qp[end][i]);
 	memcpy(w->mac[end], w->nic[end]->info.mac, 6);
 	return w->qp[end][i];
 }
 
-static inline int world_flow_rc(struct world *w, int end, int i, const struct vma_flow_rule *rule)
+static inline int fixture_flow_rc(struct fixture *w, int end, int i, const struct vma_flow_rule *rule)
 {
-	world_enter(w, end);
+	fixture_enter(w, end);
 	return vma_nic_flow_add(w->qp[end][i], rule);
 }
-static inline void world_flow(struct world *w, int end, int i, uint8_t proto, uint16_t port, uint16_t peer_port,
-                              uint32_t flags)
+static inline void fixture_flow(struct fixture *w, int end, int i, uint8_t proto, uint16_t port, uint16_t peer_port,
+                                uint32_t flags)
 {
 	struct vma_flow_rule rule = flow_rule(end, proto, port, peer_port, flags);
 
-	assert_int_equal(world_flow_rc(w, end, i, &rule), 0);
+	assert_int_equal(fixture_flow_rc(w, end, i, &rule), 0);
 }
 
-static inline void world_unflow(struct world *w, int end, int i, uint8_t proto, uint16_t port, uint16_t peer_port)
+static inline void fixture_unflow(struct fixture *w, int end, int i, uint8_t proto, uint16_t port, uint16_t peer_port)
 {
 	struct vma_flow_rule rule = flow_rule(end, proto, port, peer_port, 0);
 
-	world_enter(w, end);
+	fixture_enter(w, end);
 	assert_int_equal(vma_nic_flow_del(w->qp[end][i], &rule.key), 0);
 }
 
-static inline void world_qp_destroy(struct world *w, int end, int i)
+static inline void fixture_qp_destroy(struct fixture *w, int end, int i)
 {
-	world_enter(w, end);
+	fixture_enter(w, end);
 	vma_nic_qp_destroy(w->qp[end][i]);
 	w->qp[end][i] = NULL;
 }
 
-static inline void world_nic_close(struct world *w, int end)
+static inline void fixture_nic_close(struct fixture *w, int end)
 {
-	for (int i = 0; i < WORLD_QPS; i++)
+	for (int i = 0; i < FIXTURE_QPS; i++)
 		if (w->qp[end][i] != NULL)
-			world_qp_destroy(w, end, i);
-	world_enter(w, end);
+			fixture_qp_destroy(w, end, i);
+	fixture_enter(w, end);
 	vma_nic_close(w->nic[end]);
 	w->nic[end] = NULL;
 }
 
 /* Puts what completed; returns how many. */
-static inline unsigned world_reap(struct vma_nic_qp *qp)
+static inline unsigned fixture_reap(struct vma_nic_qp *qp)
 {
-	struct vma_buf *bufs[WORLD_BURST];
-	unsigned n = vma_nic_reap_tx(qp, bufs, WORLD_BURST);
+	struct vma_buf *bufs[FIXTURE_BURST];
+	unsigned n = vma_nic_reap_tx(qp, bufs, FIXTURE_BURST);
 
 	if (n != 0)
 		vma_buf_put_burst(qp->arena, bufs, n);
 	return n;
 }
 
-static inline struct vma_buf *world_tx_buf(struct vma_nic_qp *qp)
+static inline struct vma_buf *fixture_tx_buf(struct vma_nic_qp *qp)
 {
 	struct vma_buf *buf = NULL;
-	uint64_t end = world_now_ns() + WORLD_TIMEOUT_NS;
+	uint64_t end = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
 	while (vma_bufpool_get(atomic_load(&qp->tx_pool), &buf, 1) == 0) {
-		world_reap(qp);
+		fixture_reap(qp);
 		vma_nic_kick(qp);
-		assert_true(world_now_ns() < end);
+		assert_true(fixture_now_ns() < end);
 		sched_yield();
 	}
 	return buf;
 }
 
-static inline struct vma_nic_seg world_frame(struct world *w, int end, int i, struct frame_spec *spec)
+static inline struct vma_nic_seg fixture_frame(struct fixture *w, int end, int i, struct frame_spec *spec)
 {
-	struct vma_buf *buf = world_tx_buf(w->qp[end][i]);
+	struct vma_buf *buf = fixture_tx_buf(w->qp[end][i]);
 	uint32_t room = w->qp[end][i]->tx_headroom;
 
 	spec->from = end;
@@ -172,20 +172,20 @@ static inline struct vma_nic_seg world_frame(struct world *w, int end, int i, st
 }
 
 /* Sends one frame that fits one buffer, waiting for room as long as it takes. */
-static inline void world_send(struct world *w, int end, int i, struct frame_spec spec)
+static inline void fixture_send(struct fixture *w, int end, int i, struct frame_spec spec)
 {
-	struct vma_nic_seg seg = world_frame(w, end, i, &spec);
-	uint64_t give_up = world_now_ns() + WORLD_TIMEOUT_NS;
+	struct vma_nic_seg seg = fixture_frame(w, end, i, &spec);
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
 	while (vma_nic_tx(w->qp[end][i], &seg, 1) == 0) {
 		vma_nic_kick(w->qp[end][i]);
-		world_reap(w->qp[end][i]);
-		assert_true(world_now_ns() < give_up);
+		fixture_reap(w->qp[end][i]);
+		assert_true(fixture_now_ns() < give_up);
 		sched_yield();
 	}
 	while (vma_nic_kick(w->qp[end][i]) == -EAGAIN)
 		sched_yield();
-	world_reap(w->qp[end][i]);
+	fixture_reap(w->qp[end][i]);
 }
 
 static inline struct frame_spec udp(uint16_t src_port, uint16_t dst_port, uint32_t len, uint32_t number)
@@ -205,7 +205,7 @@ static inline struct frame_spec tcp(uint16_t src_port, uint16_t dst_port, uint8_
 }
 
 /* One packet if there is one now. */
-static inline bool world_poll(struct vma_nic_qp *qp, struct packet *out)
+static inline bool fixture_poll(struct vma_nic_qp *qp, struct packet *out)
 {
 	struct vma_buf *buf;
 	bool more = true;
@@ -230,19 +230,19 @@ static inline bool world_poll(struct vma_nic_qp *qp, struct packet *out)
 	return true;
 }
 
-static inline bool world_recv(struct vma_nic_qp *qp, struct packet *out, uint64_t timeout_ns)
+static inline bool fixture_recv(struct vma_nic_qp *qp, struct packet *out, uint64_t timeout_ns)
 {
-	uint64_t end = world_now_ns() + timeout_ns;
+	uint64_t end = fixture_now_ns() + timeout_ns;
 
-	while (!world_poll(qp, out)) {
-		if (world_now_ns() >= end)
+	while (!fixture_poll(qp, out)) {
+		if (fixture_now_ns() >= end)
 			return false;
 		sched_yield();
 	}
 	return true;
 }
 
-static inline void assert_packet(const struct world *w, const struct packet *packet, int from, struct frame_spec spec)
+static inline void assert_packet(const struct fixture *w, const struct packet *packet, int from, struct frame_spec spec)
 {
 	static _Thread_local uint8_t expected[FRAME_MAX];
 
@@ -254,20 +254,20 @@ static inline void assert_packet(const struct world *w, const struct packet *pac
 	assert_memory_equal(packet->bytes, expected, spec.len);
 }
 
-static inline void fixture_assert_receives(struct world *w, int end, int i, struct frame_spec spec)
+static inline void fixture_assert_receives(struct fixture *w, int end, int i, struct frame_spec spec)
 {
 	static _Thread_local struct packet packet;
 
-	assert_true(world_recv(w->qp[end][i], &packet, WORLD_TIMEOUT_NS));
+	assert_true(fixture_recv(w->qp[end][i], &packet, FIXTURE_TIMEOUT_NS));
 	assert_packet(w, &packet, 1 - end, spec);
 }
 
 /* Nothing comes, although there was time. */
-static inline void assert_silence(struct world *w, int end, int i)
+static inline void assert_silence(struct fixture *w, int end, int i)
 {
 	static _Thread_local struct packet packet;
 
-	assert_false(world_recv(w->qp[end][i], &packet, w->kernel_sock ? 50000000 : 2000000));
+	assert_false(fixture_recv(w->qp[end][i], &packet, w->kernel_sock ? 50000000 : 2000000));
 }
 
 static inline bool fd_readable(int fd, int timeout_ms)

@@ -3,12 +3,12 @@
  * network in virtual time that loses what it is told to lose, and a receiver that acknowledges by RFC 2018, 2883 and
  * 7323. After each step the scoreboard is compared with sums taken from the marks themselves.
  *
- *   world_begin ── world_write ── recovery_fixture_world_run ──> output ──> network ──> receiver
+ *   fixture_begin ── fixture_write ── recovery_fixture_fixture_run ──> output ──> network ──> receiver
  *                                   ^              recovery_* <──────── ACKs ┘
  *                                   └── timers (wheel)
  */
-#ifndef RECOVERY_WORLD_H
-#define RECOVERY_WORLD_H
+#ifndef RECOVERY_FIXTURE_H
+#define RECOVERY_FIXTURE_H
 
 #include <errno.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ struct range {
 	uint32_t left, right;
 };
 
-struct world {
+struct fixture {
 	struct vma_tcp tcp;
 	struct vma_tcp_conn conn;
 	struct tcp_pcb pcb;
@@ -48,7 +48,7 @@ struct world {
 	uint64_t link_waits_ns;                         /* of the last segment, in the queue */
 	uint32_t seed;
 	uint32_t sent;                        /* transmissions of data so far, again ones included */
-	bool (*drop)(uint32_t seq, bool ack); /* also told of repetitions: world.again */
+	bool (*drop)(uint32_t seq, bool ack); /* also told of repetitions: fixture.again */
 	bool again;
 	double loss, ack_loss;
 	int frames; /* left; -1: any number */
@@ -67,7 +67,7 @@ struct world {
 	uint64_t last_again_ns;
 	uint32_t last_again_seq, max_pipe;
 };
-static struct world w;
+static struct fixture w;
 
 /* ---- the network ---- */
 
@@ -378,7 +378,7 @@ static bool send_new(void)
 	return true;
 }
 
-static void recovery_fixture_world_output(void)
+static void recovery_fixture_fixture_output(void)
 {
 	w.ready = false;
 	if (w.error)
@@ -414,7 +414,7 @@ static void take_ack(const struct tcp_ack *ack)
 	w.ready = true;
 }
 
-static void world_fire(struct tcp_timer_node *node, void *arg)
+static void fixture_fire(struct tcp_timer_node *node, void *arg)
 {
 	(void)arg;
 	timers_fire(&w.conn, node->kind);
@@ -422,7 +422,7 @@ static void world_fire(struct tcp_timer_node *node, void *arg)
 }
 
 /* Events in order until nothing flies and no timer runs, or the time has come. */
-static void recovery_fixture_world_run(uint64_t until_ns)
+static void recovery_fixture_fixture_run(uint64_t until_ns)
 {
 	unsigned stands_still = 0;
 
@@ -431,7 +431,7 @@ static void recovery_fixture_world_run(uint64_t until_ns)
 		struct flying *first = w.flying;
 
 		if (w.ready) {
-			recovery_fixture_world_output();
+			recovery_fixture_fixture_output();
 			continue;
 		}
 		if (first && first->at_ns < next_ns)
@@ -451,20 +451,20 @@ static void recovery_fixture_world_run(uint64_t until_ns)
 				recovery_fixture_receive(first);
 			free(first);
 		} else {
-			wheel_advance(&w.tcp.wheel, w.tcp.now_ns, world_fire, NULL);
+			wheel_advance(&w.tcp.wheel, w.tcp.now_ns, fixture_fire, NULL);
 		}
 	}
 	if (until_ns != FOREVER && !w.error)
 		w.tcp.now_ns = until_ns;
 }
 
-static void world_write(uint64_t bytes)
+static void fixture_write(uint64_t bytes)
 {
 	atomic_store(&w.conn.tx.produced, fifo_produced(&w.conn.tx) + bytes);
 	w.ready = true;
 }
 
-static void world_end(void)
+static void fixture_end(void)
 {
 	sack_index_free(&w.conn);
 	while (w.pcb.unacked) {
@@ -482,7 +482,7 @@ static void world_end(void)
 }
 
 /* Established; every option at its default. */
-static void world_begin(int algorithm)
+static void fixture_begin(int algorithm)
 {
 	static const int32_t defaults[] = {
 #define X(name, field, value) value,
@@ -490,7 +490,7 @@ static void world_begin(int algorithm)
 #undef X
 	};
 
-	world_end();
+	fixture_end();
 	memset(&w, 0, sizeof(w));
 	w.tcp.now_ns = 100 * SECOND;
 	wheel_init(&w.tcp.wheel, w.tcp.now_ns);
@@ -543,7 +543,7 @@ int tcp_output_probe(struct vma_tcp_conn *conn)
 	return 0;
 }
 
-/* This world's segments are long ones. */
+/* This fixture's segments are long ones. */
 void tcp_output_join(struct vma_tcp_conn *conn)
 {
 	assert_ptr_equal(conn, &w.conn);

@@ -1,9 +1,9 @@
 /*
- * lwip_world - what the tests of lwIP's port share: a stack that is nothing but memory, frames to receive, and a peer
+ * lwip_fixture - what the tests of lwIP's port share: a stack that is nothing but memory, frames to receive, and a peer
  * made of calls. What other files of tcp implement for lwIP (lwip_port.h) is here as simple as can be.
  */
-#ifndef VMA_TCP_TEST_LWIP_WORLD_H
-#define VMA_TCP_TEST_LWIP_WORLD_H
+#ifndef VMA_TCP_TEST_LWIP_FIXTURE_H
+#define VMA_TCP_TEST_LWIP_FIXTURE_H
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -15,8 +15,8 @@
 #include "../lwip_port.h"
 #include "../tcp_priv.h"
 
-enum { LOCAL_PORT = 1111, PEER_PORT = 2222, WORLD_ISN = 1000, WORLD_BUFS = 64, WORLD_HEADROOM = 64 };
-static const uint8_t world_local[4] = {10, 0, 0, 1}, world_peer[4] = {10, 0, 0, 2};
+enum { LOCAL_PORT = 1111, PEER_PORT = 2222, FIXTURE_ISN = 1000, FIXTURE_BUFS = 64, FIXTURE_HEADROOM = 64 };
+static const uint8_t fixture_local[4] = {10, 0, 0, 1}, fixture_peer[4] = {10, 0, 0, 2};
 
 /* A segment as lwIP gave it to ip4_output_if. */
 struct sent {
@@ -27,7 +27,7 @@ struct sent {
 	uint8_t bytes[256]; /* of the segment, headers first */
 	uint32_t len;
 };
-struct world {
+struct fixture {
 	struct vma_tcp tcp;
 	struct vma_tcp_conn conn;
 	struct tcp_pcb_listen *listener;
@@ -41,13 +41,13 @@ struct world {
 	err_t inpacket, passive; /* the hooks' answers */
 	uint32_t rcv_wnd_max;    /* given to a passive connection, unless 0 */
 };
-static __thread struct world *world; /* of this thread */
+static __thread struct fixture *fixture; /* of this thread */
 
 err_t ip4_output_if(struct pbuf *p, const ip4_addr_t *src, const ip4_addr_t *dest, u8_t ttl, u8_t tos, u8_t proto,
                     struct netif *netif)
 {
 	const struct tcp_hdr *hdr = p->payload;
-	struct sent *sent = &world->sent;
+	struct sent *sent = &fixture->sent;
 
 	(void)src, (void)dest, (void)ttl, (void)tos, (void)proto, (void)netif;
 	sent->count++;
@@ -64,13 +64,13 @@ err_t tcp_hook_inpacket(struct tcp_pcb *pcb, struct tcp_hdr *hdr, u16_t optlen, 
                         struct pbuf *p)
 {
 	(void)pcb, (void)hdr, (void)optlen, (void)opt1len, (void)opt2, (void)p;
-	return world->inpacket;
+	return fixture->inpacket;
 }
 
 u32_t tcp_hook_isn(const ip_addr_t *local_ip, u16_t local_port, const ip_addr_t *remote_ip, u16_t remote_port)
 {
 	(void)local_ip, (void)local_port, (void)remote_ip, (void)remote_port;
-	return lwip_at.conn ? WORLD_ISN + 1 : WORLD_ISN; /* a SYN of lwIP's own has the number before it */
+	return lwip_at.conn ? FIXTURE_ISN + 1 : FIXTURE_ISN; /* a SYN of lwIP's own has the number before it */
 }
 
 static inline err_t on_recv(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t err)
@@ -78,7 +78,7 @@ static inline err_t on_recv(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_
 	(void)arg, (void)err;
 	if (!p)
 		return ERR_OK;
-	world->received_bytes += p->tot_len;
+	fixture->received_bytes += p->tot_len;
 	tcp_recved(pcb, p->tot_len);
 	pbuf_free(p);
 	return ERR_OK;
@@ -87,9 +87,9 @@ static inline err_t on_recv(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_
 static inline void on_err(void *arg, err_t err)
 {
 	(void)arg;
-	world->errs++;
-	world->err_told = err;
-	world->pcb_was_there = world->conn.pcb != NULL;
+	fixture->errs++;
+	fixture->err_told = err;
+	fixture->pcb_was_there = fixture->conn.pcb != NULL;
 }
 
 static inline err_t on_accept(void *arg, struct tcp_pcb *pcb, err_t err)
@@ -101,29 +101,29 @@ static inline err_t on_accept(void *arg, struct tcp_pcb *pcb, err_t err)
 err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb)
 {
 	(void)listener;
-	lwip_at.conn = &world->conn;
-	world->conn.pcb = pcb;
+	lwip_at.conn = &fixture->conn;
+	fixture->conn.pcb = pcb;
 	tcp_recv(pcb, on_recv);
 	tcp_err(pcb, on_err);
-	if (world->rcv_wnd_max)
-		pcb->rcv_wnd_max = pcb->rcv_wnd = pcb->rcv_ann_wnd = world->rcv_wnd_max;
-	return world->passive;
+	if (fixture->rcv_wnd_max)
+		pcb->rcv_wnd_max = pcb->rcv_wnd = pcb->rcv_ann_wnd = fixture->rcv_wnd_max;
+	return fixture->passive;
 }
 
-static inline void world_open(struct world *w, const struct vma_tcp_host *host)
+static inline void fixture_open(struct fixture *w, const struct vma_tcp_host *host)
 {
-	struct vma_bufarena_attr arena = {.capacity = 4 * WORLD_BUFS + 256};
+	struct vma_bufarena_attr arena = {.capacity = 4 * FIXTURE_BUFS + 256};
 	struct vma_bufpool_attr pool = {.name = "world"};
 	uint32_t first;
 
 	memset(w, 0, sizeof(*w));
-	world = w;
-	w->headroom = WORLD_HEADROOM;
+	fixture = w;
+	w->headroom = FIXTURE_HEADROOM;
 	assert_int_equal(vma_bufarena_create(&arena, &w->arena), 0);
 	pool.arena = w->arena;
 	assert_int_equal(vma_bufpool_create(&pool, &w->pool), 0);
-	assert_int_equal(vma_bufarena_map_memory(w->arena, WORLD_BUFS, &first), 0);
-	assert_int_equal(vma_bufpool_add(w->pool, first, WORLD_BUFS), 0);
+	assert_int_equal(vma_bufarena_map_memory(w->arena, FIXTURE_BUFS, &first), 0);
+	assert_int_equal(vma_bufpool_add(w->pool, first, FIXTURE_BUFS), 0);
 	w->tcp.arena = w->arena;
 	w->tcp.now_ns = 5 * TCP_NS_PER_S;
 	if (host)
@@ -132,28 +132,28 @@ static inline void world_open(struct world *w, const struct vma_tcp_host *host)
 }
 
 /* Every frame has come back. */
-static inline void world_frames_are_back(struct world *w)
+static inline void fixture_frames_are_back(struct fixture *w)
 {
-	struct vma_buf *bufs[WORLD_BUFS];
+	struct vma_buf *bufs[FIXTURE_BUFS];
 
-	assert_int_equal(vma_bufpool_get(w->pool, bufs, WORLD_BUFS), WORLD_BUFS);
-	vma_buf_put_burst(w->arena, bufs, WORLD_BUFS);
+	assert_int_equal(vma_bufpool_get(w->pool, bufs, FIXTURE_BUFS), FIXTURE_BUFS);
+	vma_buf_put_burst(w->arena, bufs, FIXTURE_BUFS);
 }
 
 /* Nothing of lwIP may be left, and every frame has come back. */
-static inline void lwip_fixture_world_close(struct world *w)
+static inline void lwip_fixture_fixture_close(struct fixture *w)
 {
 	assert_int_equal(port_memory_in_use(&w->tcp), 0);
-	world_frames_are_back(w);
+	fixture_frames_are_back(w);
 	port_memory_destroy(&w->tcp);
 	vma_bufpool_retire(w->pool, NULL, NULL);
 	vma_bufarena_destroy(w->arena);
-	world = NULL;
+	fixture = NULL;
 }
 
 /* A received packet: Ethernet and IPv4 headers (left blank: the ring has read them), TCP with `options`, payload. */
-static inline struct vma_buf *world_packet(struct world *w, const struct tcp_hdr *hdr, const void *options,
-                                           uint32_t options_len, const void *payload, uint32_t payload_len)
+static inline struct vma_buf *fixture_packet(struct fixture *w, const struct tcp_hdr *hdr, const void *options,
+                                             uint32_t options_len, const void *payload, uint32_t payload_len)
 {
 	struct vma_buf *buf;
 	char *at;
@@ -184,7 +184,7 @@ struct segment {
 };
 
 /* The peer sends a segment: lwIP gets it. Within lwip_enter. */
-static inline void world_input(struct world *w, struct segment s)
+static inline void fixture_input(struct fixture *w, struct segment s)
 {
 	struct tcp_hdr hdr = {
 	        .src = htons(s.src_port ? s.src_port : PEER_PORT),
@@ -200,29 +200,29 @@ static inline void world_input(struct world *w, struct segment s)
 	memcpy(header, &hdr, sizeof(hdr));
 	if (s.options_len)
 		memcpy(header + sizeof(hdr), s.options, s.options_len);
-	p = port_pbuf_of(
-	        &w->tcp,
-	        world_packet(w, &hdr, s.options, s.options_len, s.payload, s.payload ? (uint32_t)strlen(s.payload) : 0),
-	        header, (uint8_t)(20 + s.options_len));
+	p = port_pbuf_of(&w->tcp,
+	                 fixture_packet(w, &hdr, s.options, s.options_len, s.payload,
+	                                s.payload ? (uint32_t)strlen(s.payload) : 0),
+	                 header, (uint8_t)(20 + s.options_len));
 	assert_non_null(p);
-	lwip_input(world_peer, world_local, p);
+	lwip_input(fixture_peer, fixture_local, p);
 }
 
-static inline void world_segment(struct world *w, struct segment s)
+static inline void fixture_segment(struct fixture *w, struct segment s)
 {
 	lwip_enter(&w->tcp, &w->conn);
-	world_input(w, s);
+	fixture_input(w, s);
 	lwip_leave();
 }
 
 /* The connection is being made: its SYN is out. */
-static inline void world_connect(struct world *w)
+static inline void fixture_connect(struct fixture *w)
 {
 	ip_addr_t local, peer;
 	struct tcp_pcb *pcb;
 
-	memcpy(&local, world_local, 4);
-	memcpy(&peer, world_peer, 4);
+	memcpy(&local, fixture_local, 4);
+	memcpy(&peer, fixture_peer, 4);
 	lwip_enter(&w->tcp, &w->conn);
 	port_netif.mtu = 1500;
 	pcb = tcp_new();
@@ -235,29 +235,29 @@ static inline void world_connect(struct world *w)
 	lwip_leave();
 }
 
-static const uint8_t world_syn_options[] = {2, 4, 0x05, 0xb4, 1, 3, 3, 7}; /* MSS 1460, window scale 7 */
+static const uint8_t fixture_syn_options[] = {2, 4, 0x05, 0xb4, 1, 3, 3, 7}; /* MSS 1460, window scale 7 */
 
-/* Established: the peer's next byte is 5001, ours WORLD_ISN + 1. */
-static inline void world_establish(struct world *w)
+/* Established: the peer's next byte is 5001, ours FIXTURE_ISN + 1. */
+static inline void fixture_establish(struct fixture *w)
 {
-	world_connect(w);
-	world_segment(w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-	                                  .seq = 5000,
-	                                  .ack = WORLD_ISN + 1,
-	                                  .options = world_syn_options,
-	                                  .options_len = sizeof(world_syn_options)});
+	fixture_connect(w);
+	fixture_segment(w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+	                                    .seq = 5000,
+	                                    .ack = FIXTURE_ISN + 1,
+	                                    .options = fixture_syn_options,
+	                                    .options_len = sizeof(fixture_syn_options)});
 	assert_int_equal(w->conn.pcb->state, ESTABLISHED);
 }
 
 /* Output as the stack would do it after input. */
-static inline void lwip_fixture_world_output(struct world *w)
+static inline void lwip_fixture_fixture_output(struct fixture *w)
 {
 	lwip_enter(&w->tcp, &w->conn);
 	tcp_output(w->conn.pcb);
 	lwip_leave();
 }
 
-static inline void world_abort(struct world *w)
+static inline void fixture_abort(struct fixture *w)
 {
 	lwip_enter(&w->tcp, &w->conn);
 	tcp_abort(w->conn.pcb);
