@@ -57,7 +57,7 @@ bool iomux_asked_long_ago(const struct iomux_asked *asked);
 #define IOMUX_STEPS 8U /* full frames of so many steps are 192,000 bytes */
 static inline bool iomux_drives_on(unsigned steps, int driven, bool found)
 {
-	return driven >= VMA_RAILS_FULL && steps < (found ? IOMUX_STEPS : VMA_RAILS_STEPS);
+	return driven >= VMA_RING_CTXS_FULL && steps < (found ? IOMUX_STEPS : VMA_RING_CTXS_STEPS);
 }
 
 /* News of a bit are news for all who want it under one of its names. */

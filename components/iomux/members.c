@@ -368,14 +368,15 @@ static int ask_if_due(struct members *members, const struct iomux_policy *policy
 int members_wait(struct members *members, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct iomux_policy policy;
-	int found = members->count, driven = VMA_RAILS_FULL;
+	int found = members->count, driven = VMA_RING_CTXS_FULL;
 
-	vma_rails_ask(members->asks);
+	vma_ring_ctxs_ask(members->asks);
 	if (found > 0 && is_complete(members))
 		return found;
 	self->pass_rings = members->rings;
 	for (unsigned steps = 0; members->rings != 0 && iomux_drives_on(steps, driven, found > 0); steps++) {
-		driven = timeout->nsec != 0 ? vma_rails_progress(members->rings) : vma_rails_catch_up(members->rings);
+		driven = timeout->nsec != 0 ? vma_ring_ctxs_progress(members->rings)
+		                            : vma_ring_ctxs_catch_up(members->rings);
 		found = members_look(members);
 		if (found < 0 || (found > 0 && is_complete(members)))
 			return found;

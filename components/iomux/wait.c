@@ -165,17 +165,17 @@ static int epoll_call_look(struct call *call, struct iomux_timeout *timeout, str
 {
 	struct epoll_set *set = call->set;
 	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
-	int n, driven = VMA_RAILS_FULL;
+	int n, driven = VMA_RING_CTXS_FULL;
 
-	vma_rails_ask(atomic_load_explicit(&set->asks, memory_order_relaxed));
+	vma_ring_ctxs_ask(atomic_load_explicit(&set->asks, memory_order_relaxed));
 	if (atomic_load_explicit(&set->drive_first, memory_order_relaxed)) {
 		atomic_store_explicit(&set->drive_first, false, memory_order_relaxed);
-		vma_rails_progress(rings);
+		vma_ring_ctxs_progress(rings);
 	}
 	n = epoll_call_collect(call, EPOLL_ASK_IF_READY);
 	if (n == 0 && rings != 0) {
 		for (unsigned steps = 0; iomux_drives_on(steps, driven, set_has_ready(set)); steps++)
-			driven = timeout->nsec != 0 ? vma_rails_progress(rings) : vma_rails_catch_up(rings);
+			driven = timeout->nsec != 0 ? vma_ring_ctxs_progress(rings) : vma_ring_ctxs_catch_up(rings);
 		n = epoll_call_collect(call, EPOLL_ASK_IF_READY);
 	}
 	/* A handler that waits to run comes second to what is ready. */

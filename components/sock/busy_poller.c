@@ -69,8 +69,9 @@ void busy_poller(struct vma_thread *self, uint64_t rings)
 			continue;
 		if ((self->busy_polls & 1ULL << bit) == 0 && !busy_poller_begin(self, bit))
 			continue;
-		for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail))
-			ring_disarm_busy_polled(rail);
+		for (struct vma_ring_ctx *ring_ctx = first_ring_ctx(bit); ring_ctx != NULL;
+		     ring_ctx = next_ring_ctx(ring_ctx))
+			ring_disarm_busy_polled(ring_ctx);
 	}
 }
 
@@ -78,15 +79,16 @@ static void arm_for_watchers(unsigned bit, const struct vma_thread *self, bool m
 {
 	bool unwatched = false;
 
-	for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail)) {
-		struct vma_thread *watcher = atomic_load(&rail->watcher);
+	for (struct vma_ring_ctx *ring_ctx = first_ring_ctx(bit); ring_ctx != NULL;
+	     ring_ctx = next_ring_ctx(ring_ctx)) {
+		struct vma_thread *watcher = atomic_load(&ring_ctx->watcher);
 
 		unwatched |= watcher == NULL;
 		if (watcher == NULL)
 			continue;
 		if (may_drive)
-			rail_note_arm(rail);
-		if (!may_drive || vma_ring_arm(rail->ring) != 0)
+			ring_ctx_note_arm(ring_ctx);
+		if (!may_drive || vma_ring_arm(ring_ctx->ring) != 0)
 			vma_thread_wake(watcher);
 	}
 	if (unwatched)

@@ -203,12 +203,12 @@ void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *bl
 
 /* ---- the end ---- */
 
-static void rail_flush(struct vma_rail *rail, void *arg)
+static void ring_ctx_flush(struct vma_ring_ctx *ring_ctx, void *arg)
 {
-	struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
+	struct vma_tcp *tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
 
 	(void)arg;
-	vma_ring_flush(rail->ring);
+	vma_ring_flush(ring_ctx->ring);
 	if (tcp != NULL)
 		vma_tcp_leave(tcp);
 }
@@ -222,7 +222,7 @@ void vma_engine_exit(void)
 	if (engine == NULL)
 		return;
 	self = vma_enter();
-	rails_each(rail_flush, NULL);
+	ring_ctxs_each(ring_ctx_flush, NULL);
 	vma_leave(self);
 	vma_stats_hide(engine->stats);
 }
@@ -314,7 +314,7 @@ __attribute__((cold)) void vma_engine_fork_child(void)
 	atomic_store_explicit(&failed, false, memory_order_relaxed);
 	atomic_store_explicit(&vma_engine_now, NULL, memory_order_relaxed);
 	device_fork_child(engine);
-	rails_fork_child();
+	ring_ctxs_fork_child();
 	internal_fork_child();
 	if (engine != NULL)
 		leave_behind(engine);

@@ -1,9 +1,9 @@
 /*
- * engine_priv - the engine's parts: engine.c starts and ends it; device.c and rail.c have what is made on demand
+ * engine_priv - the engine's parts: engine.c starts and ends it; device.c and ring_ctx.c have what is made on demand
  *               (devices, ring contexts); internal.c has the thread (with its parts, see internal_priv.h).
  *
- * Locks, in the order in which they may be taken: start (engine.c), devices (device.c), rails (rail.c). None is held
- * around a call of ops. All are made anew in a forked child, which abandons everything that they guard.
+ * Locks, in the order in which they may be taken: start (engine.c), devices (device.c), ring contexts (ring_ctx.c).
+ * None is held around a call of ops. All are made anew in a forked child, which abandons everything that they guard.
  *
  * Threads: any. Functions named _fork_child run in a forked child's only thread. What is said to be `inside` needs
  * vma_enter.
@@ -21,8 +21,8 @@ struct vma_engine_priv {
 
 struct vma_device_priv {
 	struct vma_device *next;
-	struct vma_rail *rails; /* under the lock of rails */
-	uint32_t rails_made;
+	struct vma_ring_ctx *ring_ctxs; /* under the lock of ring contexts */
+	uint32_t ring_ctxs_made;
 	int refused;         /* 0: it is open; else why not */
 	uint64_t refused_ns; /* when */
 	uint64_t generation; /* of net, then */
@@ -43,16 +43,16 @@ void device_fork_child(struct vma_engine *engine); /* the parent's; NULL: it had
 /* Those that the process had which forked this one. */
 void device_open_inherited(struct vma_engine *engine);
 
-/* rail.c */
-void rails_fork_child(void);
-/* Every rail; inside. */
-void rails_each(void (*fn)(struct vma_rail *rail, void *arg), void *arg);
-struct vma_rail *rail_of_id(uint32_t id);  /* inside */
-void rail_put_last(struct vma_rail *rail); /* without regard to connections */
+/* ring_ctx.c */
+void ring_ctxs_fork_child(void);
+/* Every ring context; inside. */
+void ring_ctxs_each(void (*fn)(struct vma_ring_ctx *ring_ctx, void *arg), void *arg);
+struct vma_ring_ctx *ring_ctx_of_id(uint32_t id);      /* inside */
+void ring_ctx_put_last(struct vma_ring_ctx *ring_ctx); /* without regard to connections */
 
-/* rail_tcp.c */
-void rail_tcp_end(struct vma_rail *rail); /* its stack, if it has one */
-void rail_tcp_fork_child(void);
+/* ring_ctx_tcp.c */
+void ring_ctx_tcp_end(struct vma_ring_ctx *ring_ctx); /* its stack, if it has one */
+void ring_ctx_tcp_fork_child(void);
 
 /* internal.c */
 int internal_start(struct vma_engine *engine);
@@ -78,33 +78,33 @@ void sock_tell_inside(int fd, bool serves);
 void notify_files(void);
 
 /* ring_disarm.c: when nobody has armed a ring that is busy for a while, arrivals stop paying for it. */
-#define RAIL_BUSY_DRIVES 256 /* between two looks; a power of two */
-void rail_look_busy(struct vma_rail *rail) __attribute__((cold));
-static inline void rail_note_busy(struct vma_rail *rail)
+#define RING_CTX_BUSY_DRIVES 256 /* between two looks; a power of two */
+void ring_ctx_look_busy(struct vma_ring_ctx *ring_ctx) __attribute__((cold));
+static inline void ring_ctx_note_busy(struct vma_ring_ctx *ring_ctx)
 {
-	uint32_t busy = atomic_load_explicit(&rail->busy, memory_order_relaxed) + 1;
+	uint32_t busy = atomic_load_explicit(&ring_ctx->busy, memory_order_relaxed) + 1;
 
 	/* Between two drivers a step may be lost, which makes a look later. */
-	atomic_store_explicit(&rail->busy, busy, memory_order_relaxed);
-	if (__builtin_expect(busy % RAIL_BUSY_DRIVES == 0, 0))
-		rail_look_busy(rail);
+	atomic_store_explicit(&ring_ctx->busy, busy, memory_order_relaxed);
+	if (__builtin_expect(busy % RING_CTX_BUSY_DRIVES == 0, 0))
+		ring_ctx_look_busy(ring_ctx);
 }
 /* Before an arm, by whoever sleeps on the ring's descriptor then, after what it is found by: watcher, armed. */
-static inline void rail_note_arm(struct vma_rail *rail)
+static inline void ring_ctx_note_arm(struct vma_ring_ctx *ring_ctx)
 {
-	atomic_fetch_add_explicit(&rail->arms, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&ring_ctx->arms, 1, memory_order_relaxed);
 }
 /* Nobody sleeps there, perhaps: then it is unarmed. */
-void ring_disarm_ask(struct vma_rail *rail);
+void ring_disarm_ask(struct vma_ring_ctx *ring_ctx);
 /* This thread, which busy-polls, has driven it: once for each arm. */
-void ring_disarm_busy_polled(struct vma_rail *rail);
+void ring_disarm_busy_polled(struct vma_ring_ctx *ring_ctx);
 
 /*
- * ring_housekeeping.c: a rail has been retired, and is to end soon; forget: it ends now, its descriptor is about to
- * close.
+ * ring_housekeeping.c: a ring context has been retired, and is to end soon; forget: it ends now, its descriptor is
+ * about to close.
  */
 void ring_housekeeping_expect_end(void);
-void ring_housekeeping_forget(struct vma_rail *rail);
+void ring_housekeeping_forget(struct vma_ring_ctx *ring_ctx);
 
 /* task.c: the internal thread only, inside. */
 void tasks_run(void);

@@ -206,7 +206,7 @@ static void internal_take_event(const struct epoll_event *event)
 		else
 			take_wake();
 		break;
-	case INTERNAL_RAIL:
+	case INTERNAL_RING_CTX:
 		ring_housekeeping_take_event(internal.engine, number);
 		break;
 	case INTERNAL_ERROR:

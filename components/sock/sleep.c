@@ -8,7 +8,7 @@
  * The watch. One of the threads that sleep for a ring, its watcher, also sleeps on the ring's descriptor. All others
  * are woken by the thread that delivers. Watch and queues are kept over needless wake-ups and given up at the end of
  * the wait. A ring with sleepers is not left without a watcher:
- *   - A sleeper sets its state to GOING and counts itself (A), then claims rail->watcher unless it is taken (B).
+ *   - A sleeper sets its state to GOING and counts itself (A), then claims ring_ctx->watcher unless it is taken (B).
  *   - A thread that leaves, watcher or not, sets its state to AWAKE (C) and gives the watch up if it has it (D). Then,
  *     if there is no watcher but a thread is counted (E), it wakes one that is not awake, which claims in its turn.
  * All are sequentially consistent. If B finds the watch taken, B comes before the watcher's D, so A comes before its E,
@@ -35,7 +35,10 @@
 #define LOST_NSEC 1000000 /* a sleep of a thread that has no descriptor to be woken by */
 #define FDS_ON_STACK 64
 
-/* How many sleep for the rings of each bit. Not in the rail, which may end, and its bit be another's, meanwhile. */
+/*
+ * How many sleep for the rings of each bit. Not in the ring context, which may end, and its bit be another's,
+ * meanwhile.
+ */
 static _Atomic uint32_t sleepers[64];
 /* And how many of them for a listener there. */
 static _Atomic uint32_t askers[64];
@@ -72,9 +75,9 @@ static void tell_of_askers(unsigned bit)
 {
 	const uint32_t sleeps = atomic_load(&askers[bit]) != 0;
 
-	for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail))
-		if (rail->member != NULL)
-			atomic_store_explicit(&rail->member->sleeps, sleeps, memory_order_relaxed);
+	for (struct vma_ring_ctx *ring_ctx = first_ring_ctx(bit); ring_ctx != NULL; ring_ctx = next_ring_ctx(ring_ctx))
+		if (ring_ctx->member != NULL)
+			atomic_store_explicit(&ring_ctx->member->sleeps, sleeps, memory_order_relaxed);
 }
 
 static void begin_asking(struct vma_thread *self, uint64_t rings)
@@ -94,7 +97,7 @@ static void end_asking(struct vma_thread *self)
 	uint64_t rings = self->asks;
 
 	self->asks = 0;
-	vma_rails_ask(rings);
+	vma_ring_ctxs_ask(rings);
 	for (; rings != 0; rings &= rings - 1) {
 		const unsigned bit = (unsigned)__builtin_ctzll(rings);
 
@@ -122,10 +125,12 @@ static void get_up(struct vma_thread *self)
 		bool unwatched = false;
 
 		atomic_fetch_sub(&sleepers[bit], 1);
-		for (struct vma_rail *rail = first_rail(bit); rail != NULL; rail = next_rail(rail)) {
+		for (struct vma_ring_ctx *ring_ctx = first_ring_ctx(bit); ring_ctx != NULL;
+		     ring_ctx = next_ring_ctx(ring_ctx)) {
 			struct vma_thread *watcher = self;
 
-			unwatched |= atomic_compare_exchange_strong(&rail->watcher, &watcher, NULL) || watcher == NULL;
+			unwatched |=
+			        atomic_compare_exchange_strong(&ring_ctx->watcher, &watcher, NULL) || watcher == NULL;
 		}
 		if (unwatched && !busy_poller_covers(bit))
 			pass_watch_to_next(bit, self);
@@ -212,11 +217,11 @@ struct pollset {
 	struct vma_wait *wait;
 	struct pollfd *fds, stack[FDS_ON_STACK];
 	unsigned n;
-	bool look_again;                  /* something may have come while arming */
-	bool crowded;                     /* the last sleep was on our own descriptors alone */
-	bool interrupted;                 /* a handler has ended it */
-	uint8_t bit_of[VMA_THREAD_RAILS]; /* rings, of the descriptors behind the thread's own */
-	uint64_t rung, rung_twice;        /* by bit: have ended the last sleep, the last two */
+	bool look_again;                      /* something may have come while arming */
+	bool crowded;                         /* the last sleep was on our own descriptors alone */
+	bool interrupted;                     /* a handler has ended it */
+	uint8_t bit_of[VMA_THREAD_RING_CTXS]; /* rings, of the descriptors behind the thread's own */
+	uint64_t rung, rung_twice;            /* by bit: have ended the last sleep, the last two */
 	struct vma_ring_backoff backoff;
 	struct timespec timeout; /* of the sleep that goes on */
 };
@@ -224,33 +229,33 @@ struct pollset {
 /*
  * A ring that wakes twice in a row has not been unarmed by who busy-polls: armed anew, it takes back what it has told.
  */
-static int sleep_arm_ring(const struct pollset *pollset, struct vma_rail *rail)
+static int sleep_arm_ring(const struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
 {
-	if ((pollset->rung_twice & vma_rail_bit(rail)) == 0 && busy_poller_covers(rail->id % 64))
+	if ((pollset->rung_twice & vma_ring_ctx_bit(ring_ctx)) == 0 && busy_poller_covers(ring_ctx->id % 64))
 		return 0;
-	rail_note_arm(rail);
-	return vma_ring_arm(rail->ring);
+	ring_ctx_note_arm(ring_ctx);
+	return vma_ring_arm(ring_ctx->ring);
 }
 
-/* Claims the watch of a rail, if it is to be had, and arms it. */
-static void sleep_watch_ring(struct pollset *pollset, struct vma_rail *rail)
+/* Claims the watch of a ring context, if it is to be had, and arms it. */
+static void sleep_watch_ring(struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
 {
 	struct vma_thread *self = pollset->wait->self, *watcher = NULL;
 	int rc;
 
-	if (!atomic_compare_exchange_strong(&rail->watcher, &watcher, self) && watcher != self)
+	if (!atomic_compare_exchange_strong(&ring_ctx->watcher, &watcher, self) && watcher != self)
 		return;
-	tcp_housekeeping_due(rail);
-	rc = sleep_arm_ring(pollset, rail);
+	tcp_housekeeping_due(ring_ctx);
+	rc = sleep_arm_ring(pollset, ring_ctx);
 	pollset->look_again |= rc == 1 || rc == -EBUSY;
 	if (rc == -EBUSY)
-		vma_ring_idle(rail->ring, VMA_RING_RX, &pollset->backoff, BUSY_NSEC);
+		vma_ring_idle(ring_ctx->ring, VMA_RING_RX, &pollset->backoff, BUSY_NSEC);
 	else
 		pollset->backoff = (struct vma_ring_backoff){0};
 	if (rc != 0)
 		return; /* of a device that has gone nothing comes: the internal thread looks for another */
-	pollset->bit_of[pollset->n - pollset->wait->nfds - 1] = rail->id % 64;
-	pollset->fds[pollset->n++] = (struct pollfd){.fd = vma_ring_fd(rail->ring), .events = POLLIN};
+	pollset->bit_of[pollset->n - pollset->wait->nfds - 1] = ring_ctx->id % 64;
+	pollset->fds[pollset->n++] = (struct pollfd){.fd = vma_ring_fd(ring_ctx->ring), .events = POLLIN};
 }
 
 static void make_pollset(struct pollset *pollset)
@@ -263,10 +268,11 @@ static void make_pollset(struct pollset *pollset)
 		memcpy(pollset->fds, wait->fds, wait->nfds * sizeof(*wait->fds));
 	pollset->fds[pollset->n++] = (struct pollfd){.fd = atomic_load(&wait->self->wake_fd), .events = POLLIN};
 	for (uint64_t left = atomic_load(&wait->self->rings); left != 0; left &= left - 1) {
-		struct vma_rail *rail = first_rail((unsigned)__builtin_ctzll(left));
+		struct vma_ring_ctx *ring_ctx = first_ring_ctx((unsigned)__builtin_ctzll(left));
 
-		for (; rail != NULL && pollset->n < wait->nfds + 1 + VMA_THREAD_RAILS; rail = next_rail(rail))
-			sleep_watch_ring(pollset, rail);
+		for (; ring_ctx != NULL && pollset->n < wait->nfds + 1 + VMA_THREAD_RING_CTXS;
+		     ring_ctx = next_ring_ctx(ring_ctx))
+			sleep_watch_ring(pollset, ring_ctx);
 	}
 	for (unsigned i = 0; i < pollset->n; i++)
 		pollset->fds[i].revents = 0;
@@ -427,7 +433,7 @@ static uint64_t wait_settle(struct vma_wait *wait)
 int wait_asleep(struct vma_wait *wait, uint32_t signals)
 {
 	struct vma_thread *self = wait->self;
-	unsigned room = wait->nfds + 1 + VMA_THREAD_RAILS;
+	unsigned room = wait->nfds + 1 + VMA_THREAD_RING_CTXS;
 	struct pollset pollset = {.wait = wait};
 	uint64_t rings;
 	int rc = 0;
@@ -443,7 +449,7 @@ int wait_asleep(struct vma_wait *wait, uint32_t signals)
 		rings = wait_settle(wait);
 		rc = sleep_once(&pollset);
 		if (rc == 0 && rings != 0)
-			vma_rails_progress(rings);
+			vma_ring_ctxs_progress(rings);
 		if (rc == 0)
 			rc = wait->ops->ready(wait);
 		if (rc == 0)

@@ -19,8 +19,8 @@
  * The stack's timers are kept: the thread sleeps no longer than until vma_tcp_due. But while a ring context is watched,
  * and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when it is to be
  * looked at: a server with many connections has something due every few microseconds, most of which has moved on when
- * its time comes. A thread that goes to sleep on the ring makes itself known (rail->watcher), then asks for what is due
- * (tcp_housekeeping_due).
+ * its time comes. A thread that goes to sleep on the ring makes itself known (ring_ctx->watcher), then asks for what is
+ * due (tcp_housekeeping_due).
  */
 #include <string.h>
 
@@ -32,7 +32,7 @@
 
 #define LOOK_FIRST_NS (MS / 10)
 #define LOOK_LAST_NS MS
-#define SOON_NS (5 * MS)   /* so long after it was armed, who drives the rail drives it all the time */
+#define SOON_NS (5 * MS)   /* so long after it was armed, who drives the ring context drives it all the time */
 #define STEER_NS (50 * MS) /* an accepted connection waits for one to two of these */
 #define STEER_AT_ONCE 16   /* each may cost a conversation with vmad; timers are to be kept meanwhile */
 #define PRUNE_NS MS        /* rules that nobody needs any more: so many as end in this time are deleted together */
@@ -70,15 +70,15 @@ static struct {
 	_Atomic bool hurry;               /* all that wait are to be steered now */
 	_Atomic bool idle;                /* a stack has blocks of ports and no connection, or had none */
 	_Atomic bool used;                /* there has been a stack */
-	_Atomic uint32_t abandoned;       /* rails that nobody holds but for the connections that end on them */
+	_Atomic uint32_t abandoned;       /* ring contexts that nobody holds but for the connections that end on them */
 } housekeeping;
 
-static struct vma_tcp *tcp_of(const struct vma_rail *rail)
+static struct vma_tcp *tcp_of(const struct vma_ring_ctx *ring_ctx)
 {
-	return atomic_load_explicit(&rail->tcp, memory_order_acquire);
+	return atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
 }
 
-/* ---- rails ---- */
+/* ---- ring contexts ---- */
 
 static int64_t most_packets(const struct vma_conf *conf)
 {
@@ -86,72 +86,73 @@ static int64_t most_packets(const struct vma_conf *conf)
 }
 
 /* Until nothing is left. False: the flag is taken, or there is no end of it. */
-static bool drive_all(struct vma_rail *rail, int64_t max)
+static bool drive_all(struct vma_ring_ctx *ring_ctx, int64_t max)
 {
 	int64_t total = 0;
 	int n;
 
 	do {
-		n = vma_ring_progress(rail->ring);
+		n = vma_ring_progress(ring_ctx->ring);
 		total += n;
 	} while (n > 0 && total < max);
 	return n == 0;
 }
 
-static void housekeeping_watch_rail(struct vma_rail *rail, uint64_t now, uint64_t step)
+static void housekeeping_watch_ring_ctx(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
 {
-	rail->driven_seen = atomic_load_explicit(&rail->driven, memory_order_relaxed);
-	rail->look_step_ns = step;
-	rail->look_ns = now + step;
+	ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
+	ring_ctx->look_step_ns = step;
+	ring_ctx->look_ns = now + step;
 }
 
-static bool others_drive(const struct vma_rail *rail)
+static bool others_drive(const struct vma_ring_ctx *ring_ctx)
 {
-	return atomic_load_explicit(&rail->driven, memory_order_relaxed) != rail->driven_seen;
+	return atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed) != ring_ctx->driven_seen;
 }
 
 /* Others are at it. */
-static void housekeeping_leave_to_others(struct vma_rail *rail, uint64_t now, uint64_t step)
+static void housekeeping_leave_to_others(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
 {
-	ring_housekeeping_disarm(rail);
-	housekeeping_watch_rail(rail, now, step);
+	ring_housekeeping_disarm(ring_ctx);
+	housekeeping_watch_ring_ctx(ring_ctx, now, step);
 }
 
 /* Nobody else is. */
-static void housekeeping_take_over(struct vma_rail *rail, uint64_t now, int64_t max)
+static void housekeeping_take_over(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
 {
-	if (drive_all(rail, max) && ring_housekeeping_arm(rail)) {
-		rail->driven_seen = atomic_load_explicit(&rail->driven, memory_order_relaxed);
-		rail->armed_ns = now;
+	if (drive_all(ring_ctx, max) && ring_housekeeping_arm(ring_ctx)) {
+		ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
+		ring_ctx->armed_ns = now;
 	} else {
-		housekeeping_leave_to_others(rail, now, LOOK_FIRST_NS);
+		housekeeping_leave_to_others(ring_ctx, now, LOOK_FIRST_NS);
 	}
 }
 
 /* Who sleeps on it wakes as well: it is that thread's packet, and it will go on driving. */
-bool tcp_housekeeping_take_event(struct vma_rail *rail, const struct vma_conf *conf)
+bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma_conf *conf)
 {
 	const uint64_t now = vma_now_ns();
 
-	if (tcp_of(rail) == NULL)
+	if (tcp_of(ring_ctx) == NULL)
 		return false;
-	if (atomic_load_explicit(&rail->watcher, memory_order_relaxed) != NULL)
-		housekeeping_leave_to_others(rail, now, LOOK_LAST_NS);
-	else if (others_drive(rail))
-		housekeeping_leave_to_others(rail, now, now - rail->armed_ns < SOON_NS ? LOOK_LAST_NS : LOOK_FIRST_NS);
+	if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != NULL)
+		housekeeping_leave_to_others(ring_ctx, now, LOOK_LAST_NS);
+	else if (others_drive(ring_ctx))
+		housekeeping_leave_to_others(ring_ctx, now,
+		                             now - ring_ctx->armed_ns < SOON_NS ? LOOK_LAST_NS : LOOK_FIRST_NS);
 	else
-		housekeeping_take_over(rail, now, most_packets(conf));
+		housekeeping_take_over(ring_ctx, now, most_packets(conf));
 	return true;
 }
 
-static void housekeeping_look(struct vma_rail *rail, uint64_t now, int64_t max)
+static void housekeeping_look(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
 {
-	uint64_t step = rail->look_step_ns * 2;
+	uint64_t step = ring_ctx->look_step_ns * 2;
 
-	if (others_drive(rail))
-		housekeeping_watch_rail(rail, now, step < LOOK_LAST_NS ? step : LOOK_LAST_NS);
+	if (others_drive(ring_ctx))
+		housekeeping_watch_ring_ctx(ring_ctx, now, step < LOOK_LAST_NS ? step : LOOK_LAST_NS);
 	else
-		housekeeping_take_over(rail, now, max);
+		housekeeping_take_over(ring_ctx, now, max);
 }
 
 struct round {
@@ -166,39 +167,39 @@ static void make_earlier(uint64_t *next, uint64_t at)
 }
 
 /* When the stack wants to be driven, after it was if that was due. */
-static uint64_t keep_timers(struct vma_rail *rail, struct vma_tcp *tcp, uint64_t now)
+static uint64_t keep_timers(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tcp, uint64_t now)
 {
 	uint64_t due = vma_tcp_due(tcp);
 
 	if (due > now)
 		return due;
-	vma_ring_progress(rail->ring);
+	vma_ring_progress(ring_ctx->ring);
 	due = vma_tcp_due(tcp);
 	return due > now ? due : now + LOOK_FIRST_NS; /* somebody is at it at this moment */
 }
 
 /* See the top. */
-static bool others_keep_timers(const struct vma_rail *rail)
+static bool others_keep_timers(const struct vma_ring_ctx *ring_ctx)
 {
-	return !rail->armed && atomic_load(&rail->watcher) == NULL;
+	return !ring_ctx->armed && atomic_load(&ring_ctx->watcher) == NULL;
 }
 
-static void housekeeping_look_after(struct vma_rail *rail, void *arg)
+static void housekeeping_look_after(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct round *round = arg;
-	struct vma_tcp *tcp = tcp_of(rail);
+	struct vma_tcp *tcp = tcp_of(ring_ctx);
 
 	if (tcp == NULL)
 		return;
-	if (!rail->armed && rail->look_ns == 0)
-		housekeeping_watch_rail(rail, round->now, LOOK_FIRST_NS);
-	if (!rail->armed && round->now >= rail->look_ns)
-		housekeeping_look(rail, round->now, round->max);
-	if (!others_keep_timers(rail))
-		make_earlier(&round->next, keep_timers(rail, tcp, round->now));
-	if (!rail->armed)
-		make_earlier(&round->next, rail->look_ns);
-	if (atomic_load(&rail->to_prune))
+	if (!ring_ctx->armed && ring_ctx->look_ns == 0)
+		housekeeping_watch_ring_ctx(ring_ctx, round->now, LOOK_FIRST_NS);
+	if (!ring_ctx->armed && round->now >= ring_ctx->look_ns)
+		housekeeping_look(ring_ctx, round->now, round->max);
+	if (!others_keep_timers(ring_ctx))
+		make_earlier(&round->next, keep_timers(ring_ctx, tcp, round->now));
+	if (!ring_ctx->armed)
+		make_earlier(&round->next, ring_ctx->look_ns);
+	if (atomic_load(&ring_ctx->to_prune))
 		make_earlier(&round->next, round->now + PRUNE_NS);
 }
 
@@ -211,14 +212,14 @@ static void housekeeping_look_after(struct vma_rail *rail, void *arg)
  */
 void tcp_housekeeping_due(void *arg)
 {
-	struct vma_rail *rail = arg;
-	struct vma_tcp *tcp = tcp_of(rail);
+	struct vma_ring_ctx *ring_ctx = arg;
+	struct vma_tcp *tcp = tcp_of(ring_ctx);
 	uint64_t until;
 
 	if (tcp == NULL)
 		return;
 	until = internal_sleeps_until();
-	if (until > vma_tcp_due(tcp) && !others_keep_timers(rail))
+	if (until > vma_tcp_due(tcp) && !others_keep_timers(ring_ctx))
 		internal_wake();
 }
 
@@ -226,14 +227,14 @@ void tcp_housekeeping_due(void *arg)
  * What was due when the turn looked is being driven by somebody else, or was left to them (keep_timers): not to sleep
  * until they have done it would take the core from them, if they have none at this moment.
  */
-static void look_at_due(struct vma_rail *rail, void *arg)
+static void look_at_due(struct vma_ring_ctx *ring_ctx, void *arg)
 {
-	struct vma_tcp *tcp = tcp_of(rail);
+	struct vma_tcp *tcp = tcp_of(ring_ctx);
 	uint64_t due = tcp != NULL ? vma_tcp_due(tcp) : NO_DEADLINE;
 
-	if (!others_keep_timers(rail))
+	if (!others_keep_timers(ring_ctx))
 		make_earlier(arg, due > housekeeping.turn_ns ? due : housekeeping.turn_ns + LOOK_FIRST_NS);
-	if (atomic_load(&rail->to_prune))
+	if (atomic_load(&ring_ctx->to_prune))
 		make_earlier(arg, vma_now_ns() + PRUNE_NS);
 }
 
@@ -242,40 +243,41 @@ static void look_at_due(struct vma_rail *rail, void *arg)
 /* With the receive flag. Cleared before the thread looks for them: what comes after that sets it again. */
 void tcp_housekeeping_prune(void *arg)
 {
-	struct vma_rail *rail = arg;
+	struct vma_ring_ctx *ring_ctx = arg;
 
-	if (atomic_load_explicit(&rail->to_prune, memory_order_relaxed) || atomic_exchange(&rail->to_prune, true))
+	if (atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed) ||
+	    atomic_exchange(&ring_ctx->to_prune, true))
 		return;
 	internal_wake_by(vma_now_ns() + PRUNE_NS);
 }
 
-static void housekeeping_prune_rail(struct vma_rail *rail, void *arg)
+static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	(void)arg;
-	if (atomic_load_explicit(&rail->to_prune, memory_order_relaxed) && atomic_exchange(&rail->to_prune, false) &&
-	    vma_ring_prune(rail->ring, PRUNE_AT_ONCE))
-		atomic_store(&rail->to_prune, true);
+	if (atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed) &&
+	    atomic_exchange(&ring_ctx->to_prune, false) && vma_ring_prune(ring_ctx->ring, PRUNE_AT_ONCE))
+		atomic_store(&ring_ctx->to_prune, true);
 }
 
 void tcp_housekeeping_turn_pruning(void)
 {
 	if (atomic_load(&housekeeping.used))
-		rails_each(housekeeping_prune_rail, NULL);
+		ring_ctxs_each(housekeeping_prune_ring_ctx, NULL);
 }
 
 /* ---- blocks of ports ---- */
 
 /* With the receive flag. */
-void tcp_housekeeping_idle(void *rail)
+void tcp_housekeeping_idle(void *ring_ctx)
 {
-	(void)rail;
+	(void)ring_ctx;
 	if (!atomic_exchange(&housekeeping.idle, true))
 		internal_wake_by(vma_now_ns() + IDLE_NS);
 }
 
-static void housekeeping_give_back(struct vma_rail *rail, void *arg)
+static void housekeeping_give_back(struct vma_ring_ctx *ring_ctx, void *arg)
 {
-	struct vma_tcp *tcp = tcp_of(rail);
+	struct vma_tcp *tcp = tcp_of(ring_ctx);
 
 	(void)arg;
 	if (tcp != NULL)
@@ -293,11 +295,11 @@ static uint64_t turn_idle(uint64_t now)
 		return housekeeping.idle_ns;
 	housekeeping.idle_ns = 0;
 	atomic_store(&housekeeping.idle, false);
-	rails_each(housekeeping_give_back, NULL);
+	ring_ctxs_each(housekeeping_give_back, NULL);
 	return NO_DEADLINE;
 }
 
-/* ---- rails that nobody holds ---- */
+/* ---- ring contexts that nobody holds ---- */
 
 void tcp_housekeeping_abandoned(void)
 {
@@ -305,16 +307,16 @@ void tcp_housekeeping_abandoned(void)
 	internal_wake();
 }
 
-static void end_if_empty(struct vma_rail *rail, void *arg)
+static void end_if_empty(struct vma_ring_ctx *ring_ctx, void *arg)
 {
-	struct vma_tcp *tcp = tcp_of(rail);
+	struct vma_tcp *tcp = tcp_of(ring_ctx);
 
 	(void)arg;
-	if (!atomic_load(&rail->abandoned) || !vma_tcp_is_empty(tcp))
+	if (!atomic_load(&ring_ctx->abandoned) || !vma_tcp_is_empty(tcp))
 		return;
-	atomic_store(&rail->abandoned, false);
+	atomic_store(&ring_ctx->abandoned, false);
 	atomic_fetch_sub(&housekeeping.abandoned, 1);
-	rail_put_last(rail);
+	ring_ctx_put_last(ring_ctx);
 }
 
 static uint64_t turn_abandoned(uint64_t now)
@@ -324,7 +326,7 @@ static uint64_t turn_abandoned(uint64_t now)
 		return NO_DEADLINE;
 	}
 	if (housekeeping.abandoned_ns != 0 && now >= housekeeping.abandoned_ns)
-		rails_each(end_if_empty, NULL);
+		ring_ctxs_each(end_if_empty, NULL);
 	if (housekeeping.abandoned_ns <= now)
 		housekeeping.abandoned_ns = now + ABANDONED_NS;
 	return housekeeping.abandoned_ns;
@@ -450,7 +452,7 @@ uint64_t tcp_housekeeping_turn(const struct vma_conf *conf, uint64_t now)
 	if (!atomic_load(&housekeeping.used))
 		return NO_DEADLINE;
 	housekeeping.turn_ns = now;
-	rails_each(housekeeping_look_after, &round);
+	ring_ctxs_each(housekeeping_look_after, &round);
 	make_earlier(&round.next, turn_steering(now));
 	make_earlier(&round.next, turn_ended(now));
 	make_earlier(&round.next, turn_abandoned(now));
@@ -464,7 +466,7 @@ uint64_t tcp_housekeeping_again(void)
 
 	if (!atomic_load(&housekeeping.used))
 		return NO_DEADLINE;
-	rails_each(look_at_due, &next);
+	ring_ctxs_each(look_at_due, &next);
 	if (ck_pr_load_ptr(&housekeeping.accepted.head) != NULL || ck_pr_load_ptr(&housekeeping.ended.head) != NULL)
 		make_earlier(&next, vma_now_ns() + STEER_NS);
 	if (atomic_load(&housekeeping.idle))

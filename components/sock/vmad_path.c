@@ -35,7 +35,7 @@ static bool find_beside_library(char *path, size_t size)
 	bool found = false;
 	Dl_info info;
 
-	if (dladdr((void *)&vma_rails, &info) == 0 || info.dli_fname == NULL)
+	if (dladdr((void *)&vma_ring_ctxs, &info) == 0 || info.dli_fname == NULL)
 		return false;
 	library = realpath(info.dli_fname, NULL);
 	if (library == NULL)

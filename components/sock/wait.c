@@ -33,10 +33,10 @@ struct looks {
 /* All rings are driven by others: not for nothing, but one of them may be descheduled. */
 static void be_patient(uint64_t rings, struct looks *looks)
 {
-	struct vma_rail *rail = first_rail((unsigned)__builtin_ctzll(rings));
+	struct vma_ring_ctx *ring_ctx = first_ring_ctx((unsigned)__builtin_ctzll(rings));
 
-	if (rail != NULL)
-		vma_ring_idle(rail->ring, VMA_RING_RX, &looks->backoff, BUSY_NSEC);
+	if (ring_ctx != NULL)
+		vma_ring_idle(ring_ctx->ring, VMA_RING_RX, &looks->backoff, BUSY_NSEC);
 }
 
 /* They may be others than at the last look, a set has lost its last member there, say: who busy-polls drives. */
@@ -58,12 +58,12 @@ static int wait_look(struct vma_wait *wait, struct looks *looks)
 	const uint64_t rings = rings_of(wait);
 	/* Timers are asked for as often as the clock is read here. */
 	const bool timers = looks->done % LOOKS_TIMED == 0;
-	const int driven = timers ? vma_rails_progress(rings) : rails_look(rings);
+	const int driven = timers ? vma_ring_ctxs_progress(rings) : ring_ctxs_look(rings);
 	const bool busy = driven == -EBUSY;
 	int rc = wait->ops->ready(wait);
 
 	if (timers)
-		vma_rails_ask(wait_asks_of(wait));
+		vma_ring_ctxs_ask(wait_asks_of(wait));
 	if (rc == 0 && driven > 0)
 		busy_poller(wait->self, rings);
 

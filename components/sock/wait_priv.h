@@ -40,18 +40,18 @@ static inline int wait_interrupted(const struct vma_wait *wait, uint32_t signals
 	return wait->self->signals == signals ? 0 : -EINTR;
 }
 
-static inline struct vma_rail *first_rail(unsigned bit)
+static inline struct vma_ring_ctx *first_ring_ctx(unsigned bit)
 {
-	return atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
+	return atomic_load_explicit(&vma_ring_ctxs[bit], memory_order_acquire);
 }
 
-static inline struct vma_rail *next_rail(const struct vma_rail *rail)
+static inline struct vma_ring_ctx *next_ring_ctx(const struct vma_ring_ctx *ring_ctx)
 {
-	return atomic_load_explicit(&rail->next, memory_order_acquire);
+	return atomic_load_explicit(&ring_ctx->next, memory_order_acquire);
 }
 
-/* rail.c: vma_rails_progress, but for timers of stacks: see vma_ring_look. */
-int rails_look(uint64_t rings);
+/* ring_ctx.c: vma_ring_ctxs_progress, but for timers of stacks: see vma_ring_look. */
+int ring_ctxs_look(uint64_t rings);
 /* 1, 0 (the deadline), -errno; signals as they were when the wait began. */
 int wait_asleep(struct vma_wait *wait, uint32_t signals);
 /* sleep.c: somebody else who sleeps for these rings, if there is one, gets up and claims the watch. */

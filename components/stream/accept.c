@@ -36,17 +36,17 @@ static void name_both(struct stream_sock *child, const struct vma_tcp_conn *conn
 	memcpy(&child->peer.sin_addr, key.peer, 4);
 }
 
-bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_rail *rail)
+bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_ring_ctx *ring_ctx)
 {
 	struct stream_sock *child = stream_create(listener->engine, listener->file.family, false);
 
 	if (child == NULL)
 		return false;
 	name_both(child, conn);
-	atomic_fetch_add_explicit(&rail->refs, 1, memory_order_relaxed); /* the listener holds it */
-	child->rail = rail;
+	atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed); /* the listener holds it */
+	child->ring_ctx = ring_ctx;
 	child->attempt = STREAM_TOLD;
-	atomic_store(&child->rings, vma_rail_bit(rail));
+	atomic_store(&child->rings, vma_ring_ctx_bit(ring_ctx));
 	atomic_store(&child->conn, conn);
 	atomic_store(&child->phase, STREAM_CONNECTED);
 	atomic_store(&child->reason, VMA_SOCK_OFFLOADED);
@@ -270,10 +270,10 @@ static int accept_either(struct stream_sock *listener, int fd, struct sockaddr *
 
 	if (rc == -EAGAIN && stream_fork_queue_waits(listener))
 		rc = stream_fork_queue_accept(listener, addr, len, flags);
-	for (unsigned steps = 0; rc == -EAGAIN && steps < VMA_RAILS_STEPS &&
+	for (unsigned steps = 0; rc == -EAGAIN && steps < VMA_RING_CTXS_STEPS &&
 	                         atomic_load_explicit(&listener->n_queued, memory_order_acquire) == 0;
 	     steps++)
-		if (vma_rails_catch_up(stream_rings(&listener->file)) < VMA_RAILS_FULL)
+		if (vma_ring_ctxs_catch_up(stream_rings(&listener->file)) < VMA_RING_CTXS_FULL)
 			break;
 	if (rc == -EAGAIN && atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)
 		rc = accept_ours(listener, addr, len, flags);
@@ -329,7 +329,7 @@ int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen
 		stream_tally_give_up(listener);
 	if (!stream_stay(listener))
 		return -EBADF;
-	vma_rails_ask(stream_rings(file));
+	vma_ring_ctxs_ask(stream_rings(file));
 	rc = accept_or_wait(listener, fd, addr, len, flags);
 	/* A wake-up may have been spent on a call that took something else, or nothing. */
 	if (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)

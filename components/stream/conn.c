@@ -155,7 +155,7 @@ const struct vma_tcp_owner stream_owner = {.event = stream_on_event};
 void stream_conn_end(struct stream_sock *sock)
 {
 	struct vma_tcp_conn *conn = stream_conn(sock);
-	struct vma_rail *rail = sock->rail;
+	struct vma_ring_ctx *ring_ctx = sock->ring_ctx;
 
 	if (conn != NULL)
 		vma_tcp_conn_disown(conn);
@@ -165,9 +165,9 @@ void stream_conn_end(struct stream_sock *sock)
 	atomic_store(&sock->conn, NULL);
 	vma_tcp_conn_put(conn);
 	atomic_store(&sock->rings, 0);
-	sock->rail = NULL;
-	if (rail != NULL)
-		vma_rail_put(rail);
+	sock->ring_ctx = NULL;
+	if (ring_ctx != NULL)
+		vma_ring_ctx_put(ring_ctx);
 	vma_file_put(&sock->file);
 }
 

@@ -251,7 +251,7 @@ static int connect_start(struct stream_sock *sock, int fd, const struct sockaddr
 	memset(sock->peer.sin_zero, 0, sizeof(sock->peer.sin_zero));
 	vma_file_get(&sock->file); /* the connection's */
 	atomic_store(&sock->so_error, 0);
-	atomic_store(&sock->rings, vma_rail_bit(route.rail));
+	atomic_store(&sock->rings, vma_ring_ctx_bit(route.ring_ctx));
 	atomic_store(&sock->phase, STREAM_CONNECTING);
 	rc = make_connection(sock, fd, &route, &local);
 	if (rc < 0) {
@@ -262,7 +262,7 @@ static int connect_start(struct stream_sock *sock, int fd, const struct sockaddr
 		atomic_store(&sock->reason, vma_sock_reason_of(rc));
 		return rc == -EADDRNOTAVAIL ? rc : -ENOTSUP;
 	}
-	sock->rail = route.rail;
+	sock->ring_ctx = route.ring_ctx;
 	sock->name = local;
 	stream_route_follow(sock, route.path);
 	if (route.template.state != VMA_NET_READY)
@@ -371,7 +371,7 @@ bool stream_connect_by_os(struct stream_sock *sock)
 
 	if (stream_phase(sock) != STREAM_CONNECTING || !atomic_load(&sock->nonblocking))
 		return false;
-	vma_rails_progress(stream_rings(&sock->file));
+	vma_ring_ctxs_progress(stream_rings(&sock->file));
 	if (stream_phase(sock) != STREAM_CONNECTING)
 		return false;
 	vma_tcp_close(stream_conn(sock), true);

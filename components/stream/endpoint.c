@@ -22,7 +22,7 @@ struct members {
 struct endpoint {
 	struct vma_retired retired;
 	struct endpoint *next;
-	struct vma_rail *rail; /* held */
+	struct vma_ring_ctx *ring_ctx; /* held */
 	struct vma_tcp_listener *listener;
 	struct members *_Atomic members;
 	_Atomic bool revoked;
@@ -136,7 +136,7 @@ static bool endpoint_accepted(struct vma_tcp_listener *listener, void *arg, stru
 	struct stream_sock *sock = endpoint_choose(members, members->n > 1 ? conn_hash_of(conn) : 0);
 
 	(void)listener;
-	if (sock == NULL || !stream_arrive(sock, conn, endpoint->rail))
+	if (sock == NULL || !stream_arrive(sock, conn, endpoint->ring_ctx))
 		return false;
 	if (!vma_tcp_is_pending(conn))
 		vma_engine_steer(conn); /* later: short ones need no rule of their own */
@@ -174,8 +174,8 @@ _Static_assert(offsetof(struct members, retired) == 0 && offsetof(struct endpoin
 /* Who drives, and has read what was there before, has come out when this returns. */
 static void wait_for_driver(struct endpoint *endpoint)
 {
-	if (endpoint->listener != NULL && vma_ring_acquire(endpoint->rail->ring))
-		vma_ring_release(endpoint->rail->ring);
+	if (endpoint->listener != NULL && vma_ring_acquire(endpoint->ring_ctx->ring))
+		vma_ring_release(endpoint->ring_ctx->ring);
 }
 
 static int endpoint_grow(struct endpoint *endpoint)
@@ -220,7 +220,7 @@ static void listen_endpoint_end(struct endpoint *endpoint)
 		place = &(*place)->next;
 	*place = endpoint->next;
 	vma_tcp_listener_close(endpoint->listener);
-	vma_rail_put(endpoint->rail);
+	vma_ring_ctx_put(endpoint->ring_ctx);
 	vma_retire(&atomic_load(&endpoint->members)->retired, end_members);
 	vma_retire(&endpoint->retired, end_members);
 }
@@ -280,14 +280,14 @@ static int endpoint_open_listener(struct endpoint *endpoint, struct stream_sock 
 	                                   .backlog = atomic_load(&sock->backlog),
 	                                   .inherited = sock->file.from_parent};
 	struct vma_tcp *tcp;
-	int rc = vma_rail_tcp(endpoint->rail, &tcp);
+	int rc = vma_ring_ctx_tcp(endpoint->ring_ctx, &tcp);
 
 	memcpy(attr.local, &endpoint->local, 4);
 	return rc < 0 ? rc : vma_tcp_listen(tcp, &attr, &endpoint->listener);
 }
 
-/* The rail's reference passes if it succeeds. */
-static int listen_endpoint_make(struct stream_sock *sock, struct vma_rail *rail, uint32_t local, uint16_t vlan,
+/* The ring context's reference passes if it succeeds. */
+static int listen_endpoint_make(struct stream_sock *sock, struct vma_ring_ctx *ring_ctx, uint32_t local, uint16_t vlan,
                                 struct endpoint **out)
 {
 	struct endpoint *endpoint = vma_alloc(sizeof(*endpoint));
@@ -295,7 +295,7 @@ static int listen_endpoint_make(struct stream_sock *sock, struct vma_rail *rail,
 
 	if (endpoint == NULL)
 		return -ENOMEM;
-	endpoint->rail = rail;
+	endpoint->ring_ctx = ring_ctx;
 	endpoint->local = local;
 	endpoint->vlan = vlan;
 	endpoint->port_be = sock->local.sin_port;
@@ -313,12 +313,12 @@ static int listen_endpoint_make(struct stream_sock *sock, struct vma_rail *rail,
 	return 0;
 }
 
-static struct endpoint *listen_endpoint_find(const struct vma_rail *rail, uint32_t local, uint16_t port_be,
+static struct endpoint *listen_endpoint_find(const struct vma_ring_ctx *ring_ctx, uint32_t local, uint16_t port_be,
                                              uint16_t vlan)
 {
 	struct endpoint *e = endpoints;
 
-	while (e != NULL && (e->rail != rail || e->local != local || e->port_be != port_be || e->vlan != vlan ||
+	while (e != NULL && (e->ring_ctx != ring_ctx || e->local != local || e->port_be != port_be || e->vlan != vlan ||
 	                     e->withdrawn || endpoint_is_revoked(e)))
 		e = e->next;
 	return e;
@@ -329,22 +329,22 @@ int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t 
 {
 	struct vma_ring_where where = {.socket_id = sock->file.id};
 	struct endpoint *endpoint;
-	struct vma_rail *rail;
+	struct vma_ring_ctx *ring_ctx;
 	int rc;
 
 	memcpy(where.local, &local, 4);
 	atomic_store(&sock->rank, rank_of(sock));
-	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &rail);
+	rc = vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &ring_ctx);
 	if (rc < 0)
 		return rc;
-	endpoint = listen_endpoint_find(rail, local, sock->local.sin_port, vlan);
+	endpoint = listen_endpoint_find(ring_ctx, local, sock->local.sin_port, vlan);
 	if (endpoint == NULL) {
-		rc = listen_endpoint_make(sock, rail, local, vlan, out);
+		rc = listen_endpoint_make(sock, ring_ctx, local, vlan, out);
 		if (rc < 0)
-			vma_rail_put(rail);
+			vma_ring_ctx_put(ring_ctx);
 		return rc;
 	}
-	vma_rail_put(rail); /* the endpoint has it */
+	vma_ring_ctx_put(ring_ctx); /* the endpoint has it */
 	rc = vma_tcp_listener_share(endpoint->listener, sock->cookie, atomic_load(&sock->file.fd));
 	if (rc < 0)
 		return rc;
@@ -361,7 +361,7 @@ bool endpoint_is_revoked(const struct endpoint *endpoint)
 
 uint64_t endpoint_ring(const struct endpoint *endpoint)
 {
-	return vma_rail_bit(endpoint->rail);
+	return vma_ring_ctx_bit(endpoint->ring_ctx);
 }
 
 void endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock)

@@ -1,5 +1,5 @@
 /*
- * endpoint.h - (rail, address, port): a listener of tcp, and the sockets that share it.
+ * endpoint.h - (ring context, address, port): a listener of tcp, and the sockets that share it.
  *
  * One lock for all of them, held while rings attach and detach; nothing that runs under a ring's flag takes it. The
  * calls below are made with it, and with the socket's file.lock.

@@ -63,10 +63,10 @@ static void close_one(struct vma_file *file, void *arg)
 static bool any_stack_is(bool (*is)(struct vma_tcp *tcp))
 {
 	for (unsigned bit = 0; bit < 64; bit++) {
-		struct vma_rail *rail = atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
+		struct vma_ring_ctx *ring_ctx = atomic_load_explicit(&vma_ring_ctxs[bit], memory_order_acquire);
 
-		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
-			struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
+		for (; ring_ctx != NULL; ring_ctx = atomic_load_explicit(&ring_ctx->next, memory_order_acquire)) {
+			struct vma_tcp *tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
 
 			if (tcp != NULL && is(tcp))
 				return true;
@@ -89,7 +89,7 @@ static void drive_while(bool (*is)(struct vma_tcp *tcp), uint64_t limit_ns)
 
 	do {
 		self = vma_enter();
-		vma_rails_progress(UINT64_MAX);
+		vma_ring_ctxs_progress(UINT64_MAX);
 		more = any_stack_is(is);
 		vma_leave(self);
 		if (more)

@@ -209,7 +209,7 @@ int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *
 	int rc;
 
 	if (level == SOL_SOCKET && name == SO_ERROR) {
-		vma_rails_catch_up(stream_rings(file));
+		vma_ring_ctxs_catch_up(stream_rings(file));
 		return give_error(sock, fd, value, len);
 	}
 	pthread_mutex_lock(&file->lock);

@@ -34,11 +34,11 @@ static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_co
 
 	switch (request) {
 	case FIONREAD:
-		vma_rails_catch_up(stream_rings(&sock->file));
+		vma_ring_ctxs_catch_up(stream_rings(&sock->file));
 		value = stream_readable_bytes(sock, conn);
 		break;
 	case SIOCATMARK:
-		vma_rails_catch_up(stream_rings(&sock->file));
+		vma_ring_ctxs_catch_up(stream_rings(&sock->file));
 		value = vma_tcp_rx_mark(conn) == 0;
 		break;
 	case SIOCOUTQ:

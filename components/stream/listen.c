@@ -1,5 +1,6 @@
 /*
- * listen.c - listen: the kernel's answer, then endpoints on the rails of every local address that it stands for.
+ * listen.c - listen: the kernel's answer, then endpoints on the ring contexts of every local address that it stands
+ * for.
  */
 #include <errno.h>
 #include <netinet/tcp.h>

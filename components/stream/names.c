@@ -26,10 +26,11 @@ static bool has_connections(const struct sockaddr_in *name)
 	bool held = false;
 
 	for (unsigned bit = 0; bit < 64 && !held; bit++) {
-		struct vma_rail *rail = atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
+		struct vma_ring_ctx *ring_ctx = atomic_load_explicit(&vma_ring_ctxs[bit], memory_order_acquire);
 
-		for (; rail != NULL && !held; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
-			struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
+		for (; ring_ctx != NULL && !held;
+		     ring_ctx = atomic_load_explicit(&ring_ctx->next, memory_order_acquire)) {
+			struct vma_tcp *tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
 
 			held = tcp != NULL &&
 			       vma_tcp_has_port(tcp, any ? NULL : (const uint8_t *)&name->sin_addr, name->sin_port);

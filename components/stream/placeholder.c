@@ -227,10 +227,10 @@ static bool make_all(const struct listener *listener)
 	unsigned n_made = 0;
 
 	for (unsigned bit = 0; bit < 64; bit++) {
-		struct vma_rail *rail = atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
+		struct vma_ring_ctx *ring_ctx = atomic_load_explicit(&vma_ring_ctxs[bit], memory_order_acquire);
 
-		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
-			struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
+		for (; ring_ctx != NULL; ring_ctx = atomic_load_explicit(&ring_ctx->next, memory_order_acquire)) {
+			struct vma_tcp *tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
 			unsigned n = 0;
 
 			if (tcp != NULL)
@@ -239,7 +239,7 @@ static bool make_all(const struct listener *listener)
 				if (is_made(made, n_made, closed[i].key.local))
 					continue;
 				memcpy(made[n_made++], closed[i].key.local, 4);
-				if (placeholder_make(listener, &closed[i], rail->device->nic) == -EPIPE)
+				if (placeholder_make(listener, &closed[i], ring_ctx->device->nic) == -EPIPE)
 					return false;
 			}
 		}

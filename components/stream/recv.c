@@ -188,7 +188,7 @@ static inline int stream_drive(struct stream_sock *sock, bool nonblocking)
 {
 	const uint64_t rings = stream_rings(&sock->file);
 
-	return nonblocking ? vma_rails_catch_up(rings) : vma_rails_progress(rings);
+	return nonblocking ? vma_ring_ctxs_catch_up(rings) : vma_ring_ctxs_progress(rings);
 }
 
 /* Held by stream_stay. -ESTALE: the connection has been handed over to the kernel, and nothing was read. */
@@ -210,11 +210,11 @@ static ssize_t reading_receive(struct reading *r, size_t target, bool nonblockin
 				stream_pass(vma_thread_self());
 				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
 			}
-			if (steps < (nonblocking ? VMA_RAILS_STEPS : 1)) {
+			if (steps < (nonblocking ? VMA_RING_CTXS_STEPS : 1)) {
 				if (steps++ == 0)
 					vma_flush_sends(vma_thread_self());
-				if (stream_drive(sock, nonblocking) < VMA_RAILS_FULL)
-					steps = VMA_RAILS_STEPS;
+				if (stream_drive(sock, nonblocking) < VMA_RING_CTXS_FULL)
+					steps = VMA_RING_CTXS_STEPS;
 				continue;
 			}
 		} else if (r->done != 0) {
@@ -244,7 +244,7 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 
 	if (conn == NULL)
 		return -EINVAL;
-	vma_rails_catch_up(stream_rings(&sock->file));
+	vma_ring_ctxs_catch_up(stream_rings(&sock->file));
 	stream_turn_take(&sock->reader);
 	rc = vma_tcp_rx_urgent(conn, &byte, (flags & MSG_PEEK) != 0);
 	stream_turn_give(&sock->reader);

@@ -76,7 +76,7 @@ static bool route_is_servable(const struct vma_net_template *t)
 	return t->state != VMA_NET_USE_OS && t->state != VMA_NET_ERROR && t->type == RTN_UNICAST;
 }
 
-static int rail_of(struct stream_sock *sock, struct vma_engine *engine, struct stream_route *route)
+static int ring_ctx_of(struct stream_sock *sock, struct vma_engine *engine, struct stream_route *route)
 {
 	struct vma_ring_where where = {.socket_id = sock->file.id};
 	struct vma_device *device;
@@ -85,13 +85,13 @@ static int rail_of(struct stream_sock *sock, struct vma_engine *engine, struct s
 	if (rc < 0)
 		return rc;
 	memcpy(where.local, route->template.src, 4);
-	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &route->rail);
+	rc = vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &route->ring_ctx);
 	if (rc < 0)
 		return rc;
-	rc = vma_rail_tcp(route->rail, &route->tcp);
+	rc = vma_ring_ctx_tcp(route->ring_ctx, &route->tcp);
 	if (rc < 0) {
-		vma_rail_put(route->rail);
-		route->rail = NULL;
+		vma_ring_ctx_put(route->ring_ctx);
+		route->ring_ctx = NULL;
 	}
 	return rc;
 }
@@ -122,7 +122,7 @@ int stream_route_get(struct stream_sock *sock, struct vma_engine *engine, const 
 		*reason = reason_of_path(&route->template);
 		rc = -ENOTSUP;
 	} else {
-		rc = rail_of(sock, engine, route);
+		rc = ring_ctx_of(sock, engine, route);
 		*reason = vma_sock_reason_of(rc);
 	}
 	if (rc == 0)
@@ -135,8 +135,8 @@ void stream_route_put(struct vma_engine *engine, struct stream_route *route)
 {
 	if (route->path != NULL)
 		vma_net_path_put(engine->net, route->path);
-	if (route->rail != NULL)
-		vma_rail_put(route->rail);
+	if (route->ring_ctx != NULL)
+		vma_ring_ctx_put(route->ring_ctx);
 	*route = (struct stream_route){0};
 }
 
@@ -156,7 +156,7 @@ static struct vma_tcp_path route_path_of(const struct stream_sock *sock, const s
 	struct vma_tcp_path path = stream_path_without_header(t);
 
 	/* Another device than the connection's: it cannot be moved. */
-	if (t->state != VMA_NET_READY || sock->rail == NULL || t->nic != sock->rail->device->ifindex)
+	if (t->state != VMA_NET_READY || sock->ring_ctx == NULL || t->nic != sock->ring_ctx->device->ifindex)
 		return path;
 	memcpy(path.bytes, t->bytes, t->len);
 	path.len = t->len;
@@ -209,7 +209,7 @@ static bool leads_elsewhere(const struct stream_sock *sock, const struct vma_net
 	case VMA_NET_READY:
 	case VMA_NET_RESOLVING:
 	case VMA_NET_FAILED:
-		return t->nic != sock->rail->device->ifindex;
+		return t->nic != sock->ring_ctx->device->ifindex;
 	case VMA_NET_USE_OS:
 		return t->reason != VMA_NET_REASON_NO_LINK && t->reason != VMA_NET_REASON_LINK_DOWN &&
 		       t->reason != VMA_NET_REASON_NOT_ASKED;
@@ -229,7 +229,7 @@ bool stream_route_part(struct stream_sock *sock)
 	struct vma_net_template t;
 	int rc;
 
-	if (sock->path == NULL || sock->rail == NULL || stream_phase(sock) != STREAM_CONNECTED ||
+	if (sock->path == NULL || sock->ring_ctx == NULL || stream_phase(sock) != STREAM_CONNECTED ||
 	    stream_conn(sock) == NULL)
 		return false;
 	vma_net_path_read(sock->path, &t);

@@ -78,7 +78,7 @@ bool stream_has_queued(const struct vma_thread *self)
 }
 
 /* After the send: see vma_engine_later. The fence stands for the release of a flag there. */
-static void note_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t rails)
+static void note_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
 {
 	if (self->tx_ring != ring) {
 		vma_flush_sends(self);
@@ -89,7 +89,7 @@ static void note_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t
 #ifndef VMA_SOCK_TSAN /* which knows no fences; x86 needs none after what was exchanged */
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
-	vma_engine_later(rails);
+	vma_engine_later(ring_ctxs);
 }
 
 /* ---- waiting ---- */
@@ -280,7 +280,7 @@ static int writing_make_room(struct writing *w, bool *driven)
 		return 0; /* what has just been pushed has left: TCP_NOTSENT_LOWAT asks for no more */
 	if (!*driven) {
 		*driven = true;
-		vma_rails_catch_up(stream_rings(&w->sock->file));
+		vma_ring_ctxs_catch_up(stream_rings(&w->sock->file));
 		return 0;
 	}
 	if (w->nonblocking) {
@@ -333,7 +333,7 @@ static ssize_t __attribute__((cold, noinline)) send_connected(struct writing *w)
 
 	if (!writing_stays(w))
 		return -EBADF;
-	vma_rails_catch_up(stream_rings(&sock->file)); /* a refusal that has come is known before connect is back */
+	vma_ring_ctxs_catch_up(stream_rings(&sock->file)); /* a refusal that has come is known before connect is back */
 	if (stream_phase(sock) == STREAM_CONNECTING)
 		rc = w->nonblocking ? -EAGAIN : send_wait_until(sock, send_is_connected, &w->deadline_ns);
 	return rc == 0 ? writing_send_all(w) : rc;

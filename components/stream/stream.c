@@ -215,7 +215,7 @@ static __attribute__((cold)) void stream_forked(struct vma_file *file)
 	init_turns(sock);
 	drop_tasks(sock);
 	sock->stats = NULL;
-	sock->rail = NULL;
+	sock->ring_ctx = NULL;
 	sock->path = NULL;
 	sock->watch = (struct vma_net_watch){0};
 	atomic_store(&sock->move, 0);

@@ -123,12 +123,12 @@ struct stream_sock {
 	bool own_congestion; /* options.congestion is ours, and not the shadow's: congestion.c */
 	uint32_t linger_sec;
 	struct vma_tcp_options options;
-	struct stream_set *sets;   /* in order */
-	bool sets_due;             /* an accepted socket whose shadow has not got them yet */
-	uint64_t os_options;       /* options.c: a bit for each that is set and that only the kernel serves */
-	struct vma_engine *engine; /* that the socket was made in */
-	struct vma_rail *rail;     /* held */
-	struct vma_net_path *path; /* held, and watched */
+	struct stream_set *sets;       /* in order */
+	bool sets_due;                 /* an accepted socket whose shadow has not got them yet */
+	uint64_t os_options;           /* options.c: a bit for each that is set and that only the kernel serves */
+	struct vma_engine *engine;     /* that the socket was made in */
+	struct vma_ring_ctx *ring_ctx; /* held */
+	struct vma_net_path *path;     /* held, and watched */
 	struct vma_net_watch watch;
 	struct vma_tcp_path route; /* as last given to the connection */
 	struct vma_task path_task;
@@ -213,7 +213,7 @@ void stream_left(struct stream_sock *sock);
 /* ---- conn.c: the connection of a socket ---- */
 
 extern const struct vma_tcp_owner stream_owner;
-/* file.lock. The connection is the socket's no more: reset if it was not closed. Also its path and rail. */
+/* file.lock. The connection is the socket's no more: reset if it was not closed. Also its path and ring context. */
 void stream_conn_end(struct stream_sock *sock);
 /* The last descriptor has gone: FIN or RST; what is left lives until the peer has agreed. file.lock. */
 void stream_conn_close(struct stream_sock *sock, bool may_linger);
@@ -284,8 +284,8 @@ int stream_bequeath(struct vma_file *file); /* ops->exec_export */
 /* ---- route.c: routes and paths ---- */
 
 struct stream_route {
-	struct vma_net_path *path; /* held */
-	struct vma_rail *rail;     /* held */
+	struct vma_net_path *path;     /* held */
+	struct vma_ring_ctx *ring_ctx; /* held */
 	struct vma_tcp *tcp;
 	struct vma_net_template template;
 };
@@ -376,7 +376,7 @@ void stream_take_up(struct stream_sock *sock);
 void stream_ask_update(struct stream_sock *sock); /* by the internal thread; never waits */
 int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len, int flags);
 /* By whoever drives: a new connection of this listener. False: no memory. */
-bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_rail *rail);
+bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_ring_ctx *ring_ctx);
 bool stream_accept_full(const struct stream_sock *listener);
 int stream_accept_queued(struct stream_sock *listener); /* a descriptor; -EAGAIN */
 void stream_accept_drop(struct stream_sock *listener);  /* resets what is queued; file.lock */
@@ -444,7 +444,7 @@ bool stream_has_queued(const struct vma_thread *self);
 static inline void stream_pass(struct vma_thread *self)
 {
 	if (self->tx_queued == 0)
-		vma_rails_pass(self);
+		vma_ring_ctxs_pass(self);
 }
 
 /* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */

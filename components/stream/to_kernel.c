@@ -192,7 +192,7 @@ static int move_by_vmad(struct move *m)
 {
 	int rc;
 
-	m->by = m->sock->rail != NULL ? m->sock->rail->device->nic : NULL;
+	m->by = m->sock->ring_ctx != NULL ? m->sock->ring_ctx->device->nic : NULL;
 	rc = m->by != NULL ? vma_nic_repair_begin(m->by) : -EOPNOTSUPP;
 	if (rc < 0) {
 		m->by = NULL;
@@ -234,8 +234,8 @@ int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 	if (!stream_is_shadow(sock, fd))
 		return -EBADF;
 	stream_options_settle(sock, fd);
-	vma_tcp_steer(m.conn);                         /* without one (the NIC has no room) it is a matter of luck */
-	vma_rails_progress(stream_rings(&sock->file)); /* what has come is taken, and need not be said again */
+	vma_tcp_steer(m.conn); /* without one (the NIC has no room) it is a matter of luck */
+	vma_ring_ctxs_progress(stream_rings(&sock->file)); /* what has come is taken, and need not be said again */
 	stream_move_begin(sock);
 	rc = move_and_part(&m);
 	if (rc == -EPERM)

@@ -12,22 +12,22 @@ static void attachment_end(struct vma_retired *retired)
 {
 	struct udp_attachment *at =
 	        (struct udp_attachment *)((char *)retired - offsetof(struct udp_attachment, retired));
-	struct vma_engine *engine = at->rail->device->engine;
+	struct vma_engine *engine = at->ring_ctx->device->engine;
 
 	/* In a forked child the parent's packets are not there; that memory is lost, once. */
 	if (engine != atomic_load_explicit(&vma_engine_now, memory_order_acquire))
 		return;
 	udp_queue_fini(&at->queue, engine->arena);
-	vma_rail_put(at->rail);
+	vma_ring_ctx_put(at->ring_ctx);
 	vma_free(at);
 }
 
-struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_rail *rail, uint32_t ifindex)
+struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ring_ctx *ring_ctx, uint32_t ifindex)
 {
 	struct udp_attachment **place = &flows->attachments, *at;
 
 	for (; *place != NULL; place = &(*place)->next) {
-		if ((*place)->rail == rail && (*place)->ifindex == ifindex)
+		if ((*place)->ring_ctx == ring_ctx && (*place)->ifindex == ifindex)
 			return *place;
 	}
 	at = vma_alloc(sizeof(*at));
@@ -35,8 +35,8 @@ struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ra
 		vma_free(at);
 		return NULL;
 	}
-	at->rail = rail;
-	atomic_fetch_add_explicit(&rail->refs, 1, memory_order_relaxed); /* the endpoint holds one */
+	at->ring_ctx = ring_ctx;
+	atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed); /* the endpoint holds one */
 	at->sock = flows->sock;
 	at->ifindex = ifindex;
 	*place = at;
@@ -62,7 +62,7 @@ static struct udp_attachments *attachments_of(const struct udp_flows *flows)
 		return NULL;
 	for (struct udp_attachment *at = flows->attachments; at != NULL; at = at->next) {
 		all->at[all->n++] = at;
-		all->rings |= vma_rail_bit(at->rail);
+		all->rings |= vma_ring_ctx_bit(at->ring_ctx);
 	}
 	return all;
 }

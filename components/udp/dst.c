@@ -42,7 +42,7 @@ static void options_end(struct vma_retired *retired)
 {
 	vma_free(retired);
 }
-_Static_assert(offsetof(struct udp_tx_options, retired) == 0 && offsetof(struct udp_tx_rails, retired) == 0,
+_Static_assert(offsetof(struct udp_tx_options, retired) == 0 && offsetof(struct udp_tx_ring_ctxs, retired) == 0,
                "options_end");
 
 /* dst_lock, or nobody else knows the socket. */
@@ -137,46 +137,50 @@ struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct soc
 	return key;
 }
 
-/* ---- rails: held by the socket until it is destroyed, which is after everybody who saw a destination has left ---- */
+/*
+ * ---- ring contexts: held by the socket until it is destroyed, which is after everybody who saw a destination has left
+ * ----
+ */
 
-struct vma_rail *udp_dst_rail(struct udp_sock *sock, uint32_t ifindex)
+struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex)
 {
-	const struct udp_tx_rails *rails = atomic_load_explicit(&sock->rails, memory_order_acquire);
+	const struct udp_tx_ring_ctxs *ring_ctxs = atomic_load_explicit(&sock->ring_ctxs, memory_order_acquire);
 
-	for (uint32_t i = 0; rails != NULL && i < rails->n; i++) {
-		if (rails->at[i].ifindex == ifindex)
-			return rails->at[i].rail;
+	for (uint32_t i = 0; ring_ctxs != NULL && i < ring_ctxs->n; i++) {
+		if (ring_ctxs->at[i].ifindex == ifindex)
+			return ring_ctxs->at[i].ring_ctx;
 	}
 	return NULL;
 }
 
 /* dst_lock. The one that the socket sends on through this interface, made if need be; NULL: none is to be had. */
-static struct vma_rail *rail_make(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
-                                  uint32_t ifindex)
+static struct vma_ring_ctx *ring_ctx_make(struct udp_sock *sock, struct vma_engine *engine,
+                                          const struct udp_tx_options *tx, uint32_t ifindex)
 {
-	struct udp_tx_rails *old = atomic_load_explicit(&sock->rails, memory_order_relaxed), *rails;
-	struct vma_rail *rail = udp_dst_rail(sock, ifindex);
+	struct udp_tx_ring_ctxs *old = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed), *ring_ctxs;
+	struct vma_ring_ctx *ring_ctx = udp_dst_ring_ctx(sock, ifindex);
 	uint32_t n = old != NULL ? old->n : 0;
 	struct vma_device *device;
 
-	if (rail != NULL)
-		return rail;
-	if (vma_device_get(engine, ifindex, &device) != 0 || vma_rail_get(device, VMA_RAIL_TX, &tx->where, &rail) != 0)
+	if (ring_ctx != NULL)
+		return ring_ctx;
+	if (vma_device_get(engine, ifindex, &device) != 0 ||
+	    vma_ring_ctx_get(device, VMA_RING_CTX_TX, &tx->where, &ring_ctx) != 0)
 		return NULL;
-	rails = vma_alloc(sizeof(*rails) + (n + 1) * sizeof(rails->at[0]));
-	if (rails == NULL) {
-		vma_rail_put(rail);
+	ring_ctxs = vma_alloc(sizeof(*ring_ctxs) + (n + 1) * sizeof(ring_ctxs->at[0]));
+	if (ring_ctxs == NULL) {
+		vma_ring_ctx_put(ring_ctx);
 		return NULL;
 	}
 	if (n != 0)
-		memcpy(rails->at, old->at, n * sizeof(rails->at[0]));
-	rails->at[n].ifindex = ifindex;
-	rails->at[n].rail = rail;
-	rails->n = n + 1;
-	atomic_store_explicit(&sock->rails, rails, memory_order_release);
+		memcpy(ring_ctxs->at, old->at, n * sizeof(ring_ctxs->at[0]));
+	ring_ctxs->at[n].ifindex = ifindex;
+	ring_ctxs->at[n].ring_ctx = ring_ctx;
+	ring_ctxs->n = n + 1;
+	atomic_store_explicit(&sock->ring_ctxs, ring_ctxs, memory_order_release);
 	if (old != NULL)
 		vma_retire(&old->retired, options_end);
-	return rail;
+	return ring_ctx;
 }
 
 /* ---- building ---- */
@@ -233,7 +237,7 @@ static void put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, co
 /* The payload from which the NIC is asked for the checksum. */
 static uint32_t nic_sums_from(const struct udp_dst *dst)
 {
-	const bool can = vma_nic_info(vma_ring_nic(dst->rail->ring))->caps & VMA_NIC_CAP_TX_CSUM;
+	const bool can = vma_nic_info(vma_ring_nic(dst->ring_ctx->ring))->caps & VMA_NIC_CAP_TX_CSUM;
 
 	return can ? VMA_PKT_CSUM_BY_NIC_FROM - VMA_PKT_UDP_LEN : UINT32_MAX;
 }
@@ -242,7 +246,7 @@ static uint32_t nic_sums_from(const struct udp_dst *dst)
 static uint32_t payload_room(const struct udp_dst *dst)
 {
 	uint32_t frame = UINT32_C(1) << dst->engine->arena->frame_shift;
-	uint32_t before = vma_ring_qp(dst->rail->ring)->tx_headroom + dst->headers_len;
+	uint32_t before = vma_ring_qp(dst->ring_ctx->ring)->tx_headroom + dst->headers_len;
 	uint32_t headers = VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
 	uint32_t room = frame > before ? frame - before : 0;
 
@@ -261,9 +265,12 @@ static bool dst_is_servable(const struct udp_tx_options *tx, const struct vma_ne
 	return path->type == RTN_UNICAST;
 }
 
-/* A destination of this path; rail NULL: none is at hand, or the OS sends there. Broadcasts are also for this host. */
+/*
+ * A destination of this path; ring context NULL: none is at hand, or the OS sends there. Broadcasts are also for this
+ * host.
+ */
 void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct udp_tx_options *tx,
-                   const struct sockaddr_in *to, const struct vma_net_template *path, struct vma_rail *rail)
+                   const struct sockaddr_in *to, const struct vma_net_template *path, struct vma_ring_ctx *ring_ctx)
 {
 	*dst = (struct udp_dst){.to = *to,
 	                        .version = path->version,
@@ -275,21 +282,21 @@ void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct 
 	                        .members_matter = path->type == RTN_MULTICAST && tx->mc_loop,
 	                        .df = tx->df,
 	                        .engine = engine};
-	if (rail == NULL || !dst_is_servable(tx, path))
+	if (ring_ctx == NULL || !dst_is_servable(tx, path))
 		return;
-	dst->rail = rail;
+	dst->ring_ctx = ring_ctx;
 	put_headers(dst, tx, path);
 	dst->max_payload = payload_room(dst);
 	dst->nic_sums_from = nic_sums_from(dst);
 }
 
-/* dst_lock. One for the cache, with its path held and its rail made. NULL: out of memory, or not IPv4. */
+/* dst_lock. One for the cache, with its path held and its ring context made. NULL: out of memory, or not IPv4. */
 static struct udp_dst *dst_make(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
                                 const struct sockaddr_in *to, bool connected)
 {
 	struct vma_net_key key = udp_dst_key(tx, to, connected);
 	struct udp_dst *dst = vma_alloc(sizeof(*dst));
-	struct vma_rail *rail = NULL;
+	struct vma_ring_ctx *ring_ctx = NULL;
 	struct vma_net_template path;
 	struct vma_net_path *held;
 
@@ -301,8 +308,8 @@ static struct udp_dst *dst_make(struct udp_sock *sock, struct vma_engine *engine
 	}
 	vma_net_path_read(held, &path);
 	if (dst_is_servable(tx, &path))
-		rail = rail_make(sock, engine, tx, path.nic);
-	udp_dst_build(dst, engine, tx, to, &path, rail);
+		ring_ctx = ring_ctx_make(sock, engine, tx, path.nic);
+	udp_dst_build(dst, engine, tx, to, &path, ring_ctx);
 	dst->path = held;
 	return dst;
 }
@@ -311,7 +318,7 @@ bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const st
                       const struct sockaddr_in *to, struct udp_dst *own)
 {
 	struct vma_net_key key = udp_dst_key(tx, to, false);
-	struct vma_rail *rail = NULL;
+	struct vma_ring_ctx *ring_ctx = NULL;
 	struct vma_net_template path;
 	struct vma_net_path *held;
 
@@ -320,9 +327,9 @@ bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const st
 	vma_net_path_read(held, &path);
 	vma_net_path_put(engine->net, held);
 	if (dst_is_servable(tx, &path))
-		rail = rail_make(sock, engine, tx, path.nic);
-	udp_dst_build(own, engine, tx, to, &path, rail);
-	return own->rail != NULL;
+		ring_ctx = ring_ctx_make(sock, engine, tx, path.nic);
+	udp_dst_build(own, engine, tx, to, &path, ring_ctx);
+	return own->ring_ctx != NULL;
 }
 
 /* dst_lock. */
@@ -349,7 +356,7 @@ static void refresh_connected(struct udp_sock *sock, struct vma_engine *engine, 
 
 	if (!is_inet(&tx->peer) || tx->by_os)
 		return;
-	if (dst != NULL && udp_dst_is_current(sock, dst) && (dst->rail != NULL || dst->state != VMA_NET_READY))
+	if (dst != NULL && udp_dst_is_current(sock, dst) && (dst->ring_ctx != NULL || dst->state != VMA_NET_READY))
 		return;
 	dst = dst_make(sock, engine, tx, &tx->peer, true);
 	if (dst != NULL)
@@ -443,12 +450,12 @@ void udp_data_end(struct udp_sock *sock)
 /* Nobody can see the socket any more. */
 void udp_data_destroy(struct udp_sock *sock)
 {
-	struct udp_tx_rails *rails = atomic_exchange(&sock->rails, NULL);
+	struct udp_tx_ring_ctxs *ring_ctxs = atomic_exchange(&sock->ring_ctxs, NULL);
 
 	drop_all(sock);
-	for (uint32_t i = 0; rails != NULL && i < rails->n; i++)
-		vma_rail_put(rails->at[i].rail);
-	vma_free(rails);
+	for (uint32_t i = 0; ring_ctxs != NULL && i < ring_ctxs->n; i++)
+		vma_ring_ctx_put(ring_ctxs->at[i].ring_ctx);
+	vma_free(ring_ctxs);
 	vma_free(atomic_exchange(&sock->tx, NULL));
 	pthread_mutex_destroy(&sock->dst_lock);
 }
@@ -461,7 +468,7 @@ void udp_data_forked(struct udp_sock *sock)
 		vma_free(atomic_exchange(&sock->dst_more[i], NULL));
 		atomic_store(&sock->dst_want[i], 0);
 	}
-	vma_free(atomic_exchange(&sock->rails, NULL));
+	vma_free(atomic_exchange(&sock->ring_ctxs, NULL));
 	vma_free(atomic_exchange(&sock->tx, NULL));
 	pthread_mutex_init(&sock->dst_lock, NULL);
 	sock->dst_task = (struct vma_task){.run = dst_run_task};

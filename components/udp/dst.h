@@ -2,7 +2,7 @@
  * dst.h - what send.c asks of dst.c: destinations, and the options and ring contexts that they are made of.
  *
  *   control path ── udp_dst_reset ──> tx (options), dst (connected)        all are replaced whole, under dst_lock,
- *   internal thread ── dst_task ────> dst_more[], rails                    and read without a lock, inside
+ *   internal thread ── dst_task ────> dst_more[], ring contexts            and read without a lock, inside
  *   sender: cached and current? ── yes ──> send
  *             └─ no: udp_dst_find makes the first of a slot, or one in another's place; else one on the stack, and asks
  *
@@ -25,12 +25,12 @@ struct udp_tx_options {
 	struct vma_ring_where where;
 };
 
-struct udp_tx_rails {
+struct udp_tx_ring_ctxs {
 	struct vma_retired retired;
 	uint32_t n;
 	struct {
 		uint32_t ifindex;
-		struct vma_rail *rail;
+		struct vma_ring_ctx *ring_ctx;
 	} at[];
 };
 
@@ -72,15 +72,15 @@ static inline bool udp_dst_is_to(const struct udp_dst *dst, uint64_t key)
 
 /* What the kernel would look the route up with. */
 struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct sockaddr_in *to, bool connected);
-/* The rail that the socket has for an interface, NULL: none yet. */
-struct vma_rail *udp_dst_rail(struct udp_sock *sock, uint32_t ifindex);
-/* A destination of this path; rail NULL: none is at hand, or the OS sends there. */
+/* The ring context that the socket has for an interface, NULL: none yet. */
+struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex);
+/* A destination of this path; ring context NULL: none is at hand, or the OS sends there. */
 void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct udp_tx_options *tx,
-                   const struct sockaddr_in *to, const struct vma_net_template *path, struct vma_rail *rail);
-/* dst_lock. A destination for one datagram, with its rail made and its path not held. False: the OS sends. */
+                   const struct sockaddr_in *to, const struct vma_net_template *path, struct vma_ring_ctx *ring_ctx);
+/* dst_lock. A destination for one datagram, with its ring context made and its path not held. False: the OS sends. */
 bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
                       const struct sockaddr_in *to, struct udp_dst *own);
-/* dst_lock. Puts the destination into its slot, with its path held and its rail made. */
+/* dst_lock. Puts the destination into its slot, with its path held and its ring context made. */
 void udp_dst_make_slot(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx, uint64_t key);
 
 /*

@@ -41,8 +41,8 @@ static const struct udp_dst *build_now(struct udp_sock *sock, struct vma_engine 
                                        const struct udp_tx_options *tx, const struct sockaddr_in *to,
                                        const struct vma_net_template *path, struct udp_dst *own)
 {
-	udp_dst_build(own, engine, tx, to, path, udp_dst_rail(sock, path->nic));
-	return own->rail != NULL ? own : NULL;
+	udp_dst_build(own, engine, tx, to, path, udp_dst_ring_ctx(sock, path->nic));
+	return own->ring_ctx != NULL ? own : NULL;
 }
 
 /* What is cached, but old: its path is held, so it can be read again. */
@@ -61,7 +61,7 @@ static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp
 	return own;
 }
 
-/* Here and now: a question to the kernel, and for the first of all perhaps a rail. With the lock, which is given back.
+/* Here and now: a question to the kernel, and for the first of all perhaps a ring context. With the lock, which is given back.
  */
 static const struct udp_dst *make_now(struct udp_sock *sock, uint64_t key)
 {
@@ -74,7 +74,7 @@ static const struct udp_dst *make_now(struct udp_sock *sock, uint64_t key)
 		udp_dst_make_slot(sock, engine, tx, key);
 	dst = atomic_load_explicit(slot, memory_order_relaxed);
 	pthread_mutex_unlock(&sock->dst_lock);
-	if (dst == NULL || !udp_dst_is_to(dst, key) || !udp_dst_is_current(sock, dst) || dst->rail == NULL)
+	if (dst == NULL || !udp_dst_is_to(dst, key) || !udp_dst_is_current(sock, dst) || dst->ring_ctx == NULL)
 		return NULL;
 	return dst;
 }
@@ -144,10 +144,10 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 		return find_uncached(sock, tx, key, own);
 	if (!udp_dst_is_current(sock, dst))
 		return build_again(sock, tx, dst, key, own);
-	if (dst->rail != NULL)
+	if (dst->ring_ctx != NULL)
 		return dst;
 	if (dst->state == VMA_NET_READY)
-		ask_seldom(sock, key, REFUSED_NS); /* no rail was to be had: the device may have come back */
+		ask_seldom(sock, key, REFUSED_NS); /* no ring context was to be had: the device may have come back */
 	return NULL;
 }
 
@@ -168,7 +168,7 @@ static struct udp_tx_options options_with(const struct udp_tx_options *tx, const
 	return with;
 }
 
-/* Net knows nothing of it yet, or the socket has no rail there: as make_another. */
+/* Net knows nothing of it yet, or the socket has no ring context there: as make_another. */
 static bool __attribute__((cold, noinline))
 make_with(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *with,
           const struct sockaddr_in *to, struct udp_dst *own)

@@ -137,7 +137,7 @@ static int endpoint_make(struct udp_flows *flows, struct vma_device *device, con
 	if (endpoint == NULL)
 		return -ENOMEM;
 	memcpy(where.local, target->key.local, sizeof(where.local));
-	rc = vma_rail_get(device, VMA_RAIL_RX, &where, &endpoint->rail);
+	rc = vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &endpoint->ring_ctx);
 	if (rc < 0) {
 		vma_free(endpoint);
 		return rc;
@@ -171,7 +171,7 @@ static void endpoint_drop(struct udp_endpoint *endpoint)
 	while (*place != endpoint)
 		place = &(*place)->next;
 	*place = endpoint->next;
-	vma_rail_put(endpoint->rail);
+	vma_ring_ctx_put(endpoint->ring_ctx);
 	vma_retire(&endpoint->retired, endpoint_end);
 }
 
@@ -237,7 +237,7 @@ static struct udp_member *member_make(struct udp_flows *flows, struct udp_endpoi
 
 	if (member == NULL)
 		return NULL;
-	member->at = udp_attachment_get(flows, endpoint->rail, target->ifindex);
+	member->at = udp_attachment_get(flows, endpoint->ring_ctx, target->ifindex);
 	if (member->at == NULL) {
 		vma_free(member);
 		return NULL;
@@ -277,9 +277,9 @@ static int member_attach(struct udp_member *member)
 	if (first && !udp_endpoint_choose(endpoint))
 		rc = -ENOMEM;
 	if (rc == 0)
-		rc = vma_ring_attach(endpoint->rail->ring, &member->flow);
+		rc = vma_ring_attach(endpoint->ring_ctx->ring, &member->flow);
 	if (rc == 0 && !first && !udp_endpoint_choose(endpoint)) {
-		vma_ring_detach(endpoint->rail->ring, &member->flow);
+		vma_ring_detach(endpoint->ring_ctx->ring, &member->flow);
 		rc = -ENOMEM;
 	}
 	return rc;
@@ -340,6 +340,6 @@ static void leave_choice(struct udp_member *member)
 void udp_member_detach(struct udp_member *member)
 {
 	leave_choice(member);
-	vma_ring_detach_drained(member->endpoint->rail->ring, &member->flow);
+	vma_ring_detach_drained(member->endpoint->ring_ctx->ring, &member->flow);
 	member_drop(member);
 }

@@ -47,7 +47,7 @@ struct udp_endpoint {
 	bool shared;      /* a group or a broadcast address */
 	uint32_t hosts;   /* members that are no guests */
 	struct udp_member *members;
-	struct vma_rail *rail; /* held */
+	struct vma_ring_ctx *ring_ctx; /* held */
 	struct udp_choice *_Atomic choice;
 	struct vma_retired retired;
 };
@@ -102,8 +102,10 @@ void udp_member_detach(struct udp_member *member);
 /* Who gets a unicast key may have changed. False: no memory, so it is as it was. */
 bool udp_endpoint_choose(struct udp_endpoint *endpoint);
 
-/* attachment.c: the socket's queue for what comes by this interface and rail, made if need be; NULL: no memory. */
-struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_rail *rail, uint32_t ifindex);
+/*
+ * attachment.c: the socket's queue for what comes by this interface and ring context, made if need be; NULL: no memory.
+ */
+struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ring_ctx *ring_ctx, uint32_t ifindex);
 /* attachment.c: receivers and sleepers get to know what has changed; what is empty and has no flow ends, or, when the
  * socket has ended, whatever there is. */
 void udp_attachments_publish(struct udp_flows *flows, bool ended);

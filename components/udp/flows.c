@@ -118,7 +118,7 @@ static void begin_visits(struct udp_flows *flows)
 		struct udp_target target = {.key = e->key, .device = e->device, .ifindex = e->ifindex, .shared = true};
 
 		if (is_guest_of(flows, e) && udp_member_find(flows, &target) == NULL)
-			udp_member_attach(flows, e->rail->device, &target, true);
+			udp_member_attach(flows, e->ring_ctx->device, &target, true);
 	}
 }
 

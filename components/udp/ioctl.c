@@ -24,7 +24,7 @@ static int next_len(struct udp_sock *sock, int fd, void *arg)
 {
 	int len, os_len = 0, rc;
 
-	vma_rails_catch_up(udp_rings(&sock->file));
+	vma_ring_ctxs_catch_up(udp_rings(&sock->file));
 	len = udp_front_len(sock);
 	if (len < 0)
 		return udp_os_ioctl(fd, FIONREAD, arg);

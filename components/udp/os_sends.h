@@ -10,7 +10,7 @@
  */
 extern _Atomic uint64_t udp_os_sends __attribute__((visibility("hidden")));
 
-/* After fork: flows and rails of this process's own. */
+/* After fork: flows and ring contexts of this process's own. */
 void udp_take_up(struct udp_sock *sock) __attribute__((cold));
 
 #endif

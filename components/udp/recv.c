@@ -446,9 +446,10 @@ drive_on(const struct udp_sock *sock, const struct udp_attachments *all, int dri
 {
 	if (driven == -EBUSY &&
 	    (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)))
-		driven = vma_rails_catch_up(all->rings);
-	for (unsigned steps = 1; driven >= VMA_RAILS_FULL && steps < VMA_RAILS_STEPS && !udp_has_datagram(all); steps++)
-		driven = vma_rails_progress(all->rings);
+		driven = vma_ring_ctxs_catch_up(all->rings);
+	for (unsigned steps = 1; driven >= VMA_RING_CTXS_FULL && steps < VMA_RING_CTXS_STEPS && !udp_has_datagram(all);
+	     steps++)
+		driven = vma_ring_ctxs_progress(all->rings);
 	return udp_has_datagram(all);
 }
 
@@ -466,7 +467,7 @@ ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags
 	                     0))
 		return udp_recv_general(sock, fd, msg, flags);
 	if (!udp_take_datagram(sock, all, false, &datagram)) {
-		const int driven = vma_rails_progress(all->rings);
+		const int driven = vma_ring_ctxs_progress(all->rings);
 
 		if (!udp_take_datagram(sock, all, false, &datagram) &&
 		    (driven == 0 || !drive_on(sock, all, driven, flags) ||

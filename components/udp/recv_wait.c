@@ -445,7 +445,7 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 		if (len != -EAGAIN)
 			return len;
 	}
-	vma_rails_catch_up(udp_rings(&sock->file));
+	vma_ring_ctxs_catch_up(udp_rings(&sock->file));
 	len = udp_receive_queued(sock, msg, flags);
 	return len == -ENODATA ? udp_recv_empty(sock, fd, msg, flags) : len;
 }

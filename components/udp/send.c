@@ -33,14 +33,14 @@ static _Atomic uint64_t burst_gap_tsc;
 
 /* ---- shared kicks ---- */
 
-static struct vma_rail *rail_with_ring(const struct vma_ring *ring)
+static struct vma_ring_ctx *ring_ctx_with_ring(const struct vma_ring *ring)
 {
 	for (unsigned bit = 0; bit < 64; bit++) {
-		struct vma_rail *rail = atomic_load_explicit(&vma_rails[bit], memory_order_acquire);
+		struct vma_ring_ctx *ring_ctx = atomic_load_explicit(&vma_ring_ctxs[bit], memory_order_acquire);
 
-		for (; rail != NULL; rail = atomic_load_explicit(&rail->next, memory_order_acquire)) {
-			if (rail->ring == ring)
-				return rail;
+		for (; ring_ctx != NULL; ring_ctx = atomic_load_explicit(&ring_ctx->next, memory_order_acquire)) {
+			if (ring_ctx->ring == ring)
+				return ring_ctx;
 		}
 	}
 	return NULL;
@@ -54,7 +54,7 @@ void vma_flush_sends_slow(struct vma_thread *self)
 
 	self->tx_ring = NULL;
 	self->tx_queued = 0;
-	if (rail_with_ring(ring) == NULL)
+	if (ring_ctx_with_ring(ring) == NULL)
 		return;
 	/* Who has the flag looks at the queue once more before, or after, it gives it back. */
 	if (queued && vma_ring_try(ring))
@@ -78,12 +78,12 @@ static inline bool is_in_a_row(uint64_t since)
 }
 
 /* Sends in a row: the frame is left for a kick that it shares with the next ones. */
-static unsigned __attribute__((noinline)) kick_later(struct vma_thread *self, struct vma_rail *rail)
+static unsigned __attribute__((noinline)) kick_later(struct vma_thread *self, struct vma_ring_ctx *ring_ctx)
 {
-	if (self->tx_ring != rail->ring) {
+	if (self->tx_ring != ring_ctx->ring) {
 		if (self->tx_ring != NULL)
 			vma_flush_sends_slow(self);
-		self->tx_ring = rail->ring;
+		self->tx_ring = ring_ctx->ring;
 	}
 	return VMA_RING_SEND_LATER;
 }
@@ -92,7 +92,8 @@ static unsigned __attribute__((noinline)) kick_later(struct vma_thread *self, st
  * Whether this frame is kicked at once: all but those that follow BURST_AFTER others of this thread closely. A frame
  * that is kicked takes along what waits in its ring.
  */
-static inline unsigned kick_flags(struct vma_thread *self, const struct vma_engine *engine, struct vma_rail *rail)
+static inline unsigned kick_flags(struct vma_thread *self, const struct vma_engine *engine,
+                                  struct vma_ring_ctx *ring_ctx)
 {
 	uint64_t now, since;
 
@@ -109,7 +110,7 @@ static inline unsigned kick_flags(struct vma_thread *self, const struct vma_engi
 		self->tx_burst++;
 		return 0;
 	}
-	return kick_later(self, rail);
+	return kick_later(self, ring_ctx);
 }
 
 /* ---- the shadow ---- */
@@ -219,7 +220,7 @@ static inline int udp_gather_iov(uint8_t *to, const struct iovec *iov, size_t n)
 static inline __attribute__((always_inline)) ssize_t
 udp_transmit(const struct udp_sock *sock, const struct udp_dst *dst, const struct iovec *iov, size_t n, size_t len)
 {
-	struct vma_ring *ring = dst->rail->ring;
+	struct vma_ring *ring = dst->ring_ctx->ring;
 	struct vma_bufarena *arena = dst->engine->arena;
 	struct vma_buf *buf = vma_ring_tx_buf(ring);
 	struct vma_nic_seg seg = {.buf = buf};
@@ -238,14 +239,14 @@ udp_transmit(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 		id = (uint16_t)atomic_fetch_add_explicit(dst->ip_id, 1, memory_order_relaxed);
 	seg.off = buf->data_off;
 	seg.len = frame_finish(dst, frame, (uint32_t)len, id, &seg.flags);
-	flags = kick_flags(vma_thread_self(), dst->engine, dst->rail);
+	flags = kick_flags(vma_thread_self(), dst->engine, dst->ring_ctx);
 	if (__builtin_expect(vma_ring_send(ring, &seg, 1, flags) == 0, 0)) {
 		vma_buf_put(arena, buf);
 		return -EAGAIN;
 	}
 	if (flags & VMA_RING_SEND_LATER)
-		vma_engine_later(vma_rail_bit(dst->rail)); /* after: see there */
-	vma_rail_sent(dst->rail);
+		vma_engine_later(vma_ring_ctx_bit(dst->ring_ctx)); /* after: see there */
+	vma_ring_ctx_sent(dst->ring_ctx);
 	count_sent(sock, len);
 	return (ssize_t)len;
 }
@@ -283,7 +284,7 @@ send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 	ssize_t sent;
 
 	vma_flush_sends(vma_thread_self());
-	vma_ring_flush(dst->rail->ring);
+	vma_ring_flush(dst->ring_ctx->ring);
 	sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->len);
 	if (sent != -EAGAIN)
 		return sent;
@@ -317,7 +318,7 @@ send_wait_for_room(struct udp_sock *sock, struct vma_ring *ring, bool nonblockin
 		if (sock->stats != NULL)
 			vma_stats_add(&sock->stats->tx_waits, 1);
 	}
-	vma_leave(self); /* the caller's reference keeps the socket, and so its rails */
+	vma_leave(self); /* the caller's reference keeps the socket, and so its ring contexts */
 	send_idle(ring, room);
 	vma_enter();
 	if (self->signals != room->signals && (timeout_ns != UINT64_MAX || self->interrupts != room->interrupts))
@@ -414,11 +415,11 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 		if (sent != -EAGAIN)
 			return sent;
 		/* Its owner has gone, and until there is a new one nothing makes room. */
-		if (vma_nic_qp_lost(vma_ring_qp(dst->rail->ring)))
+		if (vma_nic_qp_lost(vma_ring_qp(dst->ring_ctx->ring)))
 			return -ENOTSUP;
 		if (nonblocking && drops_in_silence(&dst->engine->conf))
 			return send_or_drop(sock, dst, iov_iter);
-		sent = send_wait_for_room(sock, dst->rail->ring, nonblocking, &room);
+		sent = send_wait_for_room(sock, dst->ring_ctx->ring, nonblocking, &room);
 		if (sent != 0)
 			return sent;
 	}
@@ -518,7 +519,7 @@ static inline const struct udp_dst *dst_cached(const struct udp_sock *sock, cons
 		if (dst != NULL && !udp_dst_is_to(dst, key))
 			return NULL;
 	}
-	if (dst == NULL || dst->rail == NULL || dst->confirm || !udp_dst_is_current(sock, dst) ||
+	if (dst == NULL || dst->ring_ctx == NULL || dst->confirm || !udp_dst_is_current(sock, dst) ||
 	    has_local_members(dst))
 		return NULL;
 	return dst;

@@ -70,11 +70,11 @@ static inline bool udp_queue_is_empty(const struct udp_queue *queue)
 struct udp_sock;
 struct udp_attachment {
 	struct udp_queue queue;
-	struct vma_rail *rail;
+	struct vma_ring_ctx *ring_ctx;
 	struct udp_sock *sock;
 	struct vma_retired retired;
-	uint32_t ifindex;            /* of the interface that packets come in by: the rail's device, or a VLAN on it */
-	uint32_t flows;              /* that lead here; 0: it is kept for what is queued */
+	uint32_t ifindex; /* of the interface that packets come in by: the ring context's device, or a VLAN on it */
+	uint32_t flows;   /* that lead here; 0: it is kept for what is queued */
 	struct udp_attachment *next; /* flows.c: of this socket */
 };
 /* Immutable, replaced under file.lock and retired. The first is looked at first. */
@@ -90,9 +90,9 @@ struct udp_attachments {
 struct udp_dst {
 	struct vma_retired retired;
 	struct sockaddr_in to;
-	uint32_t version;          /* of the path when this was made, 0: never valid */
-	struct vma_net_path *path; /* held */
-	struct vma_rail *rail;     /* held by the socket's rails; NULL: by the OS */
+	uint32_t version;              /* of the path when this was made, 0: never valid */
+	struct vma_net_path *path;     /* held */
+	struct vma_ring_ctx *ring_ctx; /* held by the socket's ring contexts; NULL: by the OS */
 	uint32_t mtu;
 	uint8_t state; /* enum vma_net_path_state: all but READY go through the shadow */
 	uint8_t headers_len;
@@ -114,7 +114,7 @@ struct udp_dst {
  * senders without a lock.
  */
 struct udp_tx_options;
-struct udp_tx_rails;
+struct udp_tx_ring_ctxs;
 
 /* ---- the socket ---- */
 
@@ -180,12 +180,12 @@ struct udp_sock {
 	_Atomic bool deferred;      /* the kernel's for now: deferred.h */
 	_Atomic uint8_t receives;   /* while it was deferred */
 	_Atomic uint32_t in_kernel; /* receivers, while it was deferred */
-	struct udp_tx_options *_Atomic tx;  /* NULL: not made yet */
-	_Atomic uint64_t dst_want[8];       /* destinations that dst_more should have: udp_peer_key, 0: none */
-	struct udp_tx_rails *_Atomic rails; /* held, by interface; replaced under dst_lock */
-	pthread_mutex_t dst_lock;           /* a leaf: who replaces dst, dst_more, tx and rails */
-	struct vma_task dst_task;           /* destinations made by the internal thread */
-	_Atomic bool dst_asked;             /* the task is posted, and holds a reference */
+	struct udp_tx_options *_Atomic tx;          /* NULL: not made yet */
+	_Atomic uint64_t dst_want[8];               /* destinations that dst_more should have: udp_peer_key, 0: none */
+	struct udp_tx_ring_ctxs *_Atomic ring_ctxs; /* held, by interface; replaced under dst_lock */
+	pthread_mutex_t dst_lock;                   /* a leaf: who replaces dst, dst_more, tx and ring contexts */
+	struct vma_task dst_task;                   /* destinations made by the internal thread */
+	_Atomic bool dst_asked;                     /* the task is posted, and holds a reference */
 	_Atomic uint64_t dst_asked_tsc;
 	_Atomic uint64_t dst_made_tsc; /* a sender has made one in the place of another */
 	bool dst_ended;
@@ -218,7 +218,7 @@ struct udp_sock {
 	struct vma_engine *engine; /* that the socket was made in: its statistics' */
 	uint64_t os_options;       /* options.c: a bit for each that is set and that only the kernel serves */
 	_Atomic enum vma_sock_reason reason;
-	struct udp_flows *flows;           /* flows.c: what is attached, for which address or group, on which rail */
+	struct udp_flows *flows; /* flows.c: what is attached, for which address or group, on which ring context */
 	struct udp_groups *_Atomic groups; /* multicast.c: memberships and filters, immutable; NULL: none, and mc_all */
 	struct vma_net_watch *watch;
 	struct vma_stats_socket *stats;
@@ -272,8 +272,8 @@ static inline void udp_os_error(struct udp_sock *sock)
 
 /*
  * The data path's part of a socket's life, called by udp.c. init: after vma_file_init, of zeroed memory. end: when the
- * last descriptor has gone, after udp_flows_end. destroy: with the object. forked: in the child, where the rails and
- * paths of the parent are not to be touched; sets `inherited`.
+ * last descriptor has gone, after udp_flows_end. destroy: with the object. forked: in the child, where the ring
+ * contexts and paths of the parent are not to be touched; sets `inherited`.
  */
 void udp_data_init(struct udp_sock *sock);
 void udp_data_end(struct udp_sock *sock);
@@ -283,7 +283,7 @@ void udp_data_forked(struct udp_sock *sock);
 /*
  * After bind, connect, shutdown(SHUT_WR), a change of os_send or of an option that the templates depend on, and after
  * interfaces or devices came or went. file.lock. Cheap: destinations are made when they are used; a connected
- * socket's at once, with its rail.
+ * socket's at once, with its ring context.
  */
 void udp_dst_reset(struct udp_sock *sock);
 

@@ -2,7 +2,7 @@
  * Every way to wait for a datagram at once, on one ring: two threads in epoll_wait on edges, one in poll, one that
  * receives. Whoever drives the ring delivers to all of them, and no datagram lies for long.
  *
- *   peer ring ── fixture_send(file) ──> rail ── sink ──> queue of the file, vma_file_readable
+ *   peer ring ── fixture_send(file) ──> ring_ctx ── sink ──> queue of the file, vma_file_readable
  *     files 0, 1, 2 ──> the set (edge)      files 2, 3 ──> poll      file 3 ──> receive
  *
  * Once with the internal thread, which drives now and then, so that the others find the ring taken, and once without,
@@ -182,8 +182,8 @@ static void readers_say_where_all_are(void)
 	struct epoll_set *set = epoll_set_find(ep);
 
 	fprintf(stderr, "ring: watcher %p, held by %u, armed by the internal thread: %d\n",
-	        (void *)atomic_load(&fixture.rail->watcher), vma_ring_holder(fixture.rail->ring, VMA_RING_RX),
-	        atomic_load(&fixture.rail->armed));
+	        (void *)atomic_load(&fixture.ring_ctx->watcher), vma_ring_holder(fixture.ring_ctx->ring, VMA_RING_RX),
+	        atomic_load(&fixture.ring_ctx->armed));
 	fprintf(stderr, "set: %u pending, ready list %s, lock %s\n", atomic_load(&set->n_pending),
 	        ready_list_is_empty(&set->ready) ? "empty" : "not empty",
 	        pthread_mutex_trylock(&set->lock) == 0 ? (pthread_mutex_unlock(&set->lock), "free") : "taken");

@@ -21,7 +21,7 @@ static void leave_one(void)
 {
 	static const struct vma_pkt_udp_attr attr = {
 	        .src_ip = {10, 0, 0, 1}, .dst_ip = {10, 0, 0, 2}, .src_port_be = 0x1234, .dst_port_be = 0x4321};
-	struct vma_buf *buf = vma_ring_tx_buf(fixture.rail->ring);
+	struct vma_buf *buf = vma_ring_tx_buf(fixture.ring_ctx->ring);
 	struct vma_pkt_udp headers;
 	struct vma_nic_seg seg;
 
@@ -30,8 +30,8 @@ static void leave_one(void)
 	seg = (struct vma_nic_seg){.buf = buf, .off = buf->data_off};
 	memset(vma_buf_data(fixture.device.engine->arena, buf) + headers.len, 'x', 8);
 	seg.len = vma_pkt_udp_write(&headers, vma_buf_data(fixture.device.engine->arena, buf), 8, VMA_PKT_CSUM_FULL);
-	assert_int_equal(vma_ring_send(fixture.rail->ring, &seg, 1, VMA_RING_SEND_LATER), 1);
-	vma_engine_later(vma_rail_bit(fixture.rail));
+	assert_int_equal(vma_ring_send(fixture.ring_ctx->ring, &seg, 1, VMA_RING_SEND_LATER), 1);
+	vma_engine_later(vma_ring_ctx_bit(fixture.ring_ctx));
 }
 
 static uint64_t arrived(void)

@@ -92,7 +92,7 @@ static void *tell_drive(void *arg)
 {
 	while (!atomic_load(&stop)) {
 		vma_enter();
-		vma_rails_progress(fixture.bit);
+		vma_ring_ctxs_progress(fixture.bit);
 		vma_leave(vma_thread_self());
 		sched_yield();
 	}

@@ -1,7 +1,7 @@
 /*
- * tcp_fixture - a rail of the engine with a stack, and a peer at the other end of a link in memory.
+ * tcp_fixture - a ring context of the engine with a stack, and a peer at the other end of a link in memory.
  *
- *   rail, stack of the engine ── end 0 ════ end 1 ── peer: a ring and a stack of the test, driven by a thread of its
+ *   ring_ctx, stack of the engine ── end 0 ════ end 1 ── peer: a ring and a stack of the test, driven by a thread of its
  * own
  *
  * The test's own thread drives nothing unless it says so: what moves is moved by the internal thread.
@@ -119,7 +119,7 @@ static inline int tcp_fixture_start(void **state)
 	struct vma_engine *engine;
 
 	(void)state;
-	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "10", 1); /* a ring per socket: rails come and go */
+	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "10", 1); /* a ring per socket: ring contexts come and go */
 	engine = small_engine("4096", "256");
 	if (engine == NULL)
 		return -1;
@@ -147,24 +147,24 @@ static inline int tcp_fixture_stop(void **state)
 	return 0;
 }
 
-static inline bool tcp_fixture_exists(const struct vma_rail *rail, uint32_t id)
+static inline bool tcp_fixture_exists(const struct vma_ring_ctx *ring_ctx, uint32_t id)
 {
 	struct vma_thread *self = vma_enter();
-	bool is_there = rail_of_id(id) == rail;
+	bool is_there = ring_ctx_of_id(id) == ring_ctx;
 
 	vma_leave(self);
 	return is_there;
 }
 
-static inline struct vma_rail *new_rail(struct vma_tcp **tcp)
+static inline struct vma_ring_ctx *new_ring_ctx(struct vma_tcp **tcp)
 {
 	static uint64_t socket;
 	struct vma_ring_where where = {.socket_id = ++socket};
-	struct vma_rail *rail = NULL;
+	struct vma_ring_ctx *ring_ctx = NULL;
 
-	assert_int_equal(vma_rail_get(&device, VMA_RAIL_RX, &where, &rail), 0);
-	assert_int_equal(vma_rail_tcp(rail, tcp), 0);
-	return rail;
+	assert_int_equal(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
+	assert_int_equal(vma_ring_ctx_tcp(ring_ctx, tcp), 0);
+	return ring_ctx;
 }
 
 /* From `from` to the other side's port. */
@@ -225,9 +225,9 @@ static inline void end_conn(struct vma_tcp_conn *conn)
 	vma_tcp_conn_put(conn);
 }
 
-/* A connection from a rail of its own to the peer, both ends known. */
+/* A connection from a ring context of its own to the peer, both ends known. */
 struct pair {
-	struct vma_rail *rail;
+	struct vma_ring_ctx *ring_ctx;
 	struct vma_tcp *tcp;
 	struct vma_tcp_conn *here, *there;
 };
@@ -238,7 +238,7 @@ static inline struct pair tcp_fixture_connected(void)
 
 	pause_peer(false); /* a test that failed may have left it so */
 	atomic_store(&peer.accepted, NULL);
-	pair.rail = new_rail(&pair.tcp);
+	pair.ring_ctx = new_ring_ctx(&pair.tcp);
 	pair.here = tcp_fixture_connect_from(pair.tcp, 0, PORT);
 	wait_until(vma_tcp_state(pair.here) == TCP_ESTABLISHED);
 	wait_until(atomic_load(&peer.accepted) != NULL);
@@ -250,7 +250,7 @@ static inline void end_pair(struct pair *pair)
 {
 	end_conn(pair->here);
 	end_conn(pair->there);
-	vma_rail_put(pair->rail);
+	vma_ring_ctx_put(pair->ring_ctx);
 }
 
 #endif

@@ -35,7 +35,7 @@ static bool has_slept_after(unsigned taken)
 	struct vma_thread *self = atomic_load(&sleeper.self);
 
 	return atomic_load(&sleeper.taken) == taken && self != NULL && atomic_load(&self->state) == VMA_THREAD_ASLEEP &&
-	       atomic_load(&fixture.rail->watcher) == self;
+	       atomic_load(&fixture.ring_ctx->watcher) == self;
 }
 
 /* Waits for thing 1 by spinning for ever: busy-polls as soon as something for thing 0 comes. */
@@ -118,15 +118,15 @@ static int busy_poll_end(void **state)
 	assert_int_equal(pthread_join(sleeper.thread, NULL), 0);
 	atomic_store(&fixture.things[0].count, 0);
 	atomic_store(&fixture.things[1].count, 0);
-	assert_null(atomic_load(&fixture.rail->watcher));
+	assert_null(atomic_load(&fixture.ring_ctx->watcher));
 	fixture_release();
 	return 0;
 }
 
 static bool is_unarmed(void)
 {
-	return !atomic_load(&fixture.rail->disarm_asked) &&
-	       atomic_load(&fixture.rail->arms) == atomic_load(&fixture.rail->arms_taken_down);
+	return !atomic_load(&fixture.ring_ctx->disarm_asked) &&
+	       atomic_load(&fixture.ring_ctx->arms) == atomic_load(&fixture.ring_ctx->arms_taken_down);
 }
 
 /* As long as the watcher is the quicker one nobody busy-polls. Returns how many the sleeper has got. */
@@ -148,7 +148,7 @@ static unsigned start_to_busy_poll(void *(*how)(void *arg))
 
 static bool rings(void)
 {
-	struct pollfd pfd = {.fd = vma_ring_fd(fixture.rail->ring), .events = POLLIN};
+	struct pollfd pfd = {.fd = vma_ring_fd(fixture.ring_ctx->ring), .events = POLLIN};
 
 	usleep(SETTLE_USEC);
 	return poll(&pfd, 1, 0) != 0;
@@ -287,7 +287,7 @@ static const struct CMUnitTest tests[] = {
                                         busy_poll_begin, busy_poll_end),
         cmocka_unit_test_setup_teardown(test_busy_poller_whose_time_is_over_arms_for_the_watcher, busy_poll_begin,
                                         busy_poll_end),
-        /* the last: it leaves the rail armed by the internal thread */
+        /* the last: it leaves the ring context armed by the internal thread */
         cmocka_unit_test_setup_teardown(test_stalled_busy_poller_keeps_nobody_waiting, busy_poll_begin, busy_poll_end),
 };
 

@@ -1,4 +1,6 @@
-/* The process's engine: started once, its thread at work, devices refused, rails over a link in memory, fork. */
+/*
+ * The process's engine: started once, its thread at work, devices refused, ring contexts over a link in memory, fork.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -53,13 +55,13 @@ static int sock_engine_start(void **state)
 	return vma_ring_create(&attr, &peer);
 }
 
-static struct vma_rail *rail_of_socket(uint64_t socket)
+static struct vma_ring_ctx *ring_ctx_of_socket(uint64_t socket)
 {
 	struct vma_ring_where where = {.socket_id = socket};
-	struct vma_rail *rail = NULL;
+	struct vma_ring_ctx *ring_ctx = NULL;
 
-	assert_int_equal(vma_rail_get(&device, VMA_RAIL_RX, &where, &rail), 0);
-	return rail;
+	assert_int_equal(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
+	return ring_ctx;
 }
 
 /* ---- start ---- */
@@ -215,64 +217,64 @@ static void test_loopback_and_what_is_not_there_are_refused(void **state)
 	assert_null(out);
 }
 
-/* ---- rails ---- */
+/* ---- ring contexts ---- */
 
-static void test_interface_has_one_rail_that_stays(void **state)
+static void test_interface_has_one_ring_ctx_that_stays(void **state)
 {
-	struct vma_rail *a = rail_of_socket(1), *b = rail_of_socket(2);
+	struct vma_ring_ctx *a = ring_ctx_of_socket(1), *b = ring_ctx_of_socket(2);
 
 	(void)state;
 	assert_ptr_equal(a, b);
-	assert_ptr_equal(atomic_load(&vma_rails[a->id % 64]), a);
-	vma_rail_put(a);
-	vma_rail_put(b);
+	assert_ptr_equal(atomic_load(&vma_ring_ctxs[a->id % 64]), a);
+	vma_ring_ctx_put(a);
+	vma_ring_ctx_put(b);
 	fake_settle();
-	assert_ptr_equal(rail_of_socket(3), a);
-	vma_rail_put(a);
+	assert_ptr_equal(ring_ctx_of_socket(3), a);
+	vma_ring_ctx_put(a);
 }
 
-static void test_rail_of_a_socket_ends_with_it_and_its_number_is_used_again(void **state)
+static void test_ring_ctx_of_a_socket_ends_with_it_and_its_number_is_used_again(void **state)
 {
-	struct vma_rail *a, *b;
+	struct vma_ring_ctx *a, *b;
 	uint32_t id;
 
 	(void)state;
 	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_SOCKET;
-	a = rail_of_socket(11);
-	b = rail_of_socket(12);
+	a = ring_ctx_of_socket(11);
+	b = ring_ctx_of_socket(12);
 	assert_ptr_not_equal(a, b);
 	assert_int_not_equal(a->id, b->id);
-	assert_ptr_equal(rail_of_socket(12), b);
-	vma_rail_put(b);
+	assert_ptr_equal(ring_ctx_of_socket(12), b);
+	vma_ring_ctx_put(b);
 	id = a->id;
-	vma_rail_put(a);
-	assert_null(rail_of_id(id));
-	a = rail_of_socket(13);
+	vma_ring_ctx_put(a);
+	assert_null(ring_ctx_of_id(id));
+	a = ring_ctx_of_socket(13);
 	assert_int_equal(a->id, id);
-	vma_rail_put(a);
-	vma_rail_put(b);
+	vma_ring_ctx_put(a);
+	vma_ring_ctx_put(b);
 	fake_settle();
 	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_INTERFACE;
 }
 
-static void test_limit_of_rails_makes_sockets_share(void **state)
+static void test_limit_of_ring_ctxs_makes_sockets_share(void **state)
 {
-	struct vma_rail *rails[4];
+	struct vma_ring_ctx *ring_ctxs[4];
 
 	(void)state;
 	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_SOCKET;
 	device.engine->conf.ring_limit_per_interface = 2; /* one is the interface's, from the test before */
 	for (unsigned i = 0; i < 4; i++)
-		rails[i] = rail_of_socket(20 + i);
-	assert_true(device_priv.rails_made <= 2);
+		ring_ctxs[i] = ring_ctx_of_socket(20 + i);
+	assert_true(device_priv.ring_ctxs_made <= 2);
 	for (unsigned i = 0; i < 4; i++)
-		vma_rail_put(rails[i]);
+		vma_ring_ctx_put(ring_ctxs[i]);
 	fake_settle();
 	device.engine->conf.ring_limit_per_interface = 0;
 	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_INTERFACE;
 }
 
-/* ---- what the thread does with rails ---- */
+/* ---- what the thread does with ring contexts ---- */
 
 static _Atomic unsigned received;
 
@@ -315,23 +317,23 @@ static struct vma_flow flow_to(void)
 
 static void test_ring_that_nobody_drives_is_driven_by_the_thread(void **state)
 {
-	struct vma_rail *rail = rail_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
 	struct vma_flow flow = flow_to();
 
 	(void)state;
-	assert_int_equal(vma_ring_attach(rail->ring, &flow), 0);
+	assert_int_equal(vma_ring_attach(ring_ctx->ring, &flow), 0);
 	for (unsigned i = 1; i <= 3; i++) {
 		engine_send_one(peer, 0);
 		wait_until(atomic_load(&received) == i);
 		usleep(50000); /* it is armed again by now: the next packet has to wake the thread */
 	}
-	vma_ring_detach(rail->ring, &flow);
-	vma_rail_put(rail);
+	vma_ring_detach(ring_ctx->ring, &flow);
+	vma_ring_ctx_put(ring_ctx);
 }
 
-static void test_progress_drives_rails_by_mask_and_counts_packets(void **state)
+static void test_progress_drives_ring_ctxs_by_mask_and_counts_packets(void **state)
 {
-	struct vma_rail *rail = rail_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
 	struct vma_flow flow = flow_to();
 	static struct counted blocker = {.task = {.run = run_counted}, .hold = true};
 	unsigned before;
@@ -342,26 +344,26 @@ static void test_progress_drives_rails_by_mask_and_counts_packets(void **state)
 	vma_engine_post(&blocker.task);
 	wait_until(!atomic_load(&blocker.task.queued)); /* the thread keeps out of it */
 	before = atomic_load(&received);
-	assert_int_equal(vma_ring_attach(rail->ring, &flow), 0);
-	assert_int_equal(vma_rails_progress(0), 0);
-	assert_int_equal(vma_rails_progress(~vma_rail_bit(rail)), 0);
-	driven = atomic_load(&rail->driven);
+	assert_int_equal(vma_ring_attach(ring_ctx->ring, &flow), 0);
+	assert_int_equal(vma_ring_ctxs_progress(0), 0);
+	assert_int_equal(vma_ring_ctxs_progress(~vma_ring_ctx_bit(ring_ctx)), 0);
+	driven = atomic_load(&ring_ctx->driven);
 	engine_send_one(peer, 0);
 	for (int i = 0; i < TIMEOUT_MS && n == 0; i++) {
-		n = vma_rails_progress(vma_rail_bit(rail));
+		n = vma_ring_ctxs_progress(vma_ring_ctx_bit(ring_ctx));
 		usleep(n == 0 ? 1000 : 0);
 	}
 	assert_int_equal(n, 1);
 	assert_int_equal(atomic_load(&received), before + 1);
-	assert_true(atomic_load(&rail->driven) > driven);
-	vma_ring_detach(rail->ring, &flow);
-	vma_rail_put(rail);
+	assert_true(atomic_load(&ring_ctx->driven) > driven);
+	vma_ring_detach(ring_ctx->ring, &flow);
+	vma_ring_ctx_put(ring_ctx);
 	atomic_store(&blocker.hold, false);
 }
 
 static void test_frame_left_for_later_leaves_soon(void **state)
 {
-	struct vma_rail *rail = rail_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
 	struct vma_wire_counts counts;
 	unsigned waited = 0;
 	uint64_t sent;
@@ -371,10 +373,10 @@ static void test_frame_left_for_later_leaves_soon(void **state)
 	for (int i = 0; i < 20 && waited < 3; i++) {
 		vma_wire_counts(ends[0], &counts);
 		sent = counts.sent;
-		engine_send_one(rail->ring, VMA_RING_SEND_LATER);
+		engine_send_one(ring_ctx->ring, VMA_RING_SEND_LATER);
 		vma_wire_counts(ends[0], &counts);
 		waited += counts.sent == sent;
-		vma_engine_later(vma_rail_bit(rail));
+		vma_engine_later(vma_ring_ctx_bit(ring_ctx));
 		for (int ms = 0; ms < TIMEOUT_MS && counts.sent == sent; ms++) {
 			usleep(1000);
 			vma_wire_counts(ends[0], &counts);
@@ -382,7 +384,7 @@ static void test_frame_left_for_later_leaves_soon(void **state)
 		assert_int_equal(counts.sent, sent + 1);
 	}
 	assert_int_equal(waited, 3);
-	vma_rail_put(rail);
+	vma_ring_ctx_put(ring_ctx);
 }
 
 /* ---- idle ---- */
@@ -413,11 +415,11 @@ static long wakeups_of_thread(void)
 
 static void test_idle_process_is_not_woken(void **state)
 {
-	struct vma_rail *rail = rail_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
 	long before, woken = -1;
 
 	(void)state;
-	wait_until(rail->armed);
+	wait_until(ring_ctx->armed);
 	before = wakeups_of_thread();
 	if (before < 0)
 		vma_test_skip("the thread's wake-ups are not to be known");
@@ -428,7 +430,7 @@ static void test_idle_process_is_not_woken(void **state)
 		woken = wakeups_of_thread() - before;
 	}
 	assert_int_equal(woken, 0);
-	vma_rail_put(rail);
+	vma_ring_ctx_put(ring_ctx);
 }
 
 /* The ring's queue pair with an unarm that is counted. */
@@ -442,9 +444,9 @@ static void counted_unarm(struct vma_nic_qp *qp)
 	true_ops->unarm(qp);
 }
 
-static void count_unarms(struct vma_rail *rail)
+static void count_unarms(struct vma_ring_ctx *ring_ctx)
 {
-	struct vma_nic_qp *qp = vma_ring_qp(rail->ring);
+	struct vma_nic_qp *qp = vma_ring_qp(ring_ctx->ring);
 
 	atomic_store(&unarmed, 0);
 	true_ops = qp->ops;
@@ -453,11 +455,11 @@ static void count_unarms(struct vma_rail *rail)
 	qp->ops = &counting_ops;
 }
 
-static void drive_busily(struct vma_rail *rail, unsigned drives)
+static void drive_busily(struct vma_ring_ctx *ring_ctx, unsigned drives)
 {
 	for (unsigned i = 0; i < drives; i++) {
 		engine_send_one(peer, 0);
-		for (int ms = 0; ms < TIMEOUT_MS && vma_rails_progress(vma_rail_bit(rail)) <= 0; ms++)
+		for (int ms = 0; ms < TIMEOUT_MS && vma_ring_ctxs_progress(vma_ring_ctx_bit(ring_ctx)) <= 0; ms++)
 			sched_yield();
 	}
 }
@@ -465,40 +467,40 @@ static void drive_busily(struct vma_rail *rail, unsigned drives)
 static void test_ring_that_is_busy_and_not_slept_on_is_unarmed(void **state)
 {
 	static struct counted blocker = {.task = {.run = run_counted}, .hold = true};
-	struct vma_rail *rail = rail_of_socket(31);
+	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(31);
 	struct vma_flow flow = flow_to();
 
 	(void)state;
 	vma_engine_post(&blocker.task);
 	wait_until(!atomic_load(&blocker.task.queued));
-	count_unarms(rail);
-	assert_int_equal(vma_ring_attach(rail->ring, &flow), 0);
-	drive_busily(rail, 3 * RAIL_BUSY_DRIVES);
-	atomic_store(&rail->armed, false);
-	rail_note_arm(rail);
-	assert_int_equal(vma_ring_arm(rail->ring), 0);
+	count_unarms(ring_ctx);
+	assert_int_equal(vma_ring_attach(ring_ctx->ring, &flow), 0);
+	drive_busily(ring_ctx, 3 * RING_CTX_BUSY_DRIVES);
+	atomic_store(&ring_ctx->armed, false);
+	ring_ctx_note_arm(ring_ctx);
+	assert_int_equal(vma_ring_arm(ring_ctx->ring), 0);
 	atomic_store(&unarmed, 0);
-	drive_busily(rail, RAIL_BUSY_DRIVES - 1); /* somebody has armed it in this time */
+	drive_busily(ring_ctx, RING_CTX_BUSY_DRIVES - 1); /* somebody has armed it in this time */
 	assert_int_equal(atomic_load(&unarmed), 0);
-	atomic_store(&rail->watcher, vma_thread_self());
-	drive_busily(rail, 2 * RAIL_BUSY_DRIVES);
+	atomic_store(&ring_ctx->watcher, vma_thread_self());
+	drive_busily(ring_ctx, 2 * RING_CTX_BUSY_DRIVES);
 	assert_int_equal(atomic_load(&unarmed), 0);
-	atomic_store(&rail->watcher, NULL);
-	rail_note_arm(rail); /* as one who has slept, and is up again */
-	drive_busily(rail, 2 * RAIL_BUSY_DRIVES);
+	atomic_store(&ring_ctx->watcher, NULL);
+	ring_ctx_note_arm(ring_ctx); /* as one who has slept, and is up again */
+	drive_busily(ring_ctx, 2 * RING_CTX_BUSY_DRIVES);
 	assert_int_equal(atomic_load(&unarmed), 1);
-	drive_busily(rail, 3 * RAIL_BUSY_DRIVES); /* once is enough */
+	drive_busily(ring_ctx, 3 * RING_CTX_BUSY_DRIVES); /* once is enough */
 	assert_int_equal(atomic_load(&unarmed), 1);
-	vma_ring_qp(rail->ring)->ops = true_ops;
-	vma_ring_detach(rail->ring, &flow);
+	vma_ring_qp(ring_ctx->ring)->ops = true_ops;
+	vma_ring_detach(ring_ctx->ring, &flow);
 	atomic_store(&blocker.hold, false);
-	vma_rail_put(rail);
+	vma_ring_ctx_put(ring_ctx);
 }
 
 /* The internal thread looks at the queue pair's calls as well: it changes them itself, while we wait. */
 static struct change {
 	struct vma_task task;
-	struct vma_rail *rail;
+	struct vma_ring_ctx *ring_ctx;
 	bool back;
 	_Atomic bool done;
 } change;
@@ -507,15 +509,15 @@ static void run_change(struct vma_task *task)
 {
 	(void)task;
 	if (change.back)
-		vma_ring_qp(change.rail->ring)->ops = true_ops;
+		vma_ring_qp(change.ring_ctx->ring)->ops = true_ops;
 	else
-		count_unarms(change.rail);
+		count_unarms(change.ring_ctx);
 	atomic_store(&change.done, true);
 }
 
-static void count_unarms_there(struct vma_rail *rail, bool back)
+static void count_unarms_there(struct vma_ring_ctx *ring_ctx, bool back)
 {
-	change = (struct change){.task.run = run_change, .rail = rail, .back = back};
+	change = (struct change){.task.run = run_change, .ring_ctx = ring_ctx, .back = back};
 	vma_engine_post(&change.task);
 	wait_until(atomic_load(&change.done));
 }
@@ -525,15 +527,15 @@ static void count_unarms_there(struct vma_rail *rail, bool back)
 #define STAY_NS 100000000 /* of sending without that */
 
 /* How often the sender was away. */
-static unsigned send_without_being_away(struct vma_rail *rail)
+static unsigned send_without_being_away(struct vma_ring_ctx *ring_ctx)
 {
 	const uint64_t begin = vma_now_ns();
 	uint64_t now = begin, last, since = begin;
 	unsigned away = 0;
 
 	while (now - begin < 300000000 || (now - since < STAY_NS && now - begin < 10000000000)) {
-		engine_send_one(rail->ring, 0);
-		vma_rail_sent(rail);
+		engine_send_one(ring_ctx->ring, 0);
+		vma_ring_ctx_sent(ring_ctx);
 		vma_ring_progress(peer);
 		last = now;
 		now = vma_now_ns();
@@ -547,21 +549,21 @@ static unsigned send_without_being_away(struct vma_rail *rail)
 
 static void test_ring_that_only_sends_is_not_slept_on_by_the_thread(void **state)
 {
-	struct vma_rail *rail = rail_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
 	unsigned away;
 
 	(void)state;
-	wait_until(rail->armed);
-	count_unarms_there(rail, false);
-	away = send_without_being_away(rail);
+	wait_until(ring_ctx->armed);
+	count_unarms_there(ring_ctx, false);
+	away = send_without_being_away(ring_ctx);
 	if (away > 0)
 		print_message("away %u times\n", away);
-	assert_false(rail->armed);
+	assert_false(ring_ctx->armed);
 	assert_int_not_equal(atomic_load(&unarmed), 0);
 	assert_true(atomic_load(&unarmed) < 4 + away);
-	wait_until(rail->armed); /* and it has ended */
-	count_unarms_there(rail, true);
-	vma_rail_put(rail);
+	wait_until(ring_ctx->armed); /* and it has ended */
+	count_unarms_there(ring_ctx, true);
+	vma_ring_ctx_put(ring_ctx);
 }
 
 /* ---- files ---- */
@@ -625,7 +627,7 @@ static int engine_child_main(struct fake_file *fake, const struct vma_engine *pa
 	if (atomic_load(&vma_engine_now) != NULL || fake->forked != 1)
 		return 1;
 	for (unsigned bit = 0; bit < 64; bit++)
-		if (atomic_load(&vma_rails[bit]) != NULL)
+		if (atomic_load(&vma_ring_ctxs[bit]) != NULL)
 			return 2;
 	mine = vma_engine();
 	if (mine == NULL || mine == parents || mine->net == parents->net)
@@ -667,16 +669,16 @@ static void test_child_starts_an_engine_of_its_own_and_leaves_the_parents_alone(
 
 static void test_exit_sends_what_was_left_for_later(void **state)
 {
-	struct vma_rail *rail = rail_of_socket(1);
+	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
 	struct vma_wire_counts before, after;
 
 	(void)state;
 	vma_wire_counts(ends[0], &before);
-	engine_send_one(rail->ring, VMA_RING_SEND_LATER);
+	engine_send_one(ring_ctx->ring, VMA_RING_SEND_LATER);
 	vma_engine_exit();
 	vma_wire_counts(ends[0], &after);
 	assert_int_equal(after.sent, before.sent + 1);
-	vma_rail_put(rail);
+	vma_ring_ctx_put(ring_ctx);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -687,11 +689,11 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exception_handling_says_whether_the_kernel_does_it),
         cmocka_unit_test(test_as_many_sockets_are_counted_as_configured),
         cmocka_unit_test(test_loopback_and_what_is_not_there_are_refused),
-        cmocka_unit_test(test_interface_has_one_rail_that_stays),
-        cmocka_unit_test(test_rail_of_a_socket_ends_with_it_and_its_number_is_used_again),
-        cmocka_unit_test(test_limit_of_rails_makes_sockets_share),
+        cmocka_unit_test(test_interface_has_one_ring_ctx_that_stays),
+        cmocka_unit_test(test_ring_ctx_of_a_socket_ends_with_it_and_its_number_is_used_again),
+        cmocka_unit_test(test_limit_of_ring_ctxs_makes_sockets_share),
         cmocka_unit_test(test_ring_that_nobody_drives_is_driven_by_the_thread),
-        cmocka_unit_test(test_progress_drives_rails_by_mask_and_counts_packets),
+        cmocka_unit_test(test_progress_drives_ring_ctxs_by_mask_and_counts_packets),
         cmocka_unit_test(test_frame_left_for_later_leaves_soon),
         cmocka_unit_test(test_idle_process_is_not_woken),
         cmocka_unit_test(test_ring_that_is_busy_and_not_slept_on_is_unarmed),

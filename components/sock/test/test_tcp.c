@@ -1,5 +1,5 @@
 /*
- * TCP on a rail that nobody drives: the internal thread alone keeps the timers, answers, steers and tidies up.
+ * TCP on a ring context that nobody drives: the internal thread alone keeps the timers, answers, steers and tidies up.
  * alone: it measures how soon a thread wakes, and how often
  */
 #include <stdio.h>
@@ -72,18 +72,18 @@ static uint64_t held_up_ns(void)
 
 /* ---- the stack ---- */
 
-static void test_a_rail_has_one_stack_made_on_demand(void **state)
+static void test_a_ring_ctx_has_one_stack_made_on_demand(void **state)
 {
 	struct vma_tcp *first, *again, *of_another;
-	struct vma_rail *rail = new_rail(&first), *other = new_rail(&of_another);
+	struct vma_ring_ctx *ring_ctx = new_ring_ctx(&first), *other = new_ring_ctx(&of_another);
 
 	(void)state;
-	assert_int_equal(vma_rail_tcp(rail, &again), 0);
+	assert_int_equal(vma_ring_ctx_tcp(ring_ctx, &again), 0);
 	assert_ptr_equal(first, again);
 	assert_ptr_not_equal(first, of_another);
-	assert_ptr_equal(vma_tcp_ring(first), rail->ring);
-	vma_rail_put(rail);
-	vma_rail_put(other);
+	assert_ptr_equal(vma_tcp_ring(first), ring_ctx->ring);
+	vma_ring_ctx_put(ring_ctx);
+	vma_ring_ctx_put(other);
 }
 
 /* ---- progress without the program ---- */
@@ -131,7 +131,7 @@ static struct tries send_to_one_who_rests(void)
 	for (int i = 0; i < 20; i++) {
 		uint64_t began, took, held_up;
 
-		wait_until(pair.rail->armed);
+		wait_until(pair.ring_ctx->armed);
 		held_up = held_up_ns();
 		began = vma_now_ns();
 		tcp_fixture_send_bytes(pair.there, 1);
@@ -241,14 +241,14 @@ static void test_what_is_due_while_another_drives_is_not_waited_for_without_slee
 	(void)state;
 	pause_peer(true);
 	tcp_fixture_send_bytes(pair.here, 100);
-	assert_true(vma_ring_acquire(pair.rail->ring));
+	assert_true(vma_ring_acquire(pair.ring_ctx->ring));
 	usleep(250000); /* what is not acknowledged is due to be sent again */
 	assert_true(vma_tcp_due(pair.tcp) <= vma_now_ns());
 	before = tcp_cpu_ns();
 	usleep(300000);
 	print_message("%lu microseconds\n", (unsigned long)(tcp_cpu_ns() - before) / 1000);
 	assert_true(tcp_cpu_ns() - before < 150 * MSEC);
-	vma_ring_release(pair.rail->ring);
+	vma_ring_release(pair.ring_ctx->ring);
 	pause_peer(false);
 	wait_until(vma_tcp_tx_queued(pair.here) == 0);
 	end_pair(&pair);
@@ -308,11 +308,11 @@ static unsigned tcp_converse(const struct pair *pair, unsigned many, uint64_t un
 	for (; vma_now_ns() < until; messages += 2) {
 		tcp_fixture_send_bytes(pair->here, 64);
 		while (vma_tcp_rx_bytes(pair->there) == 0)
-			vma_rails_progress(vma_rail_bit(pair->rail));
+			vma_ring_ctxs_progress(vma_ring_ctx_bit(pair->ring_ctx));
 		consume_all(pair->there);
 		tcp_fixture_send_bytes(pair->there, 64);
 		while (vma_tcp_rx_bytes(pair->here) == 0)
-			vma_rails_progress(vma_rail_bit(pair->rail));
+			vma_ring_ctxs_progress(vma_ring_ctx_bit(pair->ring_ctx));
 		consume_all(pair->here);
 	}
 	return messages;
@@ -340,7 +340,7 @@ static unsigned converse_with_many(const struct pair *of, unsigned many, uint64_
 
 		tcp_fixture_send_bytes(pair->here, 4000);
 		while (vma_tcp_rx_bytes(pair->there) < 4000)
-			vma_rails_progress(vma_rail_bit(pair->rail));
+			vma_ring_ctxs_progress(vma_ring_ctx_bit(pair->ring_ctx));
 		consume_all(pair->there);
 	}
 	return n;
@@ -384,7 +384,7 @@ static long say_that_frames_wait(const struct pair *pair, int many)
 	const long before = writes();
 
 	for (int said = 0; said < many; said++) {
-		vma_engine_later(vma_rail_bit(pair->rail));
+		vma_engine_later(vma_ring_ctx_bit(pair->ring_ctx));
 		tcp_converse(pair, 1, vma_now_ns() + MSEC / 5);
 	}
 	return before < 0 ? -1 : writes() - before;
@@ -417,18 +417,18 @@ static void test_calls_to_the_kernel_look_in_now_and_then(void **state)
 	uint64_t driven;
 
 	(void)state;
-	driven = atomic_load(&pair.rail->driven);
-	vma_rails_pass(self); /* it has waited for nothing */
-	assert_int_equal(atomic_load(&pair.rail->driven), driven);
-	self->pass_rings = vma_rail_bit(pair.rail);
+	driven = atomic_load(&pair.ring_ctx->driven);
+	vma_ring_ctxs_pass(self); /* it has waited for nothing */
+	assert_int_equal(atomic_load(&pair.ring_ctx->driven), driven);
+	self->pass_rings = vma_ring_ctx_bit(pair.ring_ctx);
 	for (int i = 0; i < 100 && !spared; i++) {
 		usleep(100);
-		driven = atomic_load(&pair.rail->driven);
-		vma_rails_pass(self);
-		assert_true(atomic_load(&pair.rail->driven) > driven);
-		driven = atomic_load(&pair.rail->driven);
-		vma_rails_pass(self);
-		spared = atomic_load(&pair.rail->driven) == driven;
+		driven = atomic_load(&pair.ring_ctx->driven);
+		vma_ring_ctxs_pass(self);
+		assert_true(atomic_load(&pair.ring_ctx->driven) > driven);
+		driven = atomic_load(&pair.ring_ctx->driven);
+		vma_ring_ctxs_pass(self);
+		spared = atomic_load(&pair.ring_ctx->driven) == driven;
 	}
 	assert_true(spared);
 	self->pass_rings = 0;
@@ -476,7 +476,7 @@ static void test_the_thread_takes_over_soon_after_who_drove_has_stopped(void **s
 static struct vma_tcp_conn *_Atomic arrived;
 
 /* The NIC forgets the listener's rule behind everybody's back. */
-static bool has_a_rule_of_its_own(struct vma_rail *rail, struct vma_tcp_conn *there, struct vma_tcp_conn *here,
+static bool has_a_rule_of_its_own(struct vma_ring_ctx *ring_ctx, struct vma_tcp_conn *there, struct vma_tcp_conn *here,
                                   uint16_t port)
 {
 	struct vma_flow_rule rule = {.key = {.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(port)},
@@ -484,20 +484,20 @@ static bool has_a_rule_of_its_own(struct vma_rail *rail, struct vma_tcp_conn *th
 	bool came = false;
 
 	memcpy(rule.key.local, address[0], 16);
-	assert_int_equal(vma_nic_flow_del(vma_ring_qp(rail->ring), &rule.key), 0);
+	assert_int_equal(vma_nic_flow_del(vma_ring_qp(ring_ctx->ring), &rule.key), 0);
 	tcp_fixture_send_bytes(there, 1);
 	for (int ms = 0; ms < 30 && !came; ms++) {
 		came = vma_tcp_rx_bytes(here) > 0;
 		usleep(1000);
 	}
-	assert_int_equal(vma_nic_flow_add(vma_ring_qp(rail->ring), &rule), 0);
+	assert_int_equal(vma_nic_flow_add(vma_ring_qp(ring_ctx->ring), &rule), 0);
 	wait_until(vma_tcp_rx_bytes(here) > 0);
 	consume_all(here);
 	return came;
 }
 
 /* Whether a connection that was accepted has its rule when its time has passed. It has it at last in any case. */
-static bool is_steered_in_time(struct vma_rail *rail, struct vma_tcp *tcp, uint16_t port, bool hurry)
+static bool is_steered_in_time(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tcp, uint16_t port, bool hurry)
 {
 	struct vma_tcp_listener *listener;
 	struct vma_tcp_conn *there;
@@ -507,14 +507,14 @@ static bool is_steered_in_time(struct vma_rail *rail, struct vma_tcp *tcp, uint1
 	listener = tcp_fixture_listen_on(tcp, 0, port, &arrived);
 	there = tcp_fixture_connect_from(peer.tcp, 1, port);
 	wait_until(atomic_load(&arrived) != NULL);
-	assert_false(has_a_rule_of_its_own(rail, there, atomic_load(&arrived), port));
+	assert_false(has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), port));
 	vma_engine_steer(atomic_load(&arrived));
 	if (hurry)
 		vma_engine_steer_now();
 	usleep(hurry ? 30000 : 150000);
-	at_last = in_time = has_a_rule_of_its_own(rail, there, atomic_load(&arrived), port);
+	at_last = in_time = has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), port);
 	for (int i = 0; i < 20 && !at_last; i++)
-		at_last = has_a_rule_of_its_own(rail, there, atomic_load(&arrived), port);
+		at_last = has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), port);
 	assert_true(at_last);
 	end_conn(there);
 	end_conn(atomic_load(&arrived));
@@ -526,7 +526,7 @@ static bool is_steered_in_time(struct vma_rail *rail, struct vma_tcp *tcp, uint1
 static void test_an_accepted_connection_gets_a_rule_of_its_own_in_time(void **state)
 {
 	struct vma_tcp *tcp;
-	struct vma_rail *rail = new_rail(&tcp);
+	struct vma_ring_ctx *ring_ctx = new_ring_ctx(&tcp);
 	uint16_t port = 6000;
 
 	(void)state;
@@ -534,10 +534,10 @@ static void test_an_accepted_connection_gets_a_rule_of_its_own_in_time(void **st
 		bool in_time = false;
 
 		for (int i = 0; i < 10 && !in_time; i++)
-			in_time = is_steered_in_time(rail, tcp, port++, hurry);
+			in_time = is_steered_in_time(ring_ctx, tcp, port++, hurry);
 		assert_true(in_time);
 	}
-	vma_rail_put(rail);
+	vma_ring_ctx_put(ring_ctx);
 }
 
 static void test_a_connection_that_ends_before_it_is_steered_does_no_harm(void **state)
@@ -545,7 +545,7 @@ static void test_a_connection_that_ends_before_it_is_steered_does_no_harm(void *
 	struct vma_tcp_listener *listener;
 	struct vma_tcp_conn *there;
 	struct vma_tcp *tcp;
-	struct vma_rail *rail = new_rail(&tcp);
+	struct vma_ring_ctx *ring_ctx = new_ring_ctx(&tcp);
 
 	(void)state;
 	listener = tcp_fixture_listen_on(tcp, 0, 6100, &arrived);
@@ -559,15 +559,15 @@ static void test_a_connection_that_ends_before_it_is_steered_does_no_harm(void *
 	}
 	usleep(150000);
 	vma_tcp_listener_close(listener);
-	vma_rail_put(rail);
+	vma_ring_ctx_put(ring_ctx);
 }
 
 /* ---- the end ---- */
 
-static void test_a_rail_that_is_put_lives_until_its_connections_have_ended(void **state)
+static void test_a_ring_ctx_that_is_put_lives_until_its_connections_have_ended(void **state)
 {
 	struct pair pair = tcp_fixture_connected();
-	const uint32_t id = pair.rail->id;
+	const uint32_t id = pair.ring_ctx->id;
 	size_t got = 0;
 
 	(void)state;
@@ -576,9 +576,9 @@ static void test_a_rail_that_is_put_lives_until_its_connections_have_ended(void 
 	vma_tcp_close(pair.here, false);
 	vma_tcp_conn_disown(pair.here);
 	vma_tcp_conn_put(pair.here);
-	vma_rail_put(pair.rail); /* with all of it queued or on its way */
+	vma_ring_ctx_put(pair.ring_ctx); /* with all of it queued or on its way */
 	usleep(250000);
-	assert_true(tcp_fixture_exists(pair.rail, id));
+	assert_true(tcp_fixture_exists(pair.ring_ctx, id));
 	pause_peer(false);
 	while (got < 10000) {
 		wait_until(vma_tcp_rx_bytes(pair.there) > 0);
@@ -590,31 +590,31 @@ static void test_a_rail_that_is_put_lives_until_its_connections_have_ended(void 
 	vma_tcp_close(pair.there, false);
 	vma_tcp_conn_disown(pair.there);
 	vma_tcp_conn_put(pair.there);
-	wait_until(!tcp_fixture_exists(pair.rail, id));
+	wait_until(!tcp_fixture_exists(pair.ring_ctx, id));
 }
 
-static void test_a_rail_that_is_wanted_again_meanwhile_stays(void **state)
+static void test_a_ring_ctx_that_is_wanted_again_meanwhile_stays(void **state)
 {
 	struct vma_ring_where where = {.socket_id = 999};
-	struct vma_rail *rail, *again;
+	struct vma_ring_ctx *ring_ctx, *again;
 	struct vma_tcp *tcp;
 	uint32_t id;
 
 	(void)state;
-	assert_int_equal(vma_rail_get(&device, VMA_RAIL_RX, &where, &rail), 0);
-	assert_int_equal(vma_rail_tcp(rail, &tcp), 0);
-	id = rail->id;
-	vma_rail_put(rail);
-	assert_int_equal(vma_rail_get(&device, VMA_RAIL_RX, &where, &again), 0);
-	assert_ptr_equal(again, rail);
+	assert_int_equal(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
+	assert_int_equal(vma_ring_ctx_tcp(ring_ctx, &tcp), 0);
+	id = ring_ctx->id;
+	vma_ring_ctx_put(ring_ctx);
+	assert_int_equal(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &again), 0);
+	assert_ptr_equal(again, ring_ctx);
 	usleep(300000);
-	assert_true(tcp_fixture_exists(rail, id));
-	vma_rail_put(again);
+	assert_true(tcp_fixture_exists(ring_ctx, id));
+	vma_ring_ctx_put(again);
 	wait_until(!tcp_fixture_exists(again, id));
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_rail_has_one_stack_made_on_demand),
+        cmocka_unit_test(test_a_ring_ctx_has_one_stack_made_on_demand),
         cmocka_unit_test(test_a_connection_is_made_and_carries_bytes_though_nobody_drives),
         cmocka_unit_test(test_a_packet_is_answered_at_once_when_nobody_drives),
         cmocka_unit_test(test_a_fin_is_answered_though_nobody_drives),
@@ -628,8 +628,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_thread_takes_over_soon_after_who_drove_has_stopped),
         cmocka_unit_test(test_an_accepted_connection_gets_a_rule_of_its_own_in_time),
         cmocka_unit_test(test_a_connection_that_ends_before_it_is_steered_does_no_harm),
-        cmocka_unit_test(test_a_rail_that_is_put_lives_until_its_connections_have_ended),
-        cmocka_unit_test(test_a_rail_that_is_wanted_again_meanwhile_stays),
+        cmocka_unit_test(test_a_ring_ctx_that_is_put_lives_until_its_connections_have_ended),
+        cmocka_unit_test(test_a_ring_ctx_that_is_wanted_again_meanwhile_stays),
 };
 
 VMA_TEST_MAIN_WITH(tests, tcp_fixture_start, tcp_fixture_stop)

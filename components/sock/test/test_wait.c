@@ -67,7 +67,7 @@ static int sock_wait_end(void **state)
 	assert_int_equal(atomic_load(&self->rings), 0);
 	assert_true(atomic_load(&self->state) == VMA_THREAD_AWAKE || atomic_load(&self->state) == VMA_THREAD_WOKEN);
 	assert_false(self->spinning);
-	assert_ptr_not_equal(atomic_load(&fixture.rail->watcher), self);
+	assert_ptr_not_equal(atomic_load(&fixture.ring_ctx->watcher), self);
 	assert_false(is_in_queue(&thing.q));
 	return 0;
 }
@@ -468,14 +468,14 @@ static void watcher_goes(struct sleeper *watcher, void (*how)(struct sleeper *wa
 
 	fixture_hold();
 	sleeper_start(&other, &fixture.things[1], fixture.bit, UINT64_MAX);
-	assert_ptr_equal(atomic_load(&fixture.rail->watcher), atomic_load(&watcher->self));
+	assert_ptr_equal(atomic_load(&fixture.ring_ctx->watcher), atomic_load(&watcher->self));
 	how(watcher);
-	fixture_wait_until(atomic_load(&fixture.rail->watcher) == atomic_load(&other.self));
+	fixture_wait_until(atomic_load(&fixture.ring_ctx->watcher) == atomic_load(&other.self));
 	usleep(2000);
 	fixture_send(1);
 	fixture_wait_until(atomic_load(&other.done));
 	assert_int_equal(sleeper_end(&other), 1);
-	assert_null(atomic_load(&fixture.rail->watcher));
+	assert_null(atomic_load(&fixture.ring_ctx->watcher));
 	fixture_release();
 }
 
@@ -576,7 +576,7 @@ static void test_others_are_woken_by_the_watcher(void **state)
 	fixture_hold();
 	for (int i = 0; i < 5; i++)
 		sleeper_start(&sleepers[i], &fixture.things[i], fixture.bit, UINT64_MAX);
-	assert_ptr_equal(atomic_load(&fixture.rail->watcher), atomic_load(&sleepers[0].self));
+	assert_ptr_equal(atomic_load(&fixture.ring_ctx->watcher), atomic_load(&sleepers[0].self));
 	for (uint16_t i = 4; i > 0; i--) {
 		fixture_send(i);
 		assert_int_equal(sleeper_end(&sleepers[i]), 1);
@@ -707,12 +707,12 @@ static void test_watch_finds_its_way_past_one_who_leaves(void **state)
 	fixture_hold();
 	for (int i = 0; i < 3; i++)
 		sleeper_start(&sleepers[i], &fixture.things[i], fixture.bit, UINT64_MAX);
-	assert_ptr_equal(atomic_load(&fixture.rail->watcher), atomic_load(&sleepers[0].self));
+	assert_ptr_equal(atomic_load(&fixture.ring_ctx->watcher), atomic_load(&sleepers[0].self));
 	atomic_store(&fixture.things[1].count, 1); /* which nobody tells it */
 	fixture_send(0);
 	assert_int_equal(sleeper_end(&sleepers[0]), 1);
 	assert_int_equal(sleeper_end(&sleepers[1]), 1);
-	fixture_wait_until(atomic_load(&fixture.rail->watcher) == atomic_load(&sleepers[2].self));
+	fixture_wait_until(atomic_load(&fixture.ring_ctx->watcher) == atomic_load(&sleepers[2].self));
 	fixture_send(2);
 	assert_int_equal(sleeper_end(&sleepers[2]), 1);
 }
@@ -788,7 +788,7 @@ static void *drive_slowly(void *arg)
 	static struct vma_ring_command command = {.run = wait_hold_flag};
 	struct vma_thread *self = vma_enter();
 
-	vma_ring_post(fixture.rail->ring, &command);
+	vma_ring_post(fixture.ring_ctx->ring, &command);
 	vma_leave(self);
 	return arg;
 }
@@ -802,7 +802,7 @@ static void test_sleeper_does_not_burn_while_somebody_holds_the_ring(void **stat
 	(void)state;
 	fixture_hold();
 	assert_int_equal(pthread_create(&thread, NULL, drive_slowly, NULL), 0);
-	fixture_wait_until(vma_ring_holder(fixture.rail->ring, VMA_RING_RX) != 0);
+	fixture_wait_until(vma_ring_holder(fixture.ring_ctx->ring, VMA_RING_RX) != 0);
 	thing_wait_init(&wait, &thing, fixture.bit, 60 * MSEC);
 	cpu = fixture_cpu_ns();
 	assert_int_equal(thing_wait_run(&wait), 0);
@@ -815,10 +815,10 @@ static _Atomic bool let_go;
 
 static void *hold_ring(void *arg)
 {
-	assert_true(vma_ring_acquire(fixture.rail->ring));
+	assert_true(vma_ring_acquire(fixture.ring_ctx->ring));
 	while (!atomic_load(&let_go))
 		usleep(100);
-	vma_ring_release(fixture.rail->ring);
+	vma_ring_release(fixture.ring_ctx->ring);
 	return arg;
 }
 
@@ -839,7 +839,7 @@ static void test_what_is_told_once_is_not_lost_while_others_drive(void **state)
 	fixture_hold();
 	atomic_store(&let_go, false);
 	assert_int_equal(pthread_create(&thread, NULL, hold_ring, NULL), 0);
-	fixture_wait_until(vma_ring_holder(fixture.rail->ring, VMA_RING_RX) != 0);
+	fixture_wait_until(vma_ring_holder(fixture.ring_ctx->ring, VMA_RING_RX) != 0);
 	for (look_that_tells = 2; look_that_tells < 40; look_that_tells++) {
 		thing_wait_init(&wait, &thing, fixture.bit, 5000 * MSEC);
 		wait.wait.spin_loops = -1;

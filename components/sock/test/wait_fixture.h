@@ -1,10 +1,10 @@
 /*
- * wait_fixture - things to wait for, waits for them, and a rail over a link in memory that brings them.
+ * wait_fixture - things to wait for, waits for them, and a ring context over a link in memory that brings them.
  *
- *   peer ring ── fixture_send(i) ──> rail ── sink ──> things[i].count, wake
+ *   peer ring ── fixture_send(i) ──> ring_ctx ── sink ──> things[i].count, wake
  *
- * While fixture_hold() holds the internal thread nobody but the test's own threads drives the rail: what they do not
- * wake for stays where it is.
+ * While fixture_hold() holds the internal thread nobody but the test's own threads drives the ring context: what they
+ * do not wake for stays where it is.
  */
 #ifndef VMA_SOCK_TEST_WAIT_FIXTURE_H
 #define VMA_SOCK_TEST_WAIT_FIXTURE_H
@@ -150,14 +150,14 @@ static inline uint64_t fixture_cpu_ns(void)
 		assert_true(is_so);                                                                                    \
 	} while (0)
 
-/* ---- the rail ---- */
+/* ---- the ring_ctx ---- */
 
 static struct {
 	struct vma_nic *ends[2];
 	struct vma_device device;
 	struct vma_device_priv device_priv;
 	struct vma_ring *peer;
-	struct vma_rail *rail;
+	struct vma_ring_ctx *ring_ctx;
 	uint64_t bit;
 	struct thing things[FIXTURE_THINGS];
 	struct vma_task task;
@@ -183,7 +183,7 @@ static inline int fixture_start_flows(void)
 		        .owner = &fixture.things[i],
 		};
 		fixture.things[i].flow.key.local_port_be = htons((uint16_t)(FIXTURE_PORT + i));
-		if (vma_ring_attach(fixture.rail->ring, &fixture.things[i].flow) != 0)
+		if (vma_ring_attach(fixture.ring_ctx->ring, &fixture.things[i].flow) != 0)
 			return -1;
 	}
 	return 0;
@@ -216,9 +216,9 @@ static inline int wait_fixture_fixture_start(void **state)
 	attr.nic = fixture.ends[1];
 	attr.spill_pool = engine->spill;
 	if (vma_ring_create(&attr, &fixture.peer) != 0 ||
-	    vma_rail_get(&fixture.device, VMA_RAIL_RX, &where, &fixture.rail) != 0)
+	    vma_ring_ctx_get(&fixture.device, VMA_RING_CTX_RX, &where, &fixture.ring_ctx) != 0)
 		return -1;
-	fixture.bit = vma_rail_bit(fixture.rail);
+	fixture.bit = vma_ring_ctx_bit(fixture.ring_ctx);
 	fixture.task.run = fixture_block;
 	return fixture_start_flows();
 }

@@ -1,9 +1,9 @@
 /*
- * fixture.h - sockets on a link in memory: real engine, rails, stacks and kernel sockets; routes, neighbours,
+ * fixture.h - sockets on a link in memory: real engine, ring contexts, stacks and kernel sockets; routes, neighbours,
  * interfaces and devices are as the test says, because route.c and listen.c are compiled into the test with these in
  * place of net's and sock's.
  *
- *   sock ── rail ── end 0 ════ end 1 ── peer: a stack of its own, whose connections the test reads and writes
+ *   sock ── ring_ctx ── end 0 ════ end 1 ── peer: a stack of its own, whose connections the test reads and writes
  *     └── shadow: bound to 10.77.0.1, which this host does not have (IP_FREEBIND)
  *
  * Time is real. The peer's ring is driven by the test (fixture_until), or by a thread (fixture_peer_runs) while a call
@@ -66,7 +66,7 @@ static struct {
 } fixture = {.net_lock = PTHREAD_MUTEX_INITIALIZER};
 static struct {
 	_Alignas(64) uint8_t bytes[256];
-} fixture_device_priv; /* what rail.c keeps of a device: its list of rails */
+} fixture_device_priv; /* what ring_ctx.c keeps of a device: its list of ring contexts */
 
 static inline uint32_t fixture_ip(const char *text)
 {
@@ -409,7 +409,7 @@ static inline void fixture_drive(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	vma_rails_progress(UINT64_MAX);
+	vma_ring_ctxs_progress(UINT64_MAX);
 	vma_leave(self);
 	fixture_peer_drive();
 }
@@ -577,7 +577,7 @@ static inline int fixture_pair(struct vma_tcp_listener **listener, struct fixtur
 /* No connection of the sockets' is left. */
 static inline void fixture_settle(void)
 {
-	struct vma_tcp *tcp = atomic_load(&vma_rails[0]->tcp);
+	struct vma_tcp *tcp = atomic_load(&vma_ring_ctxs[0]->tcp);
 
 	fixture_until(CALL(bool, tcp == NULL || vma_tcp_is_empty(tcp)));
 	atomic_store(&fixture.n_accepted, 0);

@@ -361,7 +361,7 @@ static void let_the_answer_come(void)
 
 	while (vma_now_ns() < end_ns) {
 		vma_ring_progress(fixture.peer_ring);
-		vma_rails_progress(UINT64_MAX);
+		vma_ring_ctxs_progress(UINT64_MAX);
 		usleep(100);
 	}
 }

@@ -632,12 +632,14 @@ static void test_eight_sends_are_a_full_batch(void **state)
 	pair_end(&p);
 }
 
-/* Who finds at once what it wants, call after call, still looks in at its rings now and then: see vma_rails_pass. */
+/*
+ * Who finds at once what it wants, call after call, still looks in at its rings now and then: see vma_ring_ctxs_pass.
+ */
 static void test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago(void **state)
 {
 	struct pair p = pair(SOCK_NONBLOCK);
 	struct vma_thread *self = vma_thread_self();
-	_Atomic uint64_t *driven = &vma_rails[0]->driven;
+	_Atomic uint64_t *driven = &vma_ring_ctxs[0]->driven;
 	bool spared = false;
 	uint64_t before;
 

@@ -4,7 +4,7 @@
  *                 compiled into the test with these in place of net's.
  *
  *   fixture: interface 1 (the loopback, which here is said to be Ethernet) with 10.77.0.1/24
- *   sock ── endpoints ── rails ── end 0 ════ end 1 ── peer: a ring that the test sends from
+ *   sock ── endpoints ── ring_ctxs ── end 0 ════ end 1 ── peer: a ring that the test sends from
  *
  * Sockets are bound to addresses that this host does not have (IP_FREEBIND), so no privilege is needed.
  */
@@ -47,7 +47,7 @@ static struct {
 
 static struct {
 	_Alignas(64) uint8_t bytes[256];
-} fixture_device_priv; /* what rail.c keeps of a device: its list of rails */
+} fixture_device_priv; /* what ring_ctx.c keeps of a device: its list of ring contexts */
 
 static inline uint32_t control_fixture_ip(const char *text)
 {

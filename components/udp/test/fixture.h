@@ -2,7 +2,7 @@
  * fixture.h - a socket on a link in memory: a real engine, real rings, a kernel socket on the loopback as shadow, and
  * the control path's few answers given by the test.
  *
- *   sock ── rail 0 ── end 0 ════ end 1 ── peer: a ring whose frames the test reads and writes
+ *   sock ── ring_ctx 0 ── end 0 ════ end 1 ── peer: a ring whose frames the test reads and writes
  *     └── shadow: bound to 127.0.0.1:PORT of the kernel's choice
  */
 #ifndef VMA_UDP_TEST_FIXTURE_H
@@ -37,7 +37,7 @@ static struct {
 	struct vma_nic *end[2];
 	struct vma_ring *peer;
 	struct vma_flow peer_flow;
-	struct vma_rail *rail;
+	struct vma_ring_ctx *ring_ctx;
 	uint8_t frame[2048]; /* the last one that came to the peer */
 	uint32_t frame_len;
 	unsigned frames;
@@ -243,19 +243,19 @@ static inline void fixture_attach(struct fixture_attached *attached, struct udp_
 {
 	*attached = (struct fixture_attached){0};
 	attached->at.sock = sock;
-	attached->at.rail = fixture.rail;
+	attached->at.ring_ctx = fixture.ring_ctx;
 	attached->at.ifindex = FIXTURE_IFINDEX;
 	assert_int_equal(udp_queue_init(&attached->at.queue), 0);
 	attached->all = vma_alloc(sizeof(*attached->all) + sizeof(attached->all->at[0]));
 	attached->all->n = 1;
-	attached->all->rings = vma_rail_bit(fixture.rail);
+	attached->all->rings = vma_ring_ctx_bit(fixture.ring_ctx);
 	attached->all->at[0] = &attached->at;
 	attached->flow.key =
 	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = sock->local.sin_port};
 	memcpy(attached->flow.key.local, local_ip, 4);
 	attached->flow.sink = fixture_fixture_sink;
 	attached->flow.owner = &attached->at;
-	assert_int_equal(vma_ring_attach(fixture.rail->ring, &attached->flow), 0);
+	assert_int_equal(vma_ring_attach(fixture.ring_ctx->ring, &attached->flow), 0);
 	atomic_store(&sock->attachments, attached->all);
 }
 
@@ -264,14 +264,14 @@ static inline void fixture_detach(struct fixture_attached *attached)
 	struct udp_sock *sock = attached->at.sock;
 
 	atomic_store(&sock->attachments, NULL);
-	vma_ring_detach(fixture.rail->ring, &attached->flow);
+	vma_ring_detach(fixture.ring_ctx->ring, &attached->flow);
 	udp_queue_fini(&attached->at.queue, vma_engine()->arena);
 	vma_free(attached->all);
 }
 
 /* ---- the whole ---- */
 
-static struct vma_device_priv_space { /* what rail.c keeps of a device: its list of rails */
+static struct vma_device_priv_space { /* what ring_ctx.c keeps of a device: its list of ring contexts */
 	_Alignas(64) uint8_t bytes[256];
 } fixture_device_priv;
 static struct vma_device fixture_device;
@@ -291,7 +291,7 @@ static int udp_fixture_fixture_start(void **state)
 	                                     .nic = fixture.end[0],
 	                                     .engine = engine,
 	                                     .priv = (void *)&fixture_device_priv};
-	if (vma_rail_get(&fixture_device, VMA_RAIL_RX, &where, &fixture.rail) != 0)
+	if (vma_ring_ctx_get(&fixture_device, VMA_RING_CTX_RX, &where, &fixture.ring_ctx) != 0)
 		return -1;
 	attr.nic = fixture.end[1];
 	attr.spill_pool = engine->spill;

@@ -35,7 +35,7 @@ struct message {
 };
 
 static struct vma_engine *engine;
-static struct vma_rail rail[2];
+static struct vma_ring_ctx ring_ctx[2];
 static struct vma_device device;
 static struct vma_net_path path;
 static struct udp_sock *sender, *receiver;
@@ -101,7 +101,7 @@ ssize_t phase_send_later(struct message *message)
 int phase_deliver(void)
 {
 	struct vma_thread *self = vma_enter();
-	int n = vma_rails_progress(vma_rail_bit(&rail[1]));
+	int n = vma_ring_ctxs_progress(vma_ring_ctx_bit(&ring_ctx[1]));
 
 	vma_leave(self);
 	return n;
@@ -183,7 +183,7 @@ static void udp_run(unsigned datagrams, bool quietly)
 		vma_thread_self()->tx_burst = 100;
 		sent += phase_send_later(&out) == PAYLOAD;
 		if (i % 16 == 15) {
-			vma_ring_flush(rail[0].ring);
+			vma_ring_flush(ring_ctx[0].ring);
 			while (receive_it(&in) == PAYLOAD)
 				received++;
 		}
@@ -228,7 +228,7 @@ static struct udp_dst *make_dst(void)
 	vma_pkt_udp_init(&pkt, &attr);
 	*dst = (struct udp_dst){.to = to,
 	                        .path = &path,
-	                        .rail = &rail[0],
+	                        .ring_ctx = &ring_ctx[0],
 	                        .headers_len = (uint8_t)pkt.len,
 	                        .ip_off = (uint8_t)pkt.ip_off,
 	                        .ip_sum = pkt.ip_sum,
@@ -241,7 +241,7 @@ static struct udp_dst *make_dst(void)
 	return dst;
 }
 
-static void open_rails(void)
+static void open_ring_ctxs(void)
 {
 	struct vma_wire_pair_attr wire = {0};
 	struct vma_ring_attr attr = {
@@ -259,11 +259,11 @@ static void open_rails(void)
 	for (uint32_t i = 0; i < 2; i++) {
 		attr.nic = nic[i];
 		attr.spill_pool = engine->spill;
-		udp_must(vma_ring_create(&attr, &rail[i].ring), "ring");
-		rail[i].device = &device;
-		rail[i].id = 40 + i;
+		udp_must(vma_ring_create(&attr, &ring_ctx[i].ring), "ring");
+		ring_ctx[i].device = &device;
+		ring_ctx[i].id = 40 + i;
 	}
-	atomic_store(&vma_rails[41], &rail[1]);
+	atomic_store(&vma_ring_ctxs[41], &ring_ctx[1]);
 }
 
 static void open_sockets(void)
@@ -277,17 +277,17 @@ static void open_sockets(void)
 	atomic_store(&sender->dst, make_dst());
 	atomic_store(&sender->dst_more[udp_dst_slot(udp_peer_key(to.sin_addr.s_addr, to.sin_port))], make_dst());
 	attachment = vma_alloc(sizeof(*attachment));
-	attachment->rail = &rail[1];
+	attachment->ring_ctx = &ring_ctx[1];
 	attachment->sock = receiver;
 	udp_must(udp_queue_init(&attachment->queue), "queue");
 	all->n = 1;
-	all->rings = vma_rail_bit(&rail[1]);
+	all->rings = vma_ring_ctx_bit(&ring_ctx[1]);
 	all->at[0] = attachment;
 	flow.key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = to.sin_port};
 	memcpy(flow.key.local, &to.sin_addr, 4);
 	flow.sink = udp_udp_deliver;
 	flow.owner = attachment;
-	udp_must(vma_ring_attach(rail[1].ring, &flow), "attach");
+	udp_must(vma_ring_attach(ring_ctx[1].ring, &flow), "attach");
 	atomic_store(&receiver->attachments, all);
 }
 
@@ -295,7 +295,7 @@ int main(int argc, char **argv)
 {
 	unsigned datagrams = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) / 16 * 16 : 4096;
 
-	open_rails();
+	open_ring_ctxs();
 	open_sockets();
 	udp_run(WARM_UP, true);
 	sent = received = 0;

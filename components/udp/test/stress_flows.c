@@ -16,7 +16,7 @@ static void *flows_drive(void *arg)
 	while (!atomic_load(&over)) {
 		struct vma_thread *self = vma_enter();
 
-		vma_rails_progress(UINT64_MAX);
+		vma_ring_ctxs_progress(UINT64_MAX);
 		vma_leave(self);
 		usleep(20);
 	}

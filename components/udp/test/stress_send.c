@@ -131,7 +131,7 @@ static void test_frames_are_whole_while_everything_changes(void **state)
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < SENDERS; i++)
 		pthread_join(senders[i], NULL);
-	vma_ring_flush(fixture.rail->ring);
+	vma_ring_flush(fixture.ring_ctx->ring);
 	assert_int_equal(atomic_load(&bad_frames), 0);
 	assert_true(atomic_load(&accepted) > 100);
 	/* Nothing was lost in silence. (What went to the shadow was refused there: it has no way to that address.) */

@@ -9,7 +9,7 @@
 /* The group's queues are filled by whoever drives: here, whoever receives first. */
 static void udp_flows_drive(int fd)
 {
-	vma_rails_progress(udp_rings(vma_fd_lookup(fd)));
+	vma_ring_ctxs_progress(udp_rings(vma_fd_lookup(fd)));
 }
 
 static void test_a_bound_socket_receives_what_comes_to_its_port(void **state)

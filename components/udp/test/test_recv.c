@@ -319,10 +319,10 @@ static _Atomic bool has_the_flag;
 
 static void *hold_the_flag(void *unused)
 {
-	assert_true(vma_ring_acquire(fixture.rail->ring));
+	assert_true(vma_ring_acquire(fixture.ring_ctx->ring));
 	atomic_store(&has_the_flag, true);
 	usleep(20000);
-	vma_ring_release(fixture.rail->ring);
+	vma_ring_release(fixture.ring_ctx->ring);
 	return unused;
 }
 
@@ -703,9 +703,9 @@ static void test_poll_tells_what_is_queued(void **state)
 	(void)state;
 	assert_int_equal(udp_poll(&sock->file) & 1, 0);
 	assert_int_equal(udp_poll(&sock->file) & 4, 4);
-	assert_true(udp_rings(&sock->file) == vma_rail_bit(fixture.rail));
+	assert_true(udp_rings(&sock->file) == vma_ring_ctx_bit(fixture.ring_ctx));
 	come("x");
-	fixture_wait_until(vma_rails_progress(udp_rings(&sock->file)) >= 0 && udp_poll(&sock->file) & 1);
+	fixture_wait_until(vma_ring_ctxs_progress(udp_rings(&sock->file)) >= 0 && udp_poll(&sock->file) & 1);
 	recv_assert_receives("x");
 	assert_int_equal(udp_poll(&sock->file) & 1, 0);
 	atomic_store(&sock->shut_rd, true);

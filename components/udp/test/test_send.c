@@ -643,7 +643,7 @@ static void test_shut_down_socket_is_epipe_without_a_signal(void **state)
 
 static uint64_t kicks(void)
 {
-	return vma_stats_read(&vma_ring_stats(fixture.rail->ring)->tx.tx_kicks);
+	return vma_stats_read(&vma_ring_stats(fixture.ring_ctx->ring)->tx.tx_kicks);
 }
 
 /* The rule is about time, which a busy machine stretches: each of a row follows the one before as if there were none.
@@ -774,7 +774,7 @@ static void test_full_queue_drops_what_does_not_wait_where_that_is_wished(void *
 
 static void test_lost_queue_pair_leaves_its_sends_to_the_kernel(void **state)
 {
-	struct vma_nic_qp *qp = vma_ring_qp(fixture.rail->ring);
+	struct vma_nic_qp *qp = vma_ring_qp(fixture.ring_ctx->ring);
 
 	(void)state;
 	connect_it();

@@ -64,7 +64,7 @@ enum vma_sock_reason {
 #undef X
 };
 const char *vma_sock_reason_text(enum vma_sock_reason reason);
-/* Of a device, rail or flow that was not to be had: its -errno, or 0. */
+/* Of a device, ring context or flow that was not to be had: its -errno, or 0. */
 enum vma_sock_reason vma_sock_reason_of(int error);
 
 /* One message of the application, its pointers not yet checked (vma_copy does that). */
@@ -102,7 +102,7 @@ struct vma_file_ops {
 	uint64_t (*rings)(struct vma_file *file);
 	/*
 	 * Of these, those on which it listens: who calls accept on it, or waits for it to be readable, serves what
-	 * comes there (vma_rails_ask). NULL: none.
+	 * comes there (vma_ring_ctxs_ask). NULL: none.
 	 */
 	uint64_t (*asks)(struct vma_file *file);
 	/* The last descriptor has gone: flows end now. The memory lives until the last reference is put. */
@@ -223,8 +223,8 @@ static inline void vma_file_ready(struct vma_file *file, uint32_t events)
 }
 
 /*
- * The same for a sink, of a datagram: EPOLLIN. Where the ring is driven by vma_rails_progress, the thread remembers the
- * file, and tells once the burst is over and the ring's receive flag given back: that is the fence between what was
+ * The same for a sink, of a datagram: EPOLLIN. Where the ring is driven by vma_ring_ctxs_progress, the thread remembers
+ * the file, and tells once the burst is over and the ring's receive flag given back: that is the fence between what was
  * queued and the look for sleepers, for all of a burst and at no cost of its own. One file is remembered: that of a
  * datagram for another one is told then.
  */

@@ -97,15 +97,15 @@ int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_devic
  * its device. Its flags are safe for several threads whatever VMA_THREAD_MODE says, because the internal thread drives
  * it, too.
  */
-struct vma_rail {
+struct vma_ring_ctx {
 	struct vma_ring *ring;
 	struct vma_device *device;
 	struct vma_nic_member *member; /* of its queue pair, NULL: none */
 	uint32_t id;                   /* of the process; its bit is 1 << id % 64 */
 	_Atomic uint32_t refs;
-	struct vma_rail *_Atomic next; /* with the same bit */
+	struct vma_ring_ctx *_Atomic next; /* with the same bit */
 	struct vma_ring_key key;
-	struct vma_rail *next_of_device;
+	struct vma_ring_ctx *next_of_device;
 	struct vma_retired retired;
 
 	/* by sleepers */
@@ -133,56 +133,56 @@ struct vma_rail {
 	/* by who sends while `armed` */
 	_Alignas(64) _Atomic uint32_t sends;
 };
-enum vma_rail_side { VMA_RAIL_RX, VMA_RAIL_TX };
+enum vma_ring_ctx_side { VMA_RING_CTX_RX, VMA_RING_CTX_TX };
 /* The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket and thread, made if need be. */
 /* where->thread_id and core: 0 means the caller's. -ENOMEM, or why the device has no more queue pairs. */
-int vma_rail_get(struct vma_device *device, enum vma_rail_side side, const struct vma_ring_where *where,
-                 struct vma_rail **out);
-void vma_rail_put(struct vma_rail *rail);
-static inline uint64_t vma_rail_bit(const struct vma_rail *rail)
+int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_where *where,
+                     struct vma_ring_ctx **out);
+void vma_ring_ctx_put(struct vma_ring_ctx *ring_ctx);
+static inline uint64_t vma_ring_ctx_bit(const struct vma_ring_ctx *ring_ctx)
 {
-	return 1ULL << rail->id % 64;
+	return 1ULL << ring_ctx->id % 64;
 }
-/* Rails by bit, read inside; NULL: none. */
-extern struct vma_rail *_Atomic vma_rails[64] __attribute__((visibility("hidden")));
+/* Ring contexts by bit, read inside; NULL: none. */
+extern struct vma_ring_ctx *_Atomic vma_ring_ctxs[64] __attribute__((visibility("hidden")));
 /*
- * The rail's stack of TCP connections, made when it is first asked for. The internal thread keeps its timers and
- * answers its packets when nobody else drives; a rail that is put while connections still end on it lives on until they
- * have ended. Control path, not with the receive flag of the ring. -ENOMEM.
+ * The ring context's stack of TCP connections, made when it is first asked for. The internal thread keeps its timers
+ * and answers its packets when nobody else drives; a ring context that is put while connections still end on it lives
+ * on until they have ended. Control path, not with the receive flag of the ring. -ENOMEM.
  */
-int vma_rail_tcp(struct vma_rail *rail, struct vma_tcp **out);
+int vma_ring_ctx_tcp(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out);
 /* A frame was sent: see ring_disarm.c. */
-void vma_rail_sent_armed(struct vma_rail *rail) __attribute__((cold));
-static inline void vma_rail_sent(struct vma_rail *rail)
+void vma_ring_ctx_sent_armed(struct vma_ring_ctx *ring_ctx) __attribute__((cold));
+static inline void vma_ring_ctx_sent(struct vma_ring_ctx *ring_ctx)
 {
-	if (__builtin_expect(atomic_load_explicit(&rail->armed, memory_order_relaxed), 0))
-		vma_rail_sent_armed(rail);
+	if (__builtin_expect(atomic_load_explicit(&ring_ctx->armed, memory_order_relaxed), 0))
+		vma_ring_ctx_sent_armed(ring_ctx);
 }
 /* Drives all rings of a mask once: packets handled, 0, or -EBUSY if all of them are driven by others. */
-int vma_rails_progress(uint64_t rings);
+int vma_ring_ctxs_progress(uint64_t rings);
 /*
  * The same for a call that does not wait: a ring that another thread drives is driven once that drive has ended, as
  * what came before the call may be in the hands of a thread that was descheduled. -EBUSY: it still is.
  */
-int vma_rails_catch_up(uint64_t rings);
+int vma_ring_ctxs_catch_up(uint64_t rings);
 /*
  * The program has called accept on a listener of these rings, or waits for one of its listeners there: its process gets
  * its share of new connections (<vma/nic_group.h>). Of a ring, not of a listener: where a process has several on one
  * ring, whoever serves one of them is taken to serve all, and what it does not accept goes to others somewhat later.
  */
-void vma_rails_ask_slow(uint64_t rings);
-static inline void vma_rails_ask(uint64_t rings)
+void vma_ring_ctxs_ask_slow(uint64_t rings);
+static inline void vma_ring_ctxs_ask(uint64_t rings)
 {
 	if (rings != 0)
-		vma_rails_ask_slow(rings);
+		vma_ring_ctxs_ask_slow(rings);
 }
 /*
  * A step that has handled so many packets (VMA_CQ_POLL_BATCH_MAX as it is by default) may have left some. After such a
  * one a call that would say that nothing is there drives on, for so many steps at most: what it looks for may lie in
  * the ring behind what is others'.
  */
-#define VMA_RAILS_FULL 16
-#define VMA_RAILS_STEPS 64U
+#define VMA_RING_CTXS_FULL 16
+#define VMA_RING_CTXS_STEPS 64U
 
 /*
  * A thread that was told of several descriptors works through them: what its rings have got meanwhile waits, until the
@@ -191,12 +191,12 @@ static inline void vma_rails_ask(uint64_t rings)
  * of a connection, look in when the last look is a while ago. Inside, with no lock; the rings are those of the thread's
  * last wait.
  */
-void vma_rails_pass_slow(struct vma_thread *self);
+void vma_ring_ctxs_pass_slow(struct vma_thread *self);
 #define VMA_PASS_NSEC 50000
-static inline void vma_rails_pass(struct vma_thread *self)
+static inline void vma_ring_ctxs_pass(struct vma_thread *self)
 {
 	if (__builtin_expect(self->pass_rings != 0, 0) && vma_tsc() - self->pass_tsc > vma_tsc_of_nsec(VMA_PASS_NSEC))
-		vma_rails_pass_slow(self);
+		vma_ring_ctxs_pass_slow(self);
 }
 
 /* ---- the internal thread ---- */
@@ -250,9 +250,9 @@ void vma_inherited_note_waits(int fd) __attribute__((cold));
  * stays the kernel's, as it is. -1: only if this process has it under another number. Set once, by interpose.
  */
 extern bool (*vma_inherited_listener)(int fd, int waiting_fd);
-/* A sender has left frames LATER, or queued a command, in the rings' hands by now (rails by bit): the internal thread
+/* A sender has left frames LATER, or queued a command, in the rings' hands by now (ring contexts by bit): the internal thread
  * flushes them within a millisecond or so. Cheap when repeated. */
-void vma_engine_later(uint64_t rails);
+void vma_engine_later(uint64_t ring_ctxs);
 /*
  * A file's offload was refused for a reason that may pass without an event (PORT_SHARED, INHERITED, NO_MEMORY as
  * ops->reason tells): ops->net_changed is called for it once a second as long as the reason is one of these.

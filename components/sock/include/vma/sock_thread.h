@@ -37,7 +37,7 @@ struct vma_ring;
 struct vma_wait;
 struct vma_file;
 
-#define VMA_THREAD_RAILS                                                                                               \
+#define VMA_THREAD_RING_CTXS                                                                                           \
 	16 /* rings that one sleep watches; further ones are left to other sleepers and the internal thread            \
 	    */
 
@@ -55,7 +55,7 @@ struct vma_thread {
 	uint32_t tx_burst; /* sends in a row with no other call between them */
 	uint64_t tx_last_tsc;
 	uint64_t pass_rings; /* of its last select, poll or epoll_wait: driven while it works for the OS's members */
-	uint64_t pass_tsc;   /* when, last: vma_rails_pass */
+	uint64_t pass_tsc;   /* when, last: vma_ring_ctxs_pass */
 	bool gathers;        /* drives rings: vma_file_readable */
 	struct vma_file *readable; /* has got so many datagrams meanwhile, of which nobody was told; NULL: none */
 	uint32_t datagrams;

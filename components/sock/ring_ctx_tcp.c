@@ -1,5 +1,5 @@
 /*
- * rail_tcp - a ring context's stack of TCP connections: made when the first socket asks for it, ended with the ring
+ * ring_ctx_tcp - a ring context's stack of TCP connections: made when the first socket asks for it, ended with the ring
  * context.
  *
  * The stack's callbacks run in the thread that drives, with the receive flag held: they note something for the internal
@@ -23,7 +23,7 @@ enum { TIMESTAMPS_OFF, TIMESTAMPS_ON, TIMESTAMPS_AS_OS }; /* VMA_TCP_TIMESTAMP_O
 
 static pthread_mutex_t make_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static uint64_t rail_tcp_now_ns(void *arg)
+static uint64_t ring_ctx_tcp_now_ns(void *arg)
 {
 	(void)arg;
 	return clock_ns();
@@ -72,8 +72,8 @@ static bool wants_timestamps(const struct vma_conf *conf)
 }
 
 /*
- * All rails' together. net.ipv4.tcp_mem is the host's, in pages, and cannot be read in every network namespace; then
- * it is what the kernel makes of the memory that there is.
+ * All ring contexts' together. net.ipv4.tcp_mem is the host's, in pages, and cannot be read in every network namespace;
+ * then it is what the kernel makes of the memory that there is.
  */
 static struct vma_tcp_memory memory;
 
@@ -89,13 +89,13 @@ static void know_memory(void)
 	memory.limit = limit * page;
 }
 
-static int rail_tcp_make(struct vma_rail *rail, struct vma_tcp **out)
+static int ring_ctx_tcp_make(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
 {
-	struct vma_engine *engine = rail->device->engine;
+	struct vma_engine *engine = ring_ctx->device->engine;
 	struct vma_tcp_attr attr = {
-	        .ring = rail->ring,
+	        .ring = ring_ctx->ring,
 	        .arena = engine->arena,
-	        .host = {.now_ns = rail_tcp_now_ns,
+	        .host = {.now_ns = ring_ctx_tcp_now_ns,
 	                 .alloc = vma_alloc,
 	                 .alloc_bytes = vma_alloc_bytes,
 	                 .free = vma_free,
@@ -103,7 +103,7 @@ static int rail_tcp_make(struct vma_rail *rail, struct vma_tcp **out)
 	                 .retire = tcp_housekeeping_retire,
 	                 .prune = tcp_housekeeping_prune,
 	                 .idle = tcp_housekeeping_idle,
-	                 .arg = rail},
+	                 .arg = ring_ctx},
 	        .no_timestamps = !wants_timestamps(&engine->conf),
 	        .no_sack = !os_has("tcp_sack"),
 	        .no_window_scaling = !os_has("tcp_window_scaling"),
@@ -116,7 +116,7 @@ static int rail_tcp_make(struct vma_rail *rail, struct vma_tcp **out)
 	        .quickack = engine->conf.tcp_quickack,
 	        .max_syn_rate = (uint32_t)engine->conf.tcp_max_syn_rate,
 	        .memory = &memory,
-	        .name = vma_nic_info(rail->device->nic)->name,
+	        .name = vma_nic_info(ring_ctx->device->nic)->name,
 	};
 
 	if (memory.limit == 0)
@@ -128,24 +128,24 @@ static int rail_tcp_make(struct vma_rail *rail, struct vma_tcp **out)
 	return vma_tcp_create(&attr, out);
 }
 
-int vma_rail_tcp(struct vma_rail *rail, struct vma_tcp **out)
+int vma_ring_ctx_tcp(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
 {
-	struct vma_tcp *tcp = atomic_load_explicit(&rail->tcp, memory_order_acquire);
+	struct vma_tcp *tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
 	int rc = 0;
 
 	if (tcp == NULL) {
 		pthread_mutex_lock(&make_lock);
-		tcp = atomic_load_explicit(&rail->tcp, memory_order_relaxed);
+		tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_relaxed);
 		if (tcp == NULL)
-			rc = rail_tcp_make(rail, &tcp);
+			rc = ring_ctx_tcp_make(ring_ctx, &tcp);
 		if (rc == 0)
-			atomic_store_explicit(&rail->tcp, tcp, memory_order_release);
+			atomic_store_explicit(&ring_ctx->tcp, tcp, memory_order_release);
 		pthread_mutex_unlock(&make_lock);
 		if (rc == 0)
 			tcp_housekeeping_begin(); /* it is looked after in another way from now on */
 	}
 	if (rc < 0) {
-		vma_log_once(VMA_LOG_WARN, "%s: no TCP: %s", vma_nic_info(rail->device->nic)->name,
+		vma_log_once(VMA_LOG_WARN, "%s: no TCP: %s", vma_nic_info(ring_ctx->device->nic)->name,
 		             strerrordesc_np(-rc));
 		return rc;
 	}
@@ -153,12 +153,12 @@ int vma_rail_tcp(struct vma_rail *rail, struct vma_tcp **out)
 	return 0;
 }
 
-void rail_tcp_end(struct vma_rail *rail)
+void ring_ctx_tcp_end(struct vma_ring_ctx *ring_ctx)
 {
-	vma_tcp_destroy(atomic_load_explicit(&rail->tcp, memory_order_acquire));
+	vma_tcp_destroy(atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire));
 }
 
-void rail_tcp_fork_child(void)
+void ring_ctx_tcp_fork_child(void)
 {
 	pthread_mutex_init(&make_lock, NULL);
 	atomic_store(&memory.used, 0); /* the parent's connections are its own */
