@@ -46,7 +46,7 @@ static void touch_memory(void)
 		*(volatile char *)(memory + i) = 1;
 }
 
-static int bound_socket(int type)
+static int forks_bound_socket(int type)
 {
 	const struct sockaddr_in local = {.sin_family = AF_INET, .sin_port = htons(opts.port), .sin_addr = opts.local};
 	const int on = 1;
@@ -60,11 +60,11 @@ static int bound_socket(int type)
 }
 
 /* How many of them the library carries. */
-static void open_sockets(void)
+static void forks_open_sockets(void)
 {
 	int (*state)(int fd, const char **text) =
 	        (int (*)(int, const char **))dlsym(RTLD_DEFAULT, "vma_get_socket_state");
-	int fds[2] = {bound_socket(SOCK_STREAM), bound_socket(SOCK_DGRAM)}, offloaded = 0;
+	int fds[2] = {forks_bound_socket(SOCK_STREAM), forks_bound_socket(SOCK_DGRAM)}, offloaded = 0;
 	const char *text;
 
 	for (int i = 0; state != NULL && i < 2; i++)
@@ -105,7 +105,7 @@ static int run_children(bool exec)
 
 	touch_memory();
 	if (opts.sockets)
-		open_sockets();
+		forks_open_sockets();
 	for (unsigned i = 0; i < opts.rounds + FIRST; i++) {
 		if (i == FIRST) {
 			faults = page_faults();
@@ -143,7 +143,7 @@ static int run_serve(void)
 	int listener, fd;
 
 	touch_memory();
-	listener = bound_socket(SOCK_STREAM);
+	listener = forks_bound_socket(SOCK_STREAM);
 	signal(SIGCHLD, SIG_IGN);
 	printf("ready 1\n");
 	fflush(stdout);

@@ -179,7 +179,7 @@ static unsigned raw_xdp_send_packets(uint64_t seq, unsigned n)
 }
 
 /* The default program takes everything: leave out what is not ours (neighbour discovery, say). */
-static bool is_ours(const char *frame, uint32_t len)
+static bool raw_xdp_is_ours(const char *frame, uint32_t len)
 {
 	const struct udphdr *udp = (const struct udphdr *)(frame + sizeof(struct ether_header) + sizeof(struct iphdr));
 
@@ -199,7 +199,7 @@ static unsigned raw_xdp_receive_packets(uint64_t *seq)
 		const char *frame = umem_area + desc->addr;
 
 		back[i] = desc->addr;
-		if (!is_ours(frame, desc->len))
+		if (!raw_xdp_is_ours(frame, desc->len))
 			continue;
 		memcpy(seq, frame + BENCH_HEADERS_BYTES, sizeof(*seq));
 		ours++;
@@ -233,7 +233,8 @@ static unsigned raw_xdp_echo_packets(void)
 	for (unsigned i = 0; i < n; i++) {
 		struct xdp_desc desc = *xsk_ring_cons__rx_desc(&rx, slot + i);
 
-		if (!is_ours(umem_area + desc.addr, desc.len) || xsk_ring_prod__reserve(&tx, 1, &tx_slot) != 1) {
+		if (!raw_xdp_is_ours(umem_area + desc.addr, desc.len) ||
+		    xsk_ring_prod__reserve(&tx, 1, &tx_slot) != 1) {
 			fill_frames(&desc.addr, 1);
 			continue;
 		}

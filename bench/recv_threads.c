@@ -45,7 +45,7 @@ static struct sockaddr_in recv_threads_address_of(struct in_addr addr, unsigned 
 	        .sin_family = AF_INET, .sin_port = htons((uint16_t)(opts.port + i)), .sin_addr = addr};
 }
 
-static int bound_socket(unsigned i)
+static int recv_threads_bound_socket(unsigned i)
 {
 	struct sockaddr_in local = recv_threads_address_of(opts.local, i);
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
@@ -58,7 +58,7 @@ static int bound_socket(unsigned i)
 static int connected_socket(unsigned i)
 {
 	struct sockaddr_in peer = recv_threads_address_of(opts.peer, i);
-	int fd = bound_socket(i);
+	int fd = recv_threads_bound_socket(i);
 
 	if (connect(fd, (struct sockaddr *)&peer, sizeof(peer)) < 0)
 		bench_die("connect");
@@ -103,7 +103,7 @@ static int recv_main(void)
 	sigaddset(&stop, SIGTERM);
 	pthread_sigmask(SIG_BLOCK, &stop, NULL);
 	for (unsigned i = 0; i < opts.threads; i++) {
-		receivers[i].fd = bound_socket(i);
+		receivers[i].fd = recv_threads_bound_socket(i);
 		if (pthread_create(&receivers[i].thread, NULL, recv_threads_receive, &receivers[i]) != 0)
 			bench_die("thread");
 	}
@@ -208,7 +208,7 @@ static void wait_for_nothing(int fd)
 
 static int idle_main(void)
 {
-	const int fd = bound_socket(0);
+	const int fd = recv_threads_bound_socket(0);
 	const double cpu_before = bench_cpu_sec();
 	const uint64_t before = bench_now_ns();
 
@@ -223,7 +223,7 @@ static int one_main(void)
 	FILE *status;
 	double kb;
 
-	bound_socket(0);
+	recv_threads_bound_socket(0);
 	status = fopen("/proc/self/status", "r");
 	while (status != NULL && fgets(line, sizeof(line), status) != NULL) {
 		if (sscanf(line, "VmRSS: %lf", &kb) == 1)

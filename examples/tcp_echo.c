@@ -245,7 +245,7 @@ static void tcp_echo_end(void)
 	vma_tcp_destroy(tcp);
 }
 
-static int usage(int status)
+static int tcp_echo_usage(int status)
 {
 	fputs("usage: tcp_echo --local ADDRESS [OPTIONS] xdp:IFNAME|wire:FILE|IFNAME\n" STACK_USAGE
 	      "  --connect ADDRESS   make one connection to this neighbour instead of listening\n"
@@ -292,9 +292,9 @@ int main(int argc, char **argv)
 	stack.port_be = peer_port_be = htons(7000);
 	while ((letter = getopt_long(argc, argv, "", options, NULL)) != -1)
 		if (letter == 'h' || !tcp_echo_take_option(letter, optarg))
-			return usage(letter == 'h' ? 0 : 2);
+			return tcp_echo_usage(letter == 'h' ? 0 : 2);
 	if (optind + 1 != argc || stack.local[0] == 0)
-		return usage(2);
+		return tcp_echo_usage(2);
 	stack.device = argv[optind];
 
 	rc = stack_open(&stack, NULL, NULL);

@@ -50,7 +50,7 @@ drop:
 
 static const struct option options[] = {STACK_OPTIONS, {"help", no_argument, NULL, 'h'}, {0}};
 
-static int usage(int status)
+static int udp_echo_usage(int status)
 {
 	fputs("usage: udp_echo --local ADDRESS [OPTIONS] xdp:IFNAME|wire:FILE|IFNAME\n" STACK_USAGE, stderr);
 	return status;
@@ -63,9 +63,9 @@ int main(int argc, char **argv)
 	stack.port_be = htons(7000);
 	while ((letter = getopt_long(argc, argv, "", options, NULL)) != -1)
 		if (letter == 'h' || !stack_option(&stack, letter, optarg))
-			return usage(letter == 'h' ? 0 : 2);
+			return udp_echo_usage(letter == 'h' ? 0 : 2);
 	if (optind + 1 != argc || stack.local[0] == 0)
-		return usage(2);
+		return udp_echo_usage(2);
 	stack.device = argv[optind];
 
 	if (stack_open(&stack, udp_echo_echo, NULL) != 0) {

@@ -26,7 +26,7 @@ static uint64_t count = 10000, bytes = 22, rate;
 static const char *dump_path;
 
 /* Runs inside vma_ring_progress, once per datagram. A chain is longer than one frame: nothing we have sent. */
-static bool take_answer(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool ping_take_answer(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	const char *payload = vma_buf_data(stack.arena, packet) + packet->payload_off;
 
@@ -86,7 +86,7 @@ static bool udp_ping_run(void)
 	return probes_report(&probes, (double)(probes_now_ns() - begin) / 1e9);
 }
 
-static int usage(int status)
+static int udp_ping_usage(int status)
 {
 	fputs("usage: udp_ping --local ADDRESS --peer ADDRESS [OPTIONS] xdp:IFNAME|wire:FILE|IFNAME\n" STACK_USAGE
 	      "  --peer ADDRESS      IPv4 address of the echo\n"
@@ -132,7 +132,7 @@ static bool udp_ping_take_option(int letter, const char *value)
 
 static bool open_all(void)
 {
-	if (stack_open(&stack, take_answer, NULL) != 0)
+	if (stack_open(&stack, ping_take_answer, NULL) != 0)
 		return false;
 	if (bytes < PROBES_BYTES_MIN || bytes + HEADERS_BYTES > vma_nic_info(stack.nic)->mtu) {
 		fprintf(stderr, "--bytes %llu: want %u to %u\n", (unsigned long long)bytes, PROBES_BYTES_MIN,
@@ -164,9 +164,9 @@ int main(int argc, char **argv)
 	stack.port_be = to.dst_port_be = htons(7000);
 	while ((letter = getopt_long(argc, argv, "", options, NULL)) != -1)
 		if (letter == 'h' || !udp_ping_take_option(letter, optarg))
-			return usage(letter == 'h' ? 0 : 2);
+			return udp_ping_usage(letter == 'h' ? 0 : 2);
 	if (optind + 1 != argc || stack.local[0] == 0 || to.dst_ip[0] == 0)
-		return usage(2);
+		return udp_ping_usage(2);
 	stack.device = argv[optind];
 
 	if (open_all()) {

@@ -296,7 +296,7 @@ static uint64_t fd_cookie_of(int fd)
 	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
 }
 
-static int protocol_of(int fd)
+static int descriptor_protocol_of(int fd)
 {
 	int protocol = 0;
 	socklen_t len = sizeof(protocol);
@@ -314,7 +314,7 @@ static bool may_be_offloaded_there(int fd)
 	socklen_t len = sizeof(peer), size = sizeof(int);
 	int listens = 0;
 
-	return protocol_of(fd) == IPPROTO_TCP &&
+	return descriptor_protocol_of(fd) == IPPROTO_TCP &&
 	       vma_os.getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && !listens &&
 	       vma_os.getpeername(fd, (struct sockaddr *)&peer, &len) != 0 && errno == ENOTCONN;
 }
@@ -327,7 +327,7 @@ static int note_taken_fd(int pidfd, int number, int fd)
 
 	if (fresh_fd(fd) < 0)
 		return fd;
-	protocol = protocol_of(fd);
+	protocol = descriptor_protocol_of(fd);
 	rc = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? vma_engine_ask_owner(pidfd, number, fd) : 0;
 	if (rc == 1)
 		rights_arrive_one(fd);

@@ -31,7 +31,7 @@ _Atomic bool inherited_copies;
 
 /* ---- load ---- */
 
-static int option_of(int fd, int name)
+static int inherited_option_of(int fd, int name)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);
@@ -39,13 +39,13 @@ static int option_of(int fd, int name)
 	return vma_os.getsockopt(fd, SOL_SOCKET, name, &value, &len) == 0 ? value : -1;
 }
 
-static void note(int fd)
+static void inherited_note(int fd)
 {
-	const int protocol = fd > STDERR_FILENO ? option_of(fd, SO_PROTOCOL) : -1;
-	const int family = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? option_of(fd, SO_DOMAIN) : -1;
+	const int protocol = fd > STDERR_FILENO ? inherited_option_of(fd, SO_PROTOCOL) : -1;
+	const int family = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? inherited_option_of(fd, SO_DOMAIN) : -1;
 
-	if (protocol == 0 && NOT_OURS(fd) && option_of(fd, SO_DOMAIN) == AF_UNIX &&
-	    option_of(fd, SO_TYPE) == SOCK_SEQPACKET)
+	if (protocol == 0 && NOT_OURS(fd) && inherited_option_of(fd, SO_DOMAIN) == AF_UNIX &&
+	    inherited_option_of(fd, SO_TYPE) == SOCK_SEQPACKET)
 		vma_inherited_note_waits(fd);
 	if ((family != AF_INET && family != AF_INET6) || !NOT_OURS(fd))
 		return;
@@ -61,7 +61,7 @@ struct entry { /* of getdents64 */
 	char name[];
 };
 
-static void note_listed(int directory)
+static void inherited_note_listed(int directory)
 {
 	_Alignas(struct entry) char text[2048];
 	long n;
@@ -72,7 +72,7 @@ static void note_listed(int directory)
 			const int fd = atoi(entry->name);
 
 			if (fd != directory)
-				note(fd);
+				inherited_note(fd);
 			at += entry->bytes;
 		}
 }
@@ -91,11 +91,11 @@ static __attribute__((constructor)) void look_at_descriptors(void)
 	                       : -1;
 
 	if (directory >= 0) {
-		note_listed(directory);
+		inherited_note_listed(directory);
 		syscall(SYS_close, directory);
 	} else if (is_preloaded()) {
 		for (int fd = 0; fd < NUMBERS_MAX; fd++)
-			note(fd);
+			inherited_note(fd);
 	}
 	errno = saved;
 }
@@ -117,7 +117,7 @@ void inherited_is_copied(int fd)
 }
 
 /* Inside. */
-static void leave_one(int fd, const struct vma_file *file)
+static void inherited_leave_fd(int fd, const struct vma_file *file)
 {
 	const int flags = vma_os.fcntl(fd, F_GETFD, NULL);
 	int waiting_fd;
@@ -130,7 +130,7 @@ static void leave_one(int fd, const struct vma_file *file)
 }
 
 /* Inside. A datagram socket of this process's own. */
-static void leave_datagrams(struct vma_file *file, void *arg)
+static void inherited_leave_datagrams(struct vma_file *file, void *arg)
 {
 	const int flags = file->kind == VMA_FILE_UDP && !file->os_only && !file->from_parent
 	                          ? vma_os.fcntl(atomic_load(&file->fd), F_GETFD, NULL)
@@ -145,7 +145,7 @@ void inherited_before_exec(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	vma_file_each(leave_datagrams, NULL);
+	vma_file_each(inherited_leave_datagrams, NULL);
 	vma_leave(self);
 	if (!atomic_load_explicit(&inherited_copies, memory_order_relaxed))
 		return;
@@ -155,7 +155,7 @@ void inherited_before_exec(void)
 
 		if (file != NULL &&
 		    (file->kind == VMA_FILE_TCP || file->kind == VMA_FILE_UDP || file->kind == VMA_FILE_EXEC))
-			leave_one(fd, file);
+			inherited_leave_fd(fd, file);
 	}
 	vma_leave(self);
 }

@@ -67,7 +67,7 @@ static void process_before_exec(void)
 	vma_leave(self);
 }
 
-static void exec_failed(void)
+static void leave_exec_failed(void)
 {
 	const int saved = errno;
 	struct vma_thread *self = vma_thread_cache;
@@ -82,7 +82,7 @@ static void exec_failed(void)
 	{                                                                                                              \
 		process_before_exec();                                                                                 \
 		type rc = thread_more()->name arguments;                                                               \
-		exec_failed();                                                                                         \
+		leave_exec_failed();                                                                                   \
 		return rc;                                                                                             \
 	}
 VMA_EXEC_CALLS(X)

@@ -90,7 +90,7 @@ static ssize_t write_connection(void *cookie, const char *data, size_t size)
 }
 
 /* The slot is empty already when fclose has come by here. */
-static int close_connection(void *cookie)
+static int stdio_close_connection(void *cookie)
 {
 	const int fd = cookie_number_of(cookie);
 
@@ -101,7 +101,7 @@ static int close_connection(void *cookie)
 static FILE *open_connection(int fd, const char *mode)
 {
 	const cookie_io_functions_t functions = {
-	        .read = read_connection, .write = write_connection, .close = close_connection};
+	        .read = read_connection, .write = write_connection, .close = stdio_close_connection};
 	FILE *stream = fopencookie((void *)(intptr_t)fd, mode, functions);
 
 	if (stream != NULL)

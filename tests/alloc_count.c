@@ -1,5 +1,5 @@
 /*
- * alloc_count - a preload that counts the calls of malloc and its kin in a file that others can read at any time.
+ * alloc_count - a preload that counts the calls of malloc and the like in a file that others can read at any time.
  *
  *   LD_PRELOAD=alloc_count.so ALLOC_COUNT_FILE=count PROGRAM;  od -An -tu8 count
  *

@@ -201,7 +201,7 @@ static int open_flags(const char *path, int more)
 }
 
 /* A link that another user has made is not followed; /dev/stderr is one of root's. */
-static int open_path(const char *path)
+static int log_open_path(const char *path)
 {
 	struct stat link;
 	int fd = open_flags(path, O_NOFOLLOW);
@@ -254,7 +254,7 @@ static int use_file(const char *name)
 	int rc = expand_name(name, path, sizeof(path));
 
 	if (rc == 0)
-		rc = open_path(path);
+		rc = log_open_path(path);
 	if (rc >= 0)
 		rc = install_log_fd(rc);
 	if (rc == 0)
@@ -266,7 +266,7 @@ static void use_stderr(void)
 {
 	atomic_store_explicit(&out_fd, STDERR_FILENO, memory_order_relaxed);
 	if (file_fd_is_ours()) {
-		int null = open_path("/dev/null");
+		int null = log_open_path("/dev/null");
 		if (null >= 0)
 			install_log_fd(null); /* gives the file back and keeps the number, see there */
 	}

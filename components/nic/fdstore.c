@@ -75,7 +75,7 @@ static void keep_in(uint32_t place, int fd)
 	keep.fd[place] = fd;
 }
 
-static void leave_vmad(void)
+static void fdstore_leave_vmad(void)
 {
 	os_close(keep.vmad_fd);
 	keep.vmad_fd = -1;
@@ -95,7 +95,7 @@ static void fdstore_hear_vmad(void)
 		if (rc == -EAGAIN)
 			return;
 		if (rc <= 0 || !vmad_msg_ok(&msg, bytes)) {
-			leave_vmad();
+			fdstore_leave_vmad();
 			return;
 		}
 		if (msg.type == FDSTORE_PUT && nfds == 1)
@@ -229,7 +229,7 @@ static __attribute__((noreturn)) void fdstore_serve(int vmad_fd, const int liste
 
 /* ---- vmad's part ---- */
 
-static int listen_at(unsigned ifindex, bool path)
+static int fdstore_listen_at(unsigned ifindex, bool path)
 {
 	struct sockaddr_un address;
 	const socklen_t len = fdstore_address_of(ifindex, &address);
@@ -259,7 +259,7 @@ static void close_both(const int fds[2])
 /* It is nobody's child, so nobody has to wait for it. */
 int fdstore_start(struct fdstore *fdstore, unsigned ifindex, uint32_t seconds)
 {
-	int pair[2], listen_fd[2] = {listen_at(ifindex, true), listen_at(ifindex, false)}, rc = 0;
+	int pair[2], listen_fd[2] = {fdstore_listen_at(ifindex, true), fdstore_listen_at(ifindex, false)}, rc = 0;
 	pid_t child;
 
 	*fdstore = (struct fdstore){.fd = -1, .ifindex = ifindex};
@@ -324,7 +324,7 @@ static int hear_hand(int fd, struct fdstore_fds *hand)
 }
 
 /* Connected to a process of root's: anybody may take the abstract name first. -errno. */
-static int dial(unsigned ifindex, bool path)
+static int fdstore_dial(unsigned ifindex, bool path)
 {
 	struct sockaddr_un address;
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -341,13 +341,13 @@ static int dial(unsigned ifindex, bool path)
 
 int fdstore_find(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand)
 {
-	int fd = dial(ifindex, true), rc;
+	int fd = fdstore_dial(ifindex, true), rc;
 
 	*fdstore = (struct fdstore){.fd = -1, .ifindex = ifindex};
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
 		hand->fd[place] = -1;
 	if (fd < 0)
-		fd = dial(ifindex, false);
+		fd = fdstore_dial(ifindex, false);
 	if (fd < 0)
 		return fd;
 	fdstore->fd = fd;

@@ -143,7 +143,7 @@ static bool unmap_diag_address(uint8_t address[16])
 }
 
 /* A kernel that cannot filter would list all. */
-static bool is_asked_for(const struct walk *walk, uint16_t port)
+static bool kernel_sock_is_asked_for(const struct walk *walk, uint16_t port)
 {
 	bool asked = walk->ranges == NULL;
 
@@ -179,7 +179,7 @@ static void report_diag_socket(const struct walk *walk, uint8_t proto, const str
 	if (socket.family == AF_INET6 &&
 	    (socket.v6only || !unmap_diag_address(socket.local) || !unmap_diag_address(socket.peer)))
 		return;
-	if (is_asked_for(walk, ntohs(socket.port_be)))
+	if (kernel_sock_is_asked_for(walk, ntohs(socket.port_be)))
 		walk->see(&socket, walk->arg);
 }
 

@@ -75,7 +75,8 @@ static bool parked_make_way(struct xdp_owner *owner, const struct owner_lot *lot
 }
 
 /* As a connection that may still be accepted. */
-static void record(struct xdp_owner *owner, const struct owner_minisock *minisock, const struct vma_pending *pending)
+static void parked_record(struct xdp_owner *owner, const struct owner_minisock *minisock,
+                          const struct vma_pending *pending)
 {
 	struct owner_parked *parked = minisock->parked;
 	struct owner_record_waiting *entry =
@@ -115,7 +116,7 @@ static void shield_pending(const struct vma_pending *pending, void *arg)
 	parked->place = OWNER_NO_PLACE;
 	lot->count++;
 	owner->parked++;
-	record(owner, minisock, pending);
+	parked_record(owner, minisock, pending);
 }
 
 void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
@@ -211,7 +212,7 @@ static void park_pending(const struct vma_pending *pending, enum owner_taking ta
 
 /* The listener is closed, or it was accepted in the last moment: by a client that has died since, or by one that lives.
  */
-static void end_others(struct xdp_owner *owner, const struct owner_lot *lot, bool dead, uint64_t now)
+static void parked_end_others(struct xdp_owner *owner, const struct owner_lot *lot, bool dead, uint64_t now)
 {
 	struct owner_minisock *minisock = TAILQ_FIRST(&owner->minisocks.list[MINISOCK_WAITS]), *next;
 
@@ -226,14 +227,14 @@ static void end_others(struct xdp_owner *owner, const struct owner_lot *lot, boo
 	}
 }
 
-static void take_lot(struct xdp_owner *owner, struct owner_lot *lot, bool dead, uint64_t now)
+static void parked_take_lot(struct xdp_owner *owner, struct owner_lot *lot, bool dead, uint64_t now)
 {
 	struct take take = {.owner = owner, .lot = lot, .now = now};
 
 	lot->left = true;
 	if (lot->open)
 		owner_group_take_waiting(owner, lot->slot, &lot->key, park_pending, &take);
-	end_others(owner, lot, dead, now);
+	parked_end_others(owner, lot, dead, now);
 	owner_record_lot_left(owner, lot->place);
 	if (lot->count > 0)
 		vma_log_debug("%s: %u connections wait for the next process that serves port %u", owner->name,
@@ -241,7 +242,7 @@ static void take_lot(struct xdp_owner *owner, struct owner_lot *lot, bool dead, 
 }
 
 /* Of one listener, or of all (NULL). */
-static void take_lots(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static void parked_take_lots(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	const uint64_t now = owner_now_ns();
 	bool looked = false;
@@ -252,18 +253,18 @@ static void take_lots(struct xdp_owner *owner, uint32_t slot, const struct vma_f
 		if (!looked)
 			parked_look(owner, now);
 		looked = true;
-		take_lot(owner, lot, key == NULL, now);
+		parked_take_lot(owner, lot, key == NULL, now);
 	}
 }
 
 void owner_parked_take(struct xdp_owner *owner, uint32_t slot)
 {
-	take_lots(owner, slot, NULL);
+	parked_take_lots(owner, slot, NULL);
 }
 
 void owner_parked_close(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	take_lots(owner, slot, key);
+	parked_take_lots(owner, slot, key);
 }
 
 /* ---- the next process, or none ---- */
@@ -454,7 +455,7 @@ bool owner_parked_is_over(struct xdp_owner *owner, const struct vma_flow_key *ke
 }
 
 /* The client of such a slot is dead, and nobody will say so again. */
-static bool is_orphan(const struct xdp_owner *owner, const struct owner_lot *lot)
+static bool parked_is_orphan(const struct xdp_owner *owner, const struct owner_lot *lot)
 {
 	const enum owner_slot_state state = owner->slot[lot->slot].state;
 
@@ -480,8 +481,8 @@ void owner_parked_adopt(struct xdp_owner *owner)
 void owner_parked_adopted(struct xdp_owner *owner)
 {
 	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next)
-		if (is_orphan(owner, lot))
-			take_lots(owner, lot->slot, NULL);
+		if (parked_is_orphan(owner, lot))
+			parked_take_lots(owner, lot->slot, NULL);
 }
 
 /* Its flow ended with the last owner, whose answer has not come; or the client has deleted it again. */
@@ -489,5 +490,5 @@ void owner_parked_presented(struct xdp_owner *owner, uint32_t slot)
 {
 	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next)
 		if (lot->slot == slot && !lot->left)
-			take_lots(owner, slot, &lot->key);
+			parked_take_lots(owner, slot, &lot->key);
 }

@@ -65,7 +65,7 @@ static void reset_drop(struct xdp_owner *owner, struct owner_reset *reset)
 }
 
 /* To another list. */
-static void pass(struct xdp_owner *owner, unsigned list, struct owner_reset *reset, uint64_t due_ns)
+static void resets_pass(struct xdp_owner *owner, unsigned list, struct owner_reset *reset, uint64_t due_ns)
 {
 	owner_record_reset_list(owner, reset->place, list);
 	resets_append(&owner->resets, list, reset, due_ns);
@@ -111,7 +111,7 @@ void owner_resets_adopt(struct xdp_owner *owner)
 	}
 }
 
-static bool has_peer(const struct vma_flow_key *key)
+static bool resets_has_peer(const struct vma_flow_key *key)
 {
 	return key->peer_port_be != 0;
 }
@@ -131,8 +131,8 @@ void owner_resets_dead(struct xdp_owner *owner, uint32_t slot)
 			resets_append(resets, LATER, reset, reset->due_ns);
 		} else {
 			owner_minisocks_cut(owner, &reset->key);
-			if (has_peer(&reset->key))
-				pass(owner, NOW, reset, now);
+			if (resets_has_peer(&reset->key))
+				resets_pass(owner, NOW, reset, now);
 			else
 				reset_drop(owner, reset);
 		}
@@ -189,7 +189,7 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 
 	while (left > 0 && resets->first[list] != NULL && resets->first[list]->due_ns <= now) {
 		struct owner_reset *reset = resets->first[list];
-		const bool over = !has_peer(&reset->key) || owner_flow_exists(owner, &reset->key) ||
+		const bool over = !resets_has_peer(&reset->key) || owner_flow_exists(owner, &reset->key) ||
 		                  !owner_minisocks_last(owner, &reset->key);
 
 		if (!over && !resets_probe(owner, list, &reset->key))
@@ -200,7 +200,7 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 		if (over || list == AGAIN)
 			reset_drop(owner, reset);
 		else
-			pass(owner, AGAIN, reset, now + AGAIN_NS);
+			resets_pass(owner, AGAIN, reset, now + AGAIN_NS);
 		left--;
 	}
 	return left;

@@ -45,7 +45,7 @@ struct vmad_closer {
 	struct job job[];
 };
 
-static uint64_t now_ms(void)
+static uint64_t closer_now_ms(void)
 {
 	struct timespec now;
 
@@ -53,7 +53,7 @@ static uint64_t now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void wake(int signal)
+static void closer_wake(int signal)
 {
 	(void)signal; /* what waits in the kernel returns */
 }
@@ -61,7 +61,7 @@ static void wake(int signal)
 int vmad_closer_create(unsigned jobs, struct vmad_closer **out)
 {
 	struct vmad_closer *closer = calloc(1, sizeof(*closer) + jobs * sizeof(struct job));
-	const struct sigaction action = {.sa_handler = wake}; /* calls are not restarted */
+	const struct sigaction action = {.sa_handler = closer_wake}; /* calls are not restarted */
 
 	if (closer == NULL)
 		return -ENOMEM;
@@ -81,7 +81,7 @@ int vmad_closer_create(unsigned jobs, struct vmad_closer **out)
 }
 
 /* With the lock, which it lets go. */
-static void leave(struct vmad_closer *closer)
+static void closer_leave(struct vmad_closer *closer)
 {
 	const bool is_last = --closer->users == 0;
 
@@ -101,7 +101,7 @@ void vmad_closer_destroy(struct vmad_closer *closer)
 	pthread_mutex_lock(&closer->lock);
 	closer->over = true;
 	pthread_cond_broadcast(&closer->given);
-	leave(closer);
+	closer_leave(closer);
 }
 
 int vmad_closer_fd(const struct vmad_closer *closer)
@@ -118,7 +118,7 @@ void vmad_closer_hear(struct vmad_closer *closer)
 }
 
 /* A job, with the lock held before and after. NULL: this thread is to end. */
-static struct job *next_job(struct vmad_closer *closer)
+static struct job *closer_next_job(struct vmad_closer *closer)
 {
 	struct job *job;
 
@@ -139,7 +139,7 @@ static struct job *next_job(struct vmad_closer *closer)
 }
 
 /* Takes the lock, and keeps it. */
-static void do_job(struct vmad_closer *closer, struct job *job)
+static void closer_do_job(struct vmad_closer *closer, struct job *job)
 {
 	for (unsigned i = 0; i < job->nfds; i++) {
 		atomic_store_explicit(&job->at, i, memory_order_relaxed);
@@ -152,22 +152,22 @@ static void do_job(struct vmad_closer *closer, struct job *job)
 	eventfd_write(closer->fd, 1);
 }
 
-static void *serve(void *arg)
+static void *closer_serve(void *arg)
 {
 	struct vmad_closer *closer = arg;
 	struct job *job;
 
 	pthread_mutex_lock(&closer->lock);
-	while ((job = next_job(closer)) != NULL) {
+	while ((job = closer_next_job(closer)) != NULL) {
 		pthread_mutex_unlock(&closer->lock);
-		do_job(closer, job);
+		closer_do_job(closer, job);
 	}
-	leave(closer);
+	closer_leave(closer);
 	return NULL;
 }
 
 /* Signals to the process are vmad's: a thread has none but its own. */
-static int start_thread(struct vmad_closer *closer)
+static int closer_start_thread(struct vmad_closer *closer)
 {
 	pthread_attr_t attr;
 	pthread_t thread;
@@ -180,7 +180,7 @@ static int start_thread(struct vmad_closer *closer)
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&thread, &attr, serve, closer);
+	rc = pthread_create(&thread, &attr, closer_serve, closer);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attr);
 	return rc;
@@ -192,9 +192,9 @@ static void do_job_here(struct vmad_closer *closer)
 	struct job *job;
 
 	pthread_mutex_lock(&closer->lock);
-	job = next_job(closer);
+	job = closer_next_job(closer);
 	pthread_mutex_unlock(&closer->lock);
-	do_job(closer, job);
+	closer_do_job(closer, job);
 	pthread_mutex_unlock(&closer->lock);
 }
 
@@ -213,7 +213,7 @@ void vmad_closer_close(struct vmad_closer *closer, unsigned number, const int *f
 			job->fds[job->nfds++] = fds[i];
 	job->next = NULL;
 	atomic_store_explicit(&job->at, 0, memory_order_relaxed);
-	job->since_ms = now_ms();
+	job->since_ms = closer_now_ms();
 	atomic_store_explicit(&job->busy, true, memory_order_relaxed);
 	pthread_mutex_lock(&closer->lock);
 	*closer->last = job;
@@ -223,7 +223,7 @@ void vmad_closer_close(struct vmad_closer *closer, unsigned number, const int *f
 		pthread_cond_signal(&closer->given);
 	} else {
 		closer->users++;
-		if (start_thread(closer) != 0)
+		if (closer_start_thread(closer) != 0)
 			closer->users--; /* the job waits for one of the others */
 	}
 	alone = closer->users == 1;
@@ -264,9 +264,9 @@ bool vmad_closer_hurry(struct vmad_closer *closer, uint64_t now)
  * A close takes the descriptor out of the table first, and waits then. An old `at` makes this wait once more. After a
  * second the number is another descriptor's, if there is one.
  */
-static bool has_settled(const struct vmad_closer *closer)
+static bool closer_has_settled(const struct vmad_closer *closer)
 {
-	const uint64_t now = now_ms();
+	const uint64_t now = closer_now_ms();
 
 	for (unsigned i = 0; i < closer->njobs; i++) {
 		const struct job *job = &closer->job[i];
@@ -285,7 +285,7 @@ bool vmad_closer_settle(struct vmad_closer *closer)
 	const struct timespec pause = {.tv_nsec = 200000};
 
 	for (int i = 0; i < SETTLE_TRIES; i++) {
-		if (has_settled(closer))
+		if (closer_has_settled(closer))
 			return true;
 		nanosleep(&pause, NULL);
 	}

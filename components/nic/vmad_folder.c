@@ -44,20 +44,20 @@ static int lock_names(void)
 	return -ETIMEDOUT;
 }
 
-static socklen_t length_of(const struct sockaddr_un *address)
+static socklen_t folder_length_of(const struct sockaddr_un *address)
 {
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(address->sun_path) + 1);
 }
 
 /* The file is there, and no socket. */
-static bool is_stale(const struct sockaddr_un *address)
+static bool folder_is_stale(const struct sockaddr_un *address)
 {
 	const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	bool refused;
 
 	if (fd < 0)
 		return false;
-	refused = connect(fd, (const struct sockaddr *)address, length_of(address)) < 0 && errno == ECONNREFUSED;
+	refused = connect(fd, (const struct sockaddr *)address, folder_length_of(address)) < 0 && errno == ECONNREFUSED;
 	close(fd);
 	return refused;
 }
@@ -81,9 +81,9 @@ int vmad_folder_bind(int fd, unsigned ifindex, const char *kind, mode_t mode)
 	lock = lock_names();
 	if (lock < 0)
 		return lock;
-	if (is_stale(&address))
+	if (folder_is_stale(&address))
 		unlink(address.sun_path);
-	rc = bind(fd, (const struct sockaddr *)&address, length_of(&address)) < 0 ? -errno : 0;
+	rc = bind(fd, (const struct sockaddr *)&address, folder_length_of(&address)) < 0 ? -errno : 0;
 	if (rc == 0 && chmod(address.sun_path, mode) < 0)
 		rc = -errno;
 	close(lock);
@@ -101,12 +101,12 @@ void vmad_folder_clear(unsigned ifindex, const char *kind)
 		close(fd);
 	if (lock < 0)
 		return;
-	if (is_stale(&address))
+	if (folder_is_stale(&address))
 		unlink(address.sun_path);
 	close(lock);
 }
 
-static bool is_ours(const char *name)
+static bool folder_is_ours(const char *name)
 {
 	const char *kind = strrchr(name, '.');
 
@@ -123,10 +123,10 @@ void vmad_folder_sweep(void)
 	for (int n = 0; folder != NULL && n < SWEPT_MAX && (entry = readdir(folder)) != NULL; n++) {
 		const size_t room = sizeof(address.sun_path);
 
-		if (!is_ours(entry->d_name) ||
+		if (!folder_is_ours(entry->d_name) ||
 		    (size_t)snprintf(address.sun_path, room, "%s/%s", VMAD_FOLDER, entry->d_name) >= room)
 			continue;
-		if (is_stale(&address))
+		if (folder_is_stale(&address))
 			unlink(address.sun_path);
 	}
 	if (folder != NULL)

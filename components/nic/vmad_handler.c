@@ -180,7 +180,7 @@ static int handle_return(struct vmad_server *server, struct vmad_peer *peer, con
 	return 0;
 }
 
-static int option_of(int fd, int option)
+static int handler_option_of(int fd, int option)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);
@@ -196,9 +196,9 @@ static bool take_proof(int fd, uint8_t proto, struct xdp_proof *proof)
 {
 	uint64_t cookie;
 	socklen_t len = sizeof(cookie);
-	const int family = option_of(fd, SO_DOMAIN);
+	const int family = handler_option_of(fd, SO_DOMAIN);
 
-	if ((family != AF_INET && family != AF_INET6) || option_of(fd, SO_PROTOCOL) != proto ||
+	if ((family != AF_INET && family != AF_INET6) || handler_option_of(fd, SO_PROTOCOL) != proto ||
 	    vmad_namespace_check(fd) < 0 || getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
 		return false;
 	proof->family = (uint8_t)family;

@@ -524,7 +524,7 @@ static uint64_t clock_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void leave_vmad(struct service *service)
+static void repair_leave_vmad(struct service *service)
 {
 	os_close(service->control);
 	service->control = -1;
@@ -570,7 +570,7 @@ static void serve_client(int control)
 	service.raw = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
 	while (await_either(&service, fds)) {
 		if (fds[0].revents != 0 && !service_hear_vmad(&service))
-			leave_vmad(&service);
+			repair_leave_vmad(&service);
 		else if (fds[0].revents == 0 && fds[1].revents != 0 && !hear_client(&service))
 			leave_client(&service);
 	}

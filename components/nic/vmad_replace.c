@@ -74,7 +74,7 @@ static int end_old_vmad(const char *interface, int fd, const struct ucred *peer)
 	return rc;
 }
 
-static bool may_end(const char *interface, const struct ucred *peer)
+static bool replace_may_end(const char *interface, const struct ucred *peer)
 {
 	if (peer->uid != 0 && peer->uid != geteuid())
 		vma_log_error(
@@ -115,7 +115,7 @@ bool vmad_name_is_believed(unsigned ifindex, const char *interface)
 }
 
 /* 0, or -errno: -ECONNREFUSED, there is no vmad. */
-static int dial(int fd, unsigned ifindex)
+static int replace_dial(int fd, unsigned ifindex)
 {
 	struct sockaddr_un address;
 	int len = vmad_folder_address(fd, ifindex, "vmad", &address);
@@ -138,11 +138,11 @@ int vmad_replace(unsigned ifindex, const char *interface)
 	if (fd < 0)
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)); /* a full backlog */
-	rc = dial(fd, ifindex);
+	rc = replace_dial(fd, ifindex);
 	if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
 		rc = -errno;
 	if (rc == 0)
-		rc = may_end(interface, &peer) ? end_old_vmad(interface, fd, &peer) : -EPERM;
+		rc = replace_may_end(interface, &peer) ? end_old_vmad(interface, fd, &peer) : -EPERM;
 	close(fd);
 	return rc == -ECONNREFUSED ? 0 : rc;
 }

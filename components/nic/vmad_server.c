@@ -63,7 +63,7 @@ static bool is_closing_any(const struct vmad_server *server, const struct vmad_p
 }
 
 /* What it has sent and nobody has read goes with it. */
-static void close_connection(struct vmad_server *server, struct vmad_peer *peer)
+static void server_close_connection(struct vmad_server *server, struct vmad_peer *peer)
 {
 	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_CONNECTION), &peer->fd, 1);
 	peer->fd = -1;
@@ -78,7 +78,7 @@ static void make_free(struct vmad_peer *peer)
 
 static void peer_forget(struct vmad_server *server, struct vmad_peer *peer)
 {
-	close_connection(server, peer);
+	server_close_connection(server, peer);
 	if (peer->pidfd >= 0)
 		close(peer->pidfd);
 	peer->pidfd = -1;
@@ -112,7 +112,7 @@ static void peer_drop(struct vmad_server *server, struct vmad_peer *peer, const 
 		peer_forget(server, peer);
 		return;
 	}
-	close_connection(server, peer);
+	server_close_connection(server, peer);
 	peer->state = PEER_GHOST;
 }
 
@@ -688,7 +688,7 @@ int vmad_serve_all(struct vmad_server *server)
 }
 
 /* The file is the lock: of several that start at once, one gets it and the others end. */
-static int open_path(unsigned ifindex, const char *interface)
+static int server_open_path(unsigned ifindex, const char *interface)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
 
@@ -711,7 +711,7 @@ static int open_path(unsigned ifindex, const char *interface)
 }
 
 /* So is the name. */
-static int open_name(unsigned ifindex)
+static int server_open_name(unsigned ifindex)
 {
 	struct sockaddr_un address;
 	const socklen_t len = vmad_address(ifindex, &address);
@@ -730,10 +730,10 @@ int vmad_listen(unsigned ifindex, const char *interface, struct vmad_doors *door
 {
 	int rc;
 
-	*doors = (struct vmad_doors){.path_fd = open_path(ifindex, interface), .name_fd = -1};
+	*doors = (struct vmad_doors){.path_fd = server_open_path(ifindex, interface), .name_fd = -1};
 	if (doors->path_fd == -EADDRINUSE)
 		return -EADDRINUSE;
-	doors->name_fd = open_name(ifindex);
+	doors->name_fd = server_open_name(ifindex);
 	if (doors->name_fd >= 0)
 		return 0;
 	rc = doors->name_fd;

@@ -26,7 +26,7 @@ void ring_leavers_init(struct vma_ring *ring)
 	pthread_mutex_init(&ring->leavers.asking, NULL);
 }
 
-static struct ring_leaver *take_first(struct ring_leavers *leavers, bool spare)
+static struct ring_leaver *leave_take_first(struct ring_leavers *leavers, bool spare)
 {
 	struct ring_leaver *leaver = spare ? TAILQ_FIRST(&leavers->spare) : TAILQ_FIRST(&leavers->waiting);
 
@@ -44,9 +44,9 @@ void ring_leavers_fini(struct vma_ring *ring)
 {
 	struct ring_leaver *leaver;
 
-	while ((leaver = take_first(&ring->leavers, false)) != NULL)
+	while ((leaver = leave_take_first(&ring->leavers, false)) != NULL)
 		free(leaver);
-	while ((leaver = take_first(&ring->leavers, true)) != NULL)
+	while ((leaver = leave_take_first(&ring->leavers, true)) != NULL)
 		free(leaver);
 	pthread_mutex_destroy(&ring->leavers.asking);
 }
@@ -66,7 +66,7 @@ void ring_leaver_reserve(struct vma_ring *ring, struct flow_entry *entry, struct
 void ring_leaver_unreserve(struct vma_ring *ring, const struct flow_entry *entry)
 {
 	if (entry->reserved)
-		free(take_first(&ring->leavers, true));
+		free(leave_take_first(&ring->leavers, true));
 }
 
 /* ---- in the table ---- */
@@ -115,7 +115,7 @@ static bool put_in(struct vma_ring *ring, const struct vma_flow *flow)
 
 	if (entry->head != flow || flow->next != NULL || !entry->steered || !entry->reserved || entry->revoked)
 		return false;
-	leaver = take_first(&ring->leavers, true);
+	leaver = leave_take_first(&ring->leavers, true);
 	leaver->flow = (struct vma_flow){.key = flow->key, .sink = pass_to_next_member, .ring = ring};
 	flow_table_insert(ring_table_of(ring, &flow->key), &leaver->flow, &entry); /* which needs no memory */
 	TAILQ_INSERT_TAIL(&ring->leavers.waiting, leaver, link);

@@ -55,7 +55,7 @@ static struct {
 	_Atomic uint64_t name, until_ns;
 } silent[SILENT_MAX];
 
-static uint64_t number_of(const char *text)
+static uint64_t inherited_number_of(const char *text)
 {
 	uint64_t h = 14695981039346656037ULL;
 
@@ -64,15 +64,15 @@ static uint64_t number_of(const char *text)
 	return h;
 }
 
-static bool is_silent(const char *text, uint64_t now)
+static bool inherited_is_silent(const char *text, uint64_t now)
 {
 	for (int i = 0; i < SILENT_MAX; i++)
-		if (atomic_load(&silent[i].name) == number_of(text) && now < atomic_load(&silent[i].until_ns))
+		if (atomic_load(&silent[i].name) == inherited_number_of(text) && now < atomic_load(&silent[i].until_ns))
 			return true;
 	return false;
 }
 
-static void note_silent(const struct names *names)
+static void inherited_note_silent(const struct names *names)
 {
 	static _Atomic uint32_t at;
 	const uint64_t until = vma_now_ns() + SILENCE_NS;
@@ -82,18 +82,18 @@ static void note_silent(const struct names *names)
 			const uint32_t place = atomic_fetch_add(&at, 1) % SILENT_MAX;
 
 			atomic_store(&silent[place].until_ns, until);
-			atomic_store(&silent[place].name, number_of(names->at[i].text));
+			atomic_store(&silent[place].name, inherited_number_of(names->at[i].text));
 		}
 	}
 }
 
 /* A line of /proc/net/unix ends with the socket's name, if it has one. */
-static void take_line(struct names *names, const char *line, uint64_t now)
+static void inherited_take_line(struct names *names, const char *line, uint64_t now)
 {
 	const char *at = strstr(line, " @" TAKEN_NAME);
 	size_t len = at != NULL ? strlen(at + 2) : 0;
 
-	if (len == 0 || len >= NAME_BYTES || names->n == NAMES_MAX || is_silent(at + 2, now))
+	if (len == 0 || len >= NAME_BYTES || names->n == NAMES_MAX || inherited_is_silent(at + 2, now))
 		return;
 	memcpy(names->at[names->n].text, at + 2, len + 1);
 	names->n++;
@@ -102,14 +102,14 @@ static void take_line(struct names *names, const char *line, uint64_t now)
 /* Opened when the program begins: it may be in another root directory when it uses a socket. */
 static int list_fd = -1;
 
-static int open_list(void)
+static int inherited_open_list(void)
 {
 	return (int)syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC);
 }
 
-static void keep_list(void)
+static void inherited_keep_list(void)
 {
-	const int fd = list_fd < 0 ? open_list() : -1;
+	const int fd = list_fd < 0 ? inherited_open_list() : -1;
 
 	if (fd < 0)
 		return;
@@ -118,9 +118,9 @@ static void keep_list(void)
 		syscall(SYS_close, fd);
 }
 
-static void read_names(struct names *names)
+static void inherited_read_names(struct names *names)
 {
-	const int fd = list_fd >= 0 ? list_fd : open_list();
+	const int fd = list_fd >= 0 ? list_fd : inherited_open_list();
 	const uint64_t now = vma_now_ns();
 	char text[2048];
 	size_t kept = 0;
@@ -134,7 +134,7 @@ static void read_names(struct names *names)
 		text[kept] = '\0';
 		for (; (end = memchr(line, '\n', kept - (size_t)(line - text))) != NULL; line = end + 1) {
 			*end = '\0';
-			take_line(names, line, now);
+			inherited_take_line(names, line, now);
 		}
 		kept -= (size_t)(line - text);
 		if (kept == sizeof(text) - 1)
@@ -147,7 +147,7 @@ static void read_names(struct names *names)
 
 /* ---- the conversation ---- */
 
-static uint64_t cookie_of(int fd)
+static uint64_t inherited_cookie_of(int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -156,7 +156,7 @@ static uint64_t cookie_of(int fd)
 }
 
 /* The queue of a socket is short, and the server's thread takes few at a time. */
-static int send_patiently(int fd, const struct vma_named_message *message, uint64_t deadline_ns)
+static int inherited_send_patiently(int fd, const struct vma_named_message *message, uint64_t deadline_ns)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
 	int rc;
@@ -166,14 +166,14 @@ static int send_patiently(int fd, const struct vma_named_message *message, uint6
 	return rc;
 }
 
-static void ask_all(int fd, struct names *names, struct inherited_question *question, uint64_t deadline_ns)
+static void inherited_ask_all(int fd, struct names *names, struct inherited_question *question, uint64_t deadline_ns)
 {
 	struct vma_named_message message = {.data = question, .size = sizeof(*question), .fd = -1};
 
 	names->left = 0;
 	for (uint32_t i = 0; i < names->n; i++) {
 		vma_named_address(names->at[i].text, &message);
-		if (send_patiently(fd, &message, deadline_ns) == 0)
+		if (inherited_send_patiently(fd, &message, deadline_ns) == 0)
 			names->left++;
 		else
 			names->at[i].text[0] = '\0'; /* it is gone */
@@ -181,7 +181,7 @@ static void ask_all(int fd, struct names *names, struct inherited_question *ques
 }
 
 /* False: it has answered before, or was not asked. */
-static bool note_answer(struct names *names, const struct vma_named_message *message, bool is_last)
+static bool inherited_note_answer(struct names *names, const struct vma_named_message *message, bool is_last)
 {
 	struct vma_named_message asked;
 
@@ -201,8 +201,8 @@ static bool note_answer(struct names *names, const struct vma_named_message *mes
 }
 
 /* One answer; the first descriptor that comes with one is kept. */
-static void take_answer(int fd, struct names *names, struct inherited_question *question, int socket_fd,
-                        uint64_t deadline_ns, int *waiting_fd)
+static void inherited_take_answer(int fd, struct names *names, struct inherited_question *question, int socket_fd,
+                                  uint64_t deadline_ns, int *waiting_fd)
 {
 	uint8_t answer = TAKEN_NOT_MINE;
 	struct vma_named_message message = {.data = &answer, .size = sizeof(answer)};
@@ -214,11 +214,12 @@ static void take_answer(int fd, struct names *names, struct inherited_question *
 	trusted = vma_named_is_trusted(&sender);
 	if (vma_named_receive(fd, &message, trusted) < 0)
 		return;
-	if (note_answer(names, &message, !trusted || answer != TAKEN_SHOW) && trusted && answer == TAKEN_SHOW) {
+	if (inherited_note_answer(names, &message, !trusted || answer != TAKEN_SHOW) && trusted &&
+	    answer == TAKEN_SHOW) {
 		message.data = question;
 		message.size = sizeof(*question);
 		message.fd = socket_fd;
-		send_patiently(fd, &message, deadline_ns);
+		inherited_send_patiently(fd, &message, deadline_ns);
 		return;
 	}
 	if (answer == TAKEN_HANDED_OVER && *waiting_fd < 0) {
@@ -232,22 +233,22 @@ static void take_answer(int fd, struct names *names, struct inherited_question *
 		syscall(SYS_close, message.fd);
 }
 
-static int converse(int fd, struct names *names, int socket_fd, uint64_t cookie)
+static int inherited_converse(int fd, struct names *names, int socket_fd, uint64_t cookie)
 {
 	struct inherited_question question = {.cookie = cookie, .number = socket_fd};
 	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
 	int waiting_fd = -1;
 
-	ask_all(fd, names, &question, deadline_ns);
+	inherited_ask_all(fd, names, &question, deadline_ns);
 	while (names->left > 0 && vma_named_await(fd, POLLIN, deadline_ns))
-		take_answer(fd, names, &question, socket_fd, deadline_ns, &waiting_fd);
-	note_silent(names);
+		inherited_take_answer(fd, names, &question, socket_fd, deadline_ns, &waiting_fd);
+	inherited_note_silent(names);
 	return waiting_fd;
 }
 
 int vma_inherited_ask(int socket_fd)
 {
-	const uint64_t cookie = cookie_of(socket_fd);
+	const uint64_t cookie = inherited_cookie_of(socket_fd);
 	struct names *names;
 	int fd, waiting_fd = -1;
 
@@ -256,10 +257,10 @@ int vma_inherited_ask(int socket_fd)
 	names = mmap(NULL, sizeof(*names), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (names == MAP_FAILED)
 		return -1;
-	read_names(names);
+	inherited_read_names(names);
 	fd = names->n != 0 ? vma_named_ask() : -1;
 	if (fd >= 0) {
-		waiting_fd = converse(fd, names, socket_fd, cookie);
+		waiting_fd = inherited_converse(fd, names, socket_fd, cookie);
 		syscall(SYS_close, fd);
 	}
 	munmap(names, sizeof(*names));
@@ -292,7 +293,7 @@ void vma_inherited_note_waits(int fd)
 	n_waits++;
 }
 
-static int take_waits(uint64_t cookie)
+static int inherited_take_waits(uint64_t cookie)
 {
 	int guarded = -1, fd;
 
@@ -314,7 +315,7 @@ struct inherited {
 	bool asked, is_listener; /* a TCP socket stands in its place */
 };
 
-static bool listens(int fd)
+static bool inherited_listens(int fd)
 {
 	int value = 0;
 	socklen_t len = sizeof(value);
@@ -323,9 +324,9 @@ static bool listens(int fd)
 }
 
 /* What has waited longest: of two that may be, the one that this process has had itself. */
-static int ask(int fd)
+static int inherited_ask(int fd)
 {
-	const int asked = vma_inherited_ask(fd), mine = take_waits(cookie_of(fd));
+	const int asked = vma_inherited_ask(fd), mine = inherited_take_waits(inherited_cookie_of(fd));
 
 	if (mine < 0)
 		return asked;
@@ -334,7 +335,7 @@ static int ask(int fd)
 	return mine;
 }
 
-static bool give_listener(int fd, int waiting_fd)
+static bool inherited_give_listener(int fd, int waiting_fd)
 {
 	const bool given = vma_inherited_listener(fd, waiting_fd);
 
@@ -344,7 +345,7 @@ static bool give_listener(int fd, int waiting_fd)
 }
 
 /* Another number of the same file finds the listener that the first one has got. */
-static void touch(struct vma_file *file, int fd)
+static void inherited_touch(struct vma_file *file, int fd)
 {
 	struct inherited *inherited = (struct inherited *)file;
 	int waiting_fd = -1;
@@ -352,12 +353,12 @@ static void touch(struct vma_file *file, int fd)
 	pthread_mutex_lock(&inherited->asking);
 	if (!inherited->asked) {
 		inherited->asked = true;
-		waiting_fd = ask(fd);
-		inherited->is_listener = waiting_fd >= 0 && vma_inherited_listener != NULL && listens(fd);
+		waiting_fd = inherited_ask(fd);
+		inherited->is_listener = waiting_fd >= 0 && vma_inherited_listener != NULL && inherited_listens(fd);
 		if (waiting_fd >= 0 && !inherited->is_listener)
 			syscall(SYS_close, waiting_fd);
 		if (inherited->is_listener)
-			inherited->is_listener = give_listener(fd, waiting_fd);
+			inherited->is_listener = inherited_give_listener(fd, waiting_fd);
 		sock_tell_inside(fd, true);
 	} else if (inherited->is_listener) {
 		vma_inherited_listener(fd, -1);
@@ -366,45 +367,46 @@ static void touch(struct vma_file *file, int fd)
 }
 
 /* Passed on without having been used. */
-static void hand_over(struct vma_file *file)
+static void inherited_hand_over(struct vma_file *file)
 {
-	touch(file, atomic_load(&file->fd));
+	inherited_touch(file, atomic_load(&file->fd));
 }
 
 /* A thread that is not here may have been asking. */
-static __attribute__((cold)) void forked(struct vma_file *file)
+static __attribute__((cold)) void inherited_forked(struct vma_file *file)
 {
 	pthread_mutex_init(&((struct inherited *)file)->asking, NULL);
 }
 
-static enum vma_sock_reason reason_of(struct vma_file *file)
+static enum vma_sock_reason inherited_reason_of(struct vma_file *file)
 {
 	(void)file;
 	return VMA_SOCK_EXEC;
 }
 
-static uint32_t poll_nothing(struct vma_file *file)
+static uint32_t inherited_poll_nothing(struct vma_file *file)
 {
 	(void)file;
 	return 0;
 }
 
-static uint64_t no_rings(struct vma_file *file)
+static uint64_t inherited_no_rings(struct vma_file *file)
 {
 	(void)file;
 	return 0;
 }
 
 /* The ops say which calls use the socket, and are never called, as it is os_only. */
-static void never(void)
+static void inherited_never(void)
 {
 }
 
-#define USES(op) .op = (__typeof__(((struct vma_file_ops *)NULL)->op))never
+#define USES(op) .op = (__typeof__(((struct vma_file_ops *)NULL)->op))inherited_never
 #define USE                                                                                                            \
 	.name = "inherited", USES(bind), USES(connect), USES(listen), USES(accept4), USES(shutdown), USES(ioctl),      \
-	USES(recvmsg), USES(sendmsg), .poll = poll_nothing, .rings = no_rings, .reason = reason_of, .forked = forked,  \
-	.hand_over = hand_over, .touch = touch
+	USES(recvmsg), USES(sendmsg), .poll = inherited_poll_nothing, .rings = inherited_no_rings,                     \
+	.reason = inherited_reason_of, .forked = inherited_forked, .hand_over = inherited_hand_over,                   \
+	.touch = inherited_touch
 
 /* Of a listener and a UDP socket the kernel's knows all but what has come; of a connection it knows nothing. */
 static const struct vma_file_ops ops = {USE};
@@ -412,7 +414,7 @@ static const struct vma_file_ops connection_ops = {USE, USES(setsockopt), USES(g
 #undef USE
 #undef USES
 
-static int protocol_of(int fd)
+static int inherited_protocol_of(int fd)
 {
 	int protocol = 0;
 	socklen_t len = sizeof(protocol);
@@ -426,9 +428,9 @@ void vma_inherited_note(int fd)
 
 	if (inherited == NULL)
 		return;
-	keep_list();
+	inherited_keep_list();
 	vma_file_init(&inherited->file, VMA_FILE_EXEC,
-	              protocol_of(fd) == IPPROTO_TCP && !listens(fd) ? &connection_ops : &ops);
+	              inherited_protocol_of(fd) == IPPROTO_TCP && !inherited_listens(fd) ? &connection_ops : &ops);
 	pthread_mutex_init(&inherited->asking, NULL);
 	inherited->file.os_only = true;
 	atomic_store(&vma_file_touches, true);

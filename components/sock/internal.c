@@ -298,7 +298,7 @@ static void *internal_thread_main(void *arg)
 	return NULL;
 }
 
-static int start_thread(void)
+static int internal_start_thread(void)
 {
 	sigset_t all, before;
 	pthread_attr_t attr;
@@ -344,7 +344,7 @@ int internal_start(struct vma_engine *engine)
 	if (rc == 0)
 		rc = internal_set_add(vma_net_fd(engine->net), EPOLLIN, INTERNAL_NET, 0);
 	if (rc == 0)
-		rc = start_thread();
+		rc = internal_start_thread();
 	if (rc < 0) {
 		internal_close_fds();
 		return rc;

@@ -107,7 +107,7 @@ int vma_name_give(int family, const struct sockaddr_in *in, struct sockaddr *add
 
 /* ---- the shadow ---- */
 
-static bool is_v6only(int fd)
+static bool name_is_v6only(int fd)
 {
 	int value = 0;
 	socklen_t len = sizeof(value);
@@ -117,7 +117,7 @@ static bool is_v6only(int fd)
 
 static void settle_any(int fd, union vma_name *name)
 {
-	if (name->any.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&name->in6.sin6_addr) && !is_v6only(fd))
+	if (name->any.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&name->in6.sin6_addr) && !name_is_v6only(fd))
 		name_unmap(name, INADDR_ANY);
 }
 

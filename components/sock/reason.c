@@ -190,7 +190,7 @@ static void describe_socket(struct sentence *out, struct vma_file *file, int fd)
 }
 
 /* Servers that listen on 0.0.0.0 as well set it: there is nothing to be done about those. */
-static bool is_v6only(int fd)
+static bool reason_is_v6only(int fd)
 {
 	int value = 0;
 	socklen_t len = sizeof(value);
@@ -209,7 +209,7 @@ static void describe_reason(struct sentence *out, struct vma_file *file, int fd,
 		if (detail != NULL)
 			snprintf(out->detail, sizeof(out->detail), " (%s)", detail);
 	} else if (reason == VMA_SOCK_IPV6) {
-		snprintf(out->detail, sizeof(out->detail), "%s", is_v6only(fd) ? " (IPV6_V6ONLY is set)" : "");
+		snprintf(out->detail, sizeof(out->detail), "%s", reason_is_v6only(fd) ? " (IPV6_V6ONLY is set)" : "");
 	} else if (reason != VMA_SOCK_NO_DEVICE) {
 		out->detail[0] = '\0';
 	}

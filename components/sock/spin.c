@@ -54,7 +54,7 @@ static bool is_scarce(uint64_t now_tsc)
 }
 
 /* How long it may spin is what the user has said: a wait has one bound, of time (VMA_SELECT_POLL) or of looks. */
-static bool is_asked_for(const struct vma_wait *wait)
+static bool spin_is_asked_for(const struct vma_wait *wait)
 {
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
@@ -89,7 +89,7 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 		if (is_scarce(state->last_tsc) ||
 		    atomic_load_explicit(&spinners, memory_order_relaxed) >= spin_places())
 			return false;
-		if (load_is_high(&load, state->last_tsc) && !is_asked_for(wait))
+		if (load_is_high(&load, state->last_tsc) && !spin_is_asked_for(wait))
 			return false;
 		nsec = atomic_load_explicit(&wait->spin->budget_nsec, memory_order_relaxed);
 		if (nsec == 0)

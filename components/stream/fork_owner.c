@@ -223,7 +223,7 @@ void stream_file_hand_over(struct vma_file *file)
 /* ---- exec ---- */
 
 /* The program that uses it need not have the library: from now on it is the kernel's for everybody. */
-int stream_bequeath(struct vma_file *file)
+int stream_exec_export(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 	bool moved = false, given = false, listens = false;
@@ -246,7 +246,7 @@ int stream_bequeath(struct vma_file *file)
 		vma_file_set_own_poll(file, false);
 	if (moved)
 		stream_moved(sock);
-	return listens ? stream_fork_queue_bequeath(sock) : -1;
+	return listens ? stream_fork_queue_exec_export(sock) : -1;
 }
 
 static void fork_owner_before_exec(struct vma_file *file, void *arg)
@@ -289,7 +289,7 @@ void vma_stream_before_exec(void)
 	vma_leave(self);
 }
 
-static void exec_failed(struct vma_file *file, void *arg)
+static void fork_owner_exec_failed(struct vma_file *file, void *arg)
 {
 	(void)arg;
 	if (file->kind == VMA_FILE_TCP)
@@ -300,7 +300,7 @@ void vma_stream_exec_failed(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	vma_file_each(exec_failed, NULL);
+	vma_file_each(fork_owner_exec_failed, NULL);
 	vma_leave(self);
 }
 

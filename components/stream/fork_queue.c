@@ -209,7 +209,7 @@ void stream_fork_queue_leave(struct stream_sock *listener)
 
 /* ---- exec: the process that has the connections ---- */
 
-int stream_fork_queue_bequeath(struct stream_sock *listener)
+int stream_fork_queue_exec_export(struct stream_sock *listener)
 {
 	fork_queue_make(listener);
 	if (atomic_load(&listener->fork_queue) == NULL)

@@ -269,7 +269,7 @@ int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr
  * of them find it, now and whenever something comes; the internal thread's, without the lock. The descriptor for that
  * program, -1: none.
  */
-int stream_fork_queue_bequeath(struct stream_sock *listener);
+int stream_fork_queue_exec_export(struct stream_sock *listener);
 void stream_fork_queue_leave_queued(struct stream_sock *listener);
 /* The process is about to become another program, or has not become it. No lock. */
 void stream_fork_queue_before_exec(struct stream_sock *listener);
@@ -279,7 +279,7 @@ bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd);
 void stream_fork_queue_watch(struct stream_sock *listener); /* file.lock */
 void stream_fork_queue_unwatch(struct stream_sock *listener);
 void stream_fork_queue_free(struct stream_sock *listener);
-int stream_bequeath(struct vma_file *file); /* ops->exec_export */
+int stream_exec_export(struct vma_file *file); /* ops->exec_export */
 
 /* ---- route.c: routes and paths ---- */
 

@@ -118,7 +118,7 @@ static void bind_to_interface(const struct move *m, int ifindex)
 }
 
 /* The kernel has it, and what the application was told of it holds. */
-static void begin_life(struct move *m, int incomplete)
+static void kernel_begin_life(struct move *m, int incomplete)
 {
 	socklen_t len = sizeof(m->ifindex);
 
@@ -148,7 +148,7 @@ static int move_to_kernel(struct move *m)
 	if (rc < 0)
 		return rc;
 	reinject_begin(&m->reinject, &m->sock->name, &m->sock->peer, vma_engine()->arena, &m->what, m->by);
-	begin_life(m, incomplete);
+	kernel_begin_life(m, incomplete);
 	m->sock->file.os_only = true;
 	vma_tcp_export_end(m->conn, &m->reinject.late);
 	return 0;

@@ -645,7 +645,7 @@ void vma_tcp_listener_withdraw(struct vma_tcp_listener *listener)
  * Connections wait for accept, and all who served the listener with this process are leaving, too: it is a reload,
  * whose new workers have not asked for the flow yet, on a busy host. True: one has, and gets what waits.
  */
-static bool await_successor(struct vma_tcp_listener *listener)
+static bool listener_await_successor(struct vma_tcp_listener *listener)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	const uint64_t begun = tcp->host.now_ns(tcp->host.arg);
@@ -666,7 +666,7 @@ void vma_tcp_listener_finish(struct vma_tcp_listener *listener, uint64_t max_ns)
 	const uint64_t begun = tcp->host.now_ns(tcp->host.arg);
 	bool late = false;
 
-	if (vma_ring_retire(tcp->ring, &listener->flow) || await_successor(listener))
+	if (vma_ring_retire(tcp->ring, &listener->flow) || listener_await_successor(listener))
 		return;
 	vma_ring_progress(tcp->ring);
 	while (!is_finished(listener) && !late) {

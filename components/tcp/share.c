@@ -1,7 +1,7 @@
 /* The allowance of share.h. */
 #include "share.h"
 
-static void refill(struct vma_tcp *tcp)
+static void share_refill(struct vma_tcp *tcp)
 {
 	struct tcp_share *share = &tcp->share;
 	uint64_t now_ms = tcp->now_ns / TCP_NS_PER_MS, passed = now_ms - share->filled_ms;
@@ -15,7 +15,7 @@ static void refill(struct vma_tcp *tcp)
 		share->left = SHARE_AT_ONCE;
 }
 
-static void set_timer(struct vma_tcp *tcp)
+static void share_set_timer(struct vma_tcp *tcp)
 {
 	if (!wheel_is_set(&tcp->share.timer))
 		wheel_set(&tcp->wheel, &tcp->share.timer, (tcp->now_ns / TCP_NS_PER_MS + 1) * TCP_NS_PER_MS);
@@ -34,10 +34,10 @@ static void wait_in_queue(struct vma_tcp_conn *conn)
 	else
 		share->last->next_share = conn;
 	share->last = conn;
-	set_timer(conn->tcp);
+	share_set_timer(conn->tcp);
 }
 
-static struct vma_tcp_conn *take_first(struct tcp_share *share)
+static struct vma_tcp_conn *share_take_first(struct tcp_share *share)
 {
 	struct vma_tcp_conn *conn = share->first;
 
@@ -54,7 +54,7 @@ bool share_take(struct vma_tcp_conn *conn)
 		conn->share_granted--;
 		return true;
 	}
-	refill(conn->tcp);
+	share_refill(conn->tcp);
 	if (share->first != NULL || share->left == 0) {
 		wait_in_queue(conn);
 		return false;
@@ -68,9 +68,9 @@ void tcp_share_grant(struct vma_tcp *tcp)
 {
 	struct tcp_share *share = &tcp->share;
 
-	refill(tcp);
+	share_refill(tcp);
 	while (share->first != NULL && share->left != 0) {
-		struct vma_tcp_conn *conn = take_first(share);
+		struct vma_tcp_conn *conn = share_take_first(share);
 		uint32_t grant = share->left < SHARE_GRANT ? share->left : SHARE_GRANT;
 
 		if (!conn->is_over) {
@@ -80,5 +80,5 @@ void tcp_share_grant(struct vma_tcp *tcp)
 		tcp_ready(conn);
 	}
 	if (share->first != NULL)
-		set_timer(tcp);
+		share_set_timer(tcp);
 }

@@ -25,7 +25,7 @@ void udp_iov_iter_put(struct udp_iov_iter *iov_iter);
 
 /*
  * msg is the library's own copy, and what it points to the application's, but for one case: an iov right behind it is
- * the library's as well (recv, send and their kin have no iov to point to) and is read as it is.
+ * the library's as well (recv, send and the like have no iov to point to) and is read as it is.
  */
 static inline bool udp_iov_is_own(const struct msghdr *msg)
 {

@@ -118,7 +118,7 @@ static void members_publish(struct members *set)
  * "2	eth0      :     2      V3" names an interface, lines that begin with white space its groups: the first number,
  * in hexadecimal, is the address as it lies in memory.
  */
-static bool take_line(struct members **set, const char *line, uint32_t *ifindex)
+static bool members_take_line(struct members **set, const char *line, uint32_t *ifindex)
 {
 	uint32_t group;
 
@@ -149,7 +149,7 @@ static bool reader_take_bytes(struct reader *reader, const char *bytes, size_t n
 		}
 		reader->line[reader->len] = '\0';
 		reader->len = 0;
-		if (!take_line(&reader->set, reader->line, &reader->ifindex))
+		if (!members_take_line(&reader->set, reader->line, &reader->ifindex))
 			return false;
 	}
 	return true;

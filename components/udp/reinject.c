@@ -65,7 +65,7 @@ static bool can_be_said(const struct udp_datagram *datagram)
 }
 
 /* The bytes are in their place. */
-static bool say(const struct udp_reinject *udp_reinject, const struct udp_datagram *datagram)
+static bool reinject_note(const struct udp_reinject *udp_reinject, const struct udp_datagram *datagram)
 {
 	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = datagram->dst};
 
@@ -81,10 +81,10 @@ static bool is_said_again(void *arg, const struct udp_datagram *datagram)
 	if (!can_be_said(datagram))
 		return false;
 	copy_bytes(udp_reinject->packet + HEADERS, datagram);
-	return say(udp_reinject, datagram);
+	return reinject_note(udp_reinject, datagram);
 }
 
-static void say_again(void *arg, const struct udp_datagram *datagram)
+static void reinject_note_again(void *arg, const struct udp_datagram *datagram)
 {
 	is_said_again(arg, datagram);
 }
@@ -113,7 +113,7 @@ static void say_fork_queue(struct udp_sock *sock, const struct udp_reinject *udp
 		if (!can_be_said(&datagram))
 			continue;
 		memcpy(udp_reinject->packet + HEADERS, bytes, datagram.len);
-		say(udp_reinject, &datagram);
+		reinject_note(udp_reinject, &datagram);
 	}
 }
 
@@ -127,7 +127,7 @@ void udp_reinject_give(struct udp_sock *sock)
 	if (udp_reinject_begin(&udp_reinject)) {
 		say_fork_queue(sock, &udp_reinject);
 		if (all != NULL)
-			udp_take_all(sock, all, say_again, &udp_reinject);
+			udp_take_all(sock, all, reinject_note_again, &udp_reinject);
 	}
 	udp_reinject_end(&udp_reinject);
 }

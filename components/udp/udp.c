@@ -285,7 +285,7 @@ static void udp_file_hand_over(struct vma_file *file)
 	give_to_another(file, VMA_SOCK_PASSED_ON);
 }
 
-static int udp_bequeath(struct vma_file *file)
+static int udp_exec_export(struct vma_file *file)
 {
 	give_to_another(file, VMA_SOCK_EXEC);
 	return -1;
@@ -310,7 +310,7 @@ static const struct vma_file_ops udp_ops = {
         .forked = udp_forked,
         .to_os = udp_to_os,
         .hand_over = udp_file_hand_over,
-        .exec_export = udp_bequeath,
+        .exec_export = udp_exec_export,
         .net_changed = udp_net_changed,
         .reason = udp_reason,
         .reason_detail = udp_os_option,

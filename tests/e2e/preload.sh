@@ -145,7 +145,7 @@ else
 fi
 
 if [ "$SAN" = thread ]; then
-	skip "sigaction, signal and their kin" "the sanitizer has its own"
+	skip "sigaction, signal and the like" "the sanitizer has its own"
 else
 	check_probe calls "sigaction, signal, sigset, sysv_signal and siginterrupt show the program its own handlers"
 fi

@@ -43,7 +43,7 @@ static void do_word(char verb, int *s, int fd)
 		successor_accept(s, fd);
 		break;
 	case 'p':
-		say_state("the heir's poll", fd, POLLIN, SUCCESSOR_WAIT_MS);
+		say_state("the successor's poll", fd, POLLIN, SUCCESSOR_WAIT_MS);
 		break;
 	case 'e':
 		successor_epoll(fd);
@@ -70,7 +70,7 @@ static void do_word(char verb, int *s, int fd)
 		expect_os(fd, VMA_SOCK_EXEC);
 		break;
 	default:
-		say("an heir does not know how to %c", verb);
+		say("a successor does not know how to %c", verb);
 	}
 }
 
@@ -124,7 +124,7 @@ static void successor_end(pid_t pid)
 
 	if (waitpid(pid, &status, 0) != pid)
 		give_up("waitpid");
-	say("the heir ended with %d", status);
+	say("the successor ended with %d", status);
 }
 
 static int listener_in_use(void)
@@ -136,13 +136,13 @@ static int listener_in_use(void)
 	return at;
 }
 
-static void dial(int slot, int at)
+static void exec_dial(int slot, int at)
 {
 	peer(far(), "dial %d %s %d", slot, here, port_of(at));
 }
 
 /* The successor is there, and waits: nothing to be seen tells it. */
-static void await_successor(void)
+static void exec_await_successor(void)
 {
 	pause_ms(400);
 }
@@ -165,8 +165,8 @@ static void accepts_there(const char *name, const char *steps)
 		return;
 	at = listener_in_use();
 	successor = successor_start(name, steps, at, true, true);
-	await_successor();
-	dial(1, at);
+	exec_await_successor();
+	exec_dial(1, at);
 	talk(1, successor);
 	close(at);
 }
@@ -180,8 +180,8 @@ CASE(exec_listener, "a program accepts from the listener that its parent has pol
 		return;
 	at = listener_in_use();
 	successor = successor_start("exec_listener", "akrwc", at, true, false);
-	await_successor();
-	dial(1, at);
+	exec_await_successor();
+	exec_dial(1, at);
 	talk(1, successor);
 	say("readable: %d", is_readable(at, 50));
 	expect_os(at, VMA_SOCK_EXEC);
@@ -211,12 +211,12 @@ CASE(exec_listener_waits, "a connection that has waited since before the program
 	if (is_successor())
 		return;
 	at = listener_in_use();
-	dial(1, at);
+	exec_dial(1, at);
 	say("readable: %d", is_readable(at, 2000));
 	successor = successor_start("exec_listener_waits", "parwc", at, true, false);
 	talk(1, successor);
 	say("readable: %d", is_readable(at, 50));
-	dial(2, at);
+	exec_dial(2, at);
 	say("readable: %d", is_readable(at, 2000));
 	successor = successor_start("exec_listener_waits", "arwc", at, true, false);
 	talk(2, successor);
@@ -232,8 +232,8 @@ CASE(exec_listener_plain, "a program without the library accepts from the listen
 		return;
 	at = listener_in_use();
 	successor = successor_start("exec_listener_plain", "arwc", at, false, false);
-	await_successor();
-	dial(1, at);
+	exec_await_successor();
+	exec_dial(1, at);
 	talk(1, successor);
 	close(at);
 }
@@ -249,7 +249,7 @@ CASE(exec_untouched, "a program that has the listener by its number, and does no
 	successor = successor_start("exec_untouched", "nuc", at, true, true);
 	successor_end(successor);
 	expect_offloaded(at);
-	dial(1, at);
+	exec_dial(1, at);
 	OKAY(s = accept(at, NULL, NULL));
 	expect_offloaded(s);
 	far_writes(1, 100, 1, 1);
@@ -309,7 +309,7 @@ CASE(exec_udp, "a UDP socket goes on in the program, with what was not read")
 	peer_send(far(), 0, here, port, 100, 2);
 	let_arrive(20);
 	successor = successor_start("exec_udp", "utt", s, true, true);
-	await_successor();
+	exec_await_successor();
 	peer_send(far(), 0, here, port, 100, 3);
 	successor_end(successor);
 	expect_os(s, VMA_SOCK_EXEC);
@@ -327,12 +327,12 @@ CASE(exec_of_oneself, "a listener, and a connection that waits, outlive the prog
 	pid = fork();
 	if (pid == 0) {
 		at = listener_in_use();
-		dial(1, at);
+		exec_dial(1, at);
 		say("readable: %d", is_readable(at, 2000));
 		fflush(stdout);
 		execl("/nowhere", "nowhere", (char *)NULL);
 		say("readable after an exec that failed: %d", is_readable(at, 2000));
-		dial(2, at);
+		exec_dial(2, at);
 		peer(far(), "later 300 write 1 100 1 1");
 		peer(far(), "later 300 write 2 100 1 1");
 		fflush(stdout);

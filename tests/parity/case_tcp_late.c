@@ -89,7 +89,7 @@ static void tcp_late_goes_on(int s)
 	far_reads(1, 2000, 8, 1);
 }
 
-static void ends(int s)
+static void tcp_late_ends(int s)
 {
 	far_shuts(1, SHUT_WR);
 	say_read(s, 10, 0);
@@ -186,7 +186,7 @@ CASE(tcp_late_tuning, "options that merely tune, or are taken away, leave a conn
 	far_writes(1, 3000, 7, 1);
 	say_read(s, 3000, MSG_WAITALL);
 	expect_offloaded(s);
-	ends(s);
+	tcp_late_ends(s);
 }
 
 /* ---- the kernel's from then on ---- */
@@ -211,7 +211,7 @@ CASE(tcp_late_timestamp, "SO_TIMESTAMP and SO_TIMESTAMPNS on a connection: what 
 	stamps(s, SO_TIMESTAMP);
 	stamps(s, SO_TIMESTAMPNS);
 	tcp_late_goes_on(s);
-	ends(s);
+	tcp_late_ends(s);
 }
 
 CASE(tcp_late_timestamp_queued, "SO_TIMESTAMP while bytes wait to be read, and others to be taken by the peer")
@@ -231,7 +231,7 @@ CASE(tcp_late_timestamp_queued, "SO_TIMESTAMP while bytes wait to be read, and o
 	fill(sent, sizeof(sent), 1);
 	say("%s", memcmp(bytes, sent + 1000, 39000) == 0 ? "in order" : "others");
 	far_reads(1, 60000, 2, 1);
-	ends(s);
+	tcp_late_ends(s);
 }
 
 CASE(tcp_late_timestamping,
@@ -257,7 +257,7 @@ CASE(tcp_late_timestamping,
 	tcp_late_read_with(s, 100, MSG_ERRQUEUE, 512);
 	tcp_late_read_with(s, 100, MSG_ERRQUEUE, 512);
 	tcp_late_goes_on(s);
-	ends(s);
+	tcp_late_ends(s);
 }
 
 CASE(tcp_late_peek_off, "SO_PEEK_OFF on a connection: each peek goes on behind the last one")
@@ -273,7 +273,7 @@ CASE(tcp_late_peek_off, "SO_PEEK_OFF on a connection: each peek goes on behind t
 	say_read(s, 100, MSG_PEEK | MSG_DONTWAIT);
 	say_read(s, 100, 0);
 	tcp_late_goes_on(s);
-	ends(s);
+	tcp_late_ends(s);
 }
 
 CASE(tcp_late_filter, "SO_ATTACH_FILTER on a connection: what it drops comes again when it has gone")
@@ -292,7 +292,7 @@ CASE(tcp_late_filter, "SO_ATTACH_FILTER on a connection: what it drops comes aga
 	RES(set_int(s, SOL_SOCKET, SO_DETACH_FILTER, 0));
 	say_read(s, 30, MSG_WAITALL);
 	tcp_late_goes_on(s);
-	ends(s);
+	tcp_late_ends(s);
 }
 
 CASE(tcp_late_minttl, "IP_MINTTL on a connection: what comes from farther is not heard")
@@ -309,7 +309,7 @@ CASE(tcp_late_minttl, "IP_MINTTL on a connection: what comes from farther is not
 	RES(set_int(s, IPPROTO_IP, IP_MINTTL, 64));
 	say_read(s, 30, MSG_WAITALL);
 	tcp_late_goes_on(s);
-	ends(s);
+	tcp_late_ends(s);
 }
 
 CASE(tcp_late_recverr, "IP_RECVERR on a connection")
@@ -322,7 +322,7 @@ CASE(tcp_late_recverr, "IP_RECVERR on a connection")
 	RES(getsockopt(s, IPPROTO_IP, IP_RECVERR, &on, &len));
 	say("%d", on);
 	tcp_late_goes_on(s);
-	ends(s);
+	tcp_late_ends(s);
 }
 
 /* What is sent in 100 KB, at 200 KB a second. */
@@ -393,7 +393,7 @@ CASE(tcp_late_while_read, "SO_TIMESTAMP set by one thread while another waits in
 	far_writes(1, 1000, 1, 1);
 	pthread_join(thread, NULL);
 	tcp_late_goes_on(s);
-	ends(s);
+	tcp_late_ends(s);
 }
 
 CASE(tcp_late_in_epoll, "SO_TIMESTAMP of a connection that an epoll set watches: it goes on watching")
@@ -429,7 +429,7 @@ CASE(tcp_late_unprivileged, "SO_PEEK_OFF of a connection of nobody's: it is hand
 	say_read(s, 3000, MSG_WAITALL);
 	say_write(s, 2000, 8, 0);
 	far_reads(1, 2000, 8, 1);
-	ends(s);
+	tcp_late_ends(s);
 }
 
 CASE(tcp_late_connecting, "SO_TIMESTAMP while a connection is being made: it is made all the same")

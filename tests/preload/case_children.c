@@ -105,7 +105,7 @@ static void expect_parent_goes_on(const struct fixture *fixture, int fd)
 	EXPECT(fixture_echo(other));
 }
 
-static void forked(const struct fixture *fixture)
+static void children_forked(const struct fixture *fixture)
 {
 	int fd = fixture_socket(fixture);
 	pid_t pid;
@@ -231,7 +231,7 @@ static void forked_then_executed(const struct fixture *fixture)
 const struct fixture_case cases_children[] = {
         {"commands", commands},
         {"vfork_child_tidies_up", vfork_child_tidies_up},
-        {"forked", forked},
+        {"forked", children_forked},
         {"fork_and_leave", fork_and_leave},
         {"raw_clone", raw_clone},
         {"cloned", cloned},

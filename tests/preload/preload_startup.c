@@ -49,7 +49,7 @@ static int preload_startup_compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static long median(int64_t *values, int n)
+static long startup_median(int64_t *values, int n)
 {
 	qsort(values, (size_t)n, sizeof(values[0]), preload_startup_compare);
 	return (long)values[n / 2];
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
 		preload_startup_run(argv + 3, plain, &without, i);
 		preload_startup_run(argv + 3, loaded, &with, i);
 	}
-	printf("%ld %ld\n", median(with.us, runs) - median(without.us, runs),
-	       median(with.faults, runs) - median(without.faults, runs));
+	printf("%ld %ld\n", startup_median(with.us, runs) - startup_median(without.us, runs),
+	       startup_median(with.faults, runs) - startup_median(without.faults, runs));
 	return 0;
 }

@@ -28,7 +28,7 @@ static void right_die(const char *what)
 	exit(2);
 }
 
-static int dial(void)
+static int right_dial(void)
 {
 	struct sockaddr_un address;
 	const socklen_t len = vmad_address(ifindex, &address);
@@ -62,7 +62,7 @@ static void right_say(const char *what, int rc)
 
 static void say_shown(const char *what, int right)
 {
-	const int fd = dial();
+	const int fd = right_dial();
 
 	right_say(what, show(fd, right));
 	close(fd);
@@ -124,7 +124,7 @@ static void with_anothers(int right)
 /* And again, after it has been thrown out. */
 static void abuse(int right)
 {
-	const int fd = dial();
+	const int fd = right_dial();
 	char end;
 
 	right_say("a child that breaks the protocol, at first", show(fd, right));

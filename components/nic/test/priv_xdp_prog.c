@@ -50,7 +50,7 @@ static const struct fixture_packet tcp = {.source = HOST_A,
                                           .proto = IPPROTO_TCP,
                                           .tcp_flags = FIXTURE_SYN};
 
-static void open_fixture(void)
+static void xdp_prog_open_fixture(void)
 {
 	fixture_open(&fixture, name, peer_netns, peer_name, 1, 0);
 }
@@ -71,15 +71,15 @@ static void xdp_prog_expect(const struct fixture_packet *packet, int where, cons
 
 static void native(void)
 {
-	open_fixture();
+	xdp_prog_open_fixture();
 	fixture_must(!fixture.generic, "veth has native XDP");
 }
 
-static void unmatched(void)
+static void xdp_prog_unmatched(void)
 {
 	struct fixture_packet other_port = udp, other_host = udp, other_proto = tcp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_expect(&udp, FIXTURE_PASSED, "no flow at all");
 	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	other_port.dest_port = 5009;
@@ -95,7 +95,7 @@ static void five_before_three(void)
 {
 	struct fixture_packet other_peer = udp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	xdp_prog_add(fixture_exact(&udp), 1, 0);
 	xdp_prog_expect(&udp, 1, "5-tuple and 3-tuple match");
@@ -107,7 +107,7 @@ static void flow_set_and_del(void)
 {
 	struct vma_flow_key exact = fixture_exact(&udp), wildcard = fixture_wildcard(&udp);
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == -ENOENT, "del of what is not there");
 	xdp_prog_add(exact, 1, 0);
 	fixture_must(xdp_prog_flow_set(fixture.prog, &exact, 2, 0) == -EEXIST, "set twice");
@@ -134,7 +134,7 @@ static void claims_are_followed(void)
 	other_peer.source_port++;
 	tagged.vlan = 5;
 	other_proto.dest_port = udp.dest_port;
-	open_fixture();
+	xdp_prog_open_fixture();
 	claims = xdp_prog_claims(fixture.prog, &fd);
 	fixture_must(claims != NULL && fd >= 0, "the program has a place for claims");
 	xdp_prog_look_at_claims(fixture.prog);
@@ -169,7 +169,7 @@ static void front_flow_comes_and_goes(void)
 	second.dest_port++;
 	second_key = fixture_wildcard(&second);
 	tagged.vlan = 5;
-	open_fixture();
+	xdp_prog_open_fixture();
 	for (int i = 0; i < 3; i++) {
 		xdp_prog_add(first_key, 0, 0);
 		xdp_prog_add(second_key, 1, 0);
@@ -197,7 +197,7 @@ static void full_table(void)
 	uint32_t i;
 	int rc = 0;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	for (i = 0; i < 100000 && rc == 0; i++) {
 		const struct vma_flow_key key = fixture_exact(&packet);
 
@@ -214,7 +214,7 @@ static void multicast(void)
 {
 	struct fixture_packet group = udp, other_group = udp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	group.dest = GROUP;
 	other_group.dest = GROUP + 1;
 	xdp_prog_add(fixture_wildcard(&group), 2, 0);
@@ -227,7 +227,7 @@ static void listener_takes_what_is_left(void)
 {
 	struct fixture_packet packet = tcp, elsewhere = tcp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	elsewhere.dest_port++;
 	xdp_prog_add(fixture_wildcard(&tcp), 0, VMA_FLOW_LISTENER);
 	xdp_prog_expect(&packet, 0, "SYN");
@@ -252,7 +252,7 @@ static void group_shares_and_remembers(void)
 	struct xdp_group *group;
 	int first[32], got[2] = {0};
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	group = &xdp_prog_groups(fixture.prog)[1];
 	for (uint32_t slot = 0; slot < 3; slot++)
 		xdp_prog_slot_rented(fixture.prog, slot);
@@ -310,7 +310,7 @@ static void listener_that_fades(void)
 	struct fixture_packet packet = tcp;
 	const struct vma_flow_key key = fixture_wildcard(&tcp);
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
 	fixture_must(xdp_prog_flow_fade(fixture.prog, &key, 0, 0) == 0, "fade");
 	xdp_prog_expect(&packet, FIXTURE_PASSED, "SYN");
@@ -343,7 +343,7 @@ static void listener_granted_again_misses_nothing(void)
 	unsigned passed, sent;
 
 	vma_log_set_level(VMA_LOG_ERROR); /* a warning each round */
-	open_fixture();
+	xdp_prog_open_fixture();
 	owner.prog = fixture.prog;
 	owner.ifindex = fixture.ifindex;
 	owner.slot[0].state = owner.slot[1].state = SLOT_RENTED;
@@ -387,7 +387,7 @@ static void kernel_connection_survives(void)
 	fixture_must(connect(client, (const struct sockaddr *)&here, sizeof(here)) == 0, "connect: %m");
 	fixture_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(fixture_wildcard(&tcp), 0, VMA_FLOW_LISTENER);
 	fixture_must(write(client, "x", 1) == 1, "write: %m");
 	fixture_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
@@ -445,7 +445,7 @@ static void a_cookie_goes_back_to_the_kernel(void)
 	int listener = kernel_listener(&here);
 
 	xdp_prog_write_file("/proc/sys/net/ipv4/tcp_syncookies", "2");
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
 	fixture_must(xdp_prog_flow_fade(fixture.prog, &key, 0, 0) == 0, "fade");
 	connect_by_cookie(listener, &here, false);
@@ -470,7 +470,7 @@ static void block_takes_what_the_kernel_does_not(void)
 	struct fixture_packet packet = tcp, outside = tcp, other_host = tcp, datagram = tcp;
 	struct vma_flow_key block = fixture_wildcard(&tcp), exact = fixture_exact(&tcp), wildcard = block;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_name_ports(fixture.prog, named);
 	block.proto = VMA_FLOW_TCP_PORTS;
 	block.local_port_be = htons((uint16_t)(tcp.dest_port / VMA_FLOW_PORTS * VMA_FLOW_PORTS));
@@ -527,7 +527,7 @@ static void fragments(void)
 {
 	struct fixture_packet packet = udp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	expect_fragment(1, FIRST, FIXTURE_PASSED, "no flow: the first fragment");
 	expect_fragment(1, LAST, FIXTURE_PASSED, "no flow: the last fragment");
 	xdp_prog_add(fixture_wildcard(&udp), 1, 0);
@@ -568,7 +568,7 @@ static void ip_options(void)
 {
 	struct fixture_packet packet = udp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(fixture_exact(&udp), 1, 0);
 	for (packet.option_words = 0; packet.option_words <= 10; packet.option_words++)
 		xdp_prog_expect(&packet, 1, "options");
@@ -584,7 +584,7 @@ static void frames_of_others(void)
 {
 	struct fixture_packet datagram = udp, segment = tcp, group = udp, tagged = udp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	group.dest = GROUP;
 	tagged.vlan = 7;
 	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
@@ -618,7 +618,7 @@ static void a_new_mac_is_followed(void)
 	uint8_t first[6];
 	char command[128];
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	memcpy(first, fixture.mac, sizeof(first));
 	before.mac = first;
 	after.mac = stranger;
@@ -640,7 +640,7 @@ static void martian_sources(void)
 	                                  0xdfffffff, 0xf0000001, 0xfffffffe, 0x0a0900ff};
 	struct fixture_packet datagram = udp, segment = tcp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	xdp_prog_add(fixture_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
 	for (size_t i = 0; i < sizeof(martians) / sizeof(martians[0]); i++) {
@@ -663,7 +663,7 @@ static void source_routes(void)
 	                         *const broken[] = {"\x94\0\0\0", "\x94\1\0\0", "\x94\x09\0\0", "\1\1\1\x94"};
 	struct fixture_packet datagram = udp, segment = tcp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	xdp_prog_add(fixture_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
 	datagram.option_words = segment.option_words = 2;
@@ -690,7 +690,7 @@ static void truncated(void)
 {
 	struct fixture_packet packet = udp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
 		xdp_prog_expect(&packet, FIXTURE_PASSED, "cut before the end of the ports");
@@ -707,7 +707,7 @@ static void vlan_tags(void)
 {
 	struct fixture_packet tagged = udp, other = udp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	tagged.vlan = 7;
 	other.vlan = 8;
 	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
@@ -721,7 +721,7 @@ static void not_ipv4(void)
 {
 	struct fixture_packet packet = udp;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	packet.ether_type = ETH_P_IPV6;
 	xdp_prog_expect(&packet, FIXTURE_PASSED, "another EtherType");
@@ -732,7 +732,7 @@ static void not_ipv4(void)
 
 static void dead_socket_passes(void)
 {
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(fixture_wildcard(&udp), 1, 0);
 	xdp_prog_expect(&udp, 1, "living socket");
 	xdp_prog_clear_socket(fixture.prog, 1, 0);
@@ -752,7 +752,7 @@ static void attach_twice(void)
 	struct xdp_prog *second;
 	bool generic = true;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	fixture_must(xdp_prog_attached(fixture.prog), "attached");
 	fixture_must(xdp_prog_attach(fixture.prog, &generic) == 0 && !generic, "attach is idempotent");
 	fixture_must(xdp_prog_load(fixture.ifindex, 1, &second) == 0, "a second program loads");
@@ -769,7 +769,7 @@ static void attach_twice(void)
 /* The owner dies by SIGKILL; the script looks at the interface afterwards. */
 static void killed_owner(void)
 {
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	xdp_prog_expect(&udp, 0, "attached");
 	kill(getpid(), SIGKILL);
@@ -823,7 +823,7 @@ static void rebind_at_once(void)
 		pid_t pid = fork();
 
 		if (pid == 0) {
-			open_fixture();
+			xdp_prog_open_fixture();
 			_exit(0);
 		}
 		int status = 0;
@@ -839,7 +839,7 @@ static void busy_queue(void)
 	char *umem;
 	int fd;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	umem = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	clock_gettime(CLOCK_MONOTONIC, &before);
 	fd = xdp_sock_umem(umem, 1 << 20, fixture.ifindex, 0, 0, NULL);
@@ -855,7 +855,7 @@ static void send_and_complete(void)
 	struct xdp_ring *tx, fill, comp;
 	uint32_t producer;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	/* The shared rings through a queue pair's socket are those of the base socket. */
 	fixture_must(xdp_sock_map_umem_rings(fixture.slot[1].fd[0], &fill, &comp) == 0,
 	             "map through a queue pair's socket");
@@ -901,7 +901,7 @@ static void two_queues(void)
 /* The program knows of one queue, the device has two: what arrives on the second is the kernel's, not dropped. */
 static void unknown_queue_passes(void)
 {
-	open_fixture();
+	xdp_prog_open_fixture();
 	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	on_cpu(1);
 	xdp_prog_expect(&udp, FIXTURE_PASSED, "a queue that the program does not know");
@@ -914,7 +914,7 @@ static void generic_mode(void)
 {
 	bool generic = false;
 
-	open_fixture();
+	xdp_prog_open_fixture();
 	fixture_must(fixture.generic, "fell back to generic mode");
 	xdp_prog_detach(fixture.prog);
 	fixture_must(xdp_prog_attach(fixture.prog, &generic) == 0 && generic, "again");
@@ -927,7 +927,7 @@ static const struct {
 	void (*run)(void);
 } cases[] = {
         {"native", native},
-        {"unmatched", unmatched},
+        {"unmatched", xdp_prog_unmatched},
         {"five_before_three", five_before_three},
         {"flow_set_and_del", flow_set_and_del},
         {"front_flow_comes_and_goes", front_flow_comes_and_goes},

@@ -15,7 +15,7 @@
 
 enum { JOBS = 40 };
 
-static uint64_t now_ms(void)
+static uint64_t closer_test_now_ms(void)
 {
 	struct timespec now;
 
@@ -32,16 +32,16 @@ static struct vmad_closer *created(void)
 }
 
 /* As vmad's loop does. */
-static bool ends(struct vmad_closer *closer, unsigned job, uint64_t within_ms)
+static bool closer_ends(struct vmad_closer *closer, unsigned job, uint64_t within_ms)
 {
-	const uint64_t until = now_ms() + within_ms;
+	const uint64_t until = closer_test_now_ms() + within_ms;
 
-	while (vmad_closer_busy(closer, job) && now_ms() < until) {
+	while (vmad_closer_busy(closer, job) && closer_test_now_ms() < until) {
 		struct pollfd heard = {.fd = vmad_closer_fd(closer), .events = POLLIN};
 
 		if (poll(&heard, 1, 20) > 0)
 			vmad_closer_hear(closer);
-		vmad_closer_hurry(closer, now_ms());
+		vmad_closer_hurry(closer, closer_test_now_ms());
 	}
 	return !vmad_closer_busy(closer, job);
 }
@@ -91,18 +91,18 @@ static void test_a_close_that_waits_delays_no_other_one(void **state)
 		vmad_closer_close(closer, i, &fd, 1);
 	}
 	for (unsigned i = JOBS / 2; i < JOBS; i++)
-		assert_true(ends(closer, i, 10000));
+		assert_true(closer_ends(closer, i, 10000));
 	for (unsigned i = 0; i < JOBS / 2; i++)
 		close(peer[i]);
 	for (unsigned i = 0; i < JOBS / 2; i++)
-		assert_true(ends(closer, i, 10000));
+		assert_true(closer_ends(closer, i, 10000));
 	vmad_closer_destroy(closer);
 }
 
 static void test_a_close_does_not_wait_for_as_long_as_a_client_likes(void **state)
 {
 	struct vmad_closer *closer = created();
-	const uint64_t begun = now_ms();
+	const uint64_t begun = closer_test_now_ms();
 	int peer[2], fds[2];
 
 	(void)state;
@@ -110,8 +110,8 @@ static void test_a_close_does_not_wait_for_as_long_as_a_client_likes(void **stat
 		fds[i] = lingering(&peer[i]);
 	vmad_closer_close(closer, 0, fds, 2);
 	assert_false(vmad_closer_late(closer, 0, begun));
-	assert_true(ends(closer, 0, 30000));
-	assert_true(now_ms() - begun >= VMAD_CLOSE_LATE_MS / 2);
+	assert_true(closer_ends(closer, 0, 30000));
+	assert_true(closer_test_now_ms() - begun >= VMAD_CLOSE_LATE_MS / 2);
 	for (int i = 0; i < 2; i++)
 		close(peer[i]);
 	vmad_closer_destroy(closer);
@@ -133,8 +133,8 @@ static void test_it_settles_when_all_is_out_of_the_table(void **state)
 	assert_int_equal(fcntl(fd, F_GETFD), -1);
 	vmad_closer_close(closer, 1, (int[]){fds[1], some_socket()}, 2);
 	assert_false(vmad_closer_settle(closer)); /* the second one waits for the first */
-	assert_true(ends(closer, 0, 30000));
-	assert_true(ends(closer, 1, 30000));
+	assert_true(closer_ends(closer, 0, 30000));
+	assert_true(closer_ends(closer, 1, 30000));
 	assert_true(vmad_closer_settle(closer));
 	for (int i = 0; i < 2; i++)
 		close(peer[i]);

@@ -681,7 +681,7 @@ static struct outliving {
 	bool lived;
 } * outliving;
 
-static void end_process(bool lived)
+static void groups_end_process(bool lived)
 {
 	memcpy(&outliving->prog, &prog, sizeof(prog));
 	memcpy(&outliving->life, &life, sizeof(life));
@@ -693,11 +693,11 @@ static void end_process(bool lived)
 static void die_in_time(void)
 {
 	if (life.left-- == 0)
-		end_process(false);
+		groups_end_process(false);
 }
 
 /* As a client does: what it has had it passes over. It may have had what the owner does not know that it has said. */
-static bool make(uint32_t slot, const struct vma_pending *pending, void *arg)
+static bool groups_make(uint32_t slot, const struct vma_pending *pending, void *arg)
 {
 	const unsigned place = ntohs(pending->peer_port_be) - 5000u;
 
@@ -718,7 +718,7 @@ static bool make(uint32_t slot, const struct vma_pending *pending, void *arg)
 static void begin_owner(struct owner_record *record)
 {
 	owner.record = record;
-	owner.adopt = make;
+	owner.adopt = groups_make;
 	owner.reset_places = (struct owner_places){.words = OWNER_RECORD_RESETS / 64, .used = owner.reset_used};
 	owner.lot_places = (struct owner_places){.words = OWNER_RECORD_LOTS / 64, .used = owner.lot_used};
 	owner.waiting_places = (struct owner_places){.words = OWNER_RECORD_WAITING / 64, .used = owner.waiting_used};
@@ -791,7 +791,7 @@ static void succeed(uint32_t dead)
 	owner_parked_adopted(&owner);
 }
 
-static void begin_life(void)
+static void groups_begin_life(void)
 {
 	memset(&life, 0, sizeof(life));
 	begin_owner(shared_memory(sizeof(struct owner_record)));
@@ -812,7 +812,7 @@ static bool live_through(void (*what)(void), unsigned step)
 	if (process == 0) {
 		fake_step = die_in_time;
 		what();
-		end_process(true);
+		groups_end_process(true);
 	}
 	assert_int_equal(waitpid(process, &status, 0), process);
 	assert_int_equal(status, 0);
@@ -860,7 +860,7 @@ static void find_dead(void)
 	owner_flows_end(&owner, 0, true);
 }
 
-static void close_listener(void)
+static void groups_close_listener(void)
 {
 	xdp_owner_flow_del(&owner, 0, &rule.key);
 }
@@ -892,7 +892,7 @@ static void kill_at_each_step_of(void **state, void (*first)(void), void (*what)
 	outliving = shared_memory(sizeof(*outliving));
 	for (unsigned step = 0; !lived; step++) {
 		assert_in_range(step, 0, 5000);
-		begin_life();
+		groups_begin_life();
 		if (first != NULL)
 			first();
 		lived = live_through(what, step);
@@ -902,7 +902,7 @@ static void kill_at_each_step_of(void **state, void (*first)(void), void (*what)
 		if (then == THEN_DEAD)
 			find_dead();
 		if (then == THEN_CLOSED) { /* its client has had no answer */
-			close_listener();
+			groups_close_listener();
 			xdp_owner_flows_presented(&owner, 0);
 		}
 		/* And another one, before anybody comes. */
@@ -922,7 +922,7 @@ static void test_an_owner_is_killed_while_it_keeps_what_waits(void **state)
 
 static void test_an_owner_is_killed_while_a_listener_is_closed(void **state)
 {
-	kill_at_each_step_of(state, NULL, close_listener, 0, THEN_CLOSED);
+	kill_at_each_step_of(state, NULL, groups_close_listener, 0, THEN_CLOSED);
 }
 
 static void test_an_owner_is_killed_while_it_gives_what_waits(void **state)
@@ -938,7 +938,7 @@ static void join_second(void)
 static void test_an_owner_is_killed_while_it_moves_what_waits(void **state)
 {
 	kill_at_each_step_of(state, join_second, find_dead, 0, THEN_DEAD);
-	kill_at_each_step_of(state, join_second, close_listener, 0, THEN_CLOSED);
+	kill_at_each_step_of(state, join_second, groups_close_listener, 0, THEN_CLOSED);
 }
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)

@@ -120,7 +120,7 @@ static pid_t start_echo(void)
 	return start_role("echo", -1);
 }
 
-static void end_process(pid_t pid)
+static void wire_file_end_process(pid_t pid)
 {
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
@@ -160,7 +160,7 @@ static void test_two_processes_exchange_frames(void **state)
 		assert_int_equal(packet->len, 60 + i % 1400);
 		assert_int_equal(frame_number(packet->bytes, IPPROTO_UDP), i + 1);
 	}
-	end_process(pid);
+	wire_file_end_process(pid);
 	wire_file_end_fixture(&w);
 	free(packet);
 }
@@ -199,11 +199,11 @@ static void test_a_new_process_takes_the_place_of_a_dead_one(void **state)
 			wire_file_open_end(&w, 0);
 		for (uint32_t round = 0; round < 3; round++) {
 			assert_true(answers(&w, round * 10));
-			end_process(pid);
+			wire_file_end_process(pid);
 			pid = start_echo();
 		}
 		assert_true(answers(&w, 77));
-		end_process(pid);
+		wire_file_end_process(pid);
 		fixture_nic_close(&w, 0);
 		unlink(path);
 	}
@@ -223,11 +223,11 @@ static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
 	pid = start_role("fork", pipe_fd[1]);
 	close(pipe_fd[1]);
 	assert_int_equal(read(pipe_fd[0], &grandchild, sizeof(grandchild)), sizeof(grandchild));
-	end_process(pid);
+	wire_file_end_process(pid);
 	pid = start_echo();
 	assert_true(answers(&w, 1));
 	kill(grandchild, SIGKILL);
-	end_process(pid);
+	wire_file_end_process(pid);
 	close(pipe_fd[0]);
 	wire_file_end_fixture(&w);
 }
@@ -251,7 +251,7 @@ static void test_a_stopped_peer_stalls_nobody(void **state)
 	assert_in_range(counts.queue_full, 4000, 5000);
 	kill(pid, SIGCONT);
 	assert_true(answers(&w, 1000000));
-	end_process(pid);
+	wire_file_end_process(pid);
 	wire_file_end_fixture(&w);
 }
 

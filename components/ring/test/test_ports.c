@@ -32,7 +32,7 @@ static bool ports_is_due(struct vma_ring_proto_ops *of)
 	return false;
 }
 
-static bool unmatched(struct vma_ring_proto_ops *of, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool ports_unmatched(struct vma_ring_proto_ops *of, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)info;
 	assert_ptr_equal(of, &proto_ops);
@@ -52,7 +52,8 @@ static int setup(void **state)
 	ops.port_is_named = ports_is_named;
 	fake.nic.ops = &ops;
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
-	proto_ops = (struct vma_ring_proto_ops){.run = ports_turn, .is_due = ports_is_due, .unmatched = unmatched};
+	proto_ops =
+	        (struct vma_ring_proto_ops){.run = ports_turn, .is_due = ports_is_due, .unmatched = ports_unmatched};
 	vma_ring_attach_proto(ring, &proto_ops);
 	named = 0;
 	unmatched_seen = 0;

@@ -17,7 +17,7 @@ static double later_stress_seconds(void)
 	return seconds != NULL ? atof(seconds) : 1.5;
 }
 
-static void leave_one(void)
+static void later_leave_one(void)
 {
 	static const struct vma_pkt_udp_attr attr = {
 	        .src_ip = {10, 0, 0, 1}, .dst_ip = {10, 0, 0, 2}, .src_port_be = 0x1234, .dst_port_be = 0x4321};
@@ -58,7 +58,7 @@ static void test_the_last_frame_of_a_row_leaves_soon(void **state)
 		         give_up;
 
 		for (int i = 0; i < 2; i++) {
-			leave_one();
+			later_leave_one();
 			left++;
 			while (i == 0 && vma_now_ns() < row_ns)
 				arrived();

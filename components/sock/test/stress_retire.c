@@ -34,7 +34,7 @@ static void retire_end_object(struct vma_retired *retired)
 	vma_free(object);
 }
 
-static struct object *make(void)
+static struct object *retire_make(void)
 {
 	struct object *object = vma_alloc(sizeof(*object));
 
@@ -86,7 +86,7 @@ static void *retire_replace(void *arg)
 	struct object *old;
 
 	for (unsigned i = 0; !atomic_load(&stop); i++) {
-		old = atomic_exchange_explicit(&current, make(), memory_order_acq_rel);
+		old = atomic_exchange_explicit(&current, retire_make(), memory_order_acq_rel);
 		vma_retire(&old->retired, retire_end_object);
 		if (i % 4 == (uintptr_t)arg)
 			vma_retire_poll();
@@ -109,7 +109,7 @@ static void test_nobody_inside_sees_what_has_ended(void **state)
 	uint64_t until;
 
 	(void)state;
-	atomic_store(&current, make());
+	atomic_store(&current, retire_make());
 	for (uintptr_t i = 0; i < READERS; i++)
 		assert_int_equal(pthread_create(&readers[i], NULL, read_for_ever, (void *)(i + 1)), 0);
 	for (uintptr_t i = 0; i < 2; i++)

@@ -44,7 +44,7 @@ static int tell_ready(struct vma_wait *wait)
 	                                     atomic_load_explicit(&target->taken, memory_order_relaxed);
 }
 
-static uint64_t no_rings(struct vma_wait *wait)
+static uint64_t tell_no_rings(struct vma_wait *wait)
 {
 	(void)wait;
 	return 0;
@@ -58,7 +58,7 @@ static void announce(struct vma_wait *wait, bool on)
 		vma_waitq_remove(&target_of(wait)->file.waitq, wait->self);
 }
 
-static const struct vma_wait_ops ops = {.ready = tell_ready, .rings = no_rings, .announce = announce};
+static const struct vma_wait_ops ops = {.ready = tell_ready, .rings = tell_no_rings, .announce = announce};
 
 static void tell_take(struct target *target)
 {

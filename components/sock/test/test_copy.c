@@ -284,7 +284,7 @@ static void copy_on_fault(int sig, siginfo_t *info, void *context)
 	siglongjmp(back, 1);
 }
 
-static void touch(volatile char *where)
+static void copy_touch(volatile char *where)
 {
 	*where = 1;
 }
@@ -304,7 +304,7 @@ static void test_real_fault_reaches_the_applications_handler(void **state)
 		assert_int_equal(copy(buffer, nothing, 8), -EFAULT);
 		atomic_store(&fault_address, NULL);
 		if (sigsetjmp(back, 1) == 0)
-			touch(nothing + times);
+			copy_touch(nothing + times);
 		assert_ptr_equal(atomic_load(&fault_address), nothing + times);
 	}
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &after), 0);
@@ -318,7 +318,7 @@ static void die_by_fault(void)
 
 	vma_sigaction(SIGSEGV, &action, NULL);
 	copy(buffer, nothing, 8);
-	touch(nothing);
+	copy_touch(nothing);
 }
 
 static void test_real_fault_without_handler_kills_by_sigsegv(void **state)

@@ -13,7 +13,7 @@ static struct load load;
 static int file;
 static uint64_t now_tsc;
 
-static void say(const char *text)
+static void load_say(const char *text)
 {
 	assert_int_equal(ftruncate(file, 0), 0);
 	assert_int_equal(pwrite(file, text, strlen(text), 0), strlen(text));
@@ -80,20 +80,20 @@ static void test_what_is_no_load_is_not_taken_for_one(void **state)
 static void test_as_many_threads_as_cores_are_not_too_many(void **state)
 {
 	(void)state;
-	say("0.20 0.18 0.12 2/80 1\n");
+	load_say("0.20 0.18 0.12 2/80 1\n");
 	assert_false(is_high_after(0));
-	say("0.20 0.18 0.12 3/80 1\n");
+	load_say("0.20 0.18 0.12 3/80 1\n");
 	assert_true(is_high_after(LATER));
-	say("0.20 0.18 0.12 2/80 1\n");
+	load_say("0.20 0.18 0.12 2/80 1\n");
 	assert_false(is_high_after(LATER));
 }
 
 static void test_it_is_read_once_in_a_while(void **state)
 {
 	(void)state;
-	say("0.20 0.18 0.12 3/80 1\n");
+	load_say("0.20 0.18 0.12 3/80 1\n");
 	assert_true(is_high_after(0));
-	say("0.20 0.18 0.12 1/80 1\n");
+	load_say("0.20 0.18 0.12 1/80 1\n");
 	assert_true(is_high_after(LOAD_NSEC / 2));
 	assert_false(is_high_after(LOAD_NSEC));
 }
@@ -101,11 +101,11 @@ static void test_it_is_read_once_in_a_while(void **state)
 static void test_what_cannot_be_read_is_never_high_and_not_read_again(void **state)
 {
 	(void)state;
-	say("0.20 0.18 0.12 3/80 1\n");
+	load_say("0.20 0.18 0.12 3/80 1\n");
 	assert_true(is_high_after(0));
-	say("nothing");
+	load_say("nothing");
 	assert_false(is_high_after(LATER));
-	say("0.20 0.18 0.12 3/80 1\n");
+	load_say("0.20 0.18 0.12 3/80 1\n");
 	assert_false(is_high_after(LATER));
 }
 
@@ -113,12 +113,12 @@ static void test_what_cannot_be_read_is_never_high_and_not_read_again(void **sta
 static void test_forked_child_reads_though_its_parent_was_reading(void **state)
 {
 	(void)state;
-	say("0.20 0.18 0.12 3/80 1\n");
+	load_say("0.20 0.18 0.12 3/80 1\n");
 	assert_true(is_high_after(0));
 	atomic_store(&load.next_tsc, UINT64_MAX);
 	load_forked_child(&load);
 	assert_true(is_high_after(LATER));
-	say("0.20 0.18 0.12 1/80 1\n");
+	load_say("0.20 0.18 0.12 1/80 1\n");
 	assert_false(is_high_after(LATER));
 }
 

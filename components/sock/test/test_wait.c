@@ -153,7 +153,7 @@ static void test_deadline_of_before_asks_the_os_and_does_not_sleep(void **state)
 
 enum { TRIES = 15 };
 
-static uint64_t median(uint64_t late[TRIES])
+static uint64_t wait_median(uint64_t late[TRIES])
 {
 	for (unsigned i = 1; i < TRIES; i++) {
 		for (unsigned j = i; j > 0 && late[j] < late[j - 1]; j--) {
@@ -196,7 +196,7 @@ static void wait_exactly(uint64_t rings, int64_t spin_nsec)
 		assert_int_equal(atomic_load(&wait.asks) > 0, 1);
 		late_itself[i] = late_by_itself(spin_nsec != 0);
 	}
-	assert_in_range(median(late), 0, median(late_itself) + 2 * MSEC);
+	assert_in_range(wait_median(late), 0, wait_median(late_itself) + 2 * MSEC);
 }
 
 static void test_deadline_is_kept_asleep(void **state)

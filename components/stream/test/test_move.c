@@ -5,7 +5,7 @@
 
 #include <vma/nic_repair.h>
 
-/* The kernel's part, as far as the test says: TCP_REPAIR and its kin are answered here, all else is real. */
+/* The kernel's part, as far as the test says: TCP_REPAIR and the like are answered here, all else is real. */
 static struct {
 	int (*setsockopt)(int fd, int level, int name, const void *value, socklen_t len);
 	int fails_at, error; /* the n-th of these calls */

@@ -263,7 +263,7 @@ static void open_sides(bool no_timestamps)
 	tcp_open_side(1, nic[1], no_timestamps);
 }
 
-static void listen_at(const struct vma_tcp_options *options)
+static void instr_tcp_listen_at(const struct vma_tcp_options *options)
 {
 	static const struct vma_tcp_listener_owner listener_owner = {.admit = tcp_admit, .accepted = tcp_accepted};
 	struct vma_tcp_listen_attr attr = {.owner = &listener_owner,
@@ -328,7 +328,7 @@ int main(int argc, char **argv)
 	if (is_bbr)
 		options.congestion = VMA_TCP_CC_BBR;
 	open_sides(is_bbr);
-	listen_at(&options);
+	instr_tcp_listen_at(&options);
 	for (unsigned i = 0; i < p->connections; i++)
 		connect_one(i, &options);
 	tcp_ping_pong(&quiet, p->connections * 4 > 1024 ? p->connections * 4 : 1024); /* each has found its memory */

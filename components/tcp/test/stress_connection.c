@@ -254,7 +254,7 @@ static void *connection_work(void *arg)
 	return NULL;
 }
 
-static void open_fixture(void)
+static void connection_open_fixture(void)
 {
 	struct vma_bufarena_attr arena_attr = {.capacity = 1 << 16, .frame_size = 2048};
 	struct vma_bufpool_attr spill_attr = {.name = "spill", .max_bufs = 1 << 14};
@@ -290,7 +290,7 @@ static void open_fixture(void)
 	assert_int_equal(vma_tcp_listen(tcp[1], &attr, &listener), 0);
 }
 
-static void close_fixture(void)
+static void connection_close_fixture(void)
 {
 	vma_tcp_listener_close(listener);
 	for (int i = 0; i < 2; i++)
@@ -311,7 +311,7 @@ static void converse_for_a_while(void)
 	uint64_t end = connection_now_ns() + (uint64_t)((seconds != NULL ? atof(seconds) : 1.5) * 1e9);
 	pthread_t threads[WORKERS];
 
-	open_fixture();
+	connection_open_fixture();
 	atomic_store(&stop, false);
 	for (uintptr_t i = 0; i < WORKERS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, connection_work, (void *)i), 0);
@@ -323,7 +323,7 @@ static void converse_for_a_while(void)
 	print_message("%lu connections, %lu bytes\n", (unsigned long)atomic_load(&connections),
 	              (unsigned long)atomic_load(&bytes_moved));
 	assert_true(atomic_load(&connections) > 0);
-	close_fixture();
+	connection_close_fixture();
 }
 
 static void test_many_threads_lose_and_leak_nothing(void **state)

@@ -110,7 +110,7 @@ static void lwip_port_listen_here(void)
 	lwip_leave();
 }
 
-static void close_listener(void)
+static void lwip_port_close_listener(void)
 {
 	lwip_enter_listener(&w.tcp, w.listener);
 	assert_int_equal(tcp_close((struct tcp_pcb *)w.listener), ERR_OK);
@@ -142,7 +142,7 @@ static void test_pcb_that_a_syn_makes_is_given_to_the_hook_before_the_answer(voi
 	assert_int_equal(w.conn.pcb->state, ESTABLISHED);
 	assert_int_equal(w.received_bytes, 5);
 	fixture_abort(&w);
-	close_listener();
+	lwip_port_close_listener();
 }
 
 static void test_pcb_that_the_hook_refuses_is_freed_without_an_answer(void **state)
@@ -155,7 +155,7 @@ static void test_pcb_that_the_hook_refuses_is_freed_without_an_answer(void **sta
 	assert_null(w.conn.pcb);
 	assert_int_equal(w.errs, 1);
 	assert_int_equal(w.sent.count, 0);
-	close_listener();
+	lwip_port_close_listener();
 }
 
 static void test_listener_answers_an_unmatched_segment_with_a_reset(void **state)
@@ -168,7 +168,7 @@ static void test_listener_answers_an_unmatched_segment_with_a_reset(void **state
 	assert_true(w.sent.flags & TCP_RST);
 	assert_int_equal(w.sent.seq, 77);
 	assert_null(w.conn.pcb);
-	close_listener();
+	lwip_port_close_listener();
 }
 
 static void test_a_segment_reaches_the_connection_entered_and_no_other(void **state)
@@ -562,7 +562,7 @@ static void test_each_connection_has_a_window_of_its_own(void **state)
 	lwip_leave();
 	assert_int_equal(w.sent.window, (1 << 20) >> 7);
 	fixture_abort(&w);
-	close_listener();
+	lwip_port_close_listener();
 	/* Without the peer's window scale option 65535 is all that there is. */
 	w.conn.pcb = NULL;
 	fixture_connect(&w);

@@ -29,7 +29,7 @@ static void take_all(void)
 }
 
 /* All write as much as they may, and all is read, for so long. Bytes that the first `n` have had acknowledged. */
-static uint64_t stream(unsigned n, unsigned ms)
+static uint64_t share_stream(unsigned n, unsigned ms)
 {
 	uint64_t acked = 0;
 
@@ -57,9 +57,9 @@ static void test_small_segments_leave_at_a_bounded_rate(void **state)
 	(void)state;
 	client[0] = connect_for(MAXSEG, 2000);
 	assert_int_equal(client[0]->conn->mss, MSS);
-	stream(1, 20);
+	share_stream(1, 20);
 	before = frames_sent(0);
-	stream(1, 100);
+	share_stream(1, 100);
 	frames = frames_sent(0) - before;
 	assert_true(frames <= 100 * SHARE_PER_MS + SHARE_AT_ONCE);
 	assert_true(frames >= 80 * SHARE_PER_MS);
@@ -73,9 +73,9 @@ static void test_all_of_them_have_one_share_and_each_its_part(void **state)
 	(void)state;
 	for (unsigned i = 0; i < CLIENTS; i++)
 		client[i] = connect_for(MAXSEG, (uint16_t)(2000 + i));
-	stream(CLIENTS, 20);
+	share_stream(CLIENTS, 20);
 	before = frames_sent(0);
-	stream(CLIENTS, 200);
+	share_stream(CLIENTS, 200);
 	frames = frames_sent(0) - before;
 	assert_true(frames <= 200 * SHARE_PER_MS + SHARE_AT_ONCE);
 	for (unsigned i = 0; i < CLIENTS; i++)
@@ -90,7 +90,7 @@ static void test_others_are_not_held_back(void **state)
 	(void)state;
 	client[0] = connect_for(0, 2000);
 	client[1] = connect_for(MAXSEG, 2001);
-	stream(2, 100);
+	share_stream(2, 100);
 	small = atomic_load(&client[1]->conn->acked);
 	assert_true(small <= (100 * SHARE_PER_MS + SHARE_AT_ONCE) * MSS);
 	assert_true(atomic_load(&client[0]->conn->acked) > 10 * small);
@@ -105,7 +105,7 @@ static void test_an_mss_of_a_small_mtu_is_not_small(void **state)
 	(void)state;
 	client[0] = connect_for(SHARE_MSS + STAMPS, 2000);
 	assert_int_equal(client[0]->conn->mss, SHARE_MSS);
-	acked = stream(1, 50);
+	acked = share_stream(1, 50);
 	assert_true(acked > (50 * SHARE_PER_MS + SHARE_AT_ONCE) * SHARE_MSS);
 	free_all(1);
 }
@@ -128,14 +128,14 @@ static void test_one_that_waits_may_end(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 3; i++)
 		client[i] = connect_for(MAXSEG, (uint16_t)(2000 + i));
-	stream(3, 10);
+	share_stream(3, 10);
 	assert_true(client[0]->conn->in_share || client[1]->conn->in_share || client[2]->conn->in_share);
 	for (unsigned i = 0; i < 2; i++)
 		vma_tcp_close(client[i]->conn, true);
 	free_all(2);
 	client[0] = client[2];
 	acked = atomic_load(&client[0]->conn->acked);
-	assert_true(stream(1, 50) > acked + 40 * SHARE_PER_MS * MSS);
+	assert_true(share_stream(1, 50) > acked + 40 * SHARE_PER_MS * MSS);
 	free_all(1);
 }
 

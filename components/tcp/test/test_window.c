@@ -571,7 +571,7 @@ static void test_notsent_lowat_limits_one_write(void **state)
 }
 
 /* n full segments, a microsecond apart, and what has been read of them. */
-static void stream(struct app *app, uint32_t *at, unsigned n)
+static void window_stream(struct app *app, uint32_t *at, unsigned n)
 {
 	uint8_t data[1000];
 
@@ -591,9 +591,9 @@ static struct app *begin_stream(uint32_t *at)
 	struct app *app = raw_connect_sack();
 
 	*at = 1;
-	stream(app, at, 100);
+	window_stream(app, at, 100);
 	for (raw_forget(); raw_unseen() == 0;)
-		stream(app, at, 1);
+		window_stream(app, at, 1);
 	assert_int_equal(raw_next()->ack, *at);
 	return app;
 }
@@ -605,9 +605,9 @@ static void test_ack_of_a_fast_stream_stands_for_thirty_two_segments(void **stat
 
 	(void)state;
 	for (int i = 0; i < 5; i++) {
-		stream(app, &at, 31);
+		window_stream(app, &at, 31);
 		assert_int_equal(raw_unseen(), 0);
-		stream(app, &at, 1);
+		window_stream(app, &at, 1);
 		assert_int_equal(raw_next()->ack, at);
 	}
 	app_free(app);
@@ -619,17 +619,17 @@ static void test_sender_that_stops_is_not_held_up_again(void **state)
 	struct app *app = begin_stream(&at);
 
 	(void)state;
-	stream(app, &at, 5);
+	window_stream(app, &at, 5);
 	fixture_run(110000);
 	assert_int_equal(raw_unseen(), 0);
 	fixture_run(10000);
 	assert_int_equal(raw_next()->ack, at);
 	for (unsigned pause = 8; pause <= 64; pause *= 2) {
 		for (unsigned i = 1; i < pause; i++) {
-			stream(app, &at, 2);
+			window_stream(app, &at, 2);
 			assert_int_equal(raw_next()->ack, at);
 		}
-		stream(app, &at, 2);
+		window_stream(app, &at, 2);
 		assert_int_equal(raw_unseen(), 0); /* once more */
 		fixture_run(120000);
 		assert_int_equal(raw_next()->ack, at);

@@ -266,7 +266,7 @@ static void open_ring_ctxs(void)
 	atomic_store(&vma_ring_ctxs[41], &ring_ctx[1]);
 }
 
-static void open_sockets(void)
+static void instr_udp_open_sockets(void)
 {
 	struct udp_attachments *all = vma_alloc(sizeof(*all) + sizeof(all->at[0]));
 
@@ -296,7 +296,7 @@ int main(int argc, char **argv)
 	unsigned datagrams = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) / 16 * 16 : 4096;
 
 	open_ring_ctxs();
-	open_sockets();
+	instr_udp_open_sockets();
 	udp_run(WARM_UP, true);
 	sent = received = 0;
 	udp_run(datagrams, false);

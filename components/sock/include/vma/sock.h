@@ -87,7 +87,7 @@ struct vma_file_ops {
 	/* F_SETFL and whatever else touches the socket; duplicating is not its business. */
 	int (*fcntl)(struct vma_file *file, int fd, int cmd, void *arg);
 	/*
-	 * read, recv, recvfrom and their kin come as messages too; msg is the library's own copy, what it points to is
+	 * read, recv, recvfrom and the like come as messages too; msg is the library's own copy, what it points to is
 	 * not, but for one case: an iov that lies right behind msg is the library's as well (the application's call had
 	 * none), and may be read as it is.
 	 */
