@@ -17,7 +17,7 @@ jemalloc_STAMP := $(if $(JEMALLOC_DIR),$(JEMALLOC_DIR)/configure,$(SOURCES)/jema
 # replaces one of libc (no pthread_create wrapper either: --disable-libdl), and its thread state is reached by a pthread
 # key (force_tls=0): 2.6 KB of thread-local storage would, with the few bytes of ours that must be of the initial-exec
 # model, be more than a library may have that dlopen loads. It registers no handlers for fork, and the end of a thread comes
-# to it through ours: components/sock/mem.c. It starts with its first call: its constructor is taken out, which would cost
+# to it through ours: components/sock/thread/mem.c. It starts with its first call: its constructor is taken out, which would cost
 # each program that is executed a hundred pages. One archive serves all variants; those of the sanitizers use
 # libc's malloc instead.
 JE_LIB := build/lib/libvma-je.a

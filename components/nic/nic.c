@@ -10,7 +10,7 @@
 #include <vma/log.h>
 #include <vma/nic.h>
 
-#include "nic_backends.h"
+#include "backends.h"
 
 int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_nic **out)
 {

@@ -15,7 +15,7 @@
 
 #include <vma/nic_repair.h>
 
-#include "nic_os.h"
+#include "os.h"
 
 #define CHUNK 32768   /* of a queue's bytes in one call */
 #define OVERHEAD 4096 /* what the kernel counts at most for a chunk besides its bytes */

@@ -62,7 +62,7 @@ static void stream_on_connected(struct stream_sock *sock, struct vma_tcp_conn *c
 /*
  * What send_sigio of the kernel says to who has chosen the signal: what is ready, and where. Nobody but the kernel may
  * say POLL_IN to another thread, so it is SI_SIGIO, of which the wrapper of handlers makes what it stands for
- * (signals.c); sigwaitinfo and signalfd see it as it is.
+ * (thread/signals.c); sigwaitinfo and signalfd see it as it is.
  */
 static int queue_sigio(const struct f_owner_ex *owner, int fd, int sig, uint32_t ready)
 {

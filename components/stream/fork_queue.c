@@ -11,7 +11,7 @@
  * has done so before it forks, it goes on as it was. Half-open connections are waited for, a few round trips. Requests
  * that come meanwhile are dropped, and their peers ask the kernel a second later.
  *
- * A program that has the listener by exec gets the end from which connections are taken (inherited.c of sock). It
+ * A program that has the listener by exec gets the end from which connections are taken (sock/engine/inherited.c). It
  * lowers no counter of the others, so `left` says only that there may be something, and the kernel is asked. Its own
  * `left` says so, too. It is set when its thread hears that something has come, or something was taken. It is cleared
  * before a look, so what comes after the look sets it again.
@@ -230,7 +230,7 @@ void stream_fork_queue_leave_queued(struct stream_sock *listener)
 /* ---- exec: the process itself becomes another program ---- */
 
 /*
- * Whoever has the pair's end finds it by its name (inherited.c of sock). An exec that fails leaves the listener to be
+ * Whoever has the pair's end finds it by its name (sock/engine/inherited.c). An exec that fails leaves the listener to be
  * taken up again, and what waits to be accepted from the pair.
  */
 static void offer(struct stream_sock *listener, int fd)

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 #include "tcp_priv.h"
-#include "lwip_port.h"
+#include "lwip/port.h"
 
 /* The peer has something that a RST would end. */
 static bool peer_is_there(const struct vma_tcp_conn *conn)

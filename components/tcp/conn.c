@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "tcp_priv.h"
-#include "lwip_port.h"
-#include "message.h"
-#include "sack_index.h"
+#include "lwip/port.h"
+#include "rx/message.h"
+#include "loss/sack_index.h"
 
 /* ---- made ---- */
 

@@ -5,7 +5,7 @@
 
 #include "siphash.h"
 #include "tcp_priv.h"
-#include "lwip_port.h"
+#include "lwip/port.h"
 
 #define ISN_TICK_NS 64 /* the kernel's clock of sequence numbers; RFC 6528 asks for 4 us or faster */
 
@@ -320,7 +320,7 @@ void tcp_conn_established(struct vma_tcp_conn *conn)
 	conn->rx_seq = pcb->rcv_nxt;
 	conn->rcv_wup = pcb->rcv_nxt;
 	conn->snd_sml = pcb->snd_nxt;
-	tcp_set_flags(pcb, TF_NODELAY); /* Nagle's rule is output.c's */
+	tcp_set_flags(pcb, TF_NODELAY); /* Nagle's rule is tx/output.c's */
 	tcp_conn_mss_update(conn);
 	window_established(conn);
 	conn->events |= VMA_TCP_CONNECTED | VMA_TCP_WRITABLE;

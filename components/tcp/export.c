@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "tcp_priv.h"
-#include "lwip_port.h"
+#include "lwip/port.h"
 
 #define EXPORTED_NS TCP_NS_PER_S
 #define WAYS 8

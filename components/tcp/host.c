@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tcp_priv.h"
-#include "lwip_port.h"
+#include "lwip/port.h"
 
 bool vma_tcp_is_empty(struct vma_tcp *tcp)
 {

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 #include "tcp_priv.h"
-#include "lwip_port.h"
+#include "lwip/port.h"
 
 enum { ICMP_UNREACHABLE = 3, ICMP_TIME_EXCEEDED = 11, ICMP_PARAMETER = 12, CODE_TOO_LONG = 4 };
 #define MTU_MIN 552 /* the kernel's ip_rt_min_pmtu */

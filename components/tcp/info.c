@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "tcp_priv.h"
-#include "lwip_port.h"
+#include "lwip/port.h"
 
 static uint32_t ns_to_usec(uint64_t ns)
 {

@@ -21,7 +21,7 @@
 
 #include <vma/packet.h>
 
-#include "segment.h"
+#include "rx/segment.h"
 #include "syncookie.h"
 
 #define RECYCLE_ABOVE 64

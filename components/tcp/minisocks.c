@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "tcp_priv.h"
-#include "lwip_port.h"
+#include "lwip/port.h"
 
 struct export_batch {
 	struct vma_flow_minisock *minisocks;

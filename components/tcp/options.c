@@ -2,7 +2,7 @@
 #include <errno.h>
 
 #include "tcp_priv.h"
-#include "lwip_port.h"
+#include "lwip/port.h"
 
 void vma_tcp_options_init(struct vma_tcp_options *options)
 {

@@ -17,9 +17,9 @@
 
 #include <vma/packet.h>
 
-#include "segment.h"
+#include "rx/segment.h"
 #include "siphash.h"
-#include "timers.h"
+#include "timer/timers.h"
 
 #define TRIES 16                    /* places that are looked at for a free one */
 #define ACK_NS (20 * TCP_NS_PER_MS) /* until an ACK that waits for accept is thought of again */

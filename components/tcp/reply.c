@@ -4,7 +4,7 @@
 
 #include <vma/packet.h>
 
-#include "segment.h"
+#include "rx/segment.h"
 
 static void reply_put16(uint8_t *p, uint16_t host)
 {

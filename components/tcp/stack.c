@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "tcp_priv.h"
-#include "lwip_port.h"
+#include "lwip/port.h"
 
 #define MIN_SND_MSS 48 /* the least that tcp_min_snd_mss of the kernel may be */
 #define RETRY_NS TCP_NS_PER_MS

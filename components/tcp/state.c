@@ -3,7 +3,7 @@
 #include <sys/epoll.h>
 
 #include "budget.h"
-#include "lwip_port.h"
+#include "lwip/port.h"
 
 /*
  * lwIP's state by its number in <netinet/tcp.h>. An application's close or shutdown shows at once, although the FIN is

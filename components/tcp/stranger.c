@@ -23,7 +23,7 @@
 
 #include <vma/packet.h>
 
-#include "segment.h"
+#include "rx/segment.h"
 
 #define QUIET_NS (2 * TCP_NS_PER_S)     /* after a change of members, what is not known here may be known to another */
 #define UNTOLD_NS (150 * TCP_NS_PER_MS) /* so late a member may hear of a change; less than a peer's first timeout */

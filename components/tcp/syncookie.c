@@ -4,7 +4,7 @@
 
 #include <vma/packet.h>
 
-#include "segment.h"
+#include "rx/segment.h"
 #include "siphash.h"
 #include "syncookie.h"
 

@@ -1,30 +1,30 @@
 /*
  * tcp_priv - the stack and a connection, shared by the files of tcp.
  *
- *   file          noun                                              calls
- *   stack.c       struct vma_tcp: runs, due, ready list, frames out everything below
- *   conn.c        a connection's life: made, owned, stepped, freed
- *   connect.c     the active open; initial sequence numbers
- *   close.c       how connections end: FIN, RST, orphans
- *   state.c       what is published: state, readiness, events
- *   read.c, write.c  the application's side of the two fifos
- *   input.c       a burst's segments of one connection into lwIP    recovery_ack_*, window.c
- *   message.c     the shortest path of a burst that is one message  recovery_acked_last, window.c
- *   output.c      from the send fifo into segments and frames       recovery_*
- *   compose.c     the short path of the usual segment that leaves; predict.c has that of the one that comes
- *   recovery.c    recovery begins and ends, retransmission, undo    scoreboard.c, rtt.c, cc.c
- *   scoreboard.c  marks on segments: SACKed, lost, sent again
- *   rate.c        how fast what is sent is delivered, and leaves
- *   timers.c      what each timer of a connection does; persist.c, keepalive.c   wheel.c
- *   window.c      receive window and buffer sizes, delayed ACKs
- *   listener.c    half-open connections, accept
- *   syncookie.c   a request that the peer keeps in our place
- *   pending.c     connections that wait for accept, and that another process may take
- *   timewait.c    what is left of a connection in TIME_WAIT
- *   export.c      a connection leaves for another stack
- *   minisocks.c   what connections leave to the device's owner when their process ends (minisocks)
- *   fifo.c        bytes from one thread to another
- *   lwip_port.c   what lwIP asks of its surroundings, and calls back
+ *   file                   noun                                               calls
+ *   stack.c                struct vma_tcp: runs, due, ready list, frames out  everything below
+ *   conn.c                 a connection's life: made, owned, stepped, freed
+ *   connect.c              the active open; initial sequence numbers
+ *   close.c                how connections end: FIN, RST, orphans
+ *   state.c                what is published: state, readiness, events
+ *   rx/read.c, tx/write.c  the application's side of the two fifos
+ *   rx/input.c             a burst's segments of one connection into lwIP     recovery_ack_*, rx/window.c
+ *   rx/message.c           the shortest path of a burst that is one message   recovery_acked_last, rx/window.c
+ *   tx/output.c            from the send fifo into segments and frames        recovery_*
+ *   tx/compose.c           the short path of the usual segment that leaves; rx/predict.c has that of the one that comes
+ *   loss/recovery.c        recovery begins and ends, retransmission, undo     loss/scoreboard.c, timer/rtt.c, cc/cc.c
+ *   loss/scoreboard.c      marks on segments: SACKed, lost, sent again
+ *   cc/rate.c              how fast what is sent is delivered, and leaves
+ *   timer/timers.c         what each timer of a connection does; timer/persist.c, timer/keepalive.c  timer/wheel.c
+ *   rx/window.c            receive window and buffer sizes, delayed ACKs
+ *   listener.c             half-open connections, accept
+ *   syncookie.c            a request that the peer keeps in our place
+ *   pending.c              connections that wait for accept, and that another process may take
+ *   timewait.c             what is left of a connection in TIME_WAIT
+ *   export.c               a connection leaves for another stack
+ *   minisocks.c            what connections leave to the device's owner when their process ends (minisocks)
+ *   fifo.c                 bytes from one thread to another
+ *   lwip/port.c            what lwIP asks of its surroundings, and calls back
  *
  * Threads: the *driver* is the thread that holds the receive flag of the ring. Functions run in the driver, unless they
  * say "any thread". The sections of struct vma_tcp_conn and struct vma_tcp say what other threads read and write: the
@@ -39,11 +39,11 @@
 
 #include <vma/tcp.h>
 
-#include "cc.h"
+#include "cc/cc.h"
 #include "fifo.h"
-#include "rate.h"
-#include "rtt.h"
-#include "wheel.h"
+#include "cc/rate.h"
+#include "timer/rtt.h"
+#include "timer/wheel.h"
 
 struct tcp_pcb;
 struct tcp_seg;
@@ -70,7 +70,7 @@ enum tcp_work {
 };
 
 enum tcp_timer {                       /* each at most once per connection */
-	         TCP_TIMER_RETRANSMIT, /* RTO, tail-loss probe, or persist: whichever is due next, see timers.c */
+	         TCP_TIMER_RETRANSMIT, /* RTO, tail-loss probe, or persist: whichever is due next, see timer/timers.c */
 	         TCP_TIMER_DELACK,
 	         TCP_TIMER_KEEPALIVE, /* also FIN_WAIT_2 without owner, and TCP_USER_TIMEOUT's end */
 	         TCP_TIMER_PACE,      /* something may leave again */
@@ -113,14 +113,14 @@ struct tcp_ack_delta {
 };
 
 /*
- * Loss detection and retransmission; recovery.c's own, but for what is read by info. Where a search goes on is kept as
- * the last segment that it has passed (NULL: none, it begins at the head of pcb->unacked), so that segments added at
- * the end need no care, and one that is freed takes all before it along.
+ * Loss detection and retransmission; loss/recovery.c's own, but for what is read by info. Where a search goes on is
+ * kept as the last segment that it has passed (NULL: none, it begins at the head of pcb->unacked), so that segments
+ * added at the end need no care, and one that is freed takes all before it along.
  */
 struct tcp_seg_list {
 	struct tcp_seg *first, *last;
 };
-/* Where a SACK block's segments are: sack_index.h. */
+/* Where a SACK block's segments are: loss/sack_index.h. */
 struct tcp_stretch {
 	uint32_t seq, unsacked;
 	struct tcp_seg *first;
@@ -153,7 +153,8 @@ struct tcp_recovery {
 		uint32_t left, right;
 	} block[4];
 
-	/* scoreboard.h: what is lost, in the order in which it is to leave; and has left again, the oldest first */
+	/* loss/scoreboard.h: what is lost, in the order in which it is to leave; and has left again, the oldest first
+	 */
 	struct tcp_seg_list waiting, resent;
 	struct tcp_seg *lost_last; /* the one that came to `waiting` last; NULL: it is not there any more */
 
@@ -182,7 +183,7 @@ struct tcp_recovery {
 	uint32_t undo_una, undo_cwnd, undo_ssthresh, undo_ts, undo_resends;
 	uint32_t frto; /* 0: not running; 1: waits for an ACK; 2: new data is to leave; 3: waits for its ACK */
 
-	/* how long without progress: timers.c */
+	/* how long without progress: timer/timers.c */
 	uint32_t timeouts;                         /* in a row, without an acknowledgement of something new */
 	uint64_t stuck_since_ns;                   /* of the first of them: RETRIES2, USER_TIMEOUT */
 	uint32_t probes;                           /* zero-window or keepalive probes in a row without any answer */
@@ -259,7 +260,7 @@ struct vma_tcp_conn {
 	struct tcp_recovery recovery;
 	struct tcp_timer_node timer[TCP_TIMERS];
 	uint64_t delack_due_ns; /* UINT64_MAX: no ACK waits; the timer may be set for earlier */
-	/* window.c */
+	/* rx/window.c */
 	uint32_t rcv_space_copied_seen; /* receive buffer growth as the kernel's: bytes read per round trip */
 	uint64_t rcv_space_ns;
 	uint64_t rcv_rtt_ns;
@@ -313,7 +314,7 @@ struct vma_tcp_conn {
 	uint32_t share_granted; /* frames: share.h */
 	bool in_share;
 	bool urgent_mode, in_retry, is_over, is_unused, is_orphan, is_busy, push_once, defer_data;
-	/* published, see window.c */
+	/* published, see rx/window.c */
 	_Alignas(64) _Atomic uint64_t rx_edge; /* stream offset up to which the peer may send */
 	_Atomic uint32_t window_max;           /* the largest window that the header's field can say */
 	_Atomic bool ack_waits;                /* a delayed ACK, and reading everything is a reason to send it */
@@ -375,7 +376,7 @@ struct vma_tcp {
 	struct tcp_share share;
 	struct vma_tcp_conn *dead;      /* freed at the end of the run */
 	struct tcp_ack ack;             /* of the segment that is being processed */
-	struct tcp_port_memory *memory; /* lwip_port.c: freelists of lwIP's objects */
+	struct tcp_port_memory *memory; /* lwip/port.c: freelists of lwIP's objects */
 	uint64_t early_bytes;           /* held of data that is not in order, of all connections; budget.h bounds it */
 	uint32_t busy_count;            /* connections with something queued or unacknowledged */
 	uint32_t orphans, syn_tokens;
@@ -388,13 +389,13 @@ struct vma_tcp {
 	struct tcp_exported *exported;  /* TCP_EXPORTED of them; NULL: there was none yet */
 	uint32_t gro_left;              /* connections whose segments may be merged in this run */
 	bool predicts_nothing;          /* for tests: every segment goes through lwIP, no short way is taken */
-	uint32_t alone;                 /* for tests: messages that output.c has found alone */
+	uint32_t alone;                 /* for tests: messages that tx/output.c has found alone */
 	struct vma_nic_member *member;  /* of the ring's queue pair; NULL: none. pending.c */
 	uint32_t pending_at;            /* where a free place is looked for next */
 	uint8_t isn_key[16];            /* its, as it was at first; zeros: none */
 	struct tcp_stranger *strangers; /* TCP_STRANGERS of them; NULL: there was none yet */
 	struct tcp_timer_node stranger_timer;
-	uint32_t clock_offset_ms; /* lwip_port.c: of time stamps */
+	uint32_t clock_offset_ms; /* lwip/port.c: of time stamps */
 
 	/* read by anybody */
 	_Alignas(64) _Atomic uint64_t due_ns;
@@ -413,7 +414,7 @@ static inline void tcp_take_time(struct vma_tcp *tcp)
 		tcp->now_ns = now_ns;
 }
 
-/* port_clock_ms, see lwip_port.h */
+/* port_clock_ms, see lwip/port.h */
 static inline uint32_t tcp_clock_ms(const struct vma_tcp *tcp)
 {
 	return (uint32_t)(tcp->now_ns / TCP_NS_PER_MS) + tcp->clock_offset_ms;
@@ -492,7 +493,7 @@ static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed
 {
 	return conn->is_orphan;
 }
-bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info); /* input.c */
+bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info); /* rx/input.c */
 void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work);
 void tcp_conn_step(struct vma_tcp_conn *conn);    /* what is posted, input, output, publication, events */
 void tcp_conn_take_in(struct vma_tcp_conn *conn); /* what has come; its step is still to follow */
@@ -522,7 +523,7 @@ void tcp_close_fin(struct vma_tcp_conn *conn); /* everything is in segments: the
 void tcp_options_changed(struct vma_tcp_conn *conn);
 void tcp_icmp_work(struct vma_tcp_conn *conn);
 
-/* ---- state.c, read.c ---- */
+/* ---- state.c, rx/read.c ---- */
 
 void tcp_conn_ended(struct vma_tcp_conn *conn, int error);
 uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn); /* any thread: as far as there is memory */
@@ -588,7 +589,7 @@ uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_in
 bool tcp_stranger_is_quiet(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info, bool cookies);
 void tcp_strangers_ask(struct vma_tcp *tcp); /* those that it is time for */
 
-/* ---- input.c, output.c: driver ---- */
+/* ---- rx/input.c, tx/output.c: driver ---- */
 
 /* Both within lwip_enter, and the pcb is there. */
 void tcp_input_burst(struct vma_tcp_conn *conn);
@@ -624,24 +625,24 @@ void tcp_output_queued(struct vma_tcp_conn *conn);
 int tcp_output_probe(struct vma_tcp_conn *conn);
 
 /*
- * ---- recovery.c: driver; between lwip_enter and lwip_leave where segments are sent ----
+ * ---- loss/recovery.c: driver; between lwip_enter and lwip_leave where segments are sent ----
  *
- * input.c:   hook_inpacket, when the segment has been found acceptable:  recovery_ack_before
- *            after lwIP has processed it, if the pcb is still there:     recovery_ack_after
- * output.c:  tcp_output_conn begins with                                 recovery_retransmit
- *            then new data, as far as                                    recovery_may_send
- *            each segment of it that has left (SYN and FIN, too):        recovery_sent
- *            at its end                                                  timers_retransmit_update
+ * rx/input.c:   hook_inpacket, when the segment has been found acceptable:  recovery_ack_before
+ *               after lwIP has processed it, if the pcb is still there:     recovery_ack_after
+ * tx/output.c:  tcp_output_conn begins with                                 recovery_retransmit
+ *               then new data, as far as                                    recovery_may_send
+ *               each segment of it that has left (SYN and FIN, too):        recovery_sent
+ *               at its end                                                  timers_retransmit_update
  * Nothing here sends but recovery_retransmit; timeouts leave marks and call tcp_ready.
  *
  * Where a look at a few fields tells that nothing of this would find anything to do, it is not asked:
- * output.c:  new data, if it is one message and has room (alone):        recovery_sent_at only
- *            nothing is out and nothing waits (is_quiet):                no retransmission, no new data
- * message.c: a message that acknowledges the one segment that is out,
- *            or nothing, while nothing is to be decided, for both
- *            halves of an ACK:                                           recovery_answered, recovery_acked_last
- *            and if nothing is to be sent then (tcp_message_is_all),
- *            no output and no timers_retransmit_update follow:           persist_end only
+ * tx/output.c:  new data, if it is one message and has room (alone):        recovery_sent_at only
+ *               nothing is out and nothing waits (is_quiet):                no retransmission, no new data
+ * rx/message.c: a message that acknowledges the one segment that is out,
+ *               or nothing, while nothing is to be decided, for both
+ *               halves of an ACK:                                           recovery_answered, recovery_acked_last
+ *               and if nothing is to be sent then (tcp_message_is_all),
+ *               no output and no timers_retransmit_update follow:           persist_end only
  */
 
 void recovery_init(struct vma_tcp_conn *conn);
@@ -661,11 +662,11 @@ uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn); /* when recove
 /* At the end of an output: whether the application, or the pace, is what holds back; until when. */
 void recovery_output_done(struct vma_tcp_conn *conn);
 bool recovery_is_paced(const struct vma_tcp_conn *conn); /* something waits for nothing but its time */
-/* output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
+/* tx/output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
 void recovery_rescan(struct vma_tcp_conn *conn);
 void recovery_forget(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
 
-/* ---- timers.c: driver ---- */
+/* ---- timer/timers.c: driver ---- */
 
 void timers_init(struct vma_tcp_conn *conn);
 void timers_stop(struct vma_tcp_conn *conn);
@@ -682,7 +683,7 @@ void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
 void timers_keepalive_update(struct vma_tcp_conn *conn);
 void keepalive_ask(struct vma_tcp_conn *conn); /* now, if nothing else is about to find out */
 
-/* ---- window.c: driver, but for window_wants_update ---- */
+/* ---- rx/window.c: driver, but for window_wants_update ---- */
 
 void window_init(struct vma_tcp_conn *conn);
 void window_established(struct vma_tcp_conn *conn);

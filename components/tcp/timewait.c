@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "segment.h"
+#include "rx/segment.h"
 
 #define LIFE_MS 60000
 #define REUSE_AFTER_MS 1000 /* the kernel's tcp_tw_reuse_delay */

@@ -18,7 +18,7 @@ cat >"$WORK/lib.c" <<'END'
 void *vma_je_malloc(size_t);
 void vma_je_free(void *);
 int vma_je_mallctl(const char *, void *, size_t *, void *, size_t);
-int vma_je_key_create(pthread_key_t *key, void (*end)(void *)) /* components/sock/mem.c */
+int vma_je_key_create(pthread_key_t *key, void (*end)(void *)) /* components/sock/thread/mem.c */
 {
 	return pthread_key_create(key, end);
 }

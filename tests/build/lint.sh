@@ -31,7 +31,10 @@ finds() { # SENTENCE CHECK WANTED FILE TEXT
 
 finds "bad format" format 'log\.c:[0-9]+' components/log/log.c 'int   x ;'
 finds "an include that points up" directions 'log must not include <vma/ring.h>' components/log/log.c '#include <vma/ring.h>'
-finds "a private header of a neighbour" directions 'private headers stay' components/ring/ring.c '#include "../nic/xdp_priv.h"'
+finds "a private header of a neighbour" directions 'private headers stay' components/ring/ring.c '#include "../nic/xdp/xdp.h"'
+finds "a folder that must not know another" directions 'nic/client must not include owner/' components/nic/client/client.c '#include "../owner/owner.h"'
+finds "a folder's header at the component's top" directions 'the top of nic must not include wire/' components/nic/nic.c '#include "wire/wire.h"'
+finds "a folder that is not built" components_whole 'components/nic/loose has sources' components/nic/loose/loose.c 'int vma_loose;'
 finds "a dependency that points up" directions 'log must not depend on ring' components/log/Makefile 'DEPS := ring'
 finds "a header that needs another" headers_alone 'alone \(gcc\)' components/log/include/vma/log.h 'extern struct timespec vma_x;
 	static inline int vma_y(void) { return sizeof(struct nowhere); }'

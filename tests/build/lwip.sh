@@ -52,14 +52,14 @@ check "and one that is not lwIP 2.1.3 stops the build" eval "! make --no-print-d
 check "which says so" grep -q 'is not the lwIP that this port is for' "$WORK/log"
 
 tls=0
-for object in "$BUILD"/obj/lwip/*.o "$BUILD"/obj/components/tcp/lwip_*.o; do
+for object in "$BUILD"/obj/lwip/*.o "$BUILD"/obj/components/tcp/lwip/*.o; do
 	tls=$((tls + $(readelf -SW "$object" 2>/dev/null | awk '$2 ~ /^\.t(bss|data)$/ { print "0x" $6 }
 		$3 ~ /^\.t(bss|data)$/ { print "0x" $7 }' | head -n 1 | grep . || echo 0)))
 done
 note "$tls bytes of thread-local storage"
 check_num "its thread-local storage is there" $tls -gt 100
 check_num "and below 400 bytes, so that dlopen can load the library" $tls -lt 400
-check_eq "it is reached without a call" "$(readelf -rW "$BUILD"/obj/lwip/*.o "$BUILD"/obj/components/tcp/lwip_*.o |
+check_eq "it is reached without a call" "$(readelf -rW "$BUILD"/obj/lwip/*.o "$BUILD"/obj/components/tcp/lwip/*.o |
 	grep -oE 'R_X86_64_(TLSGD|TLSLD|GOTPC32_TLSDESC)' | sort -u)" ""
 # Whose name lwIP defines, and the library exports.
 nm -g --defined-only "$BUILD"/obj/lwip/*.o 2>/dev/null | awk 'NF == 3 { print $3 }' | sort -u >"$WORK/names"

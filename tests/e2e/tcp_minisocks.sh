@@ -136,7 +136,7 @@ check "an offloaded one has the same port at once" finish client 5
 check "and ends well" finish server 5
 still_a "the second connection"
 
-# Its own peer's owner may be who sends that: see owner_resets.c. That minisock lives for 1.5 seconds.
+# Its own peer's owner may be who sends that: see owner/resets.c. That minisock lives for 1.5 seconds.
 talk late b kernel "$WORK/go_late" "$IP_A" 40006 7006
 wait_for 20 log_has late ready
 listens_on_b 7006 kernel hear reset

@@ -131,7 +131,7 @@ EOT
 start vmad b "$BUILD/bin/vmad" --foreground --allow-user nobody "$IF_B"
 check "vmad is there" wait_for 20 log_has vmad "owns $IF_B"
 index=$(in_ns b cat "/sys/class/net/$IF_B/ifindex")
-version=$(sed -n 's/^#define VMAD_VERSION //p' components/nic/vmad_proto.h)
+version=$(sed -n 's/^#define VMAD_VERSION //p' components/nic/xdp/proto.h)
 in_ns b setpriv --reuid nobody --clear-groups timeout 30 python3 "$WORK/client.py" "$index" "$IP_B" "$IP_A" "$version" \
 	>"$WORK/got" 2>&1
 while IFS= read -r line; do

@@ -4,7 +4,8 @@
 
 #include <errno.h>
 
-#include "../xdp_priv.h"
+#include "../xdp/owner.h"
+#include "../xdp/xdp.h"
 
 void xdp_prog_fds(const struct xdp_prog *of, int fds[XDP_PROG_FDS])
 {

@@ -1,6 +1,6 @@
 /*
- * fake_owner - an owner without a device: linked in place of owner.c, so that vmad's messages can be tested as any
- * user. It keeps the book of slots and flows that an owner would keep, and refuses what an owner would refuse.
+ * fake_owner - an owner without a device: linked in place of owner/owner.c, so that vmad's messages can be tested as
+ * any user. It keeps the book of slots and flows that an owner would keep, and refuses what an owner would refuse.
  */
 #ifndef VMA_FAKE_OWNER_H
 #define VMA_FAKE_OWNER_H
@@ -11,8 +11,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../owner_record.h"
-#include "../xdp_priv.h"
+#include "../owner/record.h"
+#include "../xdp/owner.h"
+#include "../xdp/xdp.h"
 
 #define FAKE_FLOWS 64
 

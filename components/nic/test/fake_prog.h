@@ -1,5 +1,5 @@
 /*
- * fake_prog - a program without a kernel, linked in place of xdp_prog.c: a map that remembers what lies in it, and
+ * fake_prog - a program without a kernel, linked in place of xdp/prog.c: a map that remembers what lies in it, and
  * segments that the test makes up.
  */
 #ifndef VMA_FAKE_PROG_H
@@ -8,8 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "../owner_priv.h"
-#include "../xdp_flow.h"
+#include "../owner/owner.h"
+#include "../xdp/flow.h"
 #include "fake_kept.h"
 
 #define FAKE_ENTRIES 512

@@ -1,5 +1,5 @@
 /*
- * fuzz_hints - the hints by which a slot finds its transmitted frames again (xdp_shared.c), written over by others,
+ * fuzz_hints - the hints by which a slot finds its transmitted frames again (xdp/shared.c), written over by others,
  * beside a model that looks at the frames' states alone.
  *
  * A hint only says where to look. So whatever is in the ring of hints, a frame is returned if and only if its state
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../xdp_shared.h"
+#include "../xdp/shared.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

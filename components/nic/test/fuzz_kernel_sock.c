@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../owner_priv.h"
+#include "../owner/owner.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -47,7 +47,7 @@ struct seen {
 static const struct vma_flow_rule rule = {
         .key = {.family = AF_INET, .proto = IPPROTO_TCP, .local = {10, 0, 0, 1}, .local_port_be = 0}};
 
-static void kernel_sock_see(const struct owner_kernel_sock *socket, void *arg)
+static void kernel_sock_see(const struct kernel_sock *socket, void *arg)
 {
 	struct seen *seen = arg;
 	struct vma_flow_rule wanted = rule;
@@ -56,7 +56,7 @@ static void kernel_sock_see(const struct owner_kernel_sock *socket, void *arg)
 	MUST(seen->port == 0 || ntohs(socket->port_be) == seen->port);
 	MUST(!(socket->family == AF_INET6 && socket->v6only));
 	wanted.key.local_port_be = socket->port_be;
-	owner_kernel_sock_conflicts(&wanted, socket, 1);
+	kernel_sock_conflicts(&wanted, socket, 1);
 }
 
 static void kernel_sock_frame(uint8_t how, uint8_t *message, size_t n)
@@ -115,9 +115,9 @@ static void walk(const uint8_t *data, size_t size, uint8_t how)
 	answer_all(pair[0], data, size);
 	kept = pair[1];
 	if (how & 2)
-		rc = owner_kernel_sock_connection(&kept, &key, 1, kernel_sock_see, &seen);
+		rc = kernel_sock_connection(&kept, &key, 1, kernel_sock_see, &seen);
 	else
-		rc = owner_kernel_sock_walk(&kept, IPPROTO_TCP, seen.port, how & 4, kernel_sock_see, &seen);
+		rc = kernel_sock_walk(&kept, IPPROTO_TCP, seen.port, how & 4, kernel_sock_see, &seen);
 	(void)rc; /* an answer may be an error of any number */
 	MUST(kept == pair[1] || kept == -1);
 	if (kept >= 0)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../xdp_shared.h"
+#include "../xdp/shared.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

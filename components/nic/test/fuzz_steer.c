@@ -26,7 +26,7 @@
 #include <linux/if_xdp.h>
 
 #include "steer_model.h"
-#include <xdp_steer.skel.h>
+#include <xdp/steer.skel.h>
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

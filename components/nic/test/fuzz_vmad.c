@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../vmad_server.h"
+#include "../vmad/server.h"
 #include "fake_owner.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

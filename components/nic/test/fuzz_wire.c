@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "../wire_priv.h"
+#include "../wire/wire.h"
 #include "frames.h"
 
 #define SLOTS 16

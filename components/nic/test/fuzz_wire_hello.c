@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../wire_file.h"
+#include "../wire/file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

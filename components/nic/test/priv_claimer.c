@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../vmad_proto.h"
+#include "../xdp/proto.h"
 
 static int vmad;
 static uint32_t slot;

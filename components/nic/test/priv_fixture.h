@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../xdp_priv.h"
+#include "../xdp/xdp.h"
 
 #define FIXTURE_SLOTS 3
 #define FIXTURE_QUEUES_MAX 2

@@ -27,9 +27,9 @@
 #include <vma/nic.h>
 #include <vma/nic_owner.h>
 
-#include "../nic_xdp.h"
-#include "../vmad_proto.h"
-#include "../xdp_shared.h"
+#include "../client/client.h"
+#include "../xdp/proto.h"
+#include "../xdp/shared.h"
 
 static struct vma_bufarena *arena;
 static struct xdp_qp *qp;

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../vmad_proto.h"
+#include "../xdp/proto.h"
 
 enum { NOBODY = 65534 };
 

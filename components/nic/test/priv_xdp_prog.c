@@ -24,10 +24,10 @@
 
 #include <vma/log.h>
 
-#include "../owner_priv.h"
-#include "../xdp_claims.h"
-#include "../xdp_flow.h"
-#include "../xdp_shared.h"
+#include "../owner/owner.h"
+#include "../xdp/claims.h"
+#include "../xdp/flow.h"
+#include "../xdp/shared.h"
 #include "priv_fixture.h"
 
 #define HOST_A 0x0a090001u /* the other end: 10.9.0.1 */

@@ -32,8 +32,8 @@
 #include <vma/log.h>
 #include <vma/nic.h>
 
-#include "../vmad_proto.h"
-#include "../xdp_priv.h"
+#include "../xdp/proto.h"
+#include "../xdp/xdp.h"
 #include "repost.h"
 
 #define BURST 32

@@ -16,7 +16,7 @@
 #include <linux/bpf.h>
 #include <netinet/in.h>
 
-#include "../xdp_flow.h"
+#include "../xdp/flow.h"
 
 enum { MODEL_FLOWS = 16, MODEL_CLAIMS = 4, MODEL_NOTES = 64, MODEL_TOLD = 64 };
 enum model_socket { MODEL_NO_SOCKET, MODEL_LISTENER, MODEL_CONNECTION };

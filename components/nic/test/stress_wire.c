@@ -7,7 +7,7 @@
  */
 #include <pthread.h>
 
-#include "../wire_priv.h"
+#include "../wire/wire.h"
 #include "fixture.h"
 
 #define PORT 21000

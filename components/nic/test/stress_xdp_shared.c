@@ -17,8 +17,8 @@
 static void xdp_shared_dawdle(void);
 #define XDP_SHARED_STEP() xdp_shared_dawdle()
 
-#include "../xdp_shared.c"
-#include "../xdp_recover.c"
+#include "../xdp/shared.c"
+#include "../xdp/recover.c"
 
 #include "xdp_fixture.h"
 

@@ -11,7 +11,7 @@
 
 #include <vma/test.h>
 
-#include "../vmad_closer.h"
+#include "../vmad/closer.h"
 
 enum { JOBS = 40 };
 

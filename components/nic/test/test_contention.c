@@ -13,7 +13,7 @@
 #include <vma/log.h>
 #include <vma/test.h>
 
-#include "../owner_priv.h"
+#include "../owner/owner.h"
 #include "fake_kept.h"
 
 #define A 0u
@@ -26,7 +26,7 @@ static unsigned steered, grants, fading; /* flows in the program now; ever; that
 static unsigned room = UINT32_MAX;       /* for flows in the program */
 static unsigned deleted;
 
-/* ---- in place of owner.c, xdp_prog.c and nic.c ---- */
+/* ---- in place of owner/owner.c, xdp/prog.c and nic.c ---- */
 
 uint64_t owner_now_ns(void)
 {

@@ -753,7 +753,7 @@ static struct owner_record *bury_owner(void)
 	return record;
 }
 
-/* As owner_adopt.c. */
+/* As owner/adopt.c. */
 static void adopt_entry(const struct vma_flow_key *key, bool is_minisock, uint32_t slot, uint32_t group)
 {
 	struct owner_flow *flow;

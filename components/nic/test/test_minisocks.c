@@ -35,48 +35,47 @@ static struct {
 	struct owner_segment segment;
 } answers;
 
-/* ---- in place of owner.c, owner_kernel_sock.c, owner_probe.c and nic.c ---- */
+/* ---- in place of owner/owner.c, xdp/kernel_sock.c, owner/probe.c and nic.c ---- */
 
 uint64_t owner_now_ns(void)
 {
 	return now_ns;
 }
 
-int owner_kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
-                           void (*see)(const struct owner_kernel_sock *, void *), void *arg)
+int kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
+                     void (*see)(const struct kernel_sock *, void *), void *arg)
 {
 	(void)kept, (void)proto, (void)port, (void)listeners, (void)see, (void)arg;
 	return 0;
 }
 
-int owner_kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct owner_ranges *ranges, bool listeners,
-                                  void (*see)(const struct owner_kernel_sock *, void *), void *arg)
+int kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct port_ranges *ranges, bool listeners,
+                            void (*see)(const struct kernel_sock *, void *), void *arg)
 {
 	(void)kept, (void)proto, (void)ranges, (void)listeners, (void)see, (void)arg;
 	return 0;
 }
 
-void owner_ranges_of(const uint8_t ports[65536 / 8], struct owner_ranges *out)
+void port_ranges_of(const uint8_t ports[65536 / 8], struct port_ranges *out)
 {
 	(void)ports, (void)out;
 }
 
-int owner_kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
-                            void (*see)(const struct owner_kernel_sock *, void *), void *arg)
+int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
+                      void (*see)(const struct kernel_sock *, void *), void *arg)
 {
 	(void)kept, (void)family, (void)proto, (void)port, (void)see, (void)arg;
 	return 0;
 }
 
-int owner_kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
-                                 void (*see)(const struct owner_kernel_sock *, void *), void *arg)
+int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
+                           void (*see)(const struct kernel_sock *, void *), void *arg)
 {
 	(void)kept, (void)key, (void)ifindex, (void)see, (void)arg;
 	return 0;
 }
 
-bool owner_kernel_sock_conflicts(const struct vma_flow_rule *rule, const struct owner_kernel_sock *socket,
-                                 unsigned ifindex)
+bool kernel_sock_conflicts(const struct vma_flow_rule *rule, const struct kernel_sock *socket, unsigned ifindex)
 {
 	(void)rule, (void)socket, (void)ifindex;
 	return false;

@@ -12,8 +12,8 @@
 
 #include <vma/test.h>
 
-#include "../owner_priv.h"
-#include "../xdp_shared.h"
+#include "../owner/owner.h"
+#include "../xdp/shared.h"
 
 #define IFINDEX 7
 
@@ -238,7 +238,7 @@ static void test_a_flow_conflicts_with_whom_the_kernel_would_deliver_to(void **s
 	for (size_t i = 0; i < sizeof(conflicts) / sizeof(conflicts[0]); i++) {
 		const struct conflict *c = &conflicts[i];
 		struct vma_flow_rule rule = {.flags = c->flags, .key = {.family = AF_INET, .proto = c->proto}};
-		struct owner_kernel_sock socket = {
+		struct kernel_sock socket = {
 		        .family = AF_INET, .proto = c->proto, .state = c->state, .ifindex = c->device};
 		uint32_t address = owner_ip(c->local);
 
@@ -257,7 +257,7 @@ static void test_a_flow_conflicts_with_whom_the_kernel_would_deliver_to(void **s
 			memcpy(socket.peer, &address, 4);
 			socket.peer_port_be = htons(1000);
 		}
-		if (owner_kernel_sock_conflicts(&rule, &socket, IFINDEX) != c->conflicts)
+		if (kernel_sock_conflicts(&rule, &socket, IFINDEX) != c->conflicts)
 			fail_msg("%s", c->what);
 	}
 }
@@ -265,10 +265,10 @@ static void test_a_flow_conflicts_with_whom_the_kernel_would_deliver_to(void **s
 struct sighting {
 	uint64_t cookie;
 	unsigned times;
-	struct owner_kernel_sock socket;
+	struct kernel_sock socket;
 };
 
-static void owner_see(const struct owner_kernel_sock *socket, void *arg)
+static void owner_see(const struct kernel_sock *socket, void *arg)
 {
 	struct sighting *sighting = arg;
 
@@ -298,12 +298,12 @@ static void look_for_own(int family, bool v6only, unsigned wanted)
 	port_be = family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
 	                            : ((struct sockaddr_in6 *)&address)->sin6_port;
 	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
-	assert_int_equal(owner_kernel_sock_walk(NULL, IPPROTO_UDP, ntohs(port_be), false, owner_see, &sighting), 0);
+	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, ntohs(port_be), false, owner_see, &sighting), 0);
 	assert_int_equal(sighting.times, wanted);
 	if (wanted > 0)
 		assert_int_equal(sighting.socket.port_be, port_be);
 	sighting.times = 0;
-	assert_int_equal(owner_kernel_sock_walk(NULL, IPPROTO_UDP, 0, false, owner_see, &sighting), 0);
+	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, 0, false, owner_see, &sighting), 0);
 	assert_int_equal(sighting.times, wanted);
 	close(fd);
 }
@@ -315,7 +315,7 @@ struct count {
 	unsigned seen[SOCKETS];
 };
 
-static void count_socket(const struct owner_kernel_sock *socket, void *arg)
+static void count_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct count *count = arg;
 
@@ -326,15 +326,15 @@ static void count_socket(const struct owner_kernel_sock *socket, void *arg)
 /* Every stride-th of the sockets is looked for. */
 static void look_for_ports(struct count *count, unsigned stride)
 {
-	struct owner_ranges ranges;
+	struct port_ranges ranges;
 	uint8_t ports[65536 / 8] = {0};
 
 	memset(count->seen, 0, sizeof(count->seen));
 	for (unsigned i = 0; i < SOCKETS; i += stride)
 		ports[count->port[i] / 8] |= (uint8_t)(1u << count->port[i] % 8);
-	owner_ranges_of(ports, &ranges);
-	assert_true(ranges.n > 0 && ranges.n <= OWNER_RANGES_MAX);
-	assert_int_equal(owner_kernel_sock_walk_ranges(NULL, IPPROTO_UDP, &ranges, false, count_socket, count), 0);
+	port_ranges_of(ports, &ranges);
+	assert_true(ranges.n > 0 && ranges.n <= PORT_RANGES_MAX);
+	assert_int_equal(kernel_sock_walk_ranges(NULL, IPPROTO_UDP, &ranges, false, count_socket, count), 0);
 	for (unsigned i = 0; i < SOCKETS; i += stride)
 		assert_int_equal(count->seen[i], 1);
 }
@@ -404,14 +404,14 @@ static void test_a_connection_is_found_by_its_addresses(void **state)
 	key.local_port_be = server.sin_port;
 	key.peer_port_be = peer.sin_port;
 	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
-	assert_int_equal(owner_kernel_sock_connection(NULL, &key, if_nametoindex("lo"), owner_see, &sighting), 0);
+	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), owner_see, &sighting), 0);
 	assert_int_equal(sighting.times, 1);
 	assert_int_equal(sighting.socket.peer_port_be, peer.sin_port);
 	close(accepted);
 	close(client);
 	close(listener);
 	sighting.times = 0;
-	assert_int_equal(owner_kernel_sock_connection(NULL, &key, if_nametoindex("lo"), owner_see, &sighting), 0);
+	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), owner_see, &sighting), 0);
 	assert_int_equal(sighting.times, 0);
 }
 
@@ -447,14 +447,13 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 	key.local_port_be = server.sin_port;
 	for (unsigned i = 1; i <= 3; i++) {
 		key.peer_port_be = htons((uint16_t)(ntohs(peer.sin_port) ^ 1)); /* nobody's */
-		assert_int_equal(owner_kernel_sock_connection(&kept, &key, 0, owner_see, &sighting), 0);
+		assert_int_equal(kernel_sock_connection(&kept, &key, 0, owner_see, &sighting), 0);
 		assert_int_equal(sighting.times, (i - 1) * 2);
 		key.peer_port_be = peer.sin_port;
-		assert_int_equal(owner_kernel_sock_connection(&kept, &key, 0, owner_see, &sighting), 0);
+		assert_int_equal(kernel_sock_connection(&kept, &key, 0, owner_see, &sighting), 0);
 		assert_int_equal(sighting.times, i * 2 - 1);
 		assert_int_equal(
-		        owner_kernel_sock_walk(&kept, IPPROTO_TCP, ntohs(server.sin_port), false, owner_see, &sighting),
-		        0);
+		        kernel_sock_walk(&kept, IPPROTO_TCP, ntohs(server.sin_port), false, owner_see, &sighting), 0);
 		assert_int_equal(sighting.times, i * 2);
 		assert_int_equal(owner_open_files(),
 		                 before + 1); /* what was accepted; the one that is kept has a number far above */
@@ -479,8 +478,7 @@ static void test_of_tcp_the_listeners_can_be_had_alone(void **state)
 		vma_test_skip("nobody can listen here");
 	assert_int_equal(getsockname(listener, (struct sockaddr *)&server, &len), 0);
 	assert_int_equal(getsockopt(listener, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
-	assert_int_equal(owner_kernel_sock_walk(NULL, IPPROTO_TCP, ntohs(server.sin_port), true, owner_see, &sighting),
-	                 0);
+	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_TCP, ntohs(server.sin_port), true, owner_see, &sighting), 0);
 	assert_int_equal(sighting.times, 1);
 	assert_int_equal(sighting.socket.state, TCP_LISTEN);
 	close(listener);

@@ -10,7 +10,7 @@
 #include <vma/log.h>
 #include <vma/test.h>
 
-#include "../owner_priv.h"
+#include "../owner/owner.h"
 
 #define MS 1000000ull
 
@@ -25,7 +25,7 @@ static struct {
 } probes;
 static uint16_t alive_port; /* of a connection that has a flow again */
 
-/* ---- in place of owner.c, owner_flows.c, owner_minisocks.c and owner_probe.c ---- */
+/* ---- in place of owner/owner.c, owner/flows.c, owner/minisocks.c and owner/probe.c ---- */
 
 static unsigned cuts; /* minisocks that waited, and do no longer */
 

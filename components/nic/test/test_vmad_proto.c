@@ -12,8 +12,8 @@
 #include <vma/log.h>
 #include <vma/test.h>
 
-#include "../vmad_client_priv.h"
-#include "../vmad_server.h"
+#include "../client/vmad_priv.h"
+#include "../vmad/server.h"
 #include "fake_owner.h"
 
 struct fixture {

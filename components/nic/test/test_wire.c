@@ -1,5 +1,5 @@
 /* The pair: faults, virtual time, moderation, several queue pairs, counters, the index wrap. */
-#include "../wire_priv.h"
+#include "../wire/wire.h"
 #include "fixture.h"
 
 #define PORT 21000

@@ -9,8 +9,8 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "../wire_file.h"
-#include "../wire_priv.h"
+#include "../wire/file.h"
+#include "../wire/wire.h"
 #include "fixture.h"
 
 #define PORT 21000

@@ -6,8 +6,8 @@
 
 #include <vma/test.h>
 
-#include "../xdp_claims.h"
-#include "../xdp_shared.h"
+#include "../xdp/claims.h"
+#include "../xdp/shared.h"
 
 static struct xdp_claim_bucket table[XDP_CLAIM_BUCKETS];
 static struct xdp_shared shared;

@@ -18,8 +18,8 @@ static inline void xdp_shared_step(void)
 }
 #define XDP_SHARED_STEP() xdp_shared_step()
 
-#include "../xdp_shared.c"
-#include "../xdp_recover.c"
+#include "../xdp/shared.c"
+#include "../xdp/recover.c"
 
 #include "xdp_fixture.h"
 

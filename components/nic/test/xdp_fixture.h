@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "../xdp_shared.h"
+#include "../xdp/shared.h"
 
 #ifndef XDP_SHARED_STEP
 #define XDP_SHARED_STEP() ((void)0)

@@ -9,7 +9,7 @@
 
 #include <vma/test.h>
 
-#include "../thread_priv.h"
+#include "../thread/thread.h"
 
 #define READERS 3
 #define ALIVE 0x51a1e0be11ULL

@@ -11,7 +11,7 @@
 
 #include <vma/test.h>
 
-#include "../sleep_time.h"
+#include "../engine/sleep_time.h"
 
 enum { WAKERS = 1, SPINS = 3000 };
 

@@ -2,11 +2,12 @@
  * A ring with sleepers always has one that watches it: every datagram is received within milliseconds though no
  * internal thread helps.
  *
- * Meanwhile somebody wants the ring unarmed all the time, as who is busy with it does now and then (ring_disarm.c).
+ * Meanwhile somebody wants the ring unarmed all the time, as who is busy with it does now and then
+ * (engine/ring_disarm.c).
  *
  * Each receiver has a flow of its own on one ring and, when it got its datagram, does something else for a while, so
- * the watch goes round. Three of them spin before they sleep, and so busy-poll for the others (busy_poller.c). One of
- * them is interrupted by handlers all the time, and one leaves for short deadlines. Those two come back and would
+ * the watch goes round. Three of them spin before they sleep, and so busy-poll for the others (wait/busy_poller.c). One
+ * of them is interrupted by handlers all the time, and one leaves for short deadlines. Those two come back and would
  * repair a loss; so now and then all keep still, get one datagram each, and stay away after it: whoever watched, the
  * next must have taken over.
  */
@@ -40,7 +41,7 @@ static void *watch_receive(void *arg)
 	while (!atomic_load(&stop)) {
 		atomic_store(&me->patient, me->thing != 2 || atomic_load(&calm));
 		thing_wait_init(&wait, thing, fixture.bit, atomic_load(&me->patient) ? UINT64_MAX : MSEC / 5);
-		wait.wait.spin_loops = me->thing >= 3 ? 1000 : 0; /* one at a time: see spin.c */
+		wait.wait.spin_loops = me->thing >= 3 ? 1000 : 0; /* one at a time: see wait/spin.c */
 		if (thing_wait_run(&wait) != 1 || !thing_take(thing))
 			continue;
 		if (atomic_load(&me->sent_ns) != 0) {

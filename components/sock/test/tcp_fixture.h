@@ -1,8 +1,8 @@
 /*
  * tcp_fixture - a ring context of the engine with a stack, and a peer at the other end of a link in memory.
  *
- *   ring_ctx, stack of the engine ── end 0 ════ end 1 ── peer: a ring and a stack of the test, driven by a thread of its
- * own
+ *   ring_ctx, stack of the engine ── end 0 ════ end 1 ── peer: a ring and a stack of the test, which a thread of its
+ *                                                        own drives
  *
  * The test's own thread drives nothing unless it says so: what moves is moved by the internal thread.
  */
@@ -21,7 +21,7 @@
 #include <vma/tcp.h>
 #include <vma/test.h>
 
-#include "../engine_priv.h"
+#include "../engine/engine.h"
 #include "small_engine.h"
 
 #define TIMEOUT_MS 3000

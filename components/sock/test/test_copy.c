@@ -10,7 +10,7 @@
 #include <vma/sock_thread.h>
 #include <vma/test.h>
 
-#include "../thread_priv.h"
+#include "../thread/thread.h"
 
 #define PAGE 4096
 #define TIMES 1000

@@ -15,7 +15,7 @@
 #include <vma/packet.h>
 #include <vma/test.h>
 
-#include "../engine_priv.h"
+#include "../engine/engine.h"
 #include "fake_file.h"
 #include "small_engine.h"
 

@@ -8,7 +8,7 @@
 
 #include <vma/test.h>
 
-#include "../file_priv.h"
+#include "../fd/file.h"
 #include "fake_file.h"
 
 struct listener {

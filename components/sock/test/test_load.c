@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "../load.h"
+#include "../wait/load.h"
 #include "wait_fixture.h"
 
 #define BURNERS_MAX 512

@@ -11,7 +11,7 @@
 #include <vma/sock_os.h>
 #include <vma/test.h>
 
-#include "../thread_priv.h"
+#include "../thread/thread.h"
 
 #define RT (SIGRTMIN + 3)
 #define TIMEOUT_MS 10000 /* with a child */

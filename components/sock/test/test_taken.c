@@ -14,7 +14,7 @@
 #include <vma/sock_named.h>
 #include <vma/test.h>
 
-#include "../engine_priv.h"
+#include "../engine/engine.h"
 #include "fake_file.h"
 #include "small_engine.h"
 
@@ -134,7 +134,7 @@ static const char *own_name(void)
 	return name;
 }
 
-/* As in taken.c. */
+/* As in engine/taken.c. */
 enum { REFUSED = 4 };
 struct question {
 	uint64_t cookie;

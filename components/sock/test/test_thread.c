@@ -8,7 +8,7 @@
 #include <vma/sock_os.h>
 #include <vma/test.h>
 
-#include "../thread_priv.h"
+#include "../thread/thread.h"
 
 #define THREADS 16
 

@@ -9,7 +9,7 @@
 
 #include <vma/test.h>
 
-#include "../thread_priv.h"
+#include "../thread/thread.h"
 
 #define SLEEPERS 8
 

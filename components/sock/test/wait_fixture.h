@@ -24,8 +24,8 @@
 #include <vma/packet.h>
 #include <vma/test.h>
 
-#include "../engine_priv.h"
-#include "../thread_priv.h"
+#include "../engine/engine.h"
+#include "../thread/thread.h"
 #include "small_engine.h"
 
 #define FIXTURE_PORT 7000

@@ -66,7 +66,7 @@ static struct {
 } fixture = {.net_lock = PTHREAD_MUTEX_INITIALIZER};
 static struct {
 	_Alignas(64) uint8_t bytes[256];
-} fixture_device_priv; /* what ring_ctx.c keeps of a device: its list of ring contexts */
+} fixture_device_priv; /* what engine/ring_ctx.c keeps of a device: its list of ring contexts */
 
 static inline uint32_t fixture_ip(const char *text)
 {

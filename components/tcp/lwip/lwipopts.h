@@ -21,7 +21,7 @@
 #define IP_FRAG 0
 #define IP_REASSEMBLY 0
 
-/* Memory is the port's (lwip_memory.c). */
+/* Memory is the port's (objects.c). */
 #define MEM_ALIGNMENT 8
 #define MEM_LIBC_MALLOC 1
 #define MEMP_MEM_MALLOC 1
@@ -29,7 +29,7 @@
 #define PBUF_LINK_HLEN 0
 #define PBUF_LINK_ENCAPSULATION_HLEN 0
 
-/* The ring has checked what comes; output.c sums up what goes. */
+/* The ring has checked what comes; tx/output.c sums up what goes. */
 #define CHECKSUM_GEN_IP 0
 #define CHECKSUM_GEN_TCP 0
 #define CHECKSUM_CHECK_IP 0

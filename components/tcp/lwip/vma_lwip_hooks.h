@@ -1,5 +1,5 @@
 /*
- * vma_lwip_hooks - where the adapted lwIP calls back; see lwip_port.h for who implements what.
+ * vma_lwip_hooks - where the adapted lwIP calls back; see port.h for who implements what.
  *
  * The VMA_LWIP_* macros stand for calls that lwIP makes and this component does not want: loss recovery on duplicate
  * ACKs, output at the end of input, and an ACK for each segment behind a hole, are the caller's.
@@ -7,7 +7,7 @@
 #ifndef VMA_LWIP_HOOKS_H
 #define VMA_LWIP_HOOKS_H
 
-#include "lwip_port.h"
+#include "port.h"
 
 #define LWIP_HOOK_TCP_INPACKET_PCB(pcb, hdr, optlen, opt1len, opt2, p)                                                 \
 	tcp_hook_inpacket(pcb, hdr, optlen, opt1len, opt2, p)

@@ -22,7 +22,7 @@
 #include <vma/tcp.h>
 
 #include "../tcp_priv.h"
-#include "../lwip_port.h"
+#include "../lwip/port.h"
 
 #define MS 1000000ULL
 #define SEC 1000000000ULL

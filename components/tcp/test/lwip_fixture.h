@@ -1,6 +1,6 @@
 /*
  * lwip_fixture - what the tests of lwIP's port share: a stack that is nothing but memory, frames to receive, and a peer
- * made of calls. What other files of tcp implement for lwIP (lwip_port.h) is here as simple as can be.
+ * made of calls. What other files of tcp implement for lwIP (lwip/port.h) is here as simple as can be.
  */
 #ifndef VMA_TCP_TEST_LWIP_FIXTURE_H
 #define VMA_TCP_TEST_LWIP_FIXTURE_H
@@ -11,8 +11,8 @@
 #include <vma/bufpool.h>
 #include <vma/test.h>
 
-#include "../lwip_memory.h"
-#include "../lwip_port.h"
+#include "../lwip/objects.h"
+#include "../lwip/port.h"
 #include "../tcp_priv.h"
 
 enum { LOCAL_PORT = 1111, PEER_PORT = 2222, FIXTURE_ISN = 1000, FIXTURE_BUFS = 64, FIXTURE_HEADROOM = 64 };

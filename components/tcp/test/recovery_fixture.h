@@ -16,8 +16,8 @@
 
 #include <vma/test.h>
 
-#include "../sack_index.h"
-#include "../scoreboard.h"
+#include "../loss/sack_index.h"
+#include "../loss/scoreboard.h"
 
 #define MSS 1000u
 #define MS UINT64_C(1000000)
@@ -523,7 +523,7 @@ static inline bool all_arrived(void)
 	return w.rcv_nxt == ISS + (uint32_t)fifo_produced(&w.conn.tx) && w.pcb.lastack == w.rcv_nxt && !w.pcb.unacked;
 }
 
-/* ---- what timers.c and others call ---- */
+/* ---- what timer/timers.c and others call ---- */
 
 void tcp_retry(struct vma_tcp_conn *conn)
 {

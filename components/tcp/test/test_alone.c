@@ -1,6 +1,6 @@
 /*
- * A message that is alone in the send fifo takes a way of its own (output.c, `alone`): it does in a conversation, and
- * does not where something else is to be done, which then is done.
+ * A message that is alone in the send fifo takes a way of its own (tx/output.c, `alone`): it does in a conversation,
+ * and does not where something else is to be done, which then is done.
  */
 #include "raw.h"
 

@@ -6,7 +6,7 @@
 
 #include <vma/test.h>
 
-#include "../lwip_port.h"
+#include "../lwip/port.h"
 #include "../tcp_priv.h"
 
 #define MSS 1448u

@@ -4,7 +4,7 @@
 #include <vma/test.h>
 #include <vma/tcp.h>
 
-#include "../cc.h"
+#include "../cc/cc.h"
 
 #define MSS 1448u
 #define MS UINT64_C(1000000)

@@ -1,5 +1,5 @@
 /* Options: defaults, ranges as the kernel's, and that they take effect; TCP_INFO; frames and their sums. */
-#include "../copy_sum.h"
+#include "../tx/copy_sum.h"
 #include "raw.h"
 
 static void test_options_begin_as_the_kernels(void **state)

@@ -10,7 +10,7 @@ struct known {
 	uint32_t rcv_edge, rcv_wup, quick_acks, snd_wnd_max, cwnd, events, frames;
 	uint64_t produced, fed, acked, given, released, segments_in, bytes_in, said;
 	bool unacked, pingpong;
-	/* what output.c, recovery and the timers note of what leaves */
+	/* what tx/output.c, recovery and the timers note of what leaves */
 	uint32_t state_of_recovery, sends, pipe_bytes, flight_max, flight_max_end, timeouts, snd_sml;
 	uint32_t out_segments, hold_rest, tail_probe_end;
 	uint64_t rto_from_ns, probe_from_ns, last_sent_ns, persist_due_ns, last_data_out_ns, ack_ns, ato_ns, delack_ns;

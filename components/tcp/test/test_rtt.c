@@ -1,7 +1,7 @@
 /* The estimator against RFC 6298's formulas in floating point, and the bounds of the kernel. */
 #include <vma/test.h>
 
-#include "../rtt.h"
+#include "../timer/rtt.h"
 
 #define MS UINT64_C(1000000)
 #define SECOND (1000 * MS)

@@ -1,6 +1,6 @@
 /* Requests beyond the backlog are answered by a cookie: what it remembers, whom it lets in, what it costs. */
 #include "raw.h"
-#include "../lwip_port.h"
+#include "../lwip/port.h"
 #include "../syncookie.h"
 
 static const uint8_t secret[16] = {1, 2, 3};

@@ -6,7 +6,7 @@
 
 #include <vma/test.h>
 
-#include "../wheel.h"
+#include "../timer/wheel.h"
 
 #define NODES 300
 #define SECOND UINT64_C(1000000000)

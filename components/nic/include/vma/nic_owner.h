@@ -31,10 +31,10 @@ struct vma_vmad_attr {
 	int stop_fd;           /* readable: end */
 	/* Then: is it to end for good, or may the interface wait for another vmad? NULL: for good. */
 	bool (*stops_for_good)(int stop_fd);
-	unsigned
-	        keep_seconds; /* so long an fdstore (fdstore.h) waits for another vmad; 0, or not as root: there is none */
-	bool anew;            /* what another vmad has left is not taken over */
-	void (*owns)(void); /* called once, when the interface is owned; may be NULL */
+	unsigned keep_seconds; /* so long an fdstore (owner/fdstore.h) waits for another vmad; 0, or not as root: there
+	                          is none */
+	bool anew;             /* what another vmad has left is not taken over */
+	void (*owns)(void);    /* called once, when the interface is owned; may be NULL */
 };
 
 /* Serves until told to stop: 0. -EADDRINUSE another vmad has the interface, -ENODEV no such interface (or it went

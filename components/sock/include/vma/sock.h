@@ -31,7 +31,7 @@
 struct vma_file;
 struct iovec;
 
-/* VMA_FILE_EXEC: a socket that the program has inherited through exec, and has not used (inherited.c). */
+/* VMA_FILE_EXEC: a socket that the program has inherited through exec, and has not used (engine/inherited.c). */
 enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_EXEC, VMA_FILE_INTERNAL };
 
 /* X(NAME, "text"): why a socket is (not) offloaded; the texts are shown to users and named in parity tests. */
@@ -163,7 +163,7 @@ struct vma_file {
 	 * kernel), and is not asked. See vma_file_set_own_poll.
 	 */
 	_Atomic bool own_poll;
-	_Atomic bool handoff;   /* a vfork child waits for ops->hand_over: vfork_handoff.c */
+	_Atomic bool handoff;   /* a vfork child waits for ops->hand_over: engine/vfork_handoff.c */
 	bool from_parent;       /* a process that forked this one made it */
 	bool is_copied;         /* then: this one has made a copy for its next program */
 	_Atomic bool retry;     /* offloaded in part: net_changed is wanted once a second, whatever `reason` says */

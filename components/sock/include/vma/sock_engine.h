@@ -109,9 +109,9 @@ struct vma_ring_ctx {
 	struct vma_retired retired;
 
 	/* by sleepers */
-	_Alignas(64) _Atomic(struct vma_thread *) watcher; /* who sleeps on its descriptor for all; see sleep.c */
+	_Alignas(64) _Atomic(struct vma_thread *) watcher; /* who sleeps on its descriptor for all; see wait/sleep.c */
 
-	_Atomic uint32_t arms; /* moves with each arm of the ring: ring_disarm.c */
+	_Atomic uint32_t arms; /* moves with each arm of the ring: engine/ring_disarm.c */
 
 	/* by who drives */
 	_Alignas(64) _Atomic uint64_t driven; /* moves with every drive: the internal thread looks */
@@ -126,7 +126,7 @@ struct vma_ring_ctx {
 
 	/* the internal thread's */
 	_Alignas(64) uint64_t driven_seen, sent_seen;
-	uint64_t look_ns, look_step_ns; /* with a stack, see tcp_housekeeping.c; */
+	uint64_t look_ns, look_step_ns; /* with a stack, see engine/tcp_housekeeping.c; */
 	uint64_t armed_ns;              /* when it last was, after it was looked at */
 	_Atomic bool armed;             /* it sleeps on the ring's descriptor, or is about to */
 
@@ -151,7 +151,7 @@ extern struct vma_ring_ctx *_Atomic vma_ring_ctxs[64] __attribute__((visibility(
  * on until they have ended. Control path, not with the receive flag of the ring. -ENOMEM.
  */
 int vma_ring_ctx_tcp(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out);
-/* A frame was sent: see ring_disarm.c. */
+/* A frame was sent: see engine/ring_disarm.c. */
 void vma_ring_ctx_sent_armed(struct vma_ring_ctx *ring_ctx) __attribute__((cold));
 static inline void vma_ring_ctx_sent(struct vma_ring_ctx *ring_ctx)
 {
@@ -250,8 +250,8 @@ void vma_inherited_note_waits(int fd) __attribute__((cold));
  * stays the kernel's, as it is. -1: only if this process has it under another number. Set once, by interpose.
  */
 extern bool (*vma_inherited_listener)(int fd, int waiting_fd);
-/* A sender has left frames LATER, or queued a command, in the rings' hands by now (ring contexts by bit): the internal thread
- * flushes them within a millisecond or so. Cheap when repeated. */
+/* A sender has left frames LATER, or queued a command, in the rings' hands by now (ring contexts by bit): the internal
+ * thread flushes them within a millisecond or so. Cheap when repeated. */
 void vma_engine_later(uint64_t ring_ctxs);
 /*
  * A file's offload was refused for a reason that may pass without an event (PORT_SHARED, INHERITED, NO_MEMORY as

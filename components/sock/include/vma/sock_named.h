@@ -8,7 +8,7 @@
  * Threads: any.
  * Progress: no call waits, but for vma_named_await.
  * Memory: none.
- * Example: passed.c of stream; taken.c.
+ * Example: passed.c of stream; engine/taken.c.
  */
 #ifndef VMA_SOCK_NAMED_H
 #define VMA_SOCK_NAMED_H

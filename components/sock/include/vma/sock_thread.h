@@ -61,14 +61,14 @@ struct vma_thread {
 	uint32_t datagrams;
 	void *copy_resume[5]; /* __builtin_setjmp's */
 	sigset_t mask;
-	uint32_t kept;            /* signals that wait here, since they may not be blocked: a bit each, see signals.c */
+	uint32_t kept; /* signals that wait here, since they may not be blocked: a bit each, see thread/signals.c */
 	siginfo_t kept_info[6];   /* theirs */
 	struct vma_wait *waiting; /* asleep, or about to: what for */
 	uint32_t sleeps;          /* of this thread now, the last in a handler that interrupted the one before */
 	bool unserved;       /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
 	bool spinning;       /* counted as a spinner */
 	uint64_t asks;       /* asleep: the rings whose listeners it waits for, by bit */
-	uint64_t busy_polls; /* rings, by bit, whose sleepers it drives for: busy_poller.c */
+	uint64_t busy_polls; /* rings, by bit, whose sleepers it drives for: wait/busy_poller.c */
 	struct vma_thread *woke; /* the last whom it has woken, until that one is seen to be up */
 	ck_epoch_record_t epoch;
 
@@ -269,7 +269,7 @@ struct vma_wait_ops {
 	/* The thread is cancelled in its sleep, and is outside: give up references. NULL: nothing to give up. */
 	void (*abandon)(struct vma_wait *wait);
 };
-/* How spinning has paid, for one socket or set; see wait.c. Relaxed: a lost update costs nothing. */
+/* How spinning has paid, for one socket or set; see wait/wait.c. Relaxed: a lost update costs nothing. */
 struct vma_spin {
 	_Atomic uint32_t budget_nsec; /* 0: not used yet */
 };
@@ -286,7 +286,7 @@ struct vma_wait {
 	bool without_rings;   /* spins also where there is no ring to look at: asking the OS is all it does there */
 	struct pollfd *fds;   /* OS descriptors to sleep on; revents are left as ppoll set them */
 	unsigned nfds;
-	bool mixed; /* for OS descriptors of any kind as well: see spin.c */
+	bool mixed; /* for OS descriptors of any kind as well: see wait/spin.c */
 	/* out */
 	bool handled; /* a handler ran meanwhile, whatever has ended the wait */
 	bool restart; /* every handler that ran had SA_RESTART */

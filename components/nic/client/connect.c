@@ -1,0 +1,365 @@
+/*
+ * connect - finding the vmad of an interface, starting one where there is none, and the first words with it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "../os.h"
+#include "vmad_priv.h"
+#include "../xdp/xdp.h"
+
+#define OVERFLOW_UID 65534
+#define PAUSE_MS 5
+#define FULL_MS 500 /* a queue of clients that stays full for so long: vmad does not come to it, or is flooded */
+#define STARTS_MAX 3
+#define COMING_UP_MS 1500
+#define FAILED_FIRST_MS 2000
+#define FAILED_LAST_MS 16000
+#define FAILED_PLACES 16
+
+/* In a user namespace of its own every user who is not mapped there has this number, root outside of it among them. */
+static bool is_outside(uid_t uid)
+{
+	char map[64] = "";
+	int fd;
+	ssize_t n;
+
+	if (uid != OVERFLOW_UID)
+		return false;
+	fd = os_open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC);
+	n = fd >= 0 ? os_read(fd, map, sizeof(map) - 1) : 0;
+	if (fd >= 0)
+		os_close(fd);
+	/* The first namespace maps all numbers to themselves. */
+	return n > 0 && strstr(map, "4294967295") == NULL;
+}
+
+/* A vmad that this process starts has no other address. */
+static bool needs_name(void)
+{
+	return geteuid() != 0 || access(VMAD_PARENT, W_OK) < 0;
+}
+
+/*
+ * Anybody may take an abstract address first, and would be given our packets: only root or ourselves is believed. In a
+ * program with raised privileges only root: this user may be the one who has started it.
+ */
+static bool vmad_is_trusted(int fd, const struct vmad_connect *how)
+{
+	struct ucred server = {.uid = (uid_t)-1};
+	socklen_t len = sizeof(server);
+
+	if (os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &len) == 0 &&
+	    (server.uid == 0 || (server.uid == geteuid() && getauxval(AT_SECURE) == 0)))
+		return true;
+	if (is_outside(server.uid))
+		vma_log_once(VMA_LOG_ERROR,
+		             "%s: its vmad runs outside of this user namespace, from where nobody can tell that it is "
+		             "root's: not used",
+		             how->ifname);
+	else
+		vma_log_once(VMA_LOG_ERROR,
+		             "%s: what answers in vmad's place is process %d of user %u, neither root nor this user%s: "
+		             "not used%s",
+		             how->ifname, (int)server.pid, server.uid,
+		             server.uid == geteuid() ? " without raised privileges" : "",
+		             needs_name() ? ", and no vmad can be started while it holds the name" : "");
+	return false;
+}
+
+/* 0, -EAGAIN: its queue is full; or nobody is there. */
+static int dial_path(int fd, unsigned ifindex)
+{
+	struct sockaddr_un address;
+	const int len = vmad_folder_address(fd, ifindex, "vmad", &address);
+
+	if (len < 0)
+		return len;
+	return os_connect(fd, (const struct sockaddr *)&address, (socklen_t)len) < 0 ? -errno : 0;
+}
+
+static int dial_name(int fd, unsigned ifindex)
+{
+	struct sockaddr_un address;
+	const socklen_t len = vmad_address(ifindex, &address);
+
+	return os_connect(fd, (const struct sockaddr *)&address, len) < 0 ? -errno : 0;
+}
+
+/* One attempt, which does not wait: connected; or -ECONNREFUSED and the like, -EAGAIN: its queue is full. */
+static int vmad_dial(const struct vmad_connect *how, struct vmad_client *client)
+{
+	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+	bool by_name;
+
+	if (fd < 0)
+		return -errno;
+	rc = dial_path(fd, how->ifindex);
+	by_name = rc < 0 && rc != -EAGAIN;
+	if (by_name)
+		rc = dial_name(fd, how->ifindex);
+	if (rc == 0 && !vmad_is_trusted(fd, how))
+		rc = -EPERM;
+	/* Whoever has taken the name and does not serve there keeps no vmad from being started. */
+	if (by_name && (rc == -EPERM || rc == -EAGAIN) && !needs_name())
+		rc = -ECONNREFUSED;
+	if (rc < 0) {
+		os_close(fd);
+		return rc;
+	}
+	client->fd = nic_fd_keep(fd);
+	return 0;
+}
+
+/* What vmad needs and would inherit from us. One line names what is missing. */
+static bool lacks_capabilities(const struct vmad_connect *how)
+{
+	static const struct {
+		unsigned number;
+		const char *name;
+	} wanted[] = {{CAP_NET_RAW, " CAP_NET_RAW"},
+	              {CAP_BPF, " CAP_BPF"},
+	              {CAP_PERFMON, " CAP_PERFMON"},
+	              {CAP_NET_ADMIN, " CAP_NET_ADMIN"}};
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {0};
+	char missing[64] = "";
+
+	if (syscall(SYS_capget, &head, data) < 0)
+		return false;
+	if (data[0].effective & CAP_TO_MASK(CAP_SYS_ADMIN))
+		data[1].effective |= CAP_TO_MASK(CAP_BPF) | CAP_TO_MASK(CAP_PERFMON); /* split off from it */
+	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+		if (!(data[CAP_TO_INDEX(wanted[i].number)].effective & CAP_TO_MASK(wanted[i].number)))
+			strcat(missing, wanted[i].name);
+	if (missing[0] == '\0')
+		return false;
+	vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and to start one this process lacks%s",
+	             how->ifname, missing);
+	return true;
+}
+
+/* A vmad that cannot own anything would be waited for in vain, and say so beside this process. */
+static int lacks_in_kernel(const struct vmad_connect *how)
+{
+	const char *what;
+	const int rc = xdp_sock_lacks(&what);
+
+	if (rc < 0)
+		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and none could own it: %s: %s",
+		             how->ifname, what, strerror(-rc));
+	return rc;
+}
+
+static int not_started(const struct vmad_connect *how, int rc)
+{
+	vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and %s cannot be started: %s", how->ifname,
+	             how->vmad_path, strerror(-rc));
+	return rc;
+}
+
+/*
+ * Starts in vain, by interface (two may share a place): they become rare, and only the first says why. Several threads
+ * may count; a count that is lost makes a start earlier.
+ */
+static struct {
+	_Atomic uint64_t due_ms, wait_ms; /* not before; 0: the last start was no failure */
+} failed[FAILED_PLACES];
+
+static void note_failure(unsigned ifindex)
+{
+	const uint64_t before = failed[ifindex % FAILED_PLACES].wait_ms;
+	const uint64_t wait = before == 0 ? FAILED_FIRST_MS : before < FAILED_LAST_MS ? before * 2 : before;
+
+	failed[ifindex % FAILED_PLACES].wait_ms = wait;
+	failed[ifindex % FAILED_PLACES].due_ms = vmad_client_now_ms() + wait;
+}
+
+static void note_success(unsigned ifindex)
+{
+	failed[ifindex % FAILED_PLACES].wait_ms = failed[ifindex % FAILED_PLACES].due_ms = 0;
+}
+
+/* `again`: in vain a moment ago. */
+static int vmad_start_process(const struct vmad_connect *how, bool again)
+{
+	unsigned ifindex;
+	char window[16];
+	const char *argv[14] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
+	unsigned n = 4;
+	int rc;
+
+	/* The interface has gone, or its name belongs to another one: a vmad would own that, and we look for this. */
+	ifindex = if_nametoindex(how->ifname);
+	if (ifindex == 0 && errno != ENODEV)
+		return not_started(how, -errno);
+	if (ifindex != how->ifindex)
+		return -ENODEV;
+	/* A vmad of ours could not own the interface, and its name would keep out one that can. */
+	if (lacks_capabilities(how))
+		return -EPERM;
+	rc = lacks_in_kernel(how);
+	if (rc < 0)
+		return rc;
+	if (how->window_bytes != 0) {
+		snprintf(window, sizeof(window), "%u", how->window_bytes);
+		argv[n++] = "--window";
+		argv[n++] = window;
+	}
+	if (how->huge_pages)
+		argv[n++] = "--huge-pages";
+	if (how->stats_dir != NULL) {
+		argv[n++] = "--stats-dir";
+		argv[n++] = how->stats_dir;
+	}
+	/* As quiet as the program that starts it; what it says is for the program's user. */
+	if (!vma_log_on(VMA_LOG_INFO)) {
+		argv[n++] = "--log-level";
+		argv[n++] = vma_log_on(VMA_LOG_WARN) ? "warn" : vma_log_on(VMA_LOG_ERROR) ? "error" : "panic";
+	}
+	if (again || failed[how->ifindex % FAILED_PLACES].wait_ms != 0)
+		argv[n++] = "--quiet-start";
+	argv[n] = how->ifname;
+	rc = vmad_start(how->vmad_path, (char *const *)argv);
+	return rc < 0 ? not_started(how, rc) : rc;
+}
+
+static int vmad_hello_exchange(struct vmad_client *client, const struct vmad_connect *how, uint64_t until_ms)
+{
+	struct vmad_msg msg = {.type = VMAD_HELLO};
+	int fds[VMAD_FDS_MAX];
+	unsigned nfds = 0;
+	int rc = vmad_client_ask(client, &msg, &how->right_fd, how->right_fd >= 0, fds, &nfds, until_ms);
+
+	for (unsigned i = 0; rc != -EPIPE && i < nfds; i++)
+		os_close(fds[i]);
+	return rc;
+}
+
+static void vmad_explain(const struct vmad_connect *how, int rc)
+{
+	if (rc == -EPERM)
+		vma_log_once(VMA_LOG_ERROR,
+		             "%s: vmad does not accept this process: it needs CAP_NET_RAW, a right passed on by its "
+		             "parent (who sets VMA_CHILDREN_ANY_USER=1 if the user has changed), or its user or group "
+		             "named by vmad --allow-user, --allow-group",
+		             how->ifname);
+	else if (rc == -EACCES)
+		vma_log_once(VMA_LOG_ERROR,
+		             "%s: vmad may not own the interface: it needs CAP_NET_RAW, CAP_BPF, CAP_PERFMON and "
+		             "CAP_NET_ADMIN",
+		             how->ifname);
+	else if (rc == -ECHILD)
+		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface: the one that was started has ended",
+		             how->ifname);
+	else if (rc == -EAGAIN)
+		vma_log_once(VMA_LOG_WARN, "%s: vmad does not take this process in: its queue of new clients is full",
+		             how->ifname);
+	else if (rc == -ECONNREFUSED)
+		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface", how->ifname);
+	else if (rc < 0)
+		vma_log_once(VMA_LOG_WARN, "%s: vmad cannot own the interface: %s", how->ifname, strerror(-rc));
+}
+
+/* Starts vmad, but not again while the last one may still be coming up. */
+struct attempts {
+	int starts;
+	int error;            /* of a start; the log has it */
+	uint64_t up_until_ms; /* the one started last has until then to answer; 0: none is coming up */
+};
+
+static bool another_start(const struct vmad_connect *how, struct attempts *attempts)
+{
+	if (attempts->up_until_ms != 0)
+		return vmad_client_now_ms() < attempts->up_until_ms;
+	if (how->vmad_path == NULL || attempts->starts == STARTS_MAX)
+		return false;
+	if (attempts->starts == 0 && vmad_client_now_ms() < failed[how->ifindex % FAILED_PLACES].due_ms) {
+		attempts->error = -ECHILD;
+		return false;
+	}
+	attempts->error = vmad_start_process(how, attempts->starts > 0);
+	if (attempts->error < 0)
+		return false;
+	attempts->starts++;
+	attempts->up_until_ms = vmad_client_now_ms() + COMING_UP_MS;
+	return true;
+}
+
+static int connect_once(const struct vmad_connect *how, struct vmad_client *client, struct attempts *attempts,
+                        uint64_t until_ms)
+{
+	int rc = vmad_dial(how, client);
+
+	if (rc < 0)
+		return rc;
+	rc = vmad_hello_exchange(client, how, until_ms);
+	if (rc == 0)
+		return 0;
+	nic_fd_close(client->fd);
+	client->fd = -1;
+	if (rc != -EPIPE)
+		return rc;
+	/* It ended while we spoke to it: it was idle, was killed, or another one was quicker. */
+	attempts->up_until_ms = 0;
+	return -ECONNREFUSED;
+}
+
+int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out)
+{
+	const uint64_t until_ms = vmad_client_now_ms() + how->timeout_ms;
+	const struct timespec pause = {.tv_nsec = PAUSE_MS * 1000000};
+	struct vmad_client *client = calloc(1, sizeof(*client));
+	struct attempts attempts = {0};
+	uint64_t full_until_ms = 0;
+	int rc;
+
+	if (client == NULL)
+		return -ENOMEM;
+	client->fd = -1;
+	client->over_fd = how->over_fd != NULL ? *how->over_fd : -1;
+	for (;;) {
+		rc = connect_once(how, client, &attempts, until_ms);
+		if (rc == 0) {
+			note_success(how->ifindex);
+			client->over_fd = -1;
+			*out = client;
+			return 0;
+		}
+		if (client->over_fd >= 0 && os_await(client->over_fd, POLLIN, 0) > 0) {
+			free(client);
+			return -ECANCELED;
+		}
+		if ((rc != -ECONNREFUSED && rc != -EAGAIN) || vmad_client_now_ms() >= until_ms)
+			break;
+		if (rc != -EAGAIN)
+			full_until_ms = 0;
+		else if (full_until_ms == 0)
+			full_until_ms = vmad_client_now_ms() + FULL_MS;
+		else if (vmad_client_now_ms() >= full_until_ms)
+			break;
+		if (rc == -ECONNREFUSED && !another_start(how, &attempts))
+			break;
+		nanosleep(&pause, NULL);
+	}
+	if (rc != -EPERM && attempts.starts > 0) {
+		note_failure(how->ifindex);
+		rc = rc == -ECONNREFUSED ? -ECHILD : rc;
+	}
+	if (attempts.error < 0)
+		rc = attempts.error;
+	else
+		vmad_explain(how, rc);
+	free(client);
+	return rc == -EACCES ? -EPERM : rc;
+}

@@ -1,0 +1,519 @@
+/*
+ * flows - the flows of a queue pair: asked for at the owner, and kept for the next owner.
+ *
+ * A server has as many flows as connections, so they are in a hash table. If the owner takes a flow back, the flow
+ * leaves the table at once and waits, in a list, to be reported. Deleting it, or getting it again, takes it out of that
+ * list.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client.h"
+#include "../xdp/claims.h"
+#include "../xdp/shared.h"
+
+#define BUCKETS_FIRST 16
+#define TRIES 3 /* of a request, while one vmad after the other ends */
+
+/* ---- the table ---- */
+
+static struct xdp_flow **xdp_flow_bucket_of(const struct xdp_flows *flows, const struct vma_flow_key *key)
+{
+	uint64_t word, hash = 0;
+
+	for (size_t i = 0; i < sizeof(*key); i += sizeof(word)) {
+		memcpy(&word, (const char *)key + i, sizeof(word));
+		hash = (hash ^ word) * 0x9e3779b97f4a7c15U;
+		hash ^= hash >> 32;
+	}
+	return &flows->bucket[hash & (flows->buckets - 1)];
+}
+
+static struct xdp_flow **find_in(struct xdp_flow **place, const struct vma_flow_key *key)
+{
+	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
+		place = &(*place)->next;
+	return place;
+}
+
+static struct xdp_flow *xdp_flow_find(const struct xdp_flows *flows, const struct vma_flow_key *key)
+{
+	return flows->buckets == 0 ? NULL : *find_in(xdp_flow_bucket_of(flows, key), key);
+}
+
+static void xdp_flow_insert(struct xdp_flows *flows, struct xdp_flow *flow)
+{
+	struct xdp_flow **bucket = xdp_flow_bucket_of(flows, &flow->rule.key);
+
+	flow->next = *bucket;
+	*bucket = flow;
+	flows->used++;
+}
+
+/* Without memory the chains become longer; only the first table must be had. */
+static int xdp_flows_make_room(struct xdp_flows *flows)
+{
+	struct xdp_flows bigger = {.buckets = flows->buckets == 0 ? BUCKETS_FIRST : flows->buckets * 2,
+	                           .revoked = flows->revoked};
+
+	if (flows->used < flows->buckets)
+		return 0;
+	bigger.bucket = calloc(bigger.buckets, sizeof(struct xdp_flow *));
+	if (bigger.bucket == NULL)
+		return flows->buckets == 0 ? -ENOMEM : 0;
+	for (uint32_t i = 0; i < flows->buckets; i++) {
+		while (flows->bucket[i] != NULL) {
+			struct xdp_flow *flow = flows->bucket[i];
+
+			flows->bucket[i] = flow->next;
+			xdp_flow_insert(&bigger, flow);
+		}
+	}
+	free(flows->bucket);
+	*flows = bigger;
+	return 0;
+}
+
+static struct xdp_flow *unlink_at(struct xdp_flow **place)
+{
+	struct xdp_flow *flow = *place;
+
+	if (flow != NULL)
+		*place = flow->next;
+	return flow;
+}
+
+static struct xdp_flow *xdp_flow_take(struct xdp_flows *flows, const struct vma_flow_key *key)
+{
+	struct xdp_flow *flow = flows->buckets == 0 ? NULL : unlink_at(find_in(xdp_flow_bucket_of(flows, key), key));
+
+	if (flow != NULL)
+		flows->used--;
+	return flow;
+}
+
+static void xdp_flow_free(struct xdp_flow *flow)
+{
+	if (flow == NULL)
+		return;
+	xdp_cookies_fini(&flow->shadows);
+	free(flow);
+}
+
+static void free_list(struct xdp_flow *flow)
+{
+	while (flow != NULL) {
+		struct xdp_flow *next = flow->next;
+
+		xdp_flow_free(flow);
+		flow = next;
+	}
+}
+
+void nic_xdp_flows_fini(struct xdp_flows *flows)
+{
+	for (uint32_t i = 0; i < flows->buckets; i++)
+		free_list(flows->bucket[i]);
+	free(flows->bucket);
+	free_list(flows->revoked);
+	*flows = (struct xdp_flows){0};
+}
+
+/* ---- what the owner takes back ---- */
+
+static void put_revoked(struct xdp_flows *flows, struct xdp_flow *flow)
+{
+	flow->next = flows->revoked;
+	flows->revoked = flow;
+}
+
+void nic_xdp_flow_revoke(struct xdp_qp *qp, const struct vma_flow_key *key)
+{
+	struct xdp_flow *flow = xdp_flow_take(&qp->flows, key);
+
+	if (flow != NULL)
+		put_revoked(&qp->flows, flow);
+}
+
+bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key)
+{
+	struct xdp_flow *flow = unlink_at(&qp->flows.revoked);
+
+	if (flow == NULL)
+		return false;
+	*key = flow->rule.key;
+	xdp_flow_free(flow);
+	return true;
+}
+
+/* ---- the owner ---- */
+
+/*
+ * A connection that vmad grants without a socket: this queue pair's listener or block has its port. A client that has
+ * the claims mapped has CAP_NET_RAW, and vmad knows that.
+ */
+static bool qp_covers_key(const struct xdp_qp *qp, const struct vma_flow_key *key)
+{
+	struct vma_flow_key wildcard = *key;
+
+	if (qp->lease->window->claims != NULL)
+		return true;
+	wildcard.peer_port_be = 0;
+	memset(wildcard.peer, 0, sizeof(wildcard.peer));
+	if (xdp_flow_find(&qp->flows, &wildcard) != NULL)
+		return true;
+	wildcard.proto = VMA_FLOW_TCP_PORTS;
+	wildcard.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
+	return xdp_flow_find(&qp->flows, &wildcard) != NULL;
+}
+
+static int show_and_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
+{
+	const struct xdp_shown shown = nic_xdp_shown(shadows, rule, qp_covers_key(qp, &rule->key));
+	struct vma_flow_rule asked = *rule;
+	int rc;
+
+	if (shown.fd < 0)
+		asked.shadow_cookie = 0; /* it is closed */
+	rc = vmad_client_flow_add(qp->nic->vmad, qp->slot, &asked, shown.fd, &qp->nic->base.info.generic);
+	nic_xdp_shown_put(&shown);
+	return rc;
+}
+
+/* VMA_FLOW_ALONE is not the owner's business: who asks him wants to have it looked at. */
+static int ask_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
+{
+	struct nic_xdp *nic = qp->nic;
+	struct vma_flow_rule asked = *rule;
+	int rc = -EPIPE;
+
+	asked.flags &= ~(uint32_t)VMA_FLOW_ALONE;
+	if (nic->owner != NULL) {
+		rc = xdp_owner_flow_add(nic->owner, qp->slot, &asked);
+		nic->base.info.generic = xdp_owner_generic(nic->owner);
+	} else if (nic->vmad != NULL) {
+		rc = show_and_add(qp, &asked, shadows);
+	}
+	return rc;
+}
+
+static void ask_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const struct vma_flow_key *key)
+{
+	if (nic->owner != NULL)
+		xdp_owner_flow_del(nic->owner, qp->slot, key);
+	else if (nic->vmad != NULL && !vma_nic_qp_lost(&qp->base))
+		vmad_client_flow_del(nic->vmad, qp->slot, key);
+}
+
+static int show_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct xdp_shadows *shadows)
+{
+	const size_t n = flow->shadows.n;
+	uint64_t *cookies = malloc(n * (sizeof(*cookies) + sizeof(int)));
+	int *fds, rc;
+
+	if (cookies == NULL)
+		return -ENOMEM;
+	fds = (int *)(cookies + n);
+	rc = vmad_client_flow_shadows(
+	        qp->nic->vmad, qp->slot, &flow->rule.key, cookies, fds,
+	        nic_xdp_shadows_open(shadows, &flow->shadows, flow->rule.shadow_fd, cookies, fds));
+	free(cookies);
+	return rc;
+}
+
+/* A flow outlives the socket that it was made for, if there are others. */
+static void name_open_shadow(struct xdp_flow *flow, struct xdp_shadows *shadows)
+{
+	const struct xdp_cookies *cookies = &flow->shadows;
+	struct xdp_shown shown = nic_xdp_shown(shadows, &flow->rule, true);
+
+	for (uint32_t i = 0; shown.fd < 0 && i < cookies->n; i++) {
+		const struct vma_flow_rule other = {.key = flow->rule.key, .shadow_cookie = cookies->list[i]};
+
+		shown = nic_xdp_shown(shadows, &other, true);
+		if (shown.fd < 0)
+			continue;
+		flow->rule.shadow_cookie = other.shadow_cookie;
+		flow->rule.shadow_fd = shown.fd;
+	}
+}
+
+/* First the shadows: the check that comes with the flow must not take those of later members for strangers. */
+static int restore_flow(struct xdp_qp *qp, struct xdp_flow *flow, struct xdp_shadows *shadows)
+{
+	int rc = 0;
+
+	if (qp->nic->vmad != NULL && flow->shadows.n > 1) {
+		name_open_shadow(flow, shadows);
+		rc = show_shadows(qp, flow, shadows);
+	}
+	return rc < 0 ? rc : ask_flow_add(qp, &flow->rule, shadows);
+}
+
+static bool flow_is_connection(const struct xdp_flow *flow)
+{
+	return flow->rule.key.proto == IPPROTO_TCP && flow->rule.key.peer_port_be != 0;
+}
+
+static void add_each(struct xdp_qp *qp, bool anew, bool connections, struct xdp_shadows *shadows)
+{
+	struct xdp_flows *flows = &qp->flows;
+
+	for (uint32_t i = 0; i < flows->buckets; i++) {
+		struct xdp_flow **place = &flows->bucket[i];
+
+		while (*place != NULL) {
+			int rc = 0;
+
+			if (anew)
+				(*place)->claim = NULL; /* of an owner that has gone */
+			if (flow_is_connection(*place) == connections && (*place)->claim == NULL)
+				rc = restore_flow(qp, *place, shadows);
+			/* EPIPE: lost again, and then restored again */
+			if (rc == 0 || rc == -EEXIST || rc == -EPIPE) {
+				place = &(*place)->next;
+				continue;
+			}
+			put_revoked(flows, unlink_at(place));
+			flows->used--;
+		}
+	}
+}
+
+/* Listeners and blocks give the right to the connections that they cover. */
+static void add_all(struct xdp_qp *qp, bool anew)
+{
+	struct xdp_shadows shadows = {0};
+
+	add_each(qp, anew, false, &shadows);
+	add_each(qp, anew, true, &shadows);
+	nic_xdp_shadows_fini(&shadows);
+}
+
+void nic_xdp_flow_restore(struct xdp_qp *qp)
+{
+	add_all(qp, true);
+}
+
+void nic_xdp_flow_present(struct xdp_qp *qp)
+{
+	add_all(qp, false);
+}
+
+/* ---- add and delete ---- */
+
+/* Lock held. `flow` joins the table (then it is NULL), or its shadow the flow that is there. */
+static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
+{
+	const struct vma_flow_rule *rule = &(*flow)->rule;
+	struct xdp_flow *known = xdp_flow_find(&qp->flows, &rule->key);
+
+	if (rc == -EEXIST && known != NULL) {
+		const int added = xdp_cookies_add(&known->shadows, &rule->key, rule->shadow_cookie);
+
+		return added < 0 ? added : rc;
+	}
+	if (rc == 0)
+		rc = xdp_flows_make_room(&qp->flows);
+	if (rc == 0)
+		rc = xdp_cookies_add(&(*flow)->shadows, &rule->key, rule->shadow_cookie);
+	if (rc < 0)
+		return rc;
+	xdp_flow_free(unlink_at(find_in(&qp->flows.revoked, &rule->key)));
+	xdp_flow_insert(&qp->flows, *flow);
+	*flow = NULL;
+	return 0;
+}
+
+/*
+ * The owner's clock starts with the first flow. vmad keeps its own; but what it took back may have come in with an
+ * answer, and nobody polls for that one. Lock held.
+ */
+static void wake_if_due(struct nic_xdp *nic)
+{
+	if (nic->owner != NULL ||
+	    (nic->vmad != NULL && (vmad_client_has_event(nic->vmad) || vmad_client_broken(nic->vmad))))
+		nic_xdp_thread_wake(nic);
+}
+
+/* ---- without asking ---- */
+
+/* Lock held, not lost. NULL: it has to be asked for. */
+static struct xdp_claim *make_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
+{
+	const struct xdp_window *window = qp->lease->window;
+
+	if (!(rule->flags & VMA_FLOW_ALONE) || window->claims == NULL || xdp_flow_find(&qp->flows, &rule->key) != NULL)
+		return NULL;
+	return xdp_claims_take(window->claims, window->shared, qp->slot, &rule->key);
+}
+
+/* What was claimed is shared from now on: it becomes a rule like others, or nobody's. 0: there is no such flow. */
+static int share_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
+{
+	struct xdp_flow *flow = xdp_flow_find(&qp->flows, &rule->key);
+	struct xdp_shadows shadows = {0};
+	int rc;
+
+	if (flow == NULL || flow->claim == NULL || rule->flags & VMA_FLOW_ALONE)
+		return 0;
+	rc = restore_flow(qp, flow, &shadows);
+	nic_xdp_shadows_fini(&shadows);
+	xdp_claims_release(flow->claim);
+	flow->claim = NULL;
+	if (rc == 0 || rc == -EEXIST)
+		return 0;
+	nic_xdp_flow_revoke(qp, &rule->key);
+	return rc;
+}
+
+/* Lock held, not lost. */
+static int add_where_possible(struct xdp_qp *qp, struct xdp_flow *flow)
+{
+	struct xdp_shadows shadows = {0};
+	int rc = share_claim(qp, &flow->rule);
+
+	if (rc < 0)
+		return rc;
+	flow->claim = make_claim(qp, &flow->rule);
+	rc = flow->claim != NULL ? 0 : ask_flow_add(qp, &flow->rule, &shadows);
+	nic_xdp_shadows_fini(&shadows);
+	return rc;
+}
+
+static void give_back_claim(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)
+{
+	if (claim == NULL)
+		ask_flow_del(qp->nic, qp, key);
+	else if (!vma_nic_qp_lost(&qp->base))
+		xdp_claims_release(claim);
+}
+
+/*
+ * If vmad ends while it is asked, another one is, and may find that it has the flow: the one before had put it there
+ * and was not heard any more.
+ */
+static int add_patiently(struct xdp_qp *qp, struct xdp_flow *flow)
+{
+	int rc = add_where_possible(qp, flow);
+
+	for (int tries = 0; rc == -EPIPE && tries < TRIES && nic_xdp_await_vmad(qp->nic); tries++) {
+		rc = vma_nic_qp_lost(&qp->base) ? -EPIPE : add_where_possible(qp, flow);
+		if (rc == -EEXIST && xdp_flow_find(&qp->flows, &flow->rule.key) == NULL)
+			rc = 0;
+	}
+	return rc;
+}
+
+/* While the owner is gone a flow is only noted: rebind adds it. */
+int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
+{
+	struct xdp_qp *qp = (struct xdp_qp *)base;
+	struct nic_xdp *nic = qp->nic;
+	struct xdp_flow *flow;
+	struct xdp_claim *claim;
+	int rc, kept;
+
+	if (!nic_xdp_alive_here(nic))
+		return -ENODEV;
+	flow = malloc(sizeof(*flow)); /* calloc passes the thread's own cache by */
+	if (flow == NULL)
+		return -ENOMEM;
+	*flow = (struct xdp_flow){.rule = *rule};
+	pthread_mutex_lock(&nic->lock);
+	rc = vma_nic_qp_lost(base) ? -EPIPE : add_patiently(qp, flow);
+	if (rc == -EPIPE && vma_nic_qp_lost(base))
+		rc = xdp_flow_find(&qp->flows, &rule->key) != NULL ? -EEXIST : 0;
+	else if (rc == -EPIPE)
+		rc = -ETIMEDOUT; /* vmad stands still, or is long away */
+	claim = flow->claim;
+	kept = keep_flow(qp, &flow, rc);
+	if (rc == 0 && kept < 0)
+		give_back_claim(qp, claim, &rule->key);
+	wake_if_due(nic);
+	pthread_mutex_unlock(&nic->lock);
+	xdp_flow_free(flow);
+	return kept;
+}
+
+int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
+{
+	struct xdp_qp *qp = (struct xdp_qp *)base;
+	struct nic_xdp *nic = qp->nic;
+	struct xdp_flow *flow;
+	bool known;
+
+	if (!nic_xdp_alive_here(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	flow = xdp_flow_take(&qp->flows, key);
+	if (flow == NULL)
+		flow = unlink_at(find_in(&qp->flows.revoked, key));
+	if (flow != NULL)
+		give_back_claim(qp, flow->claim, key);
+	wake_if_due(nic);
+	pthread_mutex_unlock(&nic->lock);
+	known = flow != NULL;
+	xdp_flow_free(flow);
+	return known ? 0 : -ENOENT;
+}
+
+int nic_xdp_flow_retire(struct vma_nic_qp *base, const struct vma_flow_key *key)
+{
+	struct xdp_qp *qp = (struct xdp_qp *)base;
+	struct nic_xdp *nic = qp->nic;
+	int rc = -ENOENT;
+
+	if (!nic_xdp_alive_here(nic) || base->member == NULL || atomic_load(&base->member->groups) == 0)
+		return -ENOENT;
+	pthread_mutex_lock(&nic->lock);
+	if (nic->owner != NULL)
+		rc = xdp_owner_flow_retire(nic->owner, qp->slot, key);
+	else if (nic->vmad != NULL && !vma_nic_qp_lost(base))
+		rc = vmad_client_flow_retire(nic->vmad, qp->slot, key);
+	wake_if_due(nic);
+	pthread_mutex_unlock(&nic->lock);
+	return rc;
+}
+
+bool nic_xdp_port_is_named(const struct vma_nic_qp *base, uint16_t local_port_be)
+{
+	const struct xdp_qp *qp = (const struct xdp_qp *)base;
+	const uint16_t port = ntohs(local_port_be);
+
+	return vma_nic_qp_lost(base) || qp->shared == NULL ||
+	       (atomic_load(&qp->shared->named[port / 64]) >> port % 64 & 1) != 0;
+}
+
+bool nic_xdp_is_alone(const struct vma_nic_qp *base)
+{
+	const struct xdp_qp *qp = (const struct xdp_qp *)base;
+
+	return !vma_nic_qp_lost(base) && qp->shared != NULL && atomic_load(&qp->shared->tenants) == 1;
+}
+
+/* An owner in this process ends with it: there is nobody to leave anything to. */
+int nic_xdp_minisock_export(struct vma_nic_qp *base, const struct vma_flow_minisock *minisocks, unsigned n)
+{
+	struct xdp_qp *qp = (struct xdp_qp *)base;
+	struct nic_xdp *nic = qp->nic;
+	int rc = -EOPNOTSUPP;
+
+	if (!nic_xdp_alive_here(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	for (int tries = 0; nic->kind == VMA_NIC_OWNER_VMAD && tries < TRIES; tries++) {
+		rc = nic->vmad != NULL && !vma_nic_qp_lost(base)
+		             ? vmad_client_minisock_export(nic->vmad, qp->slot, minisocks, n)
+		             : -EPIPE;
+		if (rc != -EPIPE || vma_nic_qp_lost(base) || !nic_xdp_await_vmad(nic))
+			break;
+	}
+	for (unsigned i = 0; i < n && rc == 0; i++)
+		xdp_flow_free(xdp_flow_take(&qp->flows, &minisocks[i].key));
+	pthread_mutex_unlock(&nic->lock);
+	return rc;
+}

@@ -1,0 +1,429 @@
+/*
+ * thread - the nic's own thread: it sleeps on the connection to vmad and on its wake-up.
+ *
+ *   owner in this process   does the owner's periodic work
+ *   vmad                    reports flows that were taken back; when vmad is gone, gives up its sockets, looks for a
+ *                           new vmad (and starts one) until there is one, and then asks the users for a rebind
+ *
+ * It runs no callback with `lock` held, and is the only caller of callbacks.
+ */
+#include <errno.h>
+#include <net/if.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "../os.h"
+#include "client.h"
+
+#define RETRY_FIRST_MS 5
+#define RETRY_LAST_MS 250
+#define TIMEOUT_MS 2000 /* of one attempt: the thread must also see nic_close */
+#define REMIND_MS 100   /* a queue pair that was not rebound is asked again */
+#define BUSY_MS 5       /* between two looks at a connection that is in use */
+
+static uint64_t nic_now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+void nic_xdp_thread_wake(struct nic_xdp *nic)
+{
+	const uint64_t one = 1;
+
+	if (os_write(nic->wake_fd, &one, sizeof(one)) < 0)
+		vma_log_debug("xdp: eventfd: error %d", errno); /* full: it wakes anyway */
+}
+
+static void nic_drain_wake(struct nic_xdp *nic)
+{
+	uint64_t count;
+
+	if (os_read(nic->wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+		vma_log_debug("xdp: eventfd: error %d", errno);
+}
+
+/* ---- events; `events` is held ---- */
+
+static void qp_tell_event(struct xdp_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key)
+{
+	if (qp->attr.event != NULL)
+		qp->attr.event(&qp->base, event, key, qp->attr.event_arg);
+}
+
+static struct xdp_qp *qp_of_slot(struct nic_xdp *nic, uint32_t slot)
+{
+	struct xdp_qp *qp = nic->qps;
+
+	while (qp != NULL && (qp->slot != slot || vma_nic_qp_lost(&qp->base)))
+		qp = qp->next;
+	return qp;
+}
+
+static void mark_revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
+{
+	struct xdp_qp *qp = qp_of_slot(arg, slot);
+
+	if (qp != NULL)
+		nic_xdp_flow_revoke(qp, key);
+}
+
+/* Takes one revoked flow out of the queue pair; false when there is none. */
+static bool pop_revoked(struct nic_xdp *nic, struct xdp_qp *qp, struct vma_flow_key *key)
+{
+	bool any;
+
+	pthread_mutex_lock(&nic->lock);
+	any = nic_xdp_flow_pop_revoked(qp, key);
+	pthread_mutex_unlock(&nic->lock);
+	return any;
+}
+
+static void report_revoked(struct nic_xdp *nic)
+{
+	struct vma_flow_key key;
+
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
+		while (pop_revoked(nic, qp, &key))
+			qp_tell_event(qp, VMA_NIC_EVENT_FLOW_REVOKED, &key);
+}
+
+static bool pop_adoption(struct nic_xdp *nic, uint32_t *slot, struct vma_pending *pending)
+{
+	bool any;
+
+	pthread_mutex_lock(&nic->lock);
+	any = nic->vmad != NULL && vmad_client_next_adoption(nic->vmad, slot, pending);
+	pthread_mutex_unlock(&nic->lock);
+	return any;
+}
+
+static void report_adoptions(struct nic_xdp *nic)
+{
+	struct vma_pending pending;
+	uint32_t slot;
+
+	while (pop_adoption(nic, &slot, &pending)) {
+		struct xdp_qp *qp = qp_of_slot(nic, slot);
+
+		if (qp == NULL || (int32_t)(pending.number - qp->adopt_seen) <= 0)
+			continue; /* another vmad tells again what may not have come */
+		qp->adopt_seen = pending.number;
+		if (qp->attr.adopt != NULL)
+			qp->attr.adopt(&qp->base, &pending, qp->attr.event_arg);
+	}
+}
+
+/* Under the lock that a rebind drains the fd under, or a queue pair that has just been rebound would stay ready. */
+static bool wake_lost(struct nic_xdp *nic, struct xdp_qp *qp, bool wake)
+{
+	const uint64_t one = 1;
+	bool lost;
+
+	pthread_mutex_lock(&nic->lock);
+	lost = vma_nic_qp_lost(&qp->base);
+	if (lost && wake && os_write(qp->wake_fd, &one, sizeof(one)) < 0)
+		vma_log_debug("xdp: eventfd: error %d", errno);
+	pthread_mutex_unlock(&nic->lock);
+	return lost;
+}
+
+/* Lost queue pairs hear it again once there is somebody to rebind to; their fd wakes a sleeper for that. */
+static bool report_lost_qps(struct nic_xdp *nic, bool wake)
+{
+	bool any = false;
+
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
+		if (!wake_lost(nic, qp, wake))
+			continue;
+		any = true;
+		qp_tell_event(qp, VMA_NIC_EVENT_LOST, NULL);
+	}
+	return any;
+}
+
+/* ---- vmad ---- */
+
+/* The owner's things have gone, its fdstore's too, if there was one. */
+static bool owner_is_over(const struct nic_xdp *nic)
+{
+	const struct xdp_window *window = nic->window;
+
+	return window == NULL || window->alive_fd < 0 || os_await(window->alive_fd, POLLIN, 0) > 0;
+}
+
+/* Lock held. */
+static void nic_detach_owner(struct nic_xdp *nic)
+{
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
+		if (!vma_nic_qp_lost(&qp->base))
+			nic_xdp_disarm(qp);
+	for (struct xdp_lease *lease = nic->leases; lease != NULL; lease = lease->next)
+		lease->orphan = true;
+	nic_xdp_window_put(nic->window);
+	nic->window = NULL;
+	pthread_cond_broadcast(&nic->found);
+}
+
+static void nic_give_up_owner(struct nic_xdp *nic)
+{
+	char name[IF_NAMESIZE];
+
+	if (if_indextoname(nic->base.info.ifindex, name) == NULL)
+		vma_log_info("%s: the interface has gone", nic->base.info.name);
+	else
+		vma_log_warn("%s: vmad has gone: traffic is the kernel's until there is a new one",
+		             nic->base.info.name);
+	pthread_mutex_lock(&nic->lock);
+	vmad_client_close(nic->vmad);
+	vmad_client_close(nic->before);
+	nic->vmad = nic->before = NULL;
+	nic_detach_owner(nic);
+	pthread_mutex_unlock(&nic->lock);
+	report_lost_qps(nic, false);
+}
+
+/* It does not answer, or has ended: what it owns is there, and another one will come. */
+static void miss_vmad(struct nic_xdp *nic)
+{
+	pthread_mutex_lock(&nic->lock);
+	vmad_client_close(nic->before);
+	nic->before = nic->vmad;
+	nic->vmad = NULL;
+	nic->away_ms = nic_now_ms();
+	pthread_mutex_unlock(&nic->lock);
+	vma_log_info("%s: vmad does not answer: what its clients have stays, and another one is looked for",
+	             nic->base.info.name);
+}
+
+static bool owner_is_there(const struct nic_xdp *nic)
+{
+	return nic->vmad != NULL && !vmad_client_broken(nic->vmad);
+}
+
+bool nic_xdp_await_vmad(struct nic_xdp *nic)
+{
+	const uint64_t until = (nic->vmad != NULL ? nic_now_ms() : nic->away_ms) + VMAD_ANSWER_MS;
+	const struct timespec at = {.tv_sec = (time_t)(until / 1000), .tv_nsec = (long)(until % 1000) * 1000000};
+
+	if (nic->kind != VMA_NIC_OWNER_VMAD || pthread_equal(pthread_self(), nic->thread))
+		return false;
+	nic_xdp_thread_wake(nic);
+	while (!owner_is_there(nic) && nic->window != NULL && !nic->closing &&
+	       pthread_cond_timedwait(&nic->found, &nic->lock, &at) == 0)
+		;
+	return owner_is_there(nic);
+}
+
+static void nic_take_events(struct nic_xdp *nic)
+{
+	struct vma_flow_key key;
+	uint32_t slot;
+	int rc;
+
+	pthread_mutex_lock(&nic->lock);
+	while ((rc = vmad_client_next_event(nic->vmad, &slot, &key)) > 0)
+		mark_revoked(slot, &key, nic);
+	pthread_mutex_unlock(&nic->lock);
+	if (rc < 0 || vmad_client_broken(nic->vmad)) {
+		if (owner_is_over(nic))
+			nic_give_up_owner(nic);
+		else
+			miss_vmad(nic);
+	}
+}
+
+/* ---- a vmad that goes on where another has ended, or that has not answered for a while ---- */
+
+static bool has_qp(const struct nic_xdp *nic, const struct xdp_lease *lease)
+{
+	for (const struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
+		if (qp->lease == lease)
+			return true;
+	return false;
+}
+
+/* 0; -EPIPE: it has ended again; -ENOENT: it does not know us. */
+static int claim_slots(struct nic_xdp *nic, struct vmad_client *client)
+{
+	int rc = 0;
+
+	for (const struct xdp_lease *lease = nic->leases; lease != NULL && rc == 0; lease = lease->next) {
+		if (!lease->orphan)
+			rc = vmad_client_resume(client, lease->slot, lease->ticket);
+		if (rc == 0 && !lease->orphan && !has_qp(nic, lease)) /* destroyed meanwhile */
+			rc = vmad_client_return(client, lease->slot, false);
+	}
+	return rc == -EPIPE ? rc : rc < 0 ? -ENOENT : 0;
+}
+
+/* Lock held. False: vmad has ended again. */
+static bool nic_resume_leases(struct nic_xdp *nic, struct vmad_client *client)
+{
+	const int rc = nic->window != NULL ? claim_slots(nic, client) : 0;
+
+	if (rc == -EPIPE)
+		return false;
+	vmad_client_close(nic->before);
+	nic->before = NULL;
+	nic->vmad = client;
+	if (rc == -ENOENT) {
+		vma_log_warn("%s: vmad does not know its queue pairs: they are rented anew", nic->base.info.name);
+		nic_detach_owner(nic);
+	}
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
+		if (vma_nic_qp_lost(&qp->base))
+			continue;
+		nic_xdp_flow_present(qp);
+		vmad_client_resumed(client, qp->slot);
+	}
+	pthread_cond_broadcast(&nic->found);
+	return true;
+}
+
+/* Without any lock: it waits, and nobody else knows the new connection yet. */
+static bool find_vmad(struct nic_xdp *nic)
+{
+	char name[IF_NAMESIZE];
+	const struct vmad_connect how = {
+	        .ifindex = nic->base.info.ifindex,
+	        .ifname = name,
+	        .vmad_path = nic->vmad_path,
+	        .right_fd = nic->right_fd,
+	        .window_bytes = nic->window_bytes,
+	        .huge_pages = nic->huge_pages,
+	        .stats_dir = nic->stats_dir,
+	        /* A vmad cannot own the interface before this client has let go of what is over. */
+	        .over_fd = nic->window != NULL && nic->window->alive_fd >= 0 ? &nic->window->alive_fd : NULL,
+	        .timeout_ms = TIMEOUT_MS,
+	};
+	struct vmad_client *client;
+	bool resumed;
+
+	/* An interface that has gone needs none; another one of the same name has its own. */
+	if (if_indextoname(nic->base.info.ifindex, name) == NULL || vmad_client_connect(&how, &client) < 0)
+		return false;
+	pthread_mutex_lock(&nic->lock);
+	resumed = nic_resume_leases(nic, client);
+	pthread_mutex_unlock(&nic->lock);
+	if (!resumed)
+		vmad_client_close(client);
+	return resumed;
+}
+
+/* ---- the loop ---- */
+
+/* Under `events`: everything that is due. Returns how long to sleep at most, ms; -1: until something happens. */
+static int nic_thread_work(struct nic_xdp *nic)
+{
+	int sleep_ms = -1;
+
+	if (nic->vmad != NULL)
+		nic_take_events(nic);
+	else if (nic->window != NULL && nic->kind == VMA_NIC_OWNER_VMAD && owner_is_over(nic))
+		nic_give_up_owner(nic);
+	pthread_mutex_lock(&nic->lock);
+	if (nic->owner != NULL) {
+		xdp_owner_tick(nic->owner, mark_revoked, nic);
+		sleep_ms = xdp_owner_next_tick_ms(nic->owner);
+	}
+	nic_xdp_leases_end(nic);
+	if (nic_xdp_leases_ending(nic))
+		sleep_ms = 1; /* a drained() is on its last instruction */
+	pthread_mutex_unlock(&nic->lock);
+	report_revoked(nic);
+	report_adoptions(nic);
+	if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad != NULL && report_lost_qps(nic, true)) {
+		sleep_ms = REMIND_MS;
+		/* What was asked for in there has its answer, and is no use of the connection: see is_in_use. */
+		nic->requests_seen = vmad_client_requests(nic->vmad);
+	}
+	return sleep_ms;
+}
+
+/*
+ * Each answer to a request wakes whoever sleeps on the connection, for nothing: a program that connects often would pay
+ * two changes of thread for each. So while there are requests, the connection is looked at now and then instead.
+ */
+static bool is_in_use(struct nic_xdp *nic)
+{
+	const uint32_t before = nic->requests_seen;
+
+	nic->requests_seen = nic->vmad != NULL ? vmad_client_requests(nic->vmad) : 0;
+	return nic->vmad != NULL && nic->requests_seen != before;
+}
+
+static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
+{
+	const bool in_use = is_in_use(nic);
+	struct pollfd fds[4] = {
+	        {.fd = nic->wake_fd, .events = POLLIN},
+	        {.fd = nic->vmad != NULL && !in_use ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},
+	        {.fd = nic->owner != NULL ? xdp_owner_link_fd(nic->owner) : -1, .events = POLLIN},
+	        {.fd = nic->vmad == NULL && nic->window != NULL ? nic->window->alive_fd : -1},
+	};
+
+	if (in_use && (sleep_ms < 0 || sleep_ms > BUSY_MS))
+		sleep_ms = BUSY_MS;
+	os_poll(fds, 4, sleep_ms);
+	nic_drain_wake(nic);
+}
+
+static bool nic_thread_finished(struct nic_xdp *nic)
+{
+	bool yes;
+
+	pthread_mutex_lock(&nic->lock);
+	yes = nic->closing && nic->leases == NULL;
+	pthread_mutex_unlock(&nic->lock);
+	return yes;
+}
+
+static void *nic_thread_main(void *arg)
+{
+	struct nic_xdp *nic = arg;
+	int retry_ms = RETRY_FIRST_MS;
+
+	while (!nic_thread_finished(nic)) {
+		int sleep_ms;
+
+		pthread_mutex_lock(&nic->events);
+		sleep_ms = nic_thread_work(nic);
+		pthread_mutex_unlock(&nic->events);
+		if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad == NULL && !nic->closing) {
+			if (find_vmad(nic)) {
+				retry_ms = RETRY_FIRST_MS;
+				continue;
+			}
+			sleep_ms = retry_ms;
+			retry_ms = retry_ms * 2 < RETRY_LAST_MS ? retry_ms * 2 : RETRY_LAST_MS;
+		}
+		if (!nic_thread_finished(nic))
+			sleep_until_due(nic, sleep_ms);
+	}
+	if (!nic->joined)
+		nic_xdp_free(nic);
+	return NULL;
+}
+
+int nic_xdp_thread_start(struct nic_xdp *nic)
+{
+	sigset_t all, before;
+	int rc;
+
+	/* The program's signals are not for this thread. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&nic->thread, NULL, nic_thread_main, nic);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return -rc;
+}

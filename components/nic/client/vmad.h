@@ -1,0 +1,74 @@
+/*
+ * vmad - a connection to the vmad that owns an interface.
+ *
+ * Threads: one at a time (the nic's lock), but connect and close of a client that nobody else knows yet.
+ * Progress: every call waits for the answer at most VMAD_ANSWER_MS; a vmad that does not answer counts as gone.
+ * Memory: connect allocates, close frees.
+ * Example: test/test_vmad_proto.c.
+ */
+#ifndef VMA_NIC_CLIENT_VMAD_H
+#define VMA_NIC_CLIENT_VMAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../xdp/owner.h"
+#include "../xdp/xdp.h"
+
+#define VMAD_ANSWER_MS 3000
+
+struct vmad_client;
+
+struct vmad_connect {
+	unsigned ifindex;
+	const char *ifname;
+	const char *vmad_path; /* started when nobody answers; NULL: not */
+	int right_fd;          /* shown as proof; -1: none */
+	uint32_t window_bytes; /* for a vmad that is started */
+	bool huge_pages;
+	const char *stats_dir; /* NULL: its default */
+	const int *over_fd;    /* readable: the attempt is over, -ECANCELED; NULL: none */
+	unsigned timeout_ms;   /* for a vmad to come up and have the interface */
+};
+
+/* 0, -ECONNREFUSED (nobody there), -ECHILD (those that were started have ended; the next start is not yet due), -EPERM
+ * (vmad does not let us), or why vmad cannot have the interface. */
+int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out);
+void vmad_client_close(struct vmad_client *client);
+int vmad_client_fd(const struct vmad_client *client); /* readable: call next_event */
+
+/* As xdp_owner_*; the fds of a rental are the caller's to close. -EPIPE: vmad is gone. */
+int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out);
+int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_too);
+/* `shown`: the socket that gives the right to it; -1: none. */
+int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, int shown,
+                         bool *generic);
+/* Any number of cookies, and the socket of each. A vmad that does not know this request does without: 0. */
+int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
+                             const uint64_t *cookies, const int *shown, unsigned n);
+int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
+int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
+
+/* Any number. -EOPNOTSUPP: this vmad has no minisocks. */
+int vmad_client_minisock_export(struct vmad_client *client, uint32_t slot, const struct vma_flow_minisock *minisocks,
+                                unsigned n);
+
+/* A channel to hand over connections by: xdp/repair.h. -EOPNOTSUPP: this vmad cannot. */
+int vmad_client_repair(struct vmad_client *client, int *fd);
+
+/* Of a slot that another connection of this process had: it is this one's now. -ENOENT: vmad does not know it. */
+int vmad_client_resume(struct vmad_client *client, uint32_t slot, uint64_t ticket);
+int vmad_client_resumed(struct vmad_client *client, uint32_t slot); /* all its flows were added again */
+
+bool vmad_client_broken(const struct vmad_client *client);       /* every request is -EPIPE; any thread may ask */
+uint32_t vmad_client_requests(const struct vmad_client *client); /* so many were made; any thread may ask */
+bool vmad_client_has_event(const struct vmad_client *client);    /* one is here already: the fd does not tell of it */
+/* A flow that vmad has taken back: 1 and what, 0 none now, -EPIPE. Never waits. */
+int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key);
+/* A connection that the slot is to make, of those that next_event has found on its way. */
+bool vmad_client_next_adoption(struct vmad_client *client, uint32_t *slot, struct vma_pending *pending);
+
+/* start.c: runs `path` so that this program sees neither a child nor a signal. 0 or -errno of exec. */
+int vmad_start(const char *path, char *const argv[]);
+
+#endif

@@ -1,0 +1,297 @@
+/*
+ * adopt - an owner in place of one that has died: from the descriptors that the descriptor store has
+ * handed over, the record in one of them, and what the kernel knows.
+ *
+ *   program, maps, link      as they are; the map's entries say which flows and minisocks there are
+ *   packet memory, sockets   as they are; the fill and completion rings are shared with the clients all the time
+ *   slots                    from the record; rings left in the middle of a take-back are looked through again
+ *   frames                   owner_frames_adopt
+ *   groups                   the program's; members and shadows from the record
+ *   shadows of other flows   each client names them again when it comes back (VMAD_RESUME); until then kernel sockets
+ *                            are not looked for. A flow that is not named within ten seconds ends
+ *   flow waiters (waiters)   clients ask again
+ *
+ *   resets                   from the record
+ *   connections that wait    from the record, their minisocks and their listeners' pages (parked.c,
+ *   for accept               groups.c)
+ *
+ * No packet that comes meanwhile undoes anything here: the program is at work all the time.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "../os.h"
+#include "owner.h"
+#include "../xdp/shared.h"
+
+static int adopt_take_fd(struct fdstore_fds *hand, uint32_t place)
+{
+	const int fd = nic_fd_keep(hand->fd[place]);
+
+	hand->fd[place] = -1;
+	return fd;
+}
+
+/* ---- the record ---- */
+
+static bool has_layout(const struct owner_record *record)
+{
+	return record->magic == OWNER_RECORD_MAGIC && record->version == OWNER_RECORD_VERSION &&
+	       record->bytes == sizeof(*record) && record->shared_bytes == XDP_OBJECT_BYTES &&
+	       record->shared_version == XDP_SHARED_VERSION && record->variables_bytes == xdp_prog_variables_bytes() &&
+	       atomic_load(&record->whole) == 1;
+}
+
+static bool is_sane(const struct xdp_owner *owner, const struct owner_record *record)
+{
+	return record->ifindex == owner->ifindex && record->queues == owner->queues && record->queue_frames > 0 &&
+	       (record->queue_frames & (record->queue_frames - 1)) == 0 &&
+	       record->nframes == record->queue_frames * record->queues && record->nframes <= XDP_FRAMES_MAX &&
+	       record->rx_frames > 0 && record->rx_frames < record->queue_frames;
+}
+
+static int adopt_record(struct xdp_owner *owner, struct fdstore_fds *hand)
+{
+	struct owner_record *record;
+	struct stat st;
+
+	owner->record_fd = adopt_take_fd(hand, KEEP_RECORD);
+	owner->alive_fd = adopt_take_fd(hand, KEEP_ALIVE);
+	owner->look_fd = adopt_take_fd(hand, KEEP_LOOK);
+	if (owner->record_fd < 0 || owner->alive_fd < 0 || owner->look_fd < 0 || fstat(owner->record_fd, &st) < 0 ||
+	    (size_t)st.st_size != sizeof(*record))
+		return -EPROTO;
+	record = mmap(NULL, sizeof(*record), PROT_READ | PROT_WRITE, MAP_SHARED, owner->record_fd, 0);
+	if (record == MAP_FAILED)
+		return -errno;
+	madvise(record, sizeof(*record), MADV_DONTFORK);
+	owner->record = record;
+	if (!has_layout(record) || !is_sane(owner, record))
+		return -EPROTO;
+	owner->nframes = record->nframes;
+	owner->queue_frames = record->queue_frames;
+	owner->rx_frames = record->rx_frames;
+	owner->clock_ms = record->clock_ms;
+	memcpy(owner->isn_key, record->isn_key, sizeof(owner->isn_key));
+	owner->multi_buffer = record->multi_buffer != 0;
+	owner->tx_csum = record->tx_csum != 0;
+	owner->generic = record->generic != 0;
+	return 0;
+}
+
+static int adopt_prog(struct xdp_owner *owner, struct fdstore_fds *hand)
+{
+	int fds[XDP_PROG_FDS];
+
+	memcpy(fds, hand->fd + KEEP_PROG, sizeof(fds));
+	for (unsigned i = 0; i < XDP_PROG_FDS; i++)
+		hand->fd[KEEP_PROG + i] = -1;
+	return xdp_prog_adopt(owner->ifindex, owner->queues, fds, &hand->fd[KEEP_LINK], owner->generic, &owner->prog);
+}
+
+/* ---- slots ---- */
+
+static int adopt_shares(struct xdp_owner *owner)
+{
+	for (uint32_t index = 0; index < XDP_SLOTS_MAX; index++) {
+		const struct owner_record_slot *entry = &owner->record->slot[index];
+		struct owner_slot *slot = &owner->slot[index];
+		const uint32_t state = atomic_load(&entry->state);
+
+		if (state == SLOT_FREE)
+			continue;
+		if (state > SLOT_DRAINING || entry->tx_first >= owner->nframes ||
+		    entry->tx_count > owner->nframes - entry->tx_first || entry->rx_size > OWNER_RX_MAX)
+			return -EPROTO;
+		slot->state = (enum owner_slot_state)state;
+		slot->rx_size = entry->rx_size;
+		slot->rx_quota = entry->rx_quota;
+		slot->rx_promised = entry->rx_promised;
+		slot->tx_size = entry->tx_size;
+		slot->tx_first = entry->tx_first;
+		slot->tx_count = entry->tx_count;
+		slot->drain_since_ns = owner_now_ns();
+		owner->slots_used++;
+	}
+	return 0;
+}
+
+static int adopt_sockets(struct xdp_owner *owner, struct fdstore_fds *hand, uint32_t index)
+{
+	struct owner_slot *slot = &owner->slot[index];
+	int rc = 0;
+
+	owner->process_fd[index] = adopt_take_fd(hand, KEEP_PROCESS + index);
+	for (uint32_t queue = 0; queue < owner->queues; queue++) {
+		slot->socket_fd[queue] = adopt_take_fd(hand, keep_socket(index, queue));
+		if (slot->socket_fd[queue] < 0)
+			rc = -ENOENT;
+	}
+	slot->sockets_open = true;
+	for (uint32_t queue = 0; queue < owner->queues && rc == 0; queue++)
+		rc = xdp_sock_map_queue_rings(slot->socket_fd[queue], slot->rx_size, slot->tx_size, &slot->rx[queue],
+		                              &slot->tx[queue]);
+	return rc;
+}
+
+/*
+ * A slot that was being taken back has lost its sockets to the fdstore last of all: without them its rings were looked
+ * through, and what it held is taken now. One that is rented has them, or is of no use to its client.
+ */
+static void adopt_slots(struct xdp_owner *owner, struct fdstore_fds *hand)
+{
+	for (uint32_t index = 0; index < XDP_SLOTS_MAX; index++) {
+		struct owner_slot *slot = &owner->slot[index];
+
+		if (slot->state == SLOT_FREE || adopt_sockets(owner, hand, index) == 0)
+			continue;
+		owner_close_sockets(owner, index);
+		if (slot->state != SLOT_DRAINING)
+			vma_log_warn("%s: the sockets of slot %u are lost", owner->name, index);
+		xdp_owner_return(owner, index, true);
+		owner_frames_take_back(owner, index);
+	}
+	atomic_store(&owner->shared->tenants, owner->slots_used);
+}
+
+/* ---- flows ---- */
+
+struct walk {
+	struct xdp_owner *owner;
+	struct owner_flow *orphans; /* of slots that are free */
+};
+
+static bool has_flows(const struct xdp_owner *owner, uint32_t slot)
+{
+	return slot < XDP_SLOTS_MAX && owner->slot[slot].state != SLOT_FREE;
+}
+
+static uint64_t slots_rented(const struct xdp_owner *owner)
+{
+	uint64_t slots = 0;
+
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
+		if (owner->slot[slot].state == SLOT_RENTED || owner->slot[slot].state == SLOT_LEAVING)
+			slots |= 1ull << slot;
+	return slots;
+}
+
+static int see_entry(void *arg, const struct xdp_prog_entry *entry)
+{
+	struct walk *walk = arg;
+	struct xdp_owner *owner = walk->owner;
+	struct owner_flow *flow;
+
+	if (entry->is_minisock) {
+		owner_minisock_adopt(owner, &entry->key, entry->slot);
+		return 0;
+	}
+	flow = calloc(1, sizeof(*flow));
+	if (flow == NULL)
+		return -ENOMEM;
+	flow->rule = (struct vma_flow_rule){.key = entry->key, .flags = entry->is_listener ? VMA_FLOW_LISTENER : 0};
+	flow->slot = entry->slot;
+	if (!has_flows(owner, entry->slot)) {
+		flow->next = walk->orphans;
+		walk->orphans = flow;
+		return 0;
+	}
+	if (entry->group != 0 && entry->group < XDP_GROUPS) {
+		const uint64_t members = owner_recall_group(owner, flow, entry->group) & slots_rented(owner);
+
+		owner_group_adopt(owner, flow, entry->group, members | 1ull << flow->slot);
+	}
+	if (entry->fades)
+		owner_flow_adopt_fading(owner, flow);
+	else
+		owner_flow_adopt(owner, flow);
+	return 0;
+}
+
+/* Flows of slots that are on their way out end as they would have. */
+static int adopt_flows(struct xdp_owner *owner)
+{
+	struct walk walk = {.owner = owner};
+	const int rc = xdp_prog_each(owner->prog, see_entry, &walk);
+
+	while (walk.orphans != NULL) {
+		struct owner_flow *flow = walk.orphans;
+
+		walk.orphans = flow->next;
+		xdp_prog_flow_del(owner->prog, &flow->rule.key);
+		free(flow);
+	}
+	owner_parked_adopt(owner);
+	owner_groups_adopt_moves(owner);
+	owner_parked_adopted(owner);
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && rc == 0; slot++)
+		if (owner->slot[slot].state == SLOT_LEAVING || owner->slot[slot].state == SLOT_DRAINING)
+			owner_flows_end(owner, slot, owner->slot[slot].state == SLOT_DRAINING);
+	return rc;
+}
+
+/* The link may have been made, or cut, when the owner before was killed. */
+static int adopt_attachment(struct xdp_owner *owner)
+{
+	bool generic;
+	int rc = 0;
+
+	if (owner->flows > 0 && !xdp_prog_attached(owner->prog)) {
+		rc = xdp_prog_attach(owner->prog, &generic);
+		owner->generic = rc == 0 && generic;
+		owner_claims_open(owner);
+	}
+	if (owner->flows == 0 && xdp_prog_attached(owner->prog))
+		owner->unused_since_ns = owner_now_ns();
+	return rc;
+}
+
+int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, struct fdstore_fds *hand,
+                    struct xdp_owner **out)
+{
+	struct xdp_owner *owner = owner_new(attr->ifindex);
+	int rc;
+
+	if (owner == NULL)
+		return -ENOMEM;
+	rc = owner_look_at_device(owner);
+	if (rc == 0)
+		rc = adopt_record(owner, hand);
+	if (rc == 0)
+		rc = adopt_prog(owner, hand);
+	if (rc == 0 && attr->minisocks)
+		rc = owner_minisocks_init(owner);
+	if (rc == 0)
+		rc = adopt_shares(owner);
+	if (rc == 0)
+		rc = owner_frames_adopt(owner, hand);
+	if (rc < 0) {
+		xdp_owner_destroy(owner);
+		return rc;
+	}
+	owner->adopted_ns = owner_now_ns();
+	xdp_prog_name_ports(owner->prog, owner->shared->named);
+	owner_claims_init(owner);
+	owner->link_fd = owner_open_link_events();
+	owner->fdstore = fdstore;
+	owner->kept_link_fd = xdp_prog_link_fd(owner->prog);
+	adopt_slots(owner, hand);
+	owner_resets_adopt(owner); /* before more are noted */
+	rc = adopt_flows(owner);
+	if (rc == 0)
+		rc = adopt_attachment(owner);
+	if (rc < 0) {
+		owner->fdstore = NULL;
+		xdp_owner_destroy(owner);
+		return rc;
+	}
+	owner_keep_link(owner);
+	*out = owner;
+	return 0;
+}

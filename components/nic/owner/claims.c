@@ -1,0 +1,35 @@
+/* claims.c - flows that clients put before the program by themselves: while it is attached, until they die. */
+#include "owner.h"
+#include "../xdp/claims.h"
+#include "../xdp/shared.h"
+
+void owner_claims_init(struct xdp_owner *owner)
+{
+	owner->claims = xdp_prog_claims(owner->prog, &owner->claims_fd);
+}
+
+void owner_claims_open(struct xdp_owner *owner)
+{
+	if (owner->claims == NULL)
+		return;
+	xdp_prog_look_at_claims(owner->prog);
+	xdp_claims_open(owner->shared);
+}
+
+bool owner_claims_close(struct xdp_owner *owner)
+{
+	const uint32_t uses = owner->claims != NULL ? atomic_load(&owner->shared->claims_made) : owner->claims_made;
+
+	if (owner->claims == NULL)
+		return true;
+	if (uses == owner->claims_made)
+		return xdp_claims_close(owner->claims, owner->shared);
+	owner->claims_made = uses;
+	return false;
+}
+
+void owner_claims_end(struct xdp_owner *owner, uint32_t slot)
+{
+	if (owner->claims != NULL)
+		xdp_claims_sweep(owner->claims, slot);
+}

@@ -1,0 +1,165 @@
+/*
+ * flow_waiters - flow waiters: clients that want a flow that they cannot have, because another client wants it,
+ * too.
+ *
+ * Two clients may have one key (members of a group in two processes, a socket that parent and child share after fork).
+ * The kernel serves both and gives each what it must have. So no client may have the flow as long as two want it. TCP
+ * listeners that may share a flow are another case: groups.c.
+ *
+ *   A has the flow                B asks: A's flow is given up, A and B have a waiter each, B is refused
+ *   A or B asks again             its own waiter is fresh again; refused, because of the other's waiter
+ *   B's waiter ends               A asks again and gets the flow
+ *
+ * A waiter is a client's place among the flow waiters. It ends when its client has not asked for three seconds (clients
+ * that want a flow ask every second), when all shadows that it named are closed, when its slot is returned, and when it
+ * is granted.
+ *
+ * Both waiters are made at the moment of the conflict. Otherwise the flow would go to the client that asks first
+ * afterwards, which would take it from the other, and so on for ever.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "owner.h"
+
+static bool waiter_is_of(const struct owner_flow_waiter *waiter, uint32_t slot, const struct vma_flow_key *key)
+{
+	return waiter->slot == slot && memcmp(&waiter->key, key, sizeof(*key)) == 0;
+}
+
+static void waiter_drop(struct xdp_owner *owner, struct owner_flow_waiter **place)
+{
+	struct owner_flow_waiter *waiter = *place;
+
+	*place = waiter->next;
+	xdp_cookies_fini(&waiter->shadows);
+	owner->slot[waiter->slot].waiters--;
+	free(waiter);
+	owner->waiters--;
+}
+
+struct owner_flow_waiter *owner_flow_waiter_find(const struct xdp_owner *owner, uint32_t slot,
+                                                 const struct vma_flow_key *key)
+{
+	struct owner_flow_waiter *waiter = owner->waiter[owner_flow_bucket(key)];
+
+	while (waiter != NULL && !waiter_is_of(waiter, slot, key))
+		waiter = waiter->next;
+	return waiter;
+}
+
+struct owner_flow_waiter *owner_flow_waiter_say(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct owner_flow_waiter *waiter = owner_flow_waiter_find(owner, slot, key),
+	                         **bucket = &owner->waiter[owner_flow_bucket(key)];
+
+	if (waiter == NULL) {
+		waiter = owner->waiters < OWNER_FLOW_WAITERS_MAX && owner->slot[slot].waiters < OWNER_FLOW_WAITERS_EACH
+		                 ? calloc(1, sizeof(*waiter))
+		                 : NULL;
+		if (waiter == NULL)
+			return NULL;
+		*waiter = (struct owner_flow_waiter){.next = *bucket, .key = *key, .slot = slot};
+		*bucket = waiter;
+		owner->waiters++;
+		owner->slot[slot].waiters++;
+	}
+	waiter->said_ns = owner_now_ns();
+	return waiter;
+}
+
+/* Nobody is left who would read: with shadows named, and all of them closed. */
+static bool waiter_is_over(struct xdp_owner *owner, struct owner_flow_waiter *waiter, uint64_t now)
+{
+	if (now - waiter->said_ns > OWNER_FLOW_WAITER_NS)
+		return true;
+	if (waiter->shadows.n == 0)
+		return false;
+	xdp_cookies_prune(&waiter->shadows, &waiter->key, &owner->diag_fd);
+	return waiter->shadows.n == 0;
+}
+
+static bool may_share(struct xdp_owner *owner, const struct vma_flow_rule *rule, const struct owner_flow_waiter *waiter)
+{
+	return rule->flags & VMA_FLOW_LISTENER && owner_conflicts_related(owner, rule, &waiter->shadows) == 0;
+}
+
+bool owner_flow_waiter_of_another(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	const struct vma_flow_key *key = &rule->key;
+	struct owner_flow_waiter **place = &owner->waiter[owner_flow_bucket(key)];
+	const uint64_t now = owner_now_ns();
+
+	while (*place != NULL) {
+		struct owner_flow_waiter *waiter = *place;
+
+		if (waiter->slot == slot || memcmp(&waiter->key, key, sizeof(*key)) != 0) {
+			place = &waiter->next;
+			continue;
+		}
+		if (waiter_is_over(owner, waiter, now))
+			waiter_drop(owner, place);
+		else if (may_share(owner, rule, waiter))
+			place = &waiter->next;
+		else
+			return true;
+	}
+	return false;
+}
+
+bool owner_flow_waiter_end(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct owner_flow_waiter **place = &owner->waiter[owner_flow_bucket(key)];
+
+	while (*place != NULL && !waiter_is_of(*place, slot, key))
+		place = &(*place)->next;
+	if (*place == NULL)
+		return false;
+	waiter_drop(owner, place);
+	return true;
+}
+
+static void drop_if(struct xdp_owner *owner, bool (*unwanted)(const struct owner_flow_waiter *, uint64_t),
+                    uint64_t what)
+{
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS && owner->waiters > 0; b++) {
+		struct owner_flow_waiter **place = &owner->waiter[b];
+
+		while (*place != NULL) {
+			if (unwanted(*place, what))
+				waiter_drop(owner, place);
+			else
+				place = &(*place)->next;
+		}
+	}
+}
+
+static bool is_of_slot(const struct owner_flow_waiter *waiter, uint64_t slot)
+{
+	return waiter->slot == slot;
+}
+
+static bool is_old(const struct owner_flow_waiter *waiter, uint64_t now)
+{
+	return now - waiter->said_ns > OWNER_FLOW_WAITER_NS;
+}
+
+void owner_flow_waiters_end(struct xdp_owner *owner, uint32_t slot)
+{
+	drop_if(owner, is_of_slot, slot);
+}
+
+void owner_flow_waiters_expire(struct xdp_owner *owner)
+{
+	drop_if(owner, is_old, owner_now_ns());
+}
+
+bool owner_flow_waiter_names(const struct xdp_owner *owner, const struct vma_flow_key *key, uint64_t cookie)
+{
+	const struct owner_flow_waiter *waiter = owner->waiter[owner_flow_bucket(key)];
+
+	while (waiter != NULL &&
+	       (memcmp(&waiter->key, key, sizeof(*key)) != 0 || !xdp_cookies_has(&waiter->shadows, cookie)))
+		waiter = waiter->next;
+	return waiter != NULL;
+}

@@ -1,0 +1,835 @@
+/*
+ * flows - which slot has which flow. The program is attached while there is at least one flow, and a second
+ * longer.
+ *
+ * An attached program costs plain traffic (a veth's peer loses segmentation offload), so it is not attached for ever.
+ * But attaching and detaching cost 10 ms each; a program that opens one socket after the other should not pay this for
+ * each.
+ */
+#include <errno.h>
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/log.h>
+
+#include "owner.h"
+
+unsigned owner_flow_bucket(const struct vma_flow_key *key)
+{
+	const unsigned char *bytes = (const unsigned char *)key;
+	uint32_t hash = 2166136261u; /* FNV-1a: control path, and its 40 bytes are soon read */
+
+	for (size_t i = 0; i < sizeof(*key); i++)
+		hash = (hash ^ bytes[i]) * 16777619u;
+	return hash % OWNER_FLOW_BUCKETS;
+}
+
+bool owner_flow_is_connection(const struct vma_flow_key *key)
+{
+	return key->proto == IPPROTO_TCP && key->peer_port_be != 0;
+}
+
+/* Of local ports: nobody's socket is in its way, as the program asks the kernel for each packet. */
+static bool key_is_block(const struct vma_flow_key *key)
+{
+	return key->proto == VMA_FLOW_TCP_PORTS;
+}
+
+/* Where the pointer to the flow with `key` is, or the end of its bucket. */
+static struct owner_flow **owner_flow_place(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	struct owner_flow **buckets = owner_flow_is_connection(key) ? owner->connection : owner->flow;
+	struct owner_flow **place = &buckets[owner_flow_bucket(key)];
+
+	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
+		place = &(*place)->next;
+	return place;
+}
+
+void owner_flow_describe(const struct vma_flow_key *key, char *text, size_t bytes)
+{
+	char local[INET_ADDRSTRLEN], peer[INET_ADDRSTRLEN];
+	const char *proto = key->proto == IPPROTO_TCP ? "TCP" : "UDP";
+
+	inet_ntop(AF_INET, key->local, local, sizeof(local));
+	inet_ntop(AF_INET, key->peer, peer, sizeof(peer));
+	if (key->peer_port_be == 0)
+		snprintf(text, bytes, "%s %s:%u", proto, local, ntohs(key->local_port_be));
+	else
+		snprintf(text, bytes, "%s %s:%u from %s:%u", proto, local, ntohs(key->local_port_be), peer,
+		         ntohs(key->peer_port_be));
+}
+
+static bool have_cookie(struct owner_flow *const *buckets, uint64_t cookie)
+{
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
+		for (const struct owner_flow *flow = buckets[b]; flow != NULL; flow = flow->next)
+			if (xdp_cookies_has(&flow->shadows, cookie))
+				return true;
+	return false;
+}
+
+bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
+{
+	return have_cookie(owner->flow, cookie) || have_cookie(owner->connection, cookie);
+}
+
+#define LINGER_NS 1000000000ULL /* how long the program stays after the last flow */
+
+/* ---- two clients that want the same, see flow_waiters.c ---- */
+
+/* Out of the table; it is still in the program's map. */
+static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
+{
+	struct owner_flow *flow = *place;
+
+	owner->slot[flow->slot].flows--;
+	owner->unpresented -= flow->unpresented != 0;
+	flow->unpresented = 0;
+	*place = flow->next;
+	if (--owner->flows == 0)
+		owner->unused_since_ns = owner_now_ns();
+}
+
+static void owner_flow_free(struct owner_flow *flow)
+{
+	xdp_cookies_fini(&flow->shadows);
+	free(flow);
+}
+
+/* ---- a listener's flow that is taken back ---- */
+
+#define FADE_NS 2000000000ULL
+
+/* Its group's number is free only when the map does not name it any more. */
+static void free_fading(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	owner_group_end(owner, flow);
+	owner_flow_free(flow);
+}
+
+static void end_fading(struct xdp_owner *owner, struct owner_flow **place)
+{
+	struct owner_flow *flow = *place;
+
+	xdp_prog_flow_del(owner->prog, &flow->rule.key);
+	*place = flow->next;
+	free_fading(owner, flow);
+}
+
+/* What a group's slots share ends with the last of them. */
+static void end_fading_of(struct xdp_owner *owner, uint32_t slot)
+{
+	struct owner_flow **place = &owner->fading;
+
+	while (*place != NULL) {
+		struct owner_flow *flow = *place;
+		const bool is_last = flow->group == 0 || flow->members == 1ull << slot;
+
+		if (owner_flow_has(flow, slot) && is_last) {
+			end_fading(owner, place);
+			continue;
+		}
+		if (owner_flow_has(flow, slot))
+			owner_group_leave(owner, flow, slot);
+		place = &flow->next;
+	}
+}
+
+/* Where the pointer to the one with `key` is, or the end. */
+static struct owner_flow **fading_of(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	struct owner_flow **place = &owner->fading;
+
+	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
+		place = &(*place)->next;
+	return place;
+}
+
+/* A flow is about to take its place in the map: what fades there, to be freed after that. Of a connection there is
+ * none. */
+static struct owner_flow *yield_fading(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	struct owner_flow **place = owner_flow_is_connection(key) ? NULL : fading_of(owner, key);
+	struct owner_flow *flow = place != NULL ? *place : NULL;
+
+	if (flow != NULL)
+		*place = flow->next;
+	return flow;
+}
+
+/* Has room made in the map. False: none is left. */
+static bool yield_any_fading(struct xdp_owner *owner)
+{
+	if (owner->fading == NULL)
+		return false;
+	end_fading(owner, &owner->fading); /* the oldest */
+	return true;
+}
+
+/* All fade for the same time, so they are in order. */
+void owner_flows_fade_out(struct xdp_owner *owner, uint64_t now_ns)
+{
+	while (owner->fading != NULL && owner->fading->fades_ns <= now_ns)
+		end_fading(owner, &owner->fading);
+}
+
+/* It is out of the table. Where there is no memory for that, it ends at once. Its group fades with it. */
+static void flow_fade(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	struct owner_flow *fading = flow->rule.flags & VMA_FLOW_LISTENER ? calloc(1, sizeof(*fading)) : NULL;
+	struct owner_flow **end = &owner->fading;
+
+	if (fading == NULL || xdp_prog_flow_fade(owner->prog, &flow->rule.key, flow->slot, flow->group) < 0) {
+		free(fading);
+		xdp_prog_flow_del(owner->prog, &flow->rule.key);
+		owner_group_end(owner, flow);
+		return;
+	}
+	while (*end != NULL)
+		end = &(*end)->next;
+	*fading = (struct owner_flow){.rule = flow->rule,
+	                              .slot = flow->slot,
+	                              .group = flow->group,
+	                              .members = flow->members,
+	                              .grouped_ns = flow->grouped_ns,
+	                              .fades_ns = owner_now_ns() + FADE_NS};
+	flow->group = 0;
+	*end = fading;
+}
+
+static int refuse_contended(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	struct owner_flow_waiter *waiter = owner_flow_waiter_say(owner, slot, &rule->key);
+
+	if (waiter != NULL)
+		xdp_cookies_add(&waiter->shadows, &rule->key, rule->shadow_cookie);
+	return -EADDRINUSE;
+}
+
+static uint64_t slots_of(const struct owner_flow *flow)
+{
+	return flow->members != 0 ? flow->members : 1ull << flow->slot;
+}
+
+/* Each slot that has the flow wants it still. */
+static bool say_losers_waiters(struct xdp_owner *owner, const struct owner_flow *flow)
+{
+	for (uint64_t left = slots_of(flow); left != 0; left &= left - 1) {
+		struct owner_flow_waiter *loser =
+		        owner_flow_waiter_say(owner, (uint32_t)__builtin_ctzll(left), &flow->rule.key);
+
+		if (loser == NULL)
+			return false;
+		for (uint32_t i = 0; i < flow->shadows.n; i++)
+			xdp_cookies_add(&loser->shadows, &flow->rule.key, flow->shadows.list[i]);
+	}
+	return true;
+}
+
+/* The flow at `place` is another slot's: the kernel gets its packets, and both slots a waiter. */
+static int flow_contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                        const struct vma_flow_rule *rule)
+{
+	struct owner_flow *flow = *place;
+	char text[96];
+
+	if (!say_losers_waiters(owner, flow))
+		return -EADDRINUSE; /* it stays with who has it: better than a flow that goes to and fro */
+	unlink_flow(owner, place);
+	flow_fade(owner, flow); /* its members are still known, to be told */
+	flow->next = owner->given_up;
+	owner->given_up = flow;
+	owner_flow_describe(&rule->key, text, sizeof(text));
+	vma_log_warn("%s: %s goes back to the kernel: two processes (or queue pairs) want it", owner->name, text);
+	return refuse_contended(owner, slot, rule);
+}
+
+static void forget_given_up(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct owner_flow **place = &owner->given_up;
+
+	while (*place != NULL) {
+		struct owner_flow *flow = *place;
+
+		if ((slots_of(flow) >> slot & 1) == 0 ||
+		    (key != NULL && memcmp(&flow->rule.key, key, sizeof(*key)) != 0)) {
+			place = &flow->next;
+		} else if (slots_of(flow) != 1ull << slot) {
+			flow->members &= ~(1ull << slot);
+			place = &flow->next;
+		} else {
+			*place = flow->next;
+			owner_flow_free(flow);
+		}
+	}
+}
+
+void owner_flows_report(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
+                        void *arg)
+{
+	while (owner->given_up != NULL) {
+		struct owner_flow *flow = owner->given_up;
+
+		owner->given_up = flow->next;
+		for (uint64_t left = slots_of(flow); left != 0 && revoked != NULL; left &= left - 1)
+			revoked((uint32_t)__builtin_ctzll(left), &flow->rule.key, arg);
+		owner_flow_free(flow);
+	}
+}
+
+int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
+                           const uint64_t *cookies, unsigned n)
+{
+	struct owner_flow *flow;
+	struct owner_flow_waiter *waiter;
+	struct xdp_cookies *shadows;
+	int rc;
+
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
+		return -EINVAL;
+	rc = vma_flow_key_check(key);
+	if (rc < 0)
+		return rc;
+	flow = *owner_flow_place(owner, key);
+	if (flow != NULL && !owner_flow_has(flow, slot))
+		flow = NULL;
+	if (flow == NULL && !owner_any_is_bound(owner, key, cookies, n)) /* a waiter keeps others from the flow */
+		return -EPERM;
+	waiter = flow != NULL ? NULL : owner_flow_waiter_say(owner, slot, key);
+	if (waiter == NULL && flow == NULL)
+		return -ENOMEM;
+	shadows = waiter != NULL ? &waiter->shadows : &flow->shadows;
+	for (unsigned i = 0; i < n && rc == 0; i++)
+		rc = xdp_cookies_add(shadows, key, cookies[i]);
+	if (flow != NULL)
+		owner_record_group(owner, flow);
+	return rc;
+}
+
+/* ---- add and delete ---- */
+
+/*
+ * What the map has under this key, a minisock or a listener's flow that fades, is replaced, and not deleted before: a
+ * segment that came between the two would find neither, and the kernel would answer it with RST. Replaced means
+ * (BPF_EXIST) that the new entry is put in front of the old one in the same bucket, and only then the old one taken
+ * out; who looks meanwhile, on any CPU, finds one or the other. At most one of them is there, as both begin where a
+ * flow has ended.
+ *
+ * Where the map is full, the least minisock makes way, or else what fades.
+ */
+static int flow_put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
+{
+	const struct vma_flow_rule *rule = &flow->rule;
+	struct owner_flow *fading = yield_fading(owner, &rule->key);
+	int rc;
+
+	if (fading != NULL || owner_minisocks_yield(owner, &rule->key)) {
+		rc = xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
+		if (fading != NULL)
+			free_fading(owner, fading);
+		if (rc < 0)
+			xdp_prog_flow_del(owner->prog, &rule->key); /* of which nobody knows any more */
+		return rc;
+	}
+	rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
+	if (rc == -ENOSPC && (owner_minisocks_yield_any(owner) || yield_any_fading(owner)))
+		rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
+	return rc;
+}
+
+/* Into the program's map, and the program onto the interface. */
+static int flow_steer(struct xdp_owner *owner, const struct owner_flow *flow)
+{
+	const struct vma_flow_rule *rule = &flow->rule;
+	bool generic;
+	int rc = flow_put_in_map(owner, flow);
+
+	if (rc < 0)
+		return rc;
+	rc = xdp_prog_attach(owner->prog, &generic);
+	if (rc < 0) {
+		xdp_prog_flow_del(owner->prog, &rule->key);
+		vma_log_once(VMA_LOG_ERROR, "%s: the XDP program cannot be attached: %s (MTU %u)", owner->name,
+		             strerror(-rc), owner->mtu);
+		return rc;
+	}
+	owner->generic = generic;
+	owner_keep_link(owner);
+	owner->unused_since_ns = 0;
+	owner_claims_open(owner);
+	return 0;
+}
+
+bool owner_flows_linger(const struct xdp_owner *owner)
+{
+	return owner->unused_since_ns != 0;
+}
+
+void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
+{
+	if (owner->unused_since_ns == 0 || now_ns - owner->unused_since_ns < LINGER_NS || owner->minisocks.count > 0 ||
+	    owner->fading != NULL)
+		return;
+	if (!owner_claims_close(owner)) {
+		owner->unused_since_ns = now_ns;
+		return;
+	}
+	owner->unused_since_ns = 0;
+	xdp_prog_detach(owner->prog);
+	owner_keep_link(owner);
+}
+
+/* What a waiter was granted has its shadows from there. */
+static void inherit_shadows(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	struct owner_flow_waiter *waiter = owner_flow_waiter_find(owner, flow->slot, &flow->rule.key);
+
+	if (waiter == NULL)
+		return;
+	flow->shadows = waiter->shadows;
+	waiter->shadows = (struct xdp_cookies){0};
+	owner_flow_waiter_end(owner, flow->slot, &flow->rule.key);
+}
+
+/* A listener's, which the slot shares from now on if it may. */
+static int flow_share(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                      const struct vma_flow_rule *rule)
+{
+	struct owner_flow *flow = *place;
+	int rc = owner_conflicts_related(owner, rule, &flow->shadows);
+
+	if (rc == -EADDRINUSE)
+		return flow_contend(owner, place, slot, rule);
+	if (rc == 0)
+		rc = owner_group_join(owner, flow, slot);
+	if (rc < 0)
+		return rc == -ENOSPC ? flow_contend(owner, place, slot, rule) : rc;
+	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
+	owner_flow_waiter_end(owner, slot, &rule->key);
+	forget_given_up(owner, slot, &rule->key);
+	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+	owner_record_group(owner, flow);
+	return rc;
+}
+
+/* ---- adopted flows ---- */
+
+void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	struct owner_flow **place = owner_flow_place(owner, &flow->rule.key);
+
+	flow->next = *place;
+	*place = flow;
+	owner->flows++;
+	owner->slot[flow->slot].flows++;
+	flow->unpresented = slots_of(flow);
+	owner->unpresented++;
+}
+
+/* The last, as all fade for the same time. */
+void owner_flow_adopt_fading(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	struct owner_flow **end = &owner->fading;
+
+	while (*end != NULL)
+		end = &(*end)->next;
+	flow->fades_ns = owner_now_ns() + FADE_NS;
+	*end = flow;
+}
+
+void owner_flow_present(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+{
+	if ((flow->unpresented >> slot & 1) == 0)
+		return;
+	flow->unpresented &= ~(1ull << slot);
+	owner->unpresented -= flow->unpresented == 0;
+}
+
+static void present_again(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot,
+                          const struct vma_flow_rule *rule)
+{
+	owner_flow_present(owner, flow, slot);
+	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
+	if (flow->rule.shadow_cookie == 0)
+		flow->rule.shadow_cookie = rule->shadow_cookie;
+	if (rule->flags & VMA_FLOW_INHERITED && flow->group == 0)
+		owner_group_begin_alone(owner, flow);
+}
+
+/* The rule is its client's to have. */
+static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	struct owner_flow **place, *flow;
+	int rc;
+
+	place = owner_flow_place(owner, &rule->key);
+	if (*place != NULL && !owner_flow_has(*place, slot)) {
+		/* A connection is one process's: who has chosen the same port, or been given it, takes another. So
+		 * it is with a block. */
+		if (owner_flow_is_connection(&rule->key) || key_is_block(&rule->key))
+			return -EADDRINUSE;
+		return rule->flags & VMA_FLOW_LISTENER ? flow_share(owner, place, slot, rule)
+		                                       : flow_contend(owner, place, slot, rule);
+	}
+	/* Several sockets of one queue pair (multicast members): none of their shadows is foreign. */
+	if (*place != NULL) {
+		if ((*place)->unpresented >> slot & 1)
+			present_again(owner, *place, slot, rule);
+		rc = xdp_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
+		owner_record_group(owner, *place);
+		return rc < 0 ? rc : -EEXIST;
+	}
+	if (owner_flow_waiter_of_another(owner, slot, rule))
+		return refuse_contended(owner, slot, rule);
+	if (owner->flows >= OWNER_FLOWS_MAX)
+		return -ENOSPC;
+	rc = key_is_block(&rule->key) ? 0 : owner_conflicts_refuse(owner, slot, rule);
+	if (rc == -EADDRINUSE && rule->flags & VMA_FLOW_LISTENER)
+		return refuse_contended(owner, slot, rule); /* the other may be a worker's that asks next */
+	if (rc < 0)
+		return rc;
+	flow = calloc(1, sizeof(*flow));
+	if (flow == NULL)
+		return -ENOMEM;
+	*flow = (struct owner_flow){.rule = *rule, .slot = slot};
+	rc = flow_steer(owner, flow);
+	if (rc < 0) {
+		owner_flow_free(flow);
+		return rc;
+	}
+	inherit_shadows(owner, flow);
+	forget_given_up(owner, slot, &rule->key);
+	*place = flow;
+	owner->flows++;
+	owner->slot[slot].flows++;
+	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+	if (rc < 0)
+		xdp_owner_flow_del(owner, slot, &rule->key); /* its own shadow would be foreign */
+	else if (rule->flags & VMA_FLOW_INHERITED)
+		owner_group_begin_alone(owner, flow);
+	return rc;
+}
+
+static int check_slot_rule(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	int rc;
+
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
+		return -EINVAL;
+	rc = vma_flow_key_check(&rule->key);
+	if (rc == 0 && !vma_flow_flags_ok(rule)) /* vmad's clients say what they like */
+		rc = -EINVAL;
+	return rc;
+}
+
+int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+{
+	const int rc = check_slot_rule(owner, slot, rule);
+
+	return rc < 0 ? rc : slot_flow_add(owner, slot, rule);
+}
+
+/*
+ * A flow that the slot has already may get a shadow more, and that is all: the socket has been shown. A connection's is
+ * not needed: it is bound, and the kernel has no connection of it that could be taken for a stranger's.
+ */
+int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                       const struct xdp_proof *proof)
+{
+	struct vma_flow_rule asked = *rule;
+	struct owner_flow *flow;
+	int rc = check_slot_rule(owner, slot, rule);
+
+	if (rc < 0)
+		return rc;
+	flow = *owner_flow_place(owner, &rule->key);
+	if (owner_flow_is_connection(&rule->key))
+		asked.shadow_cookie = 0;
+	if (flow == NULL || !owner_flow_has(flow, slot) ||
+	    (asked.shadow_cookie != 0 && asked.shadow_cookie != proof->cookie))
+		rc = owner_entitled(owner, slot, rule, proof);
+	if (rc > 0)
+		asked.flags |= XDP_PROG_YIELDS;
+	return rc < 0 ? rc : slot_flow_add(owner, slot, &asked);
+}
+
+bool xdp_owner_generic(const struct xdp_owner *owner)
+{
+	return owner->generic;
+}
+
+void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place)
+{
+	struct owner_flow *flow = *place;
+
+	unlink_flow(owner, place);
+	flow_fade(owner, flow);
+	owner_flow_free(flow);
+}
+
+/* The same, but what still comes of TCP is a minisock's; and a group's other members go on. */
+static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                       enum owner_minisock_state state)
+{
+	struct owner_flow *flow = *place;
+	const struct vma_flow_minisock minisock = {.key = flow->rule.key};
+
+	if (flow->group != 0 && flow->members != 1ull << slot) {
+		owner_group_leave(owner, flow, slot);
+		return;
+	}
+
+	if (!owner_flow_is_connection(&minisock.key) && !(flow->rule.flags & VMA_FLOW_LISTENER)) {
+		owner_flow_end(owner, place);
+		return;
+	}
+	owner_parked_prepare(owner, flow, slot);
+	unlink_flow(owner, place);
+	owner_minisocks_put(owner, &minisock, state, true);
+	owner_group_end(owner, flow);
+	owner_flow_free(flow);
+}
+
+/* What waits in the slot goes to others, or is kept for others. */
+static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot)
+{
+	const struct vma_flow_key key = (*place)->rule.key;
+	const uint32_t group = (*place)->group;
+
+	owner_record_leaving(owner, group, slot, true);
+	leave_flow(owner, place, slot, MINISOCK_DELETED);
+	if (key.peer_port_be == 0) {
+		owner_group_move(owner, slot, &key);
+		owner_parked_close(owner, slot, &key);
+	}
+	owner_record_leaving(owner, group, slot, false);
+}
+
+/* The owner before had a member leave, and did not come to moving what waits there. */
+static void leave_again(struct xdp_owner *owner, uint32_t slot)
+{
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
+		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
+			if (flow->group == 0 || !owner_is_leaving(owner, flow->group, slot))
+				continue;
+			if (!owner_flow_has(flow, slot))
+				owner_group_move(owner, slot, &flow->rule.key);
+			owner_record_leaving(owner, flow->group, slot, false);
+		}
+	}
+}
+
+int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct owner_flow **place = owner_flow_place(owner, key);
+
+	if (*place != NULL && owner_flow_has(*place, slot)) {
+		delete_flow(owner, place, slot);
+		return 0;
+	}
+	/* The owner before has ended it, and has not answered any more. */
+	if (key->peer_port_be == 0)
+		owner_parked_close(owner, slot, key);
+	/* It was taken back, and the client does not know yet: it does not want it any more. */
+	owner_flow_waiter_end(owner, slot, key);
+	return -ENOENT;
+}
+
+int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct owner_flow *flow = *owner_flow_place(owner, key);
+
+	if (flow == NULL || flow->group == 0 || !owner_flow_has(flow, slot))
+		return -ENOENT;
+	return owner_group_retire(owner, flow, slot);
+}
+
+void owner_flow_forget_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct owner_flow **place = owner_flow_place(owner, key), *flow = *place;
+
+	if (flow == NULL || flow->slot != slot)
+		return;
+	unlink_flow(owner, place);
+	xdp_prog_flow_del(owner->prog, key);
+	owner_flow_free(flow);
+}
+
+struct owner_flow *owner_flow_listener(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	struct vma_flow_key wildcard = *key;
+
+	wildcard.peer_port_be = 0;
+	memset(wildcard.peer, 0, sizeof(wildcard.peer));
+	return *owner_flow_place(owner, &wildcard);
+}
+
+bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	return *owner_flow_place(owner, key) != NULL;
+}
+
+static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot, bool dead)
+{
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
+		struct owner_flow **place = &buckets[b];
+
+		while (*place != NULL) {
+			const struct vma_flow_key key = (*place)->rule.key;
+			const bool shared = (*place)->group != 0 && (*place)->members != 1ull << slot;
+			const bool listens = (*place)->rule.flags & VMA_FLOW_LISTENER && !shared;
+			struct owner_flow *flow = *place;
+
+			if (!owner_flow_has(flow, slot)) {
+				place = &flow->next;
+				continue;
+			}
+			/*
+			 * First: if this owner is killed in between, the flow is there, and the next one begins here.
+			 */
+			if (owner_flow_is_connection(&key) || (listens && !dead))
+				owner_resets_note(owner, slot, &key, dead);
+			leave_flow(owner, place, slot, dead ? MINISOCK_RESET : MINISOCK_WAITS);
+			if (shared)
+				place = &flow->next;
+		}
+	}
+}
+
+void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
+{
+	end_all(owner, owner->flow, slot, dead);
+	end_all(owner, owner->connection, slot, dead);
+	if (dead)
+		owner_group_move(owner, slot, NULL);
+	owner_claims_end(owner, slot);
+	end_fading_of(owner, slot);
+	forget_given_up(owner, slot, NULL);
+	owner_flow_waiters_end(owner, slot);
+}
+
+static void end_unpresented(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot)
+{
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
+		struct owner_flow **place = &buckets[b];
+
+		while (*place != NULL) {
+			struct owner_flow *flow = *place;
+
+			if ((flow->unpresented >> slot & 1) == 0) {
+				place = &flow->next;
+				continue;
+			}
+			owner_flow_present(owner, flow, slot);
+			delete_flow(owner, place, slot);
+		}
+	}
+}
+
+void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)
+{
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
+		return;
+	leave_again(owner, slot);
+	owner_parked_presented(owner, slot);
+	if (owner->unpresented == 0)
+		return;
+	end_unpresented(owner, owner->flow, slot);
+	end_unpresented(owner, owner->connection, slot);
+}
+
+/* ---- what a process leaves ---- */
+
+enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	struct vma_flow_key wildcard = *key;
+	const struct owner_flow *listener, *block;
+
+	wildcard.peer_port_be = 0;
+	memset(wildcard.peer, 0, sizeof(wildcard.peer));
+	listener = *owner_flow_place(owner, &wildcard);
+	if (listener == NULL)
+		listener = *fading_of(owner, &wildcard);
+	if (listener != NULL)
+		return owner_flow_has(listener, slot) && listener->rule.flags & VMA_FLOW_LISTENER
+		               ? OWNER_COVERED_BY_LISTENER
+		               : OWNER_COVERED_BY_ANOTHER;
+	wildcard.proto = VMA_FLOW_TCP_PORTS;
+	wildcard.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
+	block = *owner_flow_place(owner, &wildcard);
+	return block != NULL && block->slot == slot ? OWNER_COVERED_BY_BLOCK : OWNER_NOT_COVERED;
+}
+
+uint32_t owner_flow_blocks(const struct xdp_owner *owner, uint32_t slot)
+{
+	uint32_t n = 0;
+
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
+		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next)
+			n += key_is_block(&flow->rule.key) && flow->slot == slot;
+	return n;
+}
+
+static bool slot_covers_key(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	const enum owner_cover cover = owner_flow_covers(owner, slot, key);
+
+	return cover == OWNER_COVERED_BY_LISTENER || cover == OWNER_COVERED_BY_BLOCK;
+}
+
+bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	const struct owner_flow *flow;
+
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED || vma_flow_key_check(key) < 0 ||
+	    !owner_flow_is_connection(key))
+		return false;
+	flow = *owner_flow_place(owner, key);
+	return flow != NULL ? flow->slot == slot : slot_covers_key(owner, slot, key);
+}
+
+static int minisock_state_of_vmad(uint32_t state)
+{
+	switch (state) {
+	case VMA_MINISOCK_RESET:
+		return MINISOCK_RESET;
+	case VMA_MINISOCK_FIN_WAIT:
+		return MINISOCK_FIN_WAIT;
+	case VMA_MINISOCK_TIME_WAIT:
+		return MINISOCK_TIME_WAIT;
+	default:
+		return -EINVAL;
+	}
+}
+
+int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_minisock *minisock)
+{
+	const int state = minisock_state_of_vmad(minisock->state);
+	struct owner_flow **place, *flow;
+	int rc = vma_flow_key_check(&minisock->key);
+
+	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED || state < 0)
+		return -EINVAL;
+	if (rc < 0 || !owner_flow_is_connection(&minisock->key))
+		return rc < 0 ? rc : -EINVAL;
+	if (!owner->minisocks.on)
+		return -EOPNOTSUPP;
+	place = owner_flow_place(owner, &minisock->key);
+	flow = *place;
+	if (flow != NULL ? flow->slot != slot : !slot_covers_key(owner, slot, &minisock->key))
+		return -ENOENT;
+	if (flow == NULL) {
+		owner_minisocks_put(owner, minisock, (enum owner_minisock_state)state,
+		                    owner_minisocks_yield(owner, &minisock->key));
+		return 0;
+	}
+	if (state == MINISOCK_RESET) /* the process has not told the peer: see vma_tcp_leave */
+		owner_resets_note(owner, slot, &minisock->key, true);
+	unlink_flow(owner, place);
+	owner_minisocks_put(owner, minisock, (enum owner_minisock_state)state, true);
+	owner_flow_free(flow);
+	return 0;
+}

@@ -1,0 +1,890 @@
+/*
+ * groups - TCP listeners that several slots serve: the workers of one service, which have its socket by fork, or
+ * sockets of their own with SO_REUSEPORT.
+ *
+ *   A has the flow, B asks, both may have it (conflicts.c)         a group of A and B
+ *   C asks                                                         of A, B and C
+ *   a member deletes the flow, leaves, or dies                     the others go on; a group of one is none
+ *   a client asks that may not share it                            the flow is the kernel's (flow_waiters.c)
+ *
+ * Every 40 ms the owner looks what the members say of themselves (nic_group.h). New connections go to the members that
+ * *ask*: a thread sleeps until a listener has something, or has called accept or a wait for a listener in the last 100
+ * ms. If no member asks, they go to the same members as before. A connection that has waited for accept for 100 ms is
+ * moved:
+ *
+ *   its process          moved to                                                  and gets new ones again
+ *   does not ask         any that asks                                             when it has asked
+ *   asks, accepts none   one that asks, and in which nothing waits for so long     when it has accepted, or after 1 s
+ *   accepts              one that sleeps, and in which nothing waits for so long   at once
+ *
+ * So a connection is moved once in 100 ms at most, and stays where it is if all members are overloaded. A process may
+ * not even take its packets from the ring (SIGSTOP), or may have died, or closed its listener. What waits there, or is
+ * half open, goes at once to any member that asks. A connection on its way to a member that dies or closes is known
+ * here until the member says that it has made it; then it goes to another.
+ *
+ * A member that has inherited the listener is a group of one, too: what waits there when it dies is kept for the next
+ * member (parked.c).
+ *
+ * What is on its way is in the record, too (record.h). Its client is told in order. If the client is away, or
+ * does not read, it is told later; and if it has come to another vmad, it is told again of what it has not made. (It
+ * knows the numbers: client/thread.c.)
+ *
+ * Moving: the entry's state is changed by compare-and-swap, the program is told where the connection's segments go now,
+ * and the new slot's client is told what to make. The connection has acknowledged none of the peer's data, so the peer
+ * sends again what was under way.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/log.h>
+
+#include "owner.h"
+#include "../xdp/flow.h"
+#include "../xdp/shared.h"
+
+#define TIMEOUT_NS 100000000ull
+#define SHUN_NS 1000000000ull
+#define MOVING_MAX (4 * VMA_PENDING_MAX) /* connections on their way to one member, to be moved again */
+#define ALONE_MAX (XDP_GROUPS / 2)       /* groups, when one of a single member begins: there must be room for others */
+#define RECENT_NS 2000000000ull          /* a group in which there may be connections from before it was one */
+
+bool owner_flow_has(const struct owner_flow *flow, uint32_t slot)
+{
+	return flow->group != 0 ? (flow->members >> slot & 1) != 0 : flow->slot == slot;
+}
+
+static uint32_t first_of(uint64_t slots)
+{
+	return (uint32_t)__builtin_ctzll(slots);
+}
+
+static struct vma_nic_member *member_of(const struct xdp_owner *owner, uint32_t slot)
+{
+	return &owner->members[slot];
+}
+
+/* ---- which member gets new connections ---- */
+
+static bool member_asks(const struct xdp_owner *owner, uint32_t slot, uint64_t now)
+{
+	return atomic_load(&member_of(owner, slot)->sleeps) != 0 || now - owner->asker[slot].asked_ns < TIMEOUT_NS;
+}
+
+static uint64_t eligible_of(const struct xdp_owner *owner, uint64_t members, uint64_t now)
+{
+	uint64_t eligible = 0;
+
+	for (uint64_t left = members; left != 0; left &= left - 1) {
+		const uint32_t slot = first_of(left);
+		const struct owner_asker *asker = &owner->asker[slot];
+
+		if (!asker->stuck && now >= asker->shunned_until && now - asker->taken_ns < TIMEOUT_NS &&
+		    member_asks(owner, slot, now))
+			eligible |= 1ull << slot;
+	}
+	return eligible;
+}
+
+/* Those that are not about to leave, if there are any. */
+static uint64_t group_serving(const struct owner_flow *flow)
+{
+	const uint64_t serving = flow->members & ~flow->retired;
+
+	return serving != 0 ? serving : flow->members;
+}
+
+/* Buckets one after the other, so that the shares differ by one at most. */
+static void group_spread(struct xdp_owner *owner, const struct owner_flow *flow, uint64_t eligible)
+{
+	struct xdp_group *group = &xdp_prog_groups(owner->prog)[flow->group];
+	uint64_t left = eligible;
+
+	for (uint32_t bucket = 0; bucket < XDP_GROUP_BUCKETS; bucket++) {
+		left = left != 0 ? left : eligible;
+		__atomic_store_n(&group->slot[bucket], (uint8_t)first_of(left), __ATOMIC_RELAXED);
+		left &= left - 1;
+	}
+	__atomic_store_n(&group->eligible, eligible, __ATOMIC_RELEASE);
+}
+
+/* Where nobody may have any, who had them before has them still. */
+static void group_respread(struct xdp_owner *owner, const struct owner_flow *flow, uint64_t now)
+{
+	struct xdp_group *group = &xdp_prog_groups(owner->prog)[flow->group];
+	const uint64_t members = group_serving(flow);
+	uint64_t eligible = eligible_of(owner, members, now);
+
+	if (eligible == 0)
+		eligible = group->eligible & members;
+	if (eligible == 0)
+		eligible = members;
+	if (eligible != group->eligible)
+		group_spread(owner, flow, eligible);
+	if (group->unnoted != XDP_NO_SLOT && now - flow->grouped_ns >= RECENT_NS)
+		__atomic_store_n(&group->unnoted, XDP_NO_SLOT, __ATOMIC_RELAXED);
+}
+
+/* ---- members come and go ---- */
+
+static void tell_members(struct xdp_owner *owner, uint64_t members, uint64_t now)
+{
+	for (; members != 0; members &= members - 1)
+		atomic_store(&member_of(owner, first_of(members))->changed_ns, now);
+}
+
+static uint32_t free_group(struct xdp_owner *owner)
+{
+	uint32_t group = 1;
+
+	while (group < XDP_GROUPS && owner->group_used[group])
+		group++;
+	return group;
+}
+
+/* One slot has had the flow; what it has got so far was not noted. */
+static int begin_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)
+{
+	struct xdp_group *groups = owner->members != NULL ? xdp_prog_groups(owner->prog) : NULL;
+	const uint32_t group = groups != NULL ? free_group(owner) : XDP_GROUPS;
+	int rc;
+
+	if (group >= XDP_GROUPS)
+		return -ENOSPC;
+	groups[group] = (struct xdp_group){.unnoted = (uint8_t)flow->slot};
+	memset(groups[group].slot, (int)flow->slot, sizeof(groups[group].slot));
+	groups[group].eligible = 1ull << flow->slot;
+	rc = xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, group);
+	if (rc < 0)
+		return rc;
+	owner->group_used[group] = 1;
+	owner->groups++;
+	if (owner->record != NULL)
+		atomic_store(&owner->record->group[group].leaving, 0);
+	flow->group = group;
+	flow->members = 1ull << flow->slot;
+	flow->grouped_ns = now;
+	atomic_fetch_add(&member_of(owner, flow->slot)->groups, 1);
+	owner_record_group(owner, flow);
+	return 0;
+}
+
+static void ask_anew(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+{
+	const struct vma_nic_member *member = member_of(owner, slot);
+	struct owner_asker *asker = &owner->asker[slot];
+
+	asker->asks = atomic_load(&member->asks);
+	asker->accepts = atomic_load(&member->accepts);
+	asker->asked_ns = asker->taken_ns = asker->accepted_ns = asker->joined_ns = now;
+	asker->stuck = asker->late = false;
+	asker->shunned_until = 0;
+}
+
+void owner_group_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_t group, uint64_t members)
+{
+	const uint64_t now = owner_now_ns();
+
+	if (xdp_prog_groups(owner->prog) == NULL || group == 0 || group >= XDP_GROUPS || owner->group_used[group])
+		return;
+	owner->group_used[group] = 1;
+	owner->groups++;
+	flow->group = group;
+	flow->members = members;
+	flow->grouped_ns = now;
+	for (uint64_t left = members; left != 0; left &= left - 1)
+		ask_anew(owner, first_of(left), now);
+	owner_record_group(owner, flow);
+}
+
+void owner_group_begin_alone(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	const uint64_t now = owner_now_ns();
+
+	if (owner->minisocks.on && owner->groups < ALONE_MAX && begin_group(owner, flow, now) == 0)
+		ask_anew(owner, flow->slot, now);
+}
+
+int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+{
+	const uint64_t now = owner_now_ns();
+	int rc = 0;
+
+	if (flow->group == 0) {
+		rc = begin_group(owner, flow, now);
+		if (rc < 0)
+			return rc;
+		ask_anew(owner, flow->slot, now);
+	}
+	flow->members |= 1ull << slot;
+	flow->retired &= ~(1ull << slot);
+	owner_record_group(owner, flow);
+	atomic_fetch_add(&member_of(owner, slot)->groups, 1);
+	ask_anew(owner, slot, now); /* it asks at this very moment */
+	tell_members(owner, flow->members, now);
+	group_respread(owner, flow, now);
+	return 0;
+}
+
+static void free_number(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	owner->group_used[flow->group] = 0;
+	owner->groups--;
+	flow->group = 0;
+	flow->members = flow->retired = 0;
+}
+
+void owner_group_end(struct xdp_owner *owner, struct owner_flow *flow)
+{
+	if (flow->group == 0)
+		return;
+	for (uint64_t left = flow->members; left != 0; left &= left - 1)
+		atomic_fetch_sub(&member_of(owner, first_of(left))->groups, 1);
+	free_number(owner, flow);
+}
+
+/*
+ * A group of one ends a while later (owner_groups_tick): until then the program knows whose the connections are that
+ * have no flows of their own, and the member that nobody else shares with any more keeps still about what it does not
+ * know.
+ */
+void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+{
+	const uint64_t now = owner_now_ns();
+	struct xdp_group *group = &xdp_prog_groups(owner->prog)[flow->group];
+
+	flow->members &= ~(1ull << slot);
+	flow->retired &= ~(1ull << slot);
+	owner_flow_present(owner, flow, slot);
+	owner_record_group(owner, flow);
+	atomic_fetch_sub(&member_of(owner, slot)->groups, 1);
+	if (flow->slot == slot) {
+		owner->slot[slot].flows--;
+		flow->slot = first_of(flow->members);
+		owner->slot[flow->slot].flows++;
+		xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, flow->group);
+	}
+	if (group->unnoted == slot)
+		__atomic_store_n(&group->unnoted, XDP_NO_SLOT, __ATOMIC_RELAXED);
+	flow->grouped_ns = now;
+	tell_members(owner, flow->members, now);
+	group_respread(owner, flow, now);
+}
+
+int owner_group_retire(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+{
+	const uint64_t retired = flow->retired | 1ull << slot;
+
+	if ((flow->members & ~retired) == 0)
+		return -ENOENT;
+	flow->retired = retired;
+	group_respread(owner, flow, owner_now_ns());
+	return 0;
+}
+
+static void forget_moves(struct xdp_owner *owner, struct owner_asker *asker)
+{
+	while (asker->moving != NULL) {
+		struct owner_move *move = asker->moving;
+
+		asker->moving = move->next;
+		owner_forget_waiting(owner, move->place);
+		free(move);
+	}
+}
+
+void owner_groups_fini(struct xdp_owner *owner)
+{
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
+		forget_moves(owner, &owner->asker[slot]);
+}
+
+void owner_group_rented(struct xdp_owner *owner, uint32_t slot)
+{
+	const off_t at = (off_t)(XDP_MEMBERS_AT + slot * sizeof(struct vma_nic_member));
+
+	forget_moves(owner, &owner->asker[slot]);
+	owner->asker[slot] = (struct owner_asker){0};
+	if (owner->members == NULL)
+		return;
+	if (fallocate(owner->shared_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at,
+	              (off_t)sizeof(struct vma_nic_member)) < 0)
+		memset(member_of(owner, slot), 0, sizeof(struct vma_nic_member));
+	member_of(owner, slot)->clock_ms = owner->clock_ms;
+	memcpy(member_of(owner, slot)->isn_key, owner->isn_key, sizeof(owner->isn_key));
+	xdp_prog_slot_rented(owner->prog, slot);
+}
+
+/* ---- what waits for accept, and is moved ---- */
+
+struct vma_flow_key owner_pending_key(const struct vma_pending *pending)
+{
+	struct vma_flow_key key = {.family = AF_INET,
+	                           .proto = IPPROTO_TCP,
+	                           .vlan = pending->vlan,
+	                           .local_port_be = pending->local_port_be,
+	                           .peer_port_be = pending->peer_port_be};
+
+	memcpy(key.local, pending->local, sizeof(pending->local));
+	memcpy(key.peer, pending->peer, sizeof(pending->peer));
+	return key;
+}
+
+/* Of several, those that have joined after `from`: when a service reloads, the others are about to leave as well. */
+static uint64_t prefer_successors(const struct xdp_owner *owner, uint64_t slots, uint32_t from)
+{
+	uint64_t later = 0;
+
+	for (uint64_t left = slots; left != 0; left &= left - 1)
+		if (owner->asker[first_of(left)].joined_ns > owner->asker[from].joined_ns)
+			later |= left & -left;
+	return later != 0 ? later : slots;
+}
+
+enum takers { ANY, PROMPT, IDLE }; /* that ask; in which nothing waits for long; and that sleep, besides */
+
+static uint64_t takers_of(const struct xdp_owner *owner, uint64_t eligible, enum takers takers)
+{
+	for (uint64_t left = takers != ANY ? eligible : 0; left != 0; left &= left - 1) {
+		const uint32_t slot = first_of(left);
+
+		if (owner->asker[slot].late || (takers == IDLE && atomic_load(&member_of(owner, slot)->sleeps) == 0))
+			eligible &= ~(1ull << slot);
+	}
+	return eligible;
+}
+
+static uint32_t by_hash(uint64_t slots, const struct vma_flow_key *key)
+{
+	unsigned n = owner_flow_bucket(key) % (unsigned)__builtin_popcountll(slots);
+
+	while (n-- > 0)
+		slots &= slots - 1;
+	return first_of(slots);
+}
+
+/* By a hash again, among those that may have new ones; XDP_NO_SLOT: there is nobody but `from`. */
+static uint32_t next_member(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t from,
+                            enum takers takers, const struct vma_flow_key *key, uint64_t now)
+{
+	uint64_t others = flow->group != 0 ? group_serving(flow) : 1ull << flow->slot;
+	uint64_t eligible;
+
+	others &= ~(1ull << from);
+	eligible = flow->group != 0 ? takers_of(owner, eligible_of(owner, others, now), takers) : others;
+	if (eligible == 0 && !owner_flow_has(flow, from))
+		eligible = others; /* `from` has gone */
+	if (eligible == 0)
+		return XDP_NO_SLOT;
+	if (!owner_flow_has(flow, from))
+		eligible = prefer_successors(owner, eligible, from);
+	return by_hash(eligible, key);
+}
+
+/* With the number that it will have: the member says how far it has come. A place in the record. */
+static uint32_t record_move(struct xdp_owner *owner, uint32_t from, uint32_t to, const struct vma_pending *pending)
+{
+	uint32_t place;
+	struct owner_record_waiting *entry = owner_record_waiting(owner, &place);
+
+	if (entry == NULL)
+		return place;
+	entry->from = from;
+	entry->to = to;
+	memcpy(&entry->pending, pending, sizeof(*pending));
+	entry->pending.number = owner->asker[to].moves + 1;
+	atomic_store(&entry->state, RECORD_MOVING);
+	return place;
+}
+
+/* False: if the member dies now, it is lost. */
+static bool note_pending_move(struct xdp_owner *owner, uint32_t to, struct vma_pending *pending, uint32_t place)
+{
+	struct owner_asker *asker = &owner->asker[to];
+	struct owner_move *move = NULL;
+
+	pending->number = ++asker->moves;
+	if (pending->number - atomic_load(&member_of(owner, to)->adopted) <= MOVING_MAX)
+		move = malloc(sizeof(*move));
+	if (move == NULL) {
+		owner_forget_waiting(owner, place);
+		return false;
+	}
+	move->next = NULL;
+	move->place = place;
+	memcpy(&move->pending, pending, sizeof(*pending));
+	if (asker->moving == NULL)
+		asker->moving = move;
+	else
+		asker->last_move->next = move;
+	asker->last_move = move;
+	return true;
+}
+
+void owner_group_send(struct xdp_owner *owner, uint32_t slot)
+{
+	struct owner_asker *asker = &owner->asker[slot];
+
+	if (owner->adopt == NULL || asker->moving == NULL || asker->last_move->pending.number == asker->sent)
+		return;
+	for (const struct owner_move *move = asker->moving; move != NULL; move = move->next) {
+		if ((int32_t)(move->pending.number - asker->sent) <= 0)
+			continue;
+		if (!owner->adopt(slot, &move->pending, owner->adopt_arg))
+			return;
+		asker->sent = move->pending.number;
+	}
+}
+
+void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot)
+{
+	if (owner->members == NULL)
+		return;
+	owner->asker[slot].sent = atomic_load(&member_of(owner, slot)->adopted);
+	owner_group_send(owner, slot);
+}
+
+/* A minisock has kept its segments from the kernel meanwhile, if the member before it had left. */
+static void group_give_pending(struct xdp_owner *owner, const struct owner_flow *flow, uint32_t to,
+                               struct vma_pending *pending, uint32_t place, uint64_t now)
+{
+	const struct vma_flow_key key = owner_pending_key(pending);
+	struct vma_nic_member *member = member_of(owner, to);
+	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
+	const bool is_noted = note_pending_move(owner, to, pending, place);
+
+	atomic_store(&member->changed_ns, now); /* its segments may be there before it is */
+	if (flow->group != 0)
+		xdp_prog_note_recent(owner->prog, &key, to);
+	if (minisock != NULL)
+		owner_minisock_end(owner, minisock);
+	if (is_noted)
+		owner_group_send(owner, to);
+	else
+		owner->adopt(to, pending, owner->adopt_arg);
+}
+
+/* The listener that a connection waits at, if it is this one; NULL: it cannot be moved. */
+static struct owner_flow *group_listener_of(struct xdp_owner *owner, const struct vma_flow_key *key,
+                                            const struct vma_flow_key *only)
+{
+	struct owner_flow *flow = owner_flow_listener(owner, key);
+
+	if (owner->adopt == NULL || flow == NULL || !(flow->rule.flags & VMA_FLOW_LISTENER) ||
+	    (only != NULL && memcmp(&flow->rule.key, only, sizeof(*only)) != 0))
+		return NULL;
+	return flow;
+}
+
+/* `state`: that it is taken in. */
+static void copy_taken(const struct vma_pending *entry, uint32_t state, struct vma_pending *copy)
+{
+	memcpy(copy, entry, sizeof(*copy));
+	copy->handshaken = state == VMA_PENDING_QUEUED;
+}
+
+/* True: it was moved. */
+static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending *entry, uint32_t state,
+                     const struct vma_flow_key *only, enum takers takers, uint64_t now)
+{
+	struct vma_flow_key key = owner_pending_key(entry);
+	struct owner_flow *flow = group_listener_of(owner, &key, only);
+	struct owner_record_waiting *recorded;
+	struct vma_pending copy;
+	uint32_t to, place;
+
+	if (flow == NULL)
+		return false;
+	to = next_member(owner, flow, from, takers, &key, now);
+	if (to == XDP_NO_SLOT)
+		return false;
+	copy_taken(entry, state, &copy);
+	place = record_move(owner, from, to, &copy);
+	if (!atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED)) {
+		owner_forget_waiting(owner, place);
+		return false;
+	}
+	copy_taken(entry, state, &copy); /* it may have been another one until then */
+	recorded = owner_recorded_waiting(owner, place);
+	if (recorded != NULL) {
+		copy.number = recorded->pending.number;
+		memcpy(&recorded->pending, &copy, sizeof(copy));
+	}
+	key = owner_pending_key(&copy);
+	owner_flow_forget_connection(owner, from, &key); /* of a connection before this one, with the same names */
+	group_give_pending(owner, flow, to, &copy, place, now);
+	return true;
+}
+
+/* Entries that have been in their state since before `before_ns`. */
+static unsigned move_some(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *only, bool half_open,
+                          enum takers takers, uint64_t before_ns, uint64_t now)
+{
+	struct vma_nic_member *member = member_of(owner, slot);
+	unsigned moved = 0;
+
+	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
+		struct vma_pending *entry = &member->pending[i];
+		const uint32_t state = atomic_load(&entry->state);
+
+		if (state != VMA_PENDING_QUEUED && !(half_open && state == VMA_PENDING_HALF_OPEN))
+			continue;
+		if (entry->since_ns <= before_ns)
+			moved += move_one(owner, slot, entry, state, only, takers, now);
+	}
+	return moved;
+}
+
+/* ---- what was on its way to a member that has gone ---- */
+
+static void forget_made(struct xdp_owner *owner, uint32_t slot)
+{
+	const uint32_t made = atomic_load(&member_of(owner, slot)->adopted);
+	struct owner_asker *asker = &owner->asker[slot];
+
+	while (asker->moving != NULL && (int32_t)(made - asker->moving->pending.number) >= 0) {
+		struct owner_move *move = asker->moving;
+
+		asker->moving = move->next;
+		owner_forget_waiting(owner, move->place);
+		free(move);
+	}
+}
+
+/* It has made it, and did not come to say so. (One that was moved away from there may have come back since.) */
+bool owner_group_has_waiting(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	const struct vma_nic_member *member = member_of(owner, slot);
+
+	for (uint32_t i = 0; owner->members != NULL && i < VMA_PENDING_MAX; i++) {
+		const struct vma_flow_key other = owner_pending_key(&member->pending[i]);
+		const uint32_t state = atomic_load(&member->pending[i].state);
+
+		if ((state == VMA_PENDING_QUEUED || state == VMA_PENDING_HALF_OPEN) &&
+		    memcmp(&other, key, sizeof(other)) == 0)
+			return true;
+	}
+	return false;
+}
+
+static void move_again(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *only, uint64_t now)
+{
+	struct owner_move **place = &owner->asker[slot].moving;
+
+	forget_made(owner, slot);
+	owner->asker[slot].last_move = NULL;
+	while (*place != NULL) {
+		struct owner_move *move = *place;
+		const struct vma_flow_key key = owner_pending_key(&move->pending);
+		struct owner_flow *flow = group_listener_of(owner, &key, only);
+		const uint32_t to =
+		        flow != NULL ? next_member(owner, flow, slot, ANY, &key, now) : (uint32_t)XDP_NO_SLOT;
+
+		if (to == XDP_NO_SLOT) {
+			owner->asker[slot].last_move = move;
+			place = &move->next;
+			continue;
+		}
+		if (!owner_group_has_waiting(owner, slot, &key))
+			group_give_pending(owner, flow, to, &move->pending,
+			                   record_move(owner, slot, to, &move->pending), now);
+		*place = move->next;
+		owner_forget_waiting(owner, move->place);
+		free(move);
+	}
+}
+
+void owner_group_move(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+{
+	const uint64_t now = owner_now_ns();
+
+	if (owner->members == NULL)
+		return;
+	move_again(owner, slot, key, now); /* first: what it has made waits in its page */
+	move_some(owner, slot, key, true, ANY, UINT64_MAX, now);
+	if (key == NULL)
+		owner_parked_take(owner, slot);
+}
+
+/* ---- what is left when the last member dies ---- */
+
+static bool is_waiting(uint32_t state)
+{
+	return state == VMA_PENDING_QUEUED || state == VMA_PENDING_HALF_OPEN;
+}
+
+void owner_group_each_waiting(struct xdp_owner *owner, uint32_t slot, owner_waiting_fn *each, void *arg)
+{
+	for (const struct owner_move *move = owner->asker[slot].moving; move != NULL; move = move->next)
+		each(&move->pending, arg);
+	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
+		struct vma_pending copy;
+
+		if (!is_waiting(atomic_load(&member_of(owner, slot)->pending[i].state)))
+			continue;
+		memcpy(&copy, &member_of(owner, slot)->pending[i], sizeof(copy));
+		each(&copy, arg);
+	}
+}
+
+bool owner_connection_is_at(const struct vma_flow_key *connection, const struct vma_flow_key *listener)
+{
+	return connection->peer_port_be != 0 && connection->local_port_be == listener->local_port_be &&
+	       connection->vlan == listener->vlan &&
+	       memcmp(connection->local, listener->local, sizeof(listener->local)) == 0;
+}
+
+static void take_moves(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener, owner_take_fn *take,
+                       void *arg)
+{
+	struct owner_move **place = &owner->asker[slot].moving;
+
+	forget_made(owner, slot);
+	owner->asker[slot].last_move = NULL;
+	while (*place != NULL) {
+		struct owner_move *move = *place;
+		const struct vma_flow_key key = owner_pending_key(&move->pending);
+
+		if (!owner_connection_is_at(&key, listener)) {
+			owner->asker[slot].last_move = move;
+			place = &move->next;
+			continue;
+		}
+		if (!owner_group_has_waiting(owner, slot, &key))
+			take(&move->pending, OWNER_TAKEN, arg);
+		*place = move->next;
+		owner_forget_waiting(owner, move->place);
+		free(move);
+	}
+}
+
+void owner_group_take_waiting(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
+                              owner_take_fn *take, void *arg)
+{
+	take_moves(owner, slot, listener, take, arg);
+	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
+		struct vma_pending *entry = &member_of(owner, slot)->pending[i], copy;
+		uint32_t state = atomic_load(&entry->state);
+		const struct vma_flow_key key = owner_pending_key(entry);
+
+		if (!is_waiting(state) || !owner_connection_is_at(&key, listener))
+			continue;
+		copy_taken(entry, state, &copy);
+		take(&copy, OWNER_TAKING, arg);
+		if (!atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED)) {
+			take(&copy, OWNER_NOT_TAKEN, arg);
+			continue;
+		}
+		copy_taken(entry, state, &copy);
+		take(&copy, OWNER_TAKEN, arg);
+	}
+}
+
+bool owner_group_give(struct xdp_owner *owner, const struct owner_flow *flow, struct vma_pending *pending,
+                      uint32_t most, uint64_t now)
+{
+	const struct vma_flow_key key = owner_pending_key(pending);
+	const uint64_t members = flow->group != 0 ? group_serving(flow) : 1ull << flow->slot;
+	const uint64_t eligible = eligible_of(owner, members, now);
+	const uint32_t to = by_hash(eligible != 0 ? eligible : members, &key);
+
+	if (owner->asker[to].moves - atomic_load(&member_of(owner, to)->adopted) >= most)
+		return false;
+	group_give_pending(owner, flow, to, pending, record_move(owner, XDP_NO_SLOT, to, pending), now);
+	return true;
+}
+
+/* ---- what the owner before has left ---- */
+
+/* By number: places are taken one after the other, so it is mostly the last. */
+static void insert_move(struct owner_asker *asker, struct owner_move *move)
+{
+	const uint32_t number = move->pending.number;
+	struct owner_move **at = &asker->moving;
+
+	if (asker->moving != NULL && (int32_t)(number - asker->last_move->pending.number) > 0)
+		at = &asker->last_move->next;
+	while (*at != NULL && (int32_t)((*at)->pending.number - number) < 0)
+		at = &(*at)->next;
+	move->next = *at;
+	*at = move;
+	if (move->next == NULL)
+		asker->last_move = move;
+	if ((int32_t)(number - asker->moves) > 0)
+		asker->moves = number;
+}
+
+/* It was made, or has not begun, or its slot has gone. */
+static bool is_no_move(struct xdp_owner *owner, const struct owner_record_waiting *entry)
+{
+	const struct vma_flow_key key = owner_pending_key(&entry->pending);
+	const enum owner_slot_state state = entry->to < XDP_SLOTS_MAX ? owner->slot[entry->to].state : SLOT_FREE;
+
+	return (state != SLOT_RENTED && state != SLOT_LEAVING) ||
+	       (int32_t)(entry->pending.number - atomic_load(&member_of(owner, entry->to)->adopted)) <= 0 ||
+	       (entry->from < XDP_SLOTS_MAX && owner_group_has_waiting(owner, entry->from, &key)) ||
+	       owner_parked_is_over(owner, &key, entry->to);
+}
+
+/* Moved on from a member that has died, and the move there was not forgotten any more. */
+static void drop_earlier(struct xdp_owner *owner, const struct owner_record_waiting *entry)
+{
+	struct owner_asker *asker = entry->from < XDP_SLOTS_MAX ? &owner->asker[entry->from] : NULL;
+	const struct vma_flow_key key = owner_pending_key(&entry->pending);
+	struct owner_move **place = asker != NULL ? &asker->moving : NULL;
+
+	if (asker == NULL)
+		return;
+	asker->last_move = NULL;
+	while (*place != NULL) {
+		struct owner_move *move = *place;
+		const struct vma_flow_key other = owner_pending_key(&move->pending);
+
+		if (memcmp(&key, &other, sizeof(key)) != 0) {
+			asker->last_move = move;
+			place = &move->next;
+			continue;
+		}
+		*place = move->next;
+		owner_forget_waiting(owner, move->place);
+		free(move);
+	}
+}
+
+void owner_groups_adopt_moves(struct xdp_owner *owner)
+{
+	for (uint32_t slot = 0; owner->members != NULL && slot < XDP_SLOTS_MAX; slot++)
+		owner->asker[slot].moves = owner->asker[slot].sent = atomic_load(&member_of(owner, slot)->adopted);
+	for (uint32_t place = 0; owner->members != NULL && place < OWNER_RECORD_WAITING; place++) {
+		struct owner_record_waiting *entry = &owner->record->waiting[place];
+		struct owner_move *move = NULL;
+
+		if (atomic_load(&entry->state) != RECORD_MOVING)
+			continue;
+		if (!is_no_move(owner, entry))
+			move = malloc(sizeof(*move));
+		if (move == NULL) {
+			atomic_store(&entry->state, RECORD_NO_WAITING);
+			continue;
+		}
+		owner_place_note(&owner->waiting_places, place);
+		move->place = place;
+		memcpy(&move->pending, &entry->pending, sizeof(move->pending));
+		insert_move(&owner->asker[entry->to], move);
+	}
+	for (uint32_t place = 0; owner->members != NULL && place < OWNER_RECORD_WAITING; place++)
+		if (atomic_load(&owner->record->waiting[place].state) == RECORD_MOVING)
+			drop_earlier(owner, &owner->record->waiting[place]);
+}
+
+/* ---- what members say of themselves ---- */
+
+/* Whether packets lie in the slot's receive rings, and how many were ever taken out. */
+static bool has_packets(const struct owner_slot *slot, uint32_t queues, uint32_t *taken)
+{
+	bool any = false;
+
+	*taken = 0;
+	for (uint32_t queue = 0; slot->sockets_open && queue < queues; queue++) {
+		const uint32_t consumer = atomic_load_explicit(slot->rx[queue].consumer, memory_order_relaxed);
+
+		*taken += consumer;
+		any |= consumer != atomic_load_explicit(slot->rx[queue].producer, memory_order_relaxed);
+	}
+	return any;
+}
+
+/* Whether a connection has waited for accept since before `before_ns`. */
+static bool member_is_late(const struct vma_nic_member *member, uint64_t before_ns)
+{
+	bool late = false;
+
+	for (uint32_t i = 0; i < VMA_PENDING_MAX && !late && atomic_load(&member->waiting) != 0; i++)
+		late = atomic_load(&member->pending[i].state) == VMA_PENDING_QUEUED &&
+		       member->pending[i].since_ns <= before_ns;
+	return late;
+}
+
+static void look_at_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+{
+	const struct vma_nic_member *member = member_of(owner, slot);
+	struct owner_asker *asker = &owner->asker[slot];
+	const uint32_t asked = atomic_load(&member->asks), accepts = atomic_load(&member->accepts);
+	uint32_t taken;
+	bool waits = has_packets(&owner->slot[slot], owner->queues, &taken);
+
+	if (asked != asker->asks) {
+		asker->asks = asked;
+		asker->asked_ns = now;
+		asker->stuck = false;
+	}
+	if (accepts != asker->accepts) {
+		asker->accepts = accepts;
+		asker->accepted_ns = now;
+		asker->shunned_until = 0;
+	}
+	if (!waits || taken != asker->taken) {
+		asker->taken = taken;
+		asker->taken_ns = now;
+	}
+	asker->late = member_is_late(member, now - TIMEOUT_NS);
+	forget_made(owner, slot);
+}
+
+/* Of one that works for each connection for a while, what waits is late, too: that alone is no reason to move it. */
+static void help_asking(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+{
+	struct owner_asker *asker = &owner->asker[slot];
+	const bool accepts = now - asker->accepted_ns < TIMEOUT_NS;
+
+	if (asker->late && move_some(owner, slot, NULL, false, accepts ? IDLE : PROMPT, now - TIMEOUT_NS, now) > 0 &&
+	    !accepts)
+		asker->shunned_until = now + SHUN_NS;
+}
+
+static void help_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+{
+	struct owner_asker *asker = &owner->asker[slot];
+	const bool stopped = now - asker->taken_ns >= TIMEOUT_NS;
+	const uint64_t before = stopped ? UINT64_MAX : now - TIMEOUT_NS;
+
+	if (!stopped && now - asker->asked_ns < TIMEOUT_NS)
+		help_asking(owner, slot, now);
+	else if (move_some(owner, slot, NULL, stopped, ANY, before, now) > 0)
+		asker->stuck = true;
+}
+
+static void end_lonely(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)
+{
+	if ((flow->members & (flow->members - 1)) != 0 || flow->rule.flags & VMA_FLOW_INHERITED ||
+	    now - flow->grouped_ns < RECENT_NS || xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, 0) < 0)
+		return;
+	owner_group_end(owner, flow);
+}
+
+/* In two rounds: what is moved goes to those that have asked by now. */
+void owner_groups_tick(struct xdp_owner *owner, uint64_t now)
+{
+	uint64_t members = 0;
+
+	if (owner->groups == 0 || now - owner->groups_look_ns < OWNER_GROUPS_NS)
+		return;
+	owner->groups_look_ns = now;
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
+		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next)
+			members |= flow->members;
+	for (uint64_t left = members; left != 0; left &= left - 1)
+		look_at_member(owner, first_of(left), now);
+	for (uint64_t left = members; left != 0; left &= left - 1)
+		help_member(owner, first_of(left), now);
+	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
+		for (struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
+			if (flow->group == 0)
+				continue;
+			group_respread(owner, flow, now);
+			end_lonely(owner, flow, now);
+		}
+	}
+}

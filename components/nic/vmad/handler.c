@@ -1,0 +1,397 @@
+/*
+ * handler - one message in, one answer out. Everything in a message is untrusted.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include <vma/log.h>
+
+#include "../owner/record.h"
+#include "server.h"
+
+/* ---- who may be a client ---- */
+
+static bool has_group(const struct vma_vmad_attr *attr, gid_t gid)
+{
+	for (unsigned i = 0; i < attr->ngroups; i++)
+		if (attr->groups[i] == gid)
+			return true;
+	return false;
+}
+
+static bool peer_is_named(const struct vma_vmad_attr *attr, const struct vmad_peer *peer)
+{
+	gid_t groups[64];
+	socklen_t len = sizeof(groups);
+
+	for (unsigned i = 0; i < attr->nusers; i++)
+		if (attr->users[i] == peer->uid)
+			return true;
+	if (has_group(attr, peer->gid))
+		return true;
+	/* Supplementary groups as they were at connect(); more than 64 of them are not looked at. */
+	if (getsockopt(peer->fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len) < 0)
+		return false;
+	for (unsigned i = 0; i < len / sizeof(groups[0]); i++)
+		if (has_group(attr, groups[i]))
+			return true;
+	return false;
+}
+
+/* The right that was shown stays here: it is taken away from a client that breaks the protocol. */
+static int may_be_client(const struct vmad_server *server, struct vmad_peer *peer, const int *fds, unsigned nfds)
+{
+	const struct ucred who = {.pid = peer->pid, .uid = peer->uid, .gid = peer->gid};
+	int rc = nfds == 1 ? vmad_right_check(fds[0], server->ifindex, &who) : -EPERM;
+
+	if (rc == 0) {
+		peer->right_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
+		peer->raw = vmad_right_is_own(fds[0], &who);
+	} else if (peer_is_named(server->attr, peer)) {
+		rc = 0;
+	}
+	if (rc != -EPERM)
+		return rc;
+	vma_log_once(VMA_LOG_WARN,
+	             "vmad: %s: user %u refused: it shows neither CAP_NET_RAW nor a right that a parent has passed on "
+	             "for this user (VMA_CHILDREN_ANY_USER=1 of the parent: for all), and neither --allow-user nor "
+	             "--allow-group names it",
+	             server->attr->interface, peer->uid);
+	return rc;
+}
+
+/* ---- requests ---- */
+
+static bool has_slot(const struct vmad_peer *peer, uint32_t slot)
+{
+	return slot < XDP_SLOTS_MAX && (peer->slots >> slot & 1);
+}
+
+/* What a user has, of all clients together; root may have all. */
+static bool has_enough(const struct vmad_server *server, const struct vmad_peer *of, bool slots)
+{
+	uint32_t count = 0;
+
+	if (of->uid == 0)
+		return false;
+	for (const struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state == PEER_NONE || peer->uid != of->uid)
+			continue;
+		for (uint64_t left = peer->slots; left != 0; left &= left - 1)
+			count += slots ? 1 : xdp_owner_slot_flows(server->owner, (uint32_t)__builtin_ctzll(left));
+	}
+	if (count < (slots ? VMAD_USER_SLOTS : VMAD_USER_FLOWS))
+		return false;
+	vma_log_once(VMA_LOG_WARN, "vmad: %s: user %u has %u %s: no more, others may need them",
+	             server->attr->interface, of->uid, count, slots ? "queue pairs" : "flows");
+	return true;
+}
+
+/* What another vmad will know this client by. */
+static uint64_t name_tenant(struct vmad_server *server, const struct vmad_peer *peer, uint32_t slot)
+{
+	struct owner_tenant tenant = {.pid = peer->pid, .uid = peer->uid, .gid = peer->gid};
+
+	if (getrandom(&tenant.ticket, sizeof(tenant.ticket), 0) != sizeof(tenant.ticket))
+		tenant.ticket = 0; /* good for nothing: see resume */
+	xdp_owner_name_tenant(server->owner, slot, &tenant, peer->pidfd);
+	return tenant.ticket;
+}
+
+static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_rent *wanted,
+                       struct vmad_answer *answer)
+{
+	struct xdp_rental rental;
+	int rc = has_enough(server, peer, true)
+	                 ? -ENOSPC
+	                 : xdp_owner_rent(server->owner, wanted->rx_wre, wanted->tx_wre, &rental);
+
+	if (rc < 0)
+		return rc;
+	peer->slots |= 1ull << rental.slot;
+	rental.ticket = name_tenant(server, peer, rental.slot);
+	answer->msg.rental = (struct vmad_rental){
+	        .slot = rental.slot,
+	        .queues = rental.queues,
+	        .nframes = rental.nframes,
+	        .rx_size = rental.rx_size,
+	        .tx_size = rental.tx_size,
+	        .tx_first = rental.tx_first,
+	        .tx_count = rental.tx_count,
+	        .rx_quota = rental.rx_quota,
+	        .mtu = rental.mtu,
+	        .generic = rental.generic,
+	        .multi_buffer = rental.multi_buffer,
+	        .tx_csum = rental.tx_csum,
+	        .has_claims = rental.claims_fd >= 0 && peer->raw,
+	        .has_alive = rental.alive_fd >= 0,
+	        .ticket = rental.ticket,
+	};
+	answer->fds[0] = rental.umem_fd;
+	answer->fds[1] = rental.shared_fd;
+	memcpy(answer->fds + 2, rental.socket_fd, rental.queues * sizeof(int));
+	answer->nfds = rental.queues + 2;
+	/* Whoever writes there takes any port of UDP: like a raw socket. */
+	if (rental.claims_fd >= 0 && peer->raw)
+		answer->fds[answer->nfds++] = rental.claims_fd;
+	if (rental.alive_fd >= 0)
+		answer->fds[answer->nfds++] = rental.alive_fd;
+	return 0;
+}
+
+/* The connection that has the slot by now, of the same process: the one before, or what stands for it. */
+static struct vmad_peer *holder_of(struct vmad_server *server, uint32_t slot, const struct vmad_peer *asks)
+{
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
+		if (peer->state >= PEER_READY && peer->state != PEER_GHOST && has_slot(peer, slot))
+			return peer->pid == asks->pid ? peer : NULL;
+	return NULL;
+}
+
+/*
+ * The ticket is what only the process knows that has rented the slot, and its children, who have other numbers. Its
+ * user may have changed meanwhile.
+ */
+static int handle_resume(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_resume *what)
+{
+	struct vmad_peer *holder = holder_of(server, what->slot, peer);
+	struct owner_tenant tenant;
+	bool leaves;
+
+	if (holder == NULL || !xdp_owner_tenant(server->owner, what->slot, &tenant, &leaves) || tenant.ticket == 0 ||
+	    tenant.ticket != what->ticket || tenant.pid != peer->pid)
+		return -ENOENT;
+	holder->slots &= ~(1ull << what->slot);
+	peer->slots |= 1ull << what->slot;
+	xdp_owner_resumed(server->owner, what->slot);
+	return 0;
+}
+
+static int handle_return(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_return *what)
+{
+	if (!has_slot(peer, what->slot))
+		return -ENOENT;
+	xdp_owner_return(server->owner, what->slot, what->frames_too != 0);
+	if (what->frames_too)
+		peer->slots &= ~(1ull << what->slot);
+	return 0;
+}
+
+static int handler_option_of(int fd, int option)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	return getsockopt(fd, SOL_SOCKET, option, &value, &len) == 0 ? value : -1;
+}
+
+/*
+ * Into `proof`, if it is a socket of this network namespace, and of that protocol. None of these questions waits for
+ * the socket's lock, which its owner may be keeping.
+ */
+static bool take_proof(int fd, uint8_t proto, struct xdp_proof *proof)
+{
+	uint64_t cookie;
+	socklen_t len = sizeof(cookie);
+	const int family = handler_option_of(fd, SO_DOMAIN);
+
+	if ((family != AF_INET && family != AF_INET6) || handler_option_of(fd, SO_PROTOCOL) != proto ||
+	    vmad_namespace_check(fd) < 0 || getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
+		return false;
+	proof->family = (uint8_t)family;
+	proof->cookie = cookie;
+	return true;
+}
+
+static void say_refused(const struct vmad_server *server, const struct vmad_peer *peer, const struct vma_flow_key *key)
+{
+	vma_log_once(VMA_LOG_WARN,
+	             "vmad: %s: user %u has no right to a flow of port %u: it has shown no socket that is bound to it",
+	             server->attr->interface, peer->uid, ntohs(key->local_port_be));
+}
+
+static int handle_flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow,
+                           const int *fds, unsigned nfds, struct vmad_answer *answer)
+{
+	struct xdp_proof proof = {.raw = peer->raw};
+	const struct vma_flow_rule rule = {
+	        .key = flow->key,
+	        .flags = flow->flags,
+	        .shadow_cookie = flow->shadow_cookie,
+	};
+	int rc;
+
+	if (!has_slot(peer, flow->slot))
+		return -ENOENT;
+	if (has_enough(server, peer, false))
+		return -ENOSPC;
+	if (nfds == 1)
+		take_proof(fds[0], flow->key.proto, &proof);
+	rc = xdp_owner_flow_ask(server->owner, flow->slot, &rule, &proof);
+	if (rc == -EPERM)
+		say_refused(server, peer, &flow->key);
+	answer->msg.rental.generic = xdp_owner_generic(server->owner);
+	return rc;
+}
+
+static int handle_flow_del(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow)
+{
+	if (!has_slot(peer, flow->slot))
+		return -ENOENT;
+	return xdp_owner_flow_del(server->owner, flow->slot, &flow->key);
+}
+
+/* What is named is what has been shown, in the same order. */
+static int flow_shadows(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_shadows *shadows,
+                        const int *fds, unsigned nfds)
+{
+	if (!has_slot(peer, shadows->slot))
+		return -ENOENT;
+	if (shadows->count > VMAD_SHADOWS_MAX)
+		return -EINVAL;
+	for (unsigned i = 0; i < shadows->count; i++) {
+		struct xdp_proof proof = {0};
+
+		if (i >= nfds || !take_proof(fds[i], shadows->key.proto, &proof) || proof.cookie != shadows->cookie[i])
+			return -EPERM;
+	}
+	return xdp_owner_flow_shadows(server->owner, shadows->slot, &shadows->key, shadows->cookie, shadows->count);
+}
+
+/* One that is refused (another process has the flow by now) is none the less over for its client. */
+static int handle_minisock_export(struct vmad_server *server, const struct vmad_peer *peer,
+                                  const struct vmad_minisocks *minisocks)
+{
+	if (!has_slot(peer, minisocks->slot))
+		return -ENOENT;
+	if (minisocks->count > VMAD_MINISOCKS_MAX)
+		return -EINVAL;
+	for (unsigned i = 0; i < minisocks->count; i++) {
+		const struct vmad_minisock *from = &minisocks->minisock[i];
+		struct vma_flow_minisock minisock = {.key = {.family = AF_INET,
+		                                             .proto = IPPROTO_TCP,
+		                                             .vlan = from->vlan,
+		                                             .local_port_be = from->local_port_be,
+		                                             .peer_port_be = from->peer_port_be},
+		                                     .state = from->state,
+		                                     .snd_nxt = from->snd_nxt,
+		                                     .rcv_nxt = from->rcv_nxt};
+
+		memcpy(minisock.key.local, from->local, sizeof(from->local));
+		memcpy(minisock.key.peer, from->peer, sizeof(from->peer));
+		xdp_owner_minisock_export(server->owner, minisocks->slot, &minisock);
+	}
+	return 0;
+}
+
+static int open_repair(struct vmad_server *server, struct vmad_peer *peer, struct vmad_answer *answer)
+{
+	const int fd = vmad_repair_open(server, peer);
+
+	if (fd < 0)
+		return fd;
+	answer->fds[0] = fd;
+	answer->nfds = 1;
+	answer->made_for_it = true;
+	return 0;
+}
+
+static int handle_request(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg,
+                          const int *fds, unsigned nfds, struct vmad_answer *answer)
+{
+	switch (msg->type) {
+	case VMAD_RENT:
+		return handle_rent(server, peer, &msg->rent, answer);
+	case VMAD_RETURN:
+		return handle_return(server, peer, &msg->ret);
+	case VMAD_FLOW_ADD:
+		return handle_flow_add(server, peer, &msg->flow, fds, nfds, answer);
+	case VMAD_FLOW_DEL:
+		return handle_flow_del(server, peer, &msg->flow);
+	case VMAD_FLOW_RETIRE:
+		return has_slot(peer, msg->flow.slot)
+		               ? xdp_owner_flow_retire(server->owner, msg->flow.slot, &msg->flow.key)
+		               : -ENOENT;
+	case VMAD_FLOW_SHADOWS:
+		return flow_shadows(server, peer, &msg->shadows, fds, nfds);
+	case VMAD_MINISOCK_EXPORT:
+		return handle_minisock_export(server, peer, &msg->minisocks);
+	case VMAD_RESUME:
+		return handle_resume(server, peer, &msg->resume);
+	case VMAD_RESUMED:
+		if (!has_slot(peer, msg->resume.slot))
+			return -ENOENT;
+		xdp_owner_flows_presented(server->owner, msg->resume.slot);
+		return 0;
+	case VMAD_REPAIR:
+		return open_repair(server, peer, answer);
+	default:
+		return -EOPNOTSUPP;
+	}
+}
+
+/* ---- messages ---- */
+
+static void begin_answer(struct vmad_answer *answer, uint16_t type, uint32_t seq)
+{
+	*answer = (struct vmad_answer){.msg = {.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .seq = seq}};
+}
+
+void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_answer *answer)
+{
+	begin_answer(answer, VMAD_HELLO, peer->hello_seq);
+	answer->msg.result = result;
+}
+
+static unsigned most_fds(uint16_t type)
+{
+	switch (type) {
+	case VMAD_HELLO:
+	case VMAD_FLOW_ADD:
+		return 1;
+	case VMAD_FLOW_SHADOWS:
+		return VMAD_SHADOWS_MAX;
+	default:
+		return 0;
+	}
+}
+
+int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
+                const int *fds, unsigned nfds, struct vmad_answer *answer)
+{
+	int rc;
+
+	if (!vmad_msg_ok(msg, bytes) || nfds > most_fds(msg->type))
+		return -EPROTO;
+	if (peer->state == PEER_NEW) {
+		if (msg->type != VMAD_HELLO)
+			return -EPROTO;
+		peer->hello_seq = msg->seq;
+		rc = may_be_client(server, peer, fds, nfds);
+		if (rc < 0) {
+			vmad_answer_hello(peer, rc, answer);
+			return 1; /* it stays NEW, and goes when its time is over or it hangs up */
+		}
+		peer->state = server->owner != NULL ? PEER_READY : PEER_WAITING;
+		server->served = true;
+		vmad_answer_hello(peer, 0, answer);
+		return peer->state == PEER_READY;
+	}
+	if (peer->state != PEER_READY || msg->type == VMAD_HELLO)
+		return -EPROTO;
+	begin_answer(answer, msg->type, msg->seq);
+	answer->msg.result = handle_request(server, peer, msg, fds, nfds, answer);
+	return msg->type != VMAD_MINISOCK_EXPORT || !msg->minisocks.more;
+}
+
+void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too)
+{
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && server->owner != NULL; slot++)
+		if (has_slot(peer, slot))
+			xdp_owner_return(server->owner, slot, frames_too);
+	if (frames_too)
+		peer->slots = 0;
+}

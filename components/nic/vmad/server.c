@@ -1,0 +1,807 @@
+/*
+ * server - the sockets of vmad: one loop over clients, their processes, and the owner's clock.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/stats.h>
+
+#include "../owner/owner.h"
+#include "server.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+#define NEW_MS 5000   /* to say HELLO */
+#define OWNER_MS 6000 /* to get the interface from those who still hold it */
+#define OWNER_RETRY_MS 20
+#define IDLE_MS 1000    /* without a client, after the last one */
+#define UNUSED_MS 10000 /* without a client ever */
+#define REPLACE_TRIES 5
+#define LOOK_MS 1000          /* at the interface */
+#define DEAF_MS 100           /* out of descriptors, say: who waits in the queue waits on */
+#define HURRY_MS 100          /* between signals to threads that close something for too long */
+#define CLOSE_PAUSE_MS 10     /* no place is free for a connection, but soon will be */
+#define MESSAGES_PER_TURN 16  /* of one client, so that the others get theirs */
+#define LAST_TURNS 32         /* of who has ended */
+#define FDSTORE_RETRY_MS 1000 /* one that was killed has a successor */
+#define SWEEP_MS 1000         /* at least, between sweeps: a directory may be a long one, and clients many */
+
+static uint64_t server_now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* ---- peers ---- */
+
+static unsigned job_of(const struct vmad_server *server, const struct vmad_peer *peer, unsigned what)
+{
+	return (unsigned)(peer - server->peer) * CLOSE_JOBS + what;
+}
+
+static bool is_closing(const struct vmad_server *server, const struct vmad_peer *peer, unsigned what)
+{
+	return vmad_closer_busy(server->closer, job_of(server, peer, what));
+}
+
+static bool is_closing_any(const struct vmad_server *server, const struct vmad_peer *peer)
+{
+	return is_closing(server, peer, CLOSE_PASSED) || is_closing(server, peer, CLOSE_CONNECTION) ||
+	       is_closing(server, peer, CLOSE_RIGHT);
+}
+
+/* What it has sent and nobody has read goes with it. */
+static void server_close_connection(struct vmad_server *server, struct vmad_peer *peer)
+{
+	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_CONNECTION), &peer->fd, 1);
+	peer->fd = -1;
+	server->held[peer - server->peer].any = false;
+	vmad_repair_close(peer);
+}
+
+static void make_free(struct vmad_peer *peer)
+{
+	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1, .right_fd = -1, .repair_fd = -1};
+}
+
+static void peer_forget(struct vmad_server *server, struct vmad_peer *peer)
+{
+	server_close_connection(server, peer);
+	if (peer->pidfd >= 0)
+		close(peer->pidfd);
+	peer->pidfd = -1;
+	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_RIGHT), &peer->right_fd, 1);
+	peer->right_fd = -1;
+	peer->slots = 0;
+	peer->state = PEER_CLOSING;
+	if (!is_closing_any(server, peer))
+		make_free(peer);
+}
+
+static bool process_ended(const struct vmad_peer *peer)
+{
+	struct pollfd process = {.fd = peer->pidfd, .events = POLLIN};
+
+	return peer->pidfd < 0 || poll(&process, 1, 0) > 0;
+}
+
+/* The connection is over. */
+static void peer_drop(struct vmad_server *server, struct vmad_peer *peer, const char *why)
+{
+	const bool ended = process_ended(peer);
+
+	if (why != NULL)
+		vma_log_once(VMA_LOG_WARN, "vmad: %s: client of user %u dropped: %s", server->attr->interface,
+		             peer->uid, why);
+	vma_log_debug("vmad: %s: pid %d %s", server->attr->interface, peer->pid, ended ? "has ended" : "has left");
+	server->ended = server->ended || ended;
+	vmad_take_back(server, peer, ended);
+	if (peer->slots == 0) {
+		peer_forget(server, peer);
+		return;
+	}
+	server_close_connection(server, peer);
+	peer->state = PEER_GHOST;
+}
+
+/* gives_way: there is none, but soon will be. */
+static struct vmad_peer *place_for_peer(struct vmad_server *server, bool *gives_way)
+{
+	struct vmad_peer *free_one = NULL, *oldest = NULL;
+	unsigned strangers = 0;
+
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state == PEER_NONE && free_one == NULL)
+			free_one = peer;
+		if (peer->state != PEER_NEW)
+			continue;
+		strangers++;
+		if (oldest == NULL || peer->since_ms < oldest->since_ms)
+			oldest = peer;
+	}
+	if (oldest != NULL && (free_one == NULL || strangers >= VMAD_NEW_MAX)) {
+		peer_forget(server, oldest); /* it holds nothing */
+		*gives_way = free_one == NULL;
+	}
+	return free_one;
+}
+
+static bool has_places_enough(const struct vmad_server *server, uid_t uid)
+{
+	unsigned n = 0;
+
+	for (const struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX && uid != 0; peer++)
+		n += peer->state != PEER_NONE && peer->uid == uid;
+	if (n < VMAD_USER_PEERS)
+		return false;
+	vma_log_once(VMA_LOG_WARN, "vmad: %s: user %u has %u clients: the others stay with the kernel",
+	             server->attr->interface, uid, n);
+	return true;
+}
+
+static int open_pidfd(int fd, pid_t pid)
+{
+	socklen_t len = sizeof(int);
+	int pidfd = -1;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) == 0)
+		return pidfd; /* of the very process that connected, close-on-exec */
+	/* A kernel before 6.5: a moment in which the number could have been used again. */
+	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+/* The socket stays readable, and would wake at once again. */
+static void be_deaf(struct vmad_server *server, int error)
+{
+	if (error == EAGAIN || error == ECONNABORTED || error == EINTR)
+		return;
+	server->deaf_until_ms = server_now_ms() + DEAF_MS;
+	vma_log_once(VMA_LOG_WARN, "vmad: %s: new clients have to wait: %s", server->attr->interface,
+	             strerrordesc_np(error));
+}
+
+/* A job for a connection that gets no place. */
+static bool idle_job(const struct vmad_server *server, unsigned *job)
+{
+	for (*job = VMAD_PEERS_MAX * CLOSE_JOBS; *job < VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED; ++*job)
+		if (!vmad_closer_busy(server->closer, *job))
+			return true;
+	return false;
+}
+
+static void take_connection(struct vmad_server *server, int door)
+{
+	struct ucred cred = {0};
+	socklen_t len = sizeof(cred);
+	bool gives_way = false;
+	struct vmad_peer *peer = place_for_peer(server, &gives_way);
+	unsigned job;
+	int fd;
+
+	if (gives_way || !idle_job(server, &job)) {
+		server->deaf_until_ms = server_now_ms() + CLOSE_PAUSE_MS;
+		return;
+	}
+	fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd < 0) {
+		be_deaf(server, errno);
+		return;
+	}
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || has_places_enough(server, cred.uid)) {
+		vmad_closer_close(server->closer, job, &fd, 1);
+		return;
+	}
+	if (peer == NULL) {
+		vma_log_once(VMA_LOG_WARN, "vmad: %s: more than %d clients: the others stay with the kernel",
+		             server->attr->interface, VMAD_PEERS_MAX);
+		vmad_closer_close(server->closer, job, &fd, 1);
+		return;
+	}
+	*peer = (struct vmad_peer){
+	        .state = PEER_NEW,
+	        .fd = fd,
+	        .pidfd = open_pidfd(fd, cred.pid),
+	        .right_fd = -1,
+	        .repair_fd = -1,
+	        .pid = cred.pid,
+	        .uid = cred.uid,
+	        .gid = cred.gid,
+	        .since_ms = server_now_ms(),
+	};
+}
+
+/* False: the peer is dropped. */
+static bool send_answer(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, const int *fds,
+                        unsigned nfds)
+{
+	if (vmad_send(peer->fd, msg, fds, nfds) == 0)
+		return true;
+	peer_drop(server, peer, "it does not read its answers");
+	return false;
+}
+
+/* One message. False: there is none, or it cannot be answered now, or the peer is dropped. */
+static bool hear_peer(struct vmad_server *server, struct vmad_peer *peer)
+{
+	struct vmad_answer answer = {.nfds = 0};
+	struct vmad_msg msg;
+	int fds[VMAD_FDS_ROOM];
+	unsigned nfds;
+	size_t bytes;
+	int rc = vmad_receive_all(peer->fd, &msg, &bytes, fds, &nfds), said = 0;
+	bool goes_on = false;
+
+	if (rc == -EAGAIN)
+		return false;
+	if (rc > 0)
+		said = vmad_handle(server, peer, &msg, bytes, fds, nfds, &answer);
+	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_PASSED), fds, nfds);
+	if (rc <= 0) {
+		peer_drop(server, peer, rc == -EMSGSIZE ? "too many fds" : NULL);
+		return false;
+	}
+	if (said < 0) {
+		vmad_right_revoke(peer->right_fd);
+		peer_drop(server, peer, "not a message of this protocol");
+		return false;
+	}
+	if (said > 0 && nfds > 0)
+		server->held[peer - server->peer] =
+		        (struct vmad_held){.answer = answer.msg, .flow = msg.flow, .any = true};
+	else
+		goes_on = said == 0 || send_answer(server, peer, &answer.msg, answer.fds, answer.nfds);
+	for (unsigned k = 0; k < answer.nfds && answer.made_for_it; k++)
+		close(answer.fds[k]);
+	return goes_on;
+}
+
+static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
+{
+	for (int i = 0; i < MESSAGES_PER_TURN && !is_closing(server, peer, CLOSE_PASSED); i++)
+		if (!hear_peer(server, peer))
+			return;
+}
+
+/* Closes have ended. */
+static void finish_closes(struct vmad_server *server)
+{
+	vmad_closer_hear(server->closer);
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		struct vmad_held *held = &server->held[peer - server->peer];
+
+		if (peer->state == PEER_CLOSING && !is_closing_any(server, peer))
+			make_free(peer);
+		if (!held->any || is_closing(server, peer, CLOSE_PASSED))
+			continue;
+		held->any = false;
+		send_answer(server, peer, &held->answer, NULL, 0);
+	}
+}
+
+/* Its end has to wait: what it has said last is not heard before what it has passed is closed. Not for ever. */
+static bool ends_later(const struct vmad_server *server, const struct vmad_peer *peer)
+{
+	return is_closing(server, peer, CLOSE_PASSED) &&
+	       !vmad_closer_late(server->closer, job_of(server, peer, CLOSE_PASSED), server_now_ms());
+}
+
+/* What it has said last, its minisocks, may still be in the socket, which holds about as much as LAST_TURNS take. A
+ * child may hold that, too, and go on. */
+static void hear_and_drop(struct vmad_server *server, struct vmad_peer *peer)
+{
+	for (int i = 0; i < LAST_TURNS && peer->fd >= 0 && !is_closing(server, peer, CLOSE_PASSED); i++)
+		serve_peer(server, peer);
+	if (peer->state == PEER_NONE || peer->state == PEER_CLOSING || ends_later(server, peer))
+		return;
+	peer_drop(server, peer, NULL);
+}
+
+/* ---- the owner ---- */
+
+static void answer_waiting(struct vmad_server *server, int result)
+{
+	struct vmad_answer answer;
+
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state != PEER_WAITING)
+			continue;
+		vmad_answer_hello(peer, result, &answer);
+		peer->state = PEER_READY;
+		if (vmad_send(peer->fd, &answer.msg, NULL, 0) < 0)
+			peer_drop(server, peer, "it does not read its answers");
+	}
+}
+
+static bool tell_of_adoption(uint32_t slot, const struct vma_pending *pending, void *arg)
+{
+	struct vmad_server *server = arg;
+	struct vmad_msg msg = {
+	        .magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = VMAD_ADOPT, .adopt = {.slot = slot}};
+
+	memcpy(&msg.adopt.pending, pending, sizeof(*pending));
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
+		if (peer->state == PEER_READY && (peer->slots >> slot & 1))
+			return vmad_send(peer->fd, &msg, NULL, 0) == 0;
+	return false;
+}
+
+/* ---- what the vmad before has left ---- */
+
+/* One for all slots of a process. NULL: none is free. */
+static struct vmad_peer *absent_peer(struct vmad_server *server, const struct owner_tenant *tenant, uint32_t slot)
+{
+	const int pidfd = xdp_owner_tenant_process(server->owner, slot);
+
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
+		if (peer->state == PEER_ABSENT && peer->pid == tenant->pid && tenant->pid != 0)
+			return peer;
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state != PEER_NONE)
+			continue;
+		*peer = (struct vmad_peer){
+		        .state = PEER_ABSENT,
+		        .fd = -1,
+		        .pidfd = pidfd >= 0 ? fcntl(pidfd, F_DUPFD_CLOEXEC, 0) : -1,
+		        .right_fd = -1,
+		        .repair_fd = -1,
+		        .pid = tenant->pid,
+		        .uid = tenant->uid,
+		        .gid = tenant->gid,
+		        .since_ms = server_now_ms(),
+		};
+		return peer;
+	}
+	return NULL;
+}
+
+static void expect_clients(struct vmad_server *server)
+{
+	unsigned slots = 0;
+
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
+		struct owner_tenant tenant;
+		struct vmad_peer *peer;
+		bool leaves;
+
+		if (!xdp_owner_tenant(server->owner, slot, &tenant, &leaves))
+			continue;
+		peer = absent_peer(server, &tenant, slot);
+		if (peer == NULL) {
+			xdp_owner_return(server->owner, slot, true);
+			continue;
+		}
+		peer->slots |= 1ull << slot;
+		slots++;
+	}
+	vma_log_info("vmad: %s: goes on where another vmad has ended, with %u queue pairs", server->attr->interface,
+	             slots);
+}
+
+/* 0: the owner is there. Else there is none that could be taken over, and no fdstore. */
+static int adopt_interface(struct vmad_server *server, const struct xdp_owner_attr *attr)
+{
+	struct fdstore_fds *hand = malloc(sizeof(*hand));
+	int rc;
+
+	if (hand == NULL)
+		return -ENOMEM;
+	rc = fdstore_find(&server->fdstore, server->ifindex, hand);
+	if (rc == 0)
+		rc = server->attr->anew ? -ECANCELED : xdp_owner_adopt(attr, &server->fdstore, hand, &server->owner);
+	if (rc == 0)
+		expect_clients(server);
+	else if (rc != -ENOENT)
+		vma_log_warn("vmad: %s: what another vmad has left is not taken over: %s", server->attr->interface,
+		             strerror(-rc));
+	if (rc != -ENOENT)
+		fdstore_fds_close(hand);
+	if (rc != 0)
+		fdstore_end(&server->fdstore);
+	free(hand);
+	return rc;
+}
+
+static void start_fdstore(struct vmad_server *server)
+{
+	int rc;
+
+	server->fdstore_ms = server_now_ms();
+	rc = vmad_closer_settle(server->closer)
+	             ? fdstore_start(&server->fdstore, server->ifindex, server->attr->keep_seconds)
+	             : -EBUSY;
+	if (rc == 0)
+		xdp_owner_keep(server->owner, &server->fdstore);
+	else
+		vma_log_once(VMA_LOG_WARN,
+		             "vmad: %s: no process keeps its queue pairs if it is killed, and they end with it: %s",
+		             server->attr->interface, strerror(-rc));
+}
+
+/* 0: have it; -EBUSY: clients of the vmad before still hold their sockets, try again; else give up. */
+static int take_interface(struct vmad_server *server)
+{
+	const struct xdp_owner_attr attr = {
+	        .ifindex = server->ifindex,
+	        .window_bytes = server->attr->window_bytes,
+	        .huge_pages = server->attr->huge_pages,
+	        .minisocks = true,
+	        .kept = server->kept,
+	};
+	const bool first = !server->looked;
+	int rc = first && server->kept ? adopt_interface(server, &attr) : -ENOENT;
+
+	server->looked = true;
+	if (rc != 0)
+		rc = xdp_owner_create(&attr, &server->owner);
+	if (rc == 0) {
+		if (server->kept && server->fdstore.fd < 0)
+			start_fdstore(server);
+		xdp_owner_on_adopt(server->owner, tell_of_adoption, server);
+		answer_waiting(server, 0);
+		vma_log_info("vmad: owns %s", server->attr->interface);
+		if (server->attr->owns != NULL)
+			server->attr->owns();
+	}
+	return rc;
+}
+
+static void refuse_held(struct vmad_held *held, uint32_t slot, const struct vma_flow_key *key)
+{
+	if (held->any && held->answer.type == VMAD_FLOW_ADD && held->flow.slot == slot && held->answer.result == 0 &&
+	    memcmp(&held->flow.key, key, sizeof(*key)) == 0)
+		held->answer.result = -EADDRINUSE;
+}
+
+static void server_flow_revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
+{
+	struct vmad_server *server = arg;
+	const struct vmad_msg msg = {
+	        .magic = VMAD_MAGIC,
+	        .version = VMAD_VERSION,
+	        .type = VMAD_REVOKED,
+	        .flow = {.slot = slot, .key = *key},
+	};
+
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state != PEER_READY || !(peer->slots >> slot & 1))
+			continue;
+		refuse_held(&server->held[peer - server->peer], slot, key);
+		if (vmad_send(peer->fd, &msg, NULL, 0) < 0)
+			shutdown(peer->fd, SHUT_RDWR); /* dropped when its turn comes: the owner is at work here */
+	}
+}
+
+/* ---- the loop ---- */
+
+struct turn {
+	struct pollfd fds[7 + 3 * VMAD_PEERS_MAX];
+	struct vmad_peer *peer[7 + 3 * VMAD_PEERS_MAX];
+	unsigned n;
+};
+
+static void turn_watch_fd(struct turn *turn, int fd, struct vmad_peer *peer)
+{
+	if (fd < 0)
+		return;
+	turn->fds[turn->n] = (struct pollfd){.fd = fd, .events = POLLIN};
+	turn->peer[turn->n++] = peer;
+}
+
+static bool is_deaf(const struct vmad_server *server)
+{
+	return server_now_ms() < server->deaf_until_ms;
+}
+
+static void begin_turn(struct vmad_server *server, struct turn *turn)
+{
+	turn->n = 0;
+	turn_watch_fd(turn, server->attr->stop_fd, NULL);
+	turn_watch_fd(turn, is_deaf(server) ? -1 : server->doors.path_fd, NULL);
+	turn_watch_fd(turn, is_deaf(server) ? -1 : server->doors.name_fd, NULL);
+	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1,
+	              NULL); /* its tick follows each turn */
+	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
+	turn_watch_fd(turn, server->fdstore.fd, NULL);
+	turn_watch_fd(turn, vmad_closer_fd(server->closer), NULL);
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state == PEER_NONE)
+			continue;
+		if (!is_closing(server, peer, CLOSE_PASSED))
+			turn_watch_fd(turn, peer->fd, peer);
+		if (!ends_later(server, peer))
+			turn_watch_fd(turn, peer->pidfd, peer);
+		turn_watch_fd(turn, peer->repair_fd, peer);
+	}
+}
+
+static void serve_turn(struct vmad_server *server, struct turn *turn)
+{
+	for (unsigned i = 0; i < turn->n; i++) {
+		struct vmad_peer *peer = turn->peer[i];
+		const int fd = turn->fds[i].fd;
+
+		if (turn->fds[i].revents == 0)
+			continue;
+		if (peer == NULL && (fd == server->doors.path_fd || fd == server->doors.name_fd))
+			take_connection(server, fd);
+		else if (peer == NULL && fd == vmad_closer_fd(server->closer))
+			finish_closes(server);
+		/* A place may have changed hands within this turn: then the fd is not the peer's any more. */
+		else if (peer != NULL && fd == peer->pidfd)
+			hear_and_drop(server, peer);
+		else if (peer != NULL && fd == peer->fd)
+			serve_peer(server, peer);
+		else if (peer != NULL && fd == peer->repair_fd)
+			vmad_repair_serve(server, peer);
+	}
+}
+
+static bool forget_silent(struct vmad_server *server, uint64_t now)
+{
+	bool clients = false;
+
+	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
+		if (peer->state == PEER_NEW && now - peer->since_ms > NEW_MS)
+			peer_forget(server, peer);
+		if (peer->state == PEER_ABSENT && peer->slots == 0)
+			peer_forget(server, peer);
+		else if (peer->state == PEER_ABSENT && now - peer->since_ms > VMAD_ABSENT_MS)
+			peer_drop(server, peer, NULL);
+		clients = clients || (peer->state > PEER_NEW && peer->state != PEER_CLOSING);
+	}
+	return clients;
+}
+
+static void server_sweep(struct vmad_server *server)
+{
+	int removed = server->ended ? vma_stats_sweep(server->attr->stats_dir, &server->swept_to) : 0;
+
+	server->ended = server->swept_to != 0;
+	if (removed > 0)
+		vma_log_debug("vmad: %s: %d files of statistics were left over", server->attr->interface, removed);
+}
+
+struct clock {
+	uint64_t start, idle_since, looked;
+	bool used;
+};
+
+/* What is due now. 1: end, 0: go on, -errno: cannot go on. */
+static int server_pass_time(struct vmad_server *server, struct clock *clock)
+{
+	const uint64_t now = server_now_ms();
+	int rc;
+
+	if (forget_silent(server, now) || server->served) {
+		clock->idle_since = now;
+		clock->used = true;
+		server->served = false;
+	}
+	if (server->ended && now - server->swept_ms >= SWEEP_MS) {
+		server->swept_ms = now;
+		server_sweep(server);
+	}
+	if (server->owner == NULL) {
+		rc = take_interface(server);
+		if (rc == -EBUSY && now - clock->start < OWNER_MS)
+			return 0;
+		if (rc == -EBUSY)
+			vma_log_error("vmad: %s: another process uses its queues for AF_XDP", server->attr->interface);
+		if (rc < 0) {
+			/* EPERM would tell the client that it was refused by us. */
+			answer_waiting(server, rc == -EPERM ? -EACCES : rc);
+			return rc;
+		}
+	}
+	if (server->kept && (fdstore_lost(&server->fdstore) || server->fdstore.fd < 0) &&
+	    now - server->fdstore_ms >= FDSTORE_RETRY_MS)
+		start_fdstore(server);
+	xdp_owner_tick(server->owner, server_flow_revoked, server);
+	if (now - clock->looked > LOOK_MS) {
+		clock->looked = now;
+		if (xdp_owner_device_gone(server->owner)) {
+			vma_log_warn("vmad: %s: the interface has gone", server->attr->interface);
+			return -ENODEV;
+		}
+	}
+	return server->attr->exit_when_idle && !xdp_owner_has_minisocks(server->owner) &&
+	       now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
+}
+
+/* Everything stays as it is, also in memory that nobody frees: this process ends. */
+static struct xdp_owner *left;
+
+/* Asked to end, but not for good, while somebody needs the interface. */
+static bool server_may_leave(struct vmad_server *server)
+{
+	const bool asked = server->attr->stops_for_good != NULL && !server->attr->stops_for_good(server->attr->stop_fd);
+	bool any = server->owner != NULL && xdp_owner_has_minisocks(server->owner);
+
+	for (const struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
+		any = any || (peer->slots != 0 && peer->state != PEER_GHOST);
+	return asked && any && server->owner != NULL && server->fdstore.fd >= 0 && !fdstore_lost(&server->fdstore);
+}
+
+int vmad_serve_all(struct vmad_server *server)
+{
+	bool leaves = false;
+	struct clock clock = {.start = server_now_ms(), .idle_since = server_now_ms(), .looked = server_now_ms()};
+	struct turn turn;
+	int rc;
+
+	if (!server->kept)
+		server->fdstore.fd = -1;
+	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
+		make_free(&server->peer[i]);
+	rc = vmad_closer_create(VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED, &server->closer);
+	if (rc < 0) {
+		vma_log_error("vmad: %s: %s", server->attr->interface, strerror(-rc));
+		vmad_doors_close(server->ifindex, &server->doors);
+		return rc;
+	}
+	while ((rc = server_pass_time(server, &clock)) == 0) {
+		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
+		const bool late = vmad_closer_hurry(server->closer, server_now_ms());
+		const int longest = is_deaf(server) ? CLOSE_PAUSE_MS : late ? HURRY_MS : LOOK_MS;
+
+		begin_turn(server, &turn);
+		if (poll(turn.fds, turn.n, ms < 0 || ms > longest ? longest : ms) <= 0)
+			continue;
+		if (server->attr->stop_fd >= 0 && turn.fds[0].revents != 0) {
+			leaves = server_may_leave(server);
+			break;
+		}
+		serve_turn(server, &turn);
+	}
+	server_sweep(server);
+	vmad_doors_close(server->ifindex, &server->doors);
+	if (server->owner != NULL)
+		xdp_owner_describe(server->owner);
+	if (leaves) {
+		vma_log_info("vmad: %s: leaves it to the next vmad, for %u s", server->attr->interface,
+		             server->attr->keep_seconds);
+		left = server->owner;
+		/* A thread that still closes something must not keep this from being noticed. */
+		close(server->fdstore.fd);
+		server->fdstore.fd = -1;
+	} else {
+		fdstore_end(&server->fdstore);
+		xdp_owner_destroy(server->owner);
+	}
+	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
+		peer_forget(server, &server->peer[i]);
+	vmad_closer_destroy(server->closer);
+	server->closer = NULL;
+	return rc > 0 ? 0 : rc;
+}
+
+/* The file is the lock: of several that start at once, one gets it and the others end. */
+static int server_open_path(unsigned ifindex, const char *interface)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+
+	if (fd < 0)
+		return -errno;
+	rc = vmad_folder_bind(fd, ifindex, "vmad", 0666);
+	if (rc == 0 && listen(fd, 256) == 0)
+		return fd;
+	if (rc == 0)
+		rc = -errno;
+	close(fd);
+	/* Who is not root has no right to /run. */
+	if (rc == -EPERM)
+		vma_log_warn("vmad: %s: %s is not root's alone: any process can take vmad's name", interface,
+		             VMAD_FOLDER);
+	else if (rc != -EADDRINUSE && rc != -EMFILE && rc != -ENFILE && geteuid() == 0)
+		vma_log_info("vmad: %s: no socket in %s, and any process can take vmad's name: %s", interface,
+		             VMAD_FOLDER, strerror(-rc));
+	return rc;
+}
+
+/* So is the name. */
+static int server_open_name(unsigned ifindex)
+{
+	struct sockaddr_un address;
+	const socklen_t len = vmad_address(ifindex, &address);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+
+	if (fd < 0)
+		return -errno;
+	if (bind(fd, (const struct sockaddr *)&address, len) == 0 && listen(fd, 256) == 0)
+		return fd;
+	rc = -errno;
+	close(fd);
+	return rc;
+}
+
+int vmad_listen(unsigned ifindex, const char *interface, struct vmad_doors *doors)
+{
+	int rc;
+
+	*doors = (struct vmad_doors){.path_fd = server_open_path(ifindex, interface), .name_fd = -1};
+	if (doors->path_fd == -EADDRINUSE)
+		return -EADDRINUSE;
+	doors->name_fd = server_open_name(ifindex);
+	if (doors->name_fd >= 0)
+		return 0;
+	rc = doors->name_fd;
+	/* Another vmad, which does not see this folder; or one that lets clients wait is no reason to end. */
+	if (rc == -EADDRINUSE && !vmad_name_is_believed(ifindex, interface))
+		rc = -EEXIST;
+	if (rc != -EADDRINUSE && doors->path_fd >= 0)
+		return 0;
+	vmad_doors_close(ifindex, doors);
+	return rc;
+}
+
+void vmad_doors_close(unsigned ifindex, struct vmad_doors *doors)
+{
+	if (doors->name_fd >= 0)
+		close(doors->name_fd);
+	if (doors->path_fd >= 0) {
+		close(doors->path_fd);
+		vmad_folder_clear(ifindex, "vmad");
+	}
+	*doors = (struct vmad_doors){.path_fd = -1, .name_fd = -1};
+}
+
+/* A program that uses the interface may start a vmad of its own as soon as the one before has ended: that one ends,
+ * too. */
+static int listen_instead(const struct vma_vmad_attr *attr, unsigned ifindex, struct vmad_doors *doors)
+{
+	const char *what;
+	int rc = xdp_sock_lacks(&what);
+
+	/* One that works is not ended for one that could not own the interface. */
+	if (rc < 0) {
+		vma_log_error("vmad: %s: %s: %s: the vmad that has it is left alone", attr->interface, what,
+		              strerror(-rc));
+		return rc;
+	}
+	rc = -EADDRINUSE;
+	for (int tries = 0; rc == -EADDRINUSE && tries < REPLACE_TRIES; tries++) {
+		rc = vmad_replace(ifindex, attr->interface);
+		if (rc == 0)
+			rc = vmad_listen(ifindex, attr->interface, doors);
+	}
+	return rc;
+}
+
+int vma_vmad_serve(const struct vma_vmad_attr *attr)
+{
+	struct vmad_server *server = calloc(1, sizeof(*server));
+	int rc;
+
+	if (server == NULL)
+		return -ENOMEM;
+	server->attr = attr;
+	server->repairs = true;
+	server->fdstore.fd = -1;
+	server->kept = attr->keep_seconds > 0 && geteuid() == 0;
+	server->ifindex = if_nametoindex(attr->interface);
+	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex, attr->interface, &server->doors);
+	if (rc == -EADDRINUSE && attr->replace)
+		rc = listen_instead(attr, server->ifindex, &server->doors);
+	if (rc == 0) {
+		vmad_folder_sweep();
+		rc = vmad_serve_all(server);
+	} else if (rc == -EADDRINUSE) {
+		vma_log_info("vmad: %s has a vmad already (--replace ends it)", attr->interface);
+	} else if (rc != -EEXIST) {
+		vma_log_error("vmad: %s: %s", attr->interface, strerror(-rc));
+	}
+	free(server);
+	return rc;
+}

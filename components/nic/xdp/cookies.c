@@ -1,0 +1,91 @@
+/*
+ * cookies - the set of a flow's shadows.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cookies.h"
+#include "kernel_sock.h"
+
+#define ROOM_LEAST 4
+#define PRUNE_FROM 64 /* a smaller set is not worth a walk over the kernel's sockets */
+
+bool xdp_cookies_has(const struct xdp_cookies *set, uint64_t cookie)
+{
+	for (uint32_t i = 0; i < set->n; i++)
+		if (set->list[i] == cookie)
+			return true;
+	return false;
+}
+
+struct roll_call {
+	struct xdp_cookies *set;
+	uint32_t present; /* the first ones of the list */
+};
+
+static void cookies_roll_answer(const struct kernel_sock *socket, void *arg)
+{
+	struct roll_call *call = arg;
+	uint64_t *list = call->set->list;
+
+	for (uint32_t i = call->present; i < call->set->n; i++) {
+		if (list[i] != socket->cookie)
+			continue;
+		list[i] = list[call->present];
+		list[call->present++] = socket->cookie;
+		return;
+	}
+}
+
+void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key, int *kept_fd)
+{
+	struct roll_call call = {.set = set};
+
+	if (set->n > 0 &&
+	    kernel_sock_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, cookies_roll_answer, &call) == 0)
+		set->n = call.present;
+}
+
+static int cookies_grow(struct xdp_cookies *set)
+{
+	const uint32_t room = set->room != 0 ? set->room * 2 : ROOM_LEAST;
+	uint64_t *list = realloc(set->list, room * sizeof(*list));
+
+	if (list == NULL)
+		return -ENOMEM;
+	set->list = list;
+	set->room = room;
+	return 0;
+}
+
+/* At least half of it is free afterwards, or the next few members would each cost a walk. */
+static int cookies_make_room(struct xdp_cookies *set, const struct vma_flow_key *key)
+{
+	if (set->n >= PRUNE_FROM)
+		xdp_cookies_prune(set, key, NULL);
+	if (set->n == XDP_COOKIES_MAX)
+		return -ENOSPC;
+	if (set->room == XDP_COOKIES_MAX || (set->room > 0 && set->n <= set->room / 2))
+		return 0;
+	return cookies_grow(set);
+}
+
+int xdp_cookies_add(struct xdp_cookies *set, const struct vma_flow_key *key, uint64_t cookie)
+{
+	int rc;
+
+	if (cookie == 0 || xdp_cookies_has(set, cookie))
+		return 0;
+	rc = set->n < set->room ? 0 : cookies_make_room(set, key);
+	if (rc == 0)
+		set->list[set->n++] = cookie;
+	return rc;
+}
+
+void xdp_cookies_fini(struct xdp_cookies *set)
+{
+	free(set->list);
+	*set = (struct xdp_cookies){0};
+}

@@ -1,0 +1,190 @@
+/*
+ * proto - what vmad and its clients say to each other: one message per packet of a SOCK_SEQPACKET unix socket.
+ *
+ *   client                                vmad
+ *   HELLO + a proof (SCM_RIGHTS)  ------>        may this process be a client? answered when the interface is ready
+ *                                 <------ HELLO
+ *   RENT requests                 ------>
+ *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue,
+ *                                              the table of claims, if it may have it, and the end of a pipe
+ * (owner/fdstore.h) FLOW_ADD + the shadow, FLOW_DEL, RETURN ----->   FLOW_ADD shows the socket by which the client has
+ * a right to the flow (owner/entitled.c); none, if the flow takes none FLOW_RETIRE                   ------>        a
+ * listener's flow will be deleted: other members get new connections FLOW_SHADOWS                  ------>        more
+ * shadows of a flow, before it is added again at a new vmad: as many sockets are shown as named
+ *                                 <------ the same, with a result
+ *   RESUME slot, ticket           ------>        the client's other connection has ended, or its vmad: the slot is
+ *                                                still rented, and belongs to this connection from now on
+ *   RESUMED slot                  ------>        all its flows were added again
+ *   REPAIR                        ------>        a channel to have connections handed over to the kernel: repair.h
+ *                                 <------ REPAIR: its end
+ *   MINISOCK_EXPORT               ------>        what a process that ends leaves; answered unless more follows at once
+ *                                 <------ REVOKED slot, flow: whenever it happens, answers nothing
+ *                                 <------ ADOPT slot, a connection to make: the same
+ *
+ * Every message has the same length, so there is nothing to parse before it is copied. A message ends the connection if
+ * it is shorter or longer, has another magic or version, or carries fds where none belong. An unknown type gets an
+ * answer with -EOPNOTSUPP, so a newer client learns what an older vmad cannot do.
+ *
+ * There are two addresses. One is a file in a folder where only root writes (folder.c). The other one is in the
+ * abstract name space, for processes that do not see that folder, and for a vmad that may not write there: any local
+ * process can take that one first. Clients try the file first.
+ *
+ * Threads: pure functions and constants; a message is the caller's.
+ */
+#ifndef VMA_NIC_XDP_PROTO_H
+#define VMA_NIC_XDP_PROTO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <vma/nic.h>
+
+#include "owner.h"
+#include "xdp.h"
+
+#define VMAD_MAGIC 0x64616d76u /* "vmad" */
+#define VMAD_VERSION 4
+#define VMAD_FDS_MAX (XDP_QUEUES_MAX + 4)
+#define VMAD_FDS_ROOM 253 /* the kernel's SCM_MAX_FD */
+
+enum vmad_type {
+	VMAD_HELLO = 1,
+	VMAD_RENT,
+	VMAD_RETURN,
+	VMAD_FLOW_ADD,
+	VMAD_FLOW_DEL,
+	VMAD_REVOKED,
+	VMAD_FLOW_SHADOWS,
+	VMAD_MINISOCK_EXPORT,
+	VMAD_ADOPT,
+	VMAD_FLOW_RETIRE,
+	VMAD_RESUME,
+	VMAD_RESUMED,
+	VMAD_REPAIR = 32
+};
+
+struct vmad_rent {
+	uint32_t rx_wre, tx_wre;
+};
+
+/* struct xdp_rental without its fds, which travel beside it: memory, shared, sockets, and ports and the end of a pipe
+ * if it has them. */
+struct vmad_rental {
+	uint32_t slot, queues, nframes, rx_size, tx_size, tx_first, tx_count, rx_quota, mtu;
+	uint32_t generic, multi_buffer, tx_csum;
+	uint32_t has_claims, has_alive;
+	uint64_t ticket;
+};
+
+struct vmad_resume {
+	uint32_t slot, reserved;
+	uint64_t ticket;
+};
+
+/* Between vmad and its fdstore: owner/fdstore.c. */
+struct vmad_keep {
+	uint32_t place;
+};
+
+struct vmad_return {
+	uint32_t slot, frames_too;
+};
+
+struct vmad_flow {
+	uint32_t slot, flags;
+	uint64_t shadow_cookie;
+	struct vma_flow_key key;
+};
+
+#define VMAD_SHADOWS_MAX 8
+_Static_assert(VMAD_SHADOWS_MAX <= VMAD_FDS_MAX, "each is shown");
+struct vmad_shadows {
+	uint32_t slot, count;
+	struct vma_flow_key key;
+	uint64_t cookie[VMAD_SHADOWS_MAX];
+};
+
+/* struct vma_flow_minisock of IPv4, TCP */
+struct vmad_minisock {
+	uint8_t local[4], peer[4];
+	uint16_t local_port_be, peer_port_be;
+	uint16_t vlan, state;
+	uint32_t snd_nxt, rcv_nxt;
+};
+
+#define VMAD_MINISOCKS_MAX 4
+struct vmad_minisocks {
+	uint32_t slot;
+	uint16_t count, more; /* more: no answer */
+	struct vmad_minisock minisock[VMAD_MINISOCKS_MAX];
+};
+
+struct vmad_adopt {
+	uint32_t slot, reserved;
+	struct vma_pending pending;
+};
+
+struct vmad_msg {
+	uint32_t magic;
+	uint16_t version, type;
+	uint32_t seq;   /* an answer carries that of its request */
+	int32_t result; /* of an answer: 0 or -errno */
+	union {
+		struct vmad_rent rent;
+		struct vmad_rental rental;
+		struct vmad_return ret;
+		struct vmad_flow flow;
+		struct vmad_shadows shadows;
+		struct vmad_minisocks minisocks;
+		struct vmad_adopt adopt;
+		struct vmad_resume resume;
+		struct vmad_keep keep;
+		uint8_t bytes[112];
+	};
+};
+_Static_assert(sizeof(struct vmad_msg) == 128, "fixed length, no padding");
+
+/* The abstract one: its length, to bind or connect to. */
+socklen_t vmad_address(unsigned ifindex, struct sockaddr_un *out);
+
+#define VMAD_PARENT "/run"
+#define VMAD_FOLDER VMAD_PARENT "/vma"
+/*
+ * The file of this socket's network namespace, "vmad" or "fdstore": the length, or -errno. -ENOENT: there is no folder;
+ * -EPERM: it is not root's, or a symlink, or others may write there.
+ */
+int vmad_folder_address(int fd, unsigned ifindex, const char *kind, struct sockaddr_un *out);
+/* ---- folder.c, of vmad ---- */
+/* Binds the socket there: 0, -EADDRINUSE: another one lives, or -errno. Makes the folder, and replaces a dead one. */
+int vmad_folder_bind(int fd, unsigned ifindex, const char *kind, mode_t mode);
+void vmad_folder_clear(unsigned ifindex, const char *kind); /* removes the file, unless a socket lives */
+void vmad_folder_sweep(void);                               /* the same of all network namespaces */
+
+/* 0 or -errno; whole messages only. */
+int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds);
+/*
+ * Receives what is there: 1 a message of whatever length (*bytes), 0 the other side has gone, -EAGAIN, -errno. Up to
+ * VMAD_FDS_MAX fds become the caller's, O_CLOEXEC; -EMSGSIZE when there were more, or more than this process may have:
+ * then the message is here, and none of its fds.
+ */
+int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds);
+/* The same with all fds that there are, VMAD_FDS_ROOM at most: they are the caller's whatever it returns. -EMSGSIZE:
+ * there were more than this process may have. */
+int vmad_receive_all(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds);
+bool vmad_msg_ok(const struct vmad_msg *msg, size_t bytes);
+
+/* ---- right.c: the proof of a right to be a client ---- */
+int vmad_right_create(unsigned ifindex, const char *ifname); /* fd, or -EPERM: this process lacks CAP_NET_RAW */
+/* By vmad, on what came with HELLO from this process: 0, -EPERM, or that it cannot be looked at (-EMFILE). */
+int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who);
+/* Copies are good for every user, or for who made it. -EPERM: this process may not say so, or it is not to be shared.
+ */
+int vmad_right_share(int fd, unsigned ifindex, bool any_user);
+void vmad_right_revoke(int fd); /* no copy of it is good any more */
+/* The same of one that this very client, in its life so far, has made: not one that it has inherited. */
+bool vmad_right_is_own(int fd, const struct ucred *who);
+int vmad_namespace_check(int fd); /* the socket is of this process's network namespace: 0, -EPERM, -errno */
+
+#endif

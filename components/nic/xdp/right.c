@@ -1,0 +1,211 @@
+/*
+ * right - the proof that a process may be a client: a unix socket of this network namespace that bears a mark
+ * (SO_MARK) of the interface.
+ *
+ * The kernel marks sockets only for a process with CAP_NET_RAW or CAP_NET_ADMIN over the namespace (CAP_NET_RAW from
+ * 5.17 on). Such a process has the right to receive and send raw packets there anyway, and every holder of the fd has
+ * it from such a process. So vmad need not read /proc (racy, and blind to user namespaces, where every user is root). A
+ * right can be inherited by fork if the parent wants that (vma_nic_inherit). It also outlives vmad: the next one
+ * accepts it, too.
+ *
+ * The right is good for nothing else: no route leads anywhere from a unix socket. The kernel keeps with it the process
+ * and the user that made it. That process may show it as whatever user it has become since; others as that user, or as
+ * any if the mark says so. vmad takes it away from every process that has a copy by removing the mark.
+ *
+ * If the kernel does not mark for CAP_NET_RAW, a process shows a raw socket bound to the interface. It never passes
+ * that on: raw packets leave by it.
+ */
+#include <errno.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "../os.h"
+#include "proto.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+#ifndef SO_BINDTOIFINDEX
+#define SO_BINDTOIFINDEX 62
+#endif
+
+/* Other programs mark sockets that send by IP. */
+#define MARK_VMAD 0x76000000u
+#define MARK_ANY_USER 0x00800000u
+#define MARK_IFINDEX_MAX 0x007fffffu
+
+static uint32_t vmad_mark_of(unsigned ifindex, bool any_user)
+{
+	return MARK_VMAD | (any_user ? MARK_ANY_USER : 0) | ifindex;
+}
+
+static int set_mark(int fd, uint32_t mark)
+{
+	return os_setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) == 0 ? 0 : -errno;
+}
+
+static int create_raw(const char *ifname)
+{
+	int fd = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
+	int rc;
+
+	if (fd < 0)
+		return -errno;
+	if (os_setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, ifname, (socklen_t)strlen(ifname)) == 0)
+		return fd;
+	rc = -errno;
+	os_close(fd);
+	return rc;
+}
+
+int vmad_right_create(unsigned ifindex, const char *ifname)
+{
+	int pair[2], rc = -EOPNOTSUPP; /* the kernel notes who makes a pair */
+
+	if (syscall(SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair) != 0)
+		return -errno;
+	os_close(pair[1]);
+	if (ifindex <= MARK_IFINDEX_MAX)
+		rc = set_mark(pair[0], vmad_mark_of(ifindex, false));
+	if (rc == 0)
+		return pair[0];
+	os_close(pair[0]);
+	return create_raw(ifname);
+}
+
+static bool right_option_is(int fd, int option, int wanted)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	return os_getsockopt(fd, SOL_SOCKET, option, &value, &len) == 0 && len == sizeof(value) && value == wanted;
+}
+
+/* The network namespace of a socket, as an inode number. */
+static int namespace_of(int socket_fd, ino_t *out)
+{
+	struct stat st;
+	int fd = os_ioctl(socket_fd, SIOCGSKNS, NULL), rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) < 0)
+		rc = -errno;
+	else
+		*out = st.st_ino;
+	os_close(fd);
+	return rc;
+}
+
+static bool socket_is_marked(int fd, uint32_t mark)
+{
+	return right_option_is(fd, SO_MARK, (int)mark);
+}
+
+static bool is_ticket(int fd)
+{
+	return right_option_is(fd, SO_DOMAIN, AF_UNIX) && right_option_is(fd, SO_TYPE, SOCK_DGRAM);
+}
+
+static bool is_made_by(int fd, const struct ucred *who)
+{
+	struct ucred maker = {0};
+	socklen_t len = sizeof(maker);
+
+	return os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &maker, &len) == 0 && maker.pid != 0 &&
+	       (maker.uid == who->uid || maker.pid == who->pid);
+}
+
+int vmad_right_share(int fd, unsigned ifindex, bool any_user)
+{
+	if (fd < 0 || !is_ticket(fd))
+		return -EPERM;
+	if (socket_is_marked(fd, vmad_mark_of(ifindex, any_user)))
+		return 0;
+	return set_mark(fd, vmad_mark_of(ifindex, any_user));
+}
+
+void vmad_right_revoke(int fd)
+{
+	if (fd >= 0 && is_ticket(fd))
+		set_mark(fd, 0);
+}
+
+/* It has ended, so its number may be another's by now. A kernel before 6.5 does not say. */
+static bool maker_has_ended(int fd)
+{
+	struct pollfd process = {.fd = -1, .events = POLLIN};
+	socklen_t len = sizeof(process.fd);
+	bool ended;
+
+	if (os_getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &process.fd, &len) != 0)
+		return errno != ENOPROTOOPT;
+	ended = os_poll(&process, 1, 0) != 0;
+	os_close(process.fd);
+	return ended;
+}
+
+/* Nobody passes a raw socket on. */
+bool vmad_right_is_own(int fd, const struct ucred *who)
+{
+	struct ucred maker = {0};
+	socklen_t len = sizeof(maker);
+
+	if (!is_ticket(fd))
+		return true;
+	return os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &maker, &len) == 0 && maker.pid != 0 &&
+	       maker.pid == who->pid && !maker_has_ended(fd);
+}
+
+int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who)
+{
+	bool is_right = false;
+
+	if (is_ticket(fd))
+		is_right = socket_is_marked(fd, vmad_mark_of(ifindex, true)) ||
+		           (socket_is_marked(fd, vmad_mark_of(ifindex, false)) && is_made_by(fd, who));
+	else
+		is_right = right_option_is(fd, SO_DOMAIN, AF_INET) && right_option_is(fd, SO_TYPE, SOCK_RAW) &&
+		           right_option_is(fd, SO_BINDTOIFINDEX, (int)ifindex);
+	return is_right ? vmad_namespace_check(fd) : -EPERM;
+}
+
+static int compare_inodes(int own, int fd)
+{
+	ino_t here = 0, there = 0;
+	int rc = namespace_of(own, &here);
+
+	if (rc == 0)
+		rc = namespace_of(fd, &there);
+	return rc == 0 && there != here ? -EPERM : rc;
+}
+
+/* By the namespaces' cookies, which is one call; a kernel before 5.14 has none. */
+int vmad_namespace_check(int fd)
+{
+	uint64_t here = 0, there = 0;
+	socklen_t len = sizeof(here);
+	int own, rc;
+
+	own = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (own < 0)
+		return -errno;
+	if (os_getsockopt(own, SOL_SOCKET, SO_NETNS_COOKIE, &here, &len) < 0)
+		rc = compare_inodes(own, fd);
+	else if (os_getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &there, &len) < 0)
+		rc = -errno;
+	else
+		rc = there == here ? 0 : -EPERM;
+	os_close(own);
+	return rc;
+}

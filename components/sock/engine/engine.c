@@ -1,0 +1,323 @@
+/* engine - the process's one engine: started on first use, ended at exit, left behind by a forked child. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/stats.h>
+#include <vma/tcp.h>
+
+#include "engine.h"
+#include "../fd/file.h"
+
+#define FDS_MAX 16
+
+extern char **environ;
+
+struct vma_engine *_Atomic vma_engine_now;
+_Atomic bool vma_sockets_stay;
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool failed; /* and it has been said why */
+
+/* ---- the steps of a start; each is undone only by the end of the process ---- */
+
+static int start_conf(struct vma_engine *engine)
+{
+	/* A log file that cannot be opened has been warned of and is no reason not to start. */
+	vma_conf_start(&engine->conf, environ);
+	if (vma_log_fd() >= 0)
+		vma_fd_guard_here(vma_log_fd());
+	engine->latency = engine->conf.spec != VMA_SPEC_NONE;
+	return 0;
+}
+
+static int start_stats(struct vma_engine *engine)
+{
+	int rc = vma_stats_create(engine->conf.stats_shmem_dir, &engine->stats);
+
+	if (rc == 0 && vma_stats_fd(engine->stats) >= 0)
+		vma_fd_guard_here(vma_stats_fd(engine->stats));
+	return rc;
+}
+
+static int start_memory(struct vma_engine *engine)
+{
+	struct vma_bufarena_attr arena = {.stats = engine->stats};
+	struct vma_bufpool_attr spill = {.name = "spill", .stats = engine->stats};
+	int rc;
+
+	vma_ring_conf_memory(&engine->conf, &arena, &spill);
+	rc = vma_bufarena_create(&arena, &engine->arena);
+	if (rc < 0)
+		return rc;
+	spill.arena = engine->arena;
+	return vma_bufpool_create(&spill, &engine->spill);
+}
+
+static int start_net(struct vma_engine *engine)
+{
+	/* Who calls is inside (vma_enter), where handlers wait, or the internal thread, which has blocked all signals.
+	 */
+	const struct vma_net_attr attr = {.undisturbed = true};
+	int fds[FDS_MAX], rc = vma_net_create(&attr, &engine->net);
+	unsigned n = rc == 0 ? vma_net_fds(engine->net, fds, FDS_MAX) : 0;
+
+	for (unsigned i = 0; i < n && i < FDS_MAX; i++)
+		vma_fd_guard_here(fds[i]);
+	return rc;
+}
+
+static int start_cores(struct vma_engine *engine)
+{
+	cpu_set_t cpus;
+
+	engine->cores = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
+	engine_find_vmad(engine->priv->vmad_path, sizeof(engine->priv->vmad_path));
+	return 0;
+}
+
+static void guard_of_nic(int fd, bool on)
+{
+	if (on)
+		vma_fd_guard_here(fd);
+	else
+		vma_fd_remove(fd);
+}
+
+static int start_hooks(struct vma_engine *engine)
+{
+	(void)engine;
+	vma_nic_fd_made = guard_of_nic;
+	vma_signals_start();
+	return 0;
+}
+
+static const struct step {
+	const char *name;
+	int (*start)(struct vma_engine *engine);
+} steps[] = {
+        {"configuration", start_conf}, {"statistics", start_stats}, {"packet memory", start_memory},
+        {"network", start_net},        {"cores", start_cores},      {"signals", start_hooks},
+        {"thread", internal_start},
+};
+
+static void engine_unguard(struct vma_engine *engine)
+{
+	int fds[FDS_MAX];
+	unsigned n = engine->net != NULL ? vma_net_fds(engine->net, fds, FDS_MAX) : 0;
+
+	for (unsigned i = 0; i < n && i < FDS_MAX; i++)
+		vma_fd_remove(fds[i]);
+	if (engine->stats != NULL)
+		vma_fd_remove(vma_stats_fd(engine->stats));
+}
+
+/* What a failed start leaves. It is not tried again in this process. */
+static void engine_give_up(struct vma_engine *engine)
+{
+	engine_unguard(engine);
+	vma_net_destroy(engine->net);
+	if (engine->arena != NULL)
+		vma_bufarena_destroy(engine->arena);
+	vma_stats_destroy(engine->stats);
+	vma_free(engine->priv);
+	vma_free(engine);
+}
+
+static struct vma_engine *engine_start(void)
+{
+	struct vma_engine *engine = vma_alloc(sizeof(*engine));
+	const struct step *step = steps;
+	int rc = -ENOMEM;
+
+	if (engine != NULL)
+		engine->priv = vma_alloc(sizeof(*engine->priv));
+	if (engine != NULL && engine->priv != NULL)
+		for (rc = 0; step < steps + sizeof(steps) / sizeof(steps[0]); step++) {
+			rc = step->start(engine);
+			if (rc < 0)
+				break;
+		}
+	if (rc == 0) {
+		engine_banner(&engine->conf);
+		return engine;
+	}
+	vma_log_error("cannot start (%s: %s): all sockets are the kernel's", step->name, strerrordesc_np(-rc));
+	if (engine != NULL && engine->conf.exception_handling == VMA_EXCEPTION_EXIT)
+		exit(EXIT_FAILURE);
+	if (engine != NULL)
+		engine_give_up(engine);
+	return NULL;
+}
+
+struct vma_engine *vma_engine_start(void)
+{
+	const int saved = errno;
+	struct vma_engine *engine;
+
+	if (atomic_load_explicit(&failed, memory_order_relaxed))
+		return NULL;
+	pthread_mutex_lock(&start_lock);
+	engine = atomic_load_explicit(&vma_engine_now, memory_order_relaxed);
+	if (engine == NULL && !atomic_load_explicit(&failed, memory_order_relaxed)) {
+		engine = engine_start();
+		atomic_store_explicit(&failed, engine == NULL, memory_order_relaxed);
+		atomic_store_explicit(&vma_engine_now, engine, memory_order_release);
+	}
+	pthread_mutex_unlock(&start_lock);
+	errno = saved;
+	return engine;
+}
+
+/* ---- counters of sockets ---- */
+
+struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd)
+{
+	_Atomic uint32_t *given = &engine->priv->stats_given;
+	struct vma_stats_socket *block;
+	char name[VMA_STATS_NAME_MAX];
+
+	if (atomic_fetch_add_explicit(given, 1, memory_order_relaxed) >= (uint32_t)engine->conf.stats_fd_num) {
+		atomic_fetch_sub_explicit(given, 1, memory_order_relaxed);
+		return NULL;
+	}
+	snprintf(name, sizeof(name), "fd %d", fd);
+	block = vma_stats_grab(engine->stats, VMA_STATS_TYPE_SOCKET, name);
+	vma_stats_set(&block->fd, (uint64_t)fd);
+	return block;
+}
+
+void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *block)
+{
+	if (block == NULL)
+		return;
+	vma_stats_drop(engine->stats, block);
+	atomic_fetch_sub_explicit(&engine->priv->stats_given, 1, memory_order_relaxed);
+}
+
+/* ---- the end ---- */
+
+static void ring_ctx_flush(struct vma_ring_ctx *ring_ctx, void *arg)
+{
+	struct vma_tcp *tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
+
+	(void)arg;
+	vma_ring_flush(ring_ctx->ring);
+	if (tcp != NULL)
+		vma_tcp_leave(tcp);
+}
+
+/* Nothing is taken down: other threads may be in the middle of anything, and the kernel takes all of it back. */
+void vma_engine_exit(void)
+{
+	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+	struct vma_thread *self;
+
+	if (engine == NULL)
+		return;
+	self = vma_enter();
+	ring_ctxs_each(ring_ctx_flush, NULL);
+	vma_leave(self);
+	vma_stats_hide(engine->stats);
+}
+
+/* ---- fork ---- */
+
+/*
+ * Of what the parent's threads may be changing at this moment the child keeps only the list of files and their memory;
+ * the rest it leaves as it is, closes its descriptors, and makes its own. (nic sees to its own in the same way.)
+ */
+void vma_engine_fork_prepare(void)
+{
+	file_fork_prepare();
+}
+
+void vma_engine_fork_parent(void)
+{
+	file_fork_parent();
+}
+
+static bool is_tcp_listener(int fd)
+{
+	int protocol = 0, listens = 0;
+	socklen_t len = sizeof(protocol);
+
+	if (syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) != 0 || protocol != IPPROTO_TCP)
+		return false;
+	len = sizeof(listens);
+	return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) == 0 && listens != 0;
+}
+
+struct wants {
+	bool engine, devices;
+};
+
+/*
+ * A connection that a forked child uses becomes the kernel's; its other sockets are offloaded. A listener that came
+ * through exec is the kernel's, but the engine watches for what waits with the process that made it.
+ */
+static void look_for_wants(struct vma_file *file, void *arg)
+{
+	struct wants *wants = arg;
+	const int fd = atomic_load_explicit(&file->fd, memory_order_relaxed);
+
+	if (!wants->devices && file->from_parent && !atomic_load(&file->os_only))
+		wants->devices = file->kind == VMA_FILE_UDP || (file->kind == VMA_FILE_TCP && is_tcp_listener(fd));
+	if (wants->devices || (!wants->engine && file->kind == VMA_FILE_EXEC && is_tcp_listener(fd)))
+		wants->engine = true;
+}
+
+void vma_engine_start_early(void)
+{
+	const int saved = errno;
+	struct vma_engine *engine = NULL;
+	struct vma_thread *self;
+	struct wants wants = {0};
+
+	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL)
+		return;
+	self = vma_enter();
+	vma_file_each(look_for_wants, &wants);
+	if (wants.engine)
+		engine = vma_engine_start();
+	if (engine != NULL && wants.devices)
+		device_open_inherited(engine);
+	vma_leave(self);
+	errno = saved;
+}
+
+static __attribute__((cold)) void leave_behind(struct vma_engine *engine)
+{
+	int fds[FDS_MAX];
+	unsigned n = vma_net_fds(engine->net, fds, FDS_MAX);
+
+	for (unsigned i = 0; i < n && i < FDS_MAX; i++)
+		vma_fd_unguard_close(fds[i]);
+	vma_fd_remove(vma_stats_fd(engine->stats));
+	vma_stats_forked(engine->stats);
+}
+
+__attribute__((cold)) void vma_engine_fork_child(void)
+{
+	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_relaxed);
+	struct vma_thread *self;
+
+	vma_threads_forked_child();
+	self = vma_enter();
+	pthread_mutex_init(&start_lock, NULL);
+	atomic_store_explicit(&failed, false, memory_order_relaxed);
+	atomic_store_explicit(&vma_engine_now, NULL, memory_order_relaxed);
+	device_fork_child(engine);
+	ring_ctxs_fork_child();
+	internal_fork_child();
+	if (engine != NULL)
+		leave_behind(engine);
+	file_fork_child();
+	vma_leave(self);
+}

@@ -1,0 +1,115 @@
+/*
+ * engine - the engine's parts: engine.c starts and ends it; device.c and ring_ctx.c have what is made on demand
+ *          (devices, ring contexts); internal.c has the thread (with its parts, see internal.h).
+ *
+ * Locks, in the order in which they may be taken: start (engine.c), devices (device.c), ring contexts (ring_ctx.c).
+ * None is held around a call of ops. All are made anew in a forked child, which abandons everything that they guard.
+ *
+ * Threads: any. Functions named _fork_child run in a forked child's only thread. What is said to be `inside` needs
+ * vma_enter.
+ */
+#ifndef VMA_SOCK_ENGINE_ENGINE_H
+#define VMA_SOCK_ENGINE_ENGINE_H
+
+#include <vma/sock_engine.h>
+
+struct vma_engine_priv {
+	struct vma_device *devices;   /* under the lock of devices */
+	_Atomic uint32_t stats_given; /* blocks of sockets */
+	char vmad_path[4096];         /* "": there is none */
+};
+
+struct vma_device_priv {
+	struct vma_device *next;
+	struct vma_ring_ctx *ring_ctxs; /* under the lock of ring contexts */
+	uint32_t ring_ctxs_made;
+	int refused;         /* 0: it is open; else why not */
+	uint64_t refused_ns; /* when */
+	uint64_t generation; /* of net, then */
+};
+
+/* banner.c */
+#define VMA_VERSION "0.3.0"
+void engine_banner(const struct vma_conf *conf);
+
+/* vmad_path.c: the program beside this library, else where the system has it; "" if there is none. */
+void engine_find_vmad(char *path, size_t size);
+
+/* thread/thread.c: in a forked child, before anything else of the library; the calling thread is the only one there is.
+ */
+void vma_threads_forked_child(void);
+
+/* device.c */
+void device_fork_child(struct vma_engine *engine); /* the parent's; NULL: it had none */
+/* Those that the process had which forked this one. */
+void device_open_inherited(struct vma_engine *engine);
+
+/* ring_ctx.c */
+void ring_ctxs_fork_child(void);
+/* Every ring context; inside. */
+void ring_ctxs_each(void (*fn)(struct vma_ring_ctx *ring_ctx, void *arg), void *arg);
+struct vma_ring_ctx *ring_ctx_of_id(uint32_t id);      /* inside */
+void ring_ctx_put_last(struct vma_ring_ctx *ring_ctx); /* without regard to connections */
+
+/* ring_ctx_tcp.c */
+void ring_ctx_tcp_end(struct vma_ring_ctx *ring_ctx); /* its stack, if it has one */
+void ring_ctx_tcp_fork_child(void);
+
+/* internal.c */
+int internal_start(struct vma_engine *engine);
+/* Has it look at everything. Never waits; a signal handler may call it. */
+void internal_wake(void);
+/* Has it look no later than at_ns; does nothing if it will. */
+void internal_wake_by(uint64_t at_ns);
+/* Until when it sleeps; 0: awake, and about to look. What is to be seen by it is published before. */
+uint64_t internal_sleeps_until(void);
+void internal_fork_child(void);
+
+/* taken.c: other processes may ask for sockets that they have taken (pidfd_getfd). Again: nothing. */
+void taken_serve(void);
+void taken_fork_child(void);
+/* Of /proc's text about a pidfd: the process's pid here, and in its own namespace; 0: it has none. */
+int taken_pid(const char *fdinfo);
+int taken_innermost_pid(const char *fdinfo);
+
+/* reason.c: vma_sock_tell, inside. */
+void sock_tell_inside(int fd, bool serves);
+
+/* notify.c: has ops->net_changed called for every file, soon. */
+void notify_files(void);
+
+/* ring_disarm.c: when nobody has armed a ring that is busy for a while, arrivals stop paying for it. */
+#define RING_CTX_BUSY_DRIVES 256 /* between two looks; a power of two */
+void ring_ctx_look_busy(struct vma_ring_ctx *ring_ctx) __attribute__((cold));
+static inline void ring_ctx_note_busy(struct vma_ring_ctx *ring_ctx)
+{
+	uint32_t busy = atomic_load_explicit(&ring_ctx->busy, memory_order_relaxed) + 1;
+
+	/* Between two drivers a step may be lost, which makes a look later. */
+	atomic_store_explicit(&ring_ctx->busy, busy, memory_order_relaxed);
+	if (__builtin_expect(busy % RING_CTX_BUSY_DRIVES == 0, 0))
+		ring_ctx_look_busy(ring_ctx);
+}
+/* Before an arm, by whoever sleeps on the ring's descriptor then, after what it is found by: watcher, armed. */
+static inline void ring_ctx_note_arm(struct vma_ring_ctx *ring_ctx)
+{
+	atomic_fetch_add_explicit(&ring_ctx->arms, 1, memory_order_relaxed);
+}
+/* Nobody sleeps there, perhaps: then it is unarmed. */
+void ring_disarm_ask(struct vma_ring_ctx *ring_ctx);
+/* This thread, which busy-polls, has driven it: once for each arm. */
+void ring_disarm_busy_polled(struct vma_ring_ctx *ring_ctx);
+
+/*
+ * ring_housekeeping.c: a ring context has been retired, and is to end soon; forget: it ends now, its descriptor is
+ * about to close.
+ */
+void ring_housekeeping_expect_end(void);
+void ring_housekeeping_forget(struct vma_ring_ctx *ring_ctx);
+
+/* task.c: the internal thread only, inside. */
+void tasks_run(void);
+uint64_t tasks_due(void); /* before the thread sleeps: what was posted lazily */
+void tasks_fork_child(void);
+
+#endif

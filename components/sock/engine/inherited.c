@@ -1,0 +1,439 @@
+/*
+ * inherited.c - sockets that a program has had since it was executed. When the program uses one, it asks the process
+ * that offloads it to hand it over.
+ *
+ *   parent ── offloads the socket ── fork ── exec ──> program: an os_only file for each number   untouched: no word
+ *     ^                                                  │ first use
+ *     └── "which of your files is my number 7?" ─────────┘ asked of all names of taken.c in /proc/net/unix
+ *        the same file, says the kernel: ops->exec_export ──> the kernel's, in both; what waits for accept comes by a
+ *                                                          descriptor that is sent along
+ *
+ * All processes are asked, because the workers of one service may offload one listener together. An answer counts only
+ * if its sender is root or this process's user by the kernel's word. It counts for the name that it comes from, so a
+ * process that has bound such a name answers for no other.
+ *
+ * A program that closes the socket, or leaves it alone, has never asked: its parent goes on as it was. So a shell that
+ * was started with its parent's descriptors costs the parent nothing.
+ *
+ * Threads: any, inside. If several use the socket, the first one asks, and the others wait for it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/sock_named.h>
+#include <vma/sock_os.h>
+
+#include "engine.h"
+#include "taken.h"
+
+#define TIMEOUT_NS 5000000000ULL
+#define SILENCE_NS 10000000000ULL /* who has not answered is not asked for so long */
+#define NAP_NS 200000
+enum { NAME_BYTES = 48, NAMES_MAX = 4096, SILENT_MAX = 16, WAITS_MAX = 16 };
+
+bool (*vma_inherited_listener)(int fd, int waiting_fd);
+
+/* ---- who may have it ---- */
+
+struct names {
+	uint32_t n, left; /* that have not answered */
+	struct {
+		char text[NAME_BYTES]; /* empty: it has answered */
+	} at[NAMES_MAX];
+};
+
+static struct {
+	_Atomic uint64_t name, until_ns;
+} silent[SILENT_MAX];
+
+static uint64_t inherited_number_of(const char *text)
+{
+	uint64_t h = 14695981039346656037ULL;
+
+	for (; *text != '\0'; text++)
+		h = (h ^ (unsigned char)*text) * 1099511628211ULL;
+	return h;
+}
+
+static bool inherited_is_silent(const char *text, uint64_t now)
+{
+	for (int i = 0; i < SILENT_MAX; i++)
+		if (atomic_load(&silent[i].name) == inherited_number_of(text) && now < atomic_load(&silent[i].until_ns))
+			return true;
+	return false;
+}
+
+static void inherited_note_silent(const struct names *names)
+{
+	static _Atomic uint32_t at;
+	const uint64_t until = vma_now_ns() + SILENCE_NS;
+
+	for (uint32_t i = 0; i < names->n; i++) {
+		if (names->at[i].text[0] != '\0') {
+			const uint32_t place = atomic_fetch_add(&at, 1) % SILENT_MAX;
+
+			atomic_store(&silent[place].until_ns, until);
+			atomic_store(&silent[place].name, inherited_number_of(names->at[i].text));
+		}
+	}
+}
+
+/* A line of /proc/net/unix ends with the socket's name, if it has one. */
+static void inherited_take_line(struct names *names, const char *line, uint64_t now)
+{
+	const char *at = strstr(line, " @" TAKEN_NAME);
+	size_t len = at != NULL ? strlen(at + 2) : 0;
+
+	if (len == 0 || len >= NAME_BYTES || names->n == NAMES_MAX || inherited_is_silent(at + 2, now))
+		return;
+	memcpy(names->at[names->n].text, at + 2, len + 1);
+	names->n++;
+}
+
+/* Opened when the program begins: it may be in another root directory when it uses a socket. */
+static int list_fd = -1;
+
+static int inherited_open_list(void)
+{
+	return (int)syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC);
+}
+
+static void inherited_keep_list(void)
+{
+	const int fd = list_fd < 0 ? inherited_open_list() : -1;
+
+	if (fd < 0)
+		return;
+	list_fd = vma_fd_guard(fd);
+	if (list_fd < 0)
+		syscall(SYS_close, fd);
+}
+
+static void inherited_read_names(struct names *names)
+{
+	const int fd = list_fd >= 0 ? list_fd : inherited_open_list();
+	const uint64_t now = vma_now_ns();
+	char text[2048];
+	size_t kept = 0;
+	long n, at = 0;
+
+	while (fd >= 0 && (n = syscall(SYS_pread64, fd, text + kept, sizeof(text) - 1 - kept, at)) > 0) {
+		char *line = text, *end;
+
+		at += n;
+		kept += (size_t)n;
+		text[kept] = '\0';
+		for (; (end = memchr(line, '\n', kept - (size_t)(line - text))) != NULL; line = end + 1) {
+			*end = '\0';
+			inherited_take_line(names, line, now);
+		}
+		kept -= (size_t)(line - text);
+		if (kept == sizeof(text) - 1)
+			kept = 0; /* no line of ours */
+		memmove(text, line, kept);
+	}
+	if (fd >= 0 && fd != list_fd)
+		syscall(SYS_close, fd);
+}
+
+/* ---- the conversation ---- */
+
+static uint64_t inherited_cookie_of(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+
+	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
+}
+
+/* The queue of a socket is short, and the server's thread takes few at a time. */
+static int inherited_send_patiently(int fd, const struct vma_named_message *message, uint64_t deadline_ns)
+{
+	const struct timespec nap = {.tv_nsec = NAP_NS};
+	int rc;
+
+	while ((rc = vma_named_send(fd, message)) == -EAGAIN && vma_now_ns() < deadline_ns)
+		syscall(SYS_nanosleep, &nap, NULL);
+	return rc;
+}
+
+static void inherited_ask_all(int fd, struct names *names, struct inherited_question *question, uint64_t deadline_ns)
+{
+	struct vma_named_message message = {.data = question, .size = sizeof(*question), .fd = -1};
+
+	names->left = 0;
+	for (uint32_t i = 0; i < names->n; i++) {
+		vma_named_address(names->at[i].text, &message);
+		if (inherited_send_patiently(fd, &message, deadline_ns) == 0)
+			names->left++;
+		else
+			names->at[i].text[0] = '\0'; /* it is gone */
+	}
+}
+
+/* False: it has answered before, or was not asked. */
+static bool inherited_note_answer(struct names *names, const struct vma_named_message *message, bool is_last)
+{
+	struct vma_named_message asked;
+
+	for (uint32_t i = 0; i < names->n; i++) {
+		if (names->at[i].text[0] == '\0')
+			continue;
+		vma_named_address(names->at[i].text, &asked);
+		if (asked.name_len != message->name_len || memcmp(&asked.name, &message->name, asked.name_len) != 0)
+			continue;
+		if (is_last) {
+			names->at[i].text[0] = '\0';
+			names->left--;
+		}
+		return true;
+	}
+	return false;
+}
+
+/* One answer; the first descriptor that comes with one is kept. */
+static void inherited_take_answer(int fd, struct names *names, struct inherited_question *question, int socket_fd,
+                                  uint64_t deadline_ns, int *waiting_fd)
+{
+	uint8_t answer = TAKEN_NOT_MINE;
+	struct vma_named_message message = {.data = &answer, .size = sizeof(answer)};
+	struct vma_named_sender sender;
+	bool trusted;
+
+	if (vma_named_peek(fd, &sender) < 0)
+		return;
+	trusted = vma_named_is_trusted(&sender);
+	if (vma_named_receive(fd, &message, trusted) < 0)
+		return;
+	if (inherited_note_answer(names, &message, !trusted || answer != TAKEN_SHOW) && trusted &&
+	    answer == TAKEN_SHOW) {
+		message.data = question;
+		message.size = sizeof(*question);
+		message.fd = socket_fd;
+		inherited_send_patiently(fd, &message, deadline_ns);
+		return;
+	}
+	if (answer == TAKEN_HANDED_OVER && *waiting_fd < 0) {
+		*waiting_fd = message.fd;
+		message.fd = -1;
+	} else if (answer == TAKEN_STAYS) {
+		vma_log_once(VMA_LOG_WARN, "a socket that was inherited through exec stays with the process that made "
+		                           "it, which cannot hand it over");
+	}
+	if (message.fd >= 0)
+		syscall(SYS_close, message.fd);
+}
+
+static int inherited_converse(int fd, struct names *names, int socket_fd, uint64_t cookie)
+{
+	struct inherited_question question = {.cookie = cookie, .number = socket_fd};
+	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
+	int waiting_fd = -1;
+
+	inherited_ask_all(fd, names, &question, deadline_ns);
+	while (names->left > 0 && vma_named_await(fd, POLLIN, deadline_ns))
+		inherited_take_answer(fd, names, &question, socket_fd, deadline_ns, &waiting_fd);
+	inherited_note_silent(names);
+	return waiting_fd;
+}
+
+int vma_inherited_ask(int socket_fd)
+{
+	const uint64_t cookie = inherited_cookie_of(socket_fd);
+	struct names *names;
+	int fd, waiting_fd = -1;
+
+	if (cookie == 0)
+		return -1;
+	names = mmap(NULL, sizeof(*names), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (names == MAP_FAILED)
+		return -1;
+	inherited_read_names(names);
+	fd = names->n != 0 ? vma_named_ask() : -1;
+	if (fd >= 0) {
+		waiting_fd = inherited_converse(fd, names, socket_fd, cookie);
+		syscall(SYS_close, fd);
+	}
+	munmap(names, sizeof(*names));
+	return waiting_fd;
+}
+
+/* ---- what the program that this one was before has left ---- */
+
+static struct {
+	uint64_t cookie; /* of the listener */
+	_Atomic int fd;  /* -1: taken */
+} waits[WAITS_MAX];
+static uint32_t n_waits; /* changes before there are threads */
+
+void vma_inherited_note_waits(int fd)
+{
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	socklen_t len = sizeof(name);
+	unsigned long long cookie;
+	int guarded;
+
+	if (n_waits == WAITS_MAX || syscall(SYS_getsockname, fd, &name, &len) != 0 || len >= sizeof(name) ||
+	    sscanf(name.sun_path + 1, VMA_WAITS_FORMAT, &cookie) != 1)
+		return;
+	guarded = vma_fd_guard(fd);
+	if (guarded < 0)
+		return;
+	waits[n_waits].cookie = cookie;
+	atomic_store(&waits[n_waits].fd, guarded);
+	n_waits++;
+}
+
+static int inherited_take_waits(uint64_t cookie)
+{
+	int guarded = -1, fd;
+
+	for (uint32_t i = 0; i < n_waits && guarded < 0; i++)
+		if (waits[i].cookie == cookie)
+			guarded = atomic_exchange(&waits[i].fd, -1);
+	if (guarded < 0)
+		return -1;
+	fd = (int)syscall(SYS_fcntl, guarded, F_DUPFD_CLOEXEC, 0);
+	vma_fd_unguard_close(guarded);
+	return fd;
+}
+
+/* ---- the file ---- */
+
+struct inherited {
+	struct vma_file file;
+	pthread_mutex_t asking;  /* not file.lock, which is taken when another file gets the number */
+	bool asked, is_listener; /* a TCP socket stands in its place */
+};
+
+static bool inherited_listens(int fd)
+{
+	int value = 0;
+	socklen_t len = sizeof(value);
+
+	return vma_os.getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &len) == 0 && value != 0;
+}
+
+/* What has waited longest: of two that may be, the one that this process has had itself. */
+static int inherited_ask(int fd)
+{
+	const int asked = vma_inherited_ask(fd), mine = inherited_take_waits(inherited_cookie_of(fd));
+
+	if (mine < 0)
+		return asked;
+	if (asked >= 0)
+		syscall(SYS_close, asked);
+	return mine;
+}
+
+static bool inherited_give_listener(int fd, int waiting_fd)
+{
+	const bool given = vma_inherited_listener(fd, waiting_fd);
+
+	if (!given)
+		syscall(SYS_close, waiting_fd);
+	return given;
+}
+
+/* Another number of the same file finds the listener that the first one has got. */
+static void inherited_touch(struct vma_file *file, int fd)
+{
+	struct inherited *inherited = (struct inherited *)file;
+	int waiting_fd = -1;
+
+	pthread_mutex_lock(&inherited->asking);
+	if (!inherited->asked) {
+		inherited->asked = true;
+		waiting_fd = inherited_ask(fd);
+		inherited->is_listener = waiting_fd >= 0 && vma_inherited_listener != NULL && inherited_listens(fd);
+		if (waiting_fd >= 0 && !inherited->is_listener)
+			syscall(SYS_close, waiting_fd);
+		if (inherited->is_listener)
+			inherited->is_listener = inherited_give_listener(fd, waiting_fd);
+		sock_tell_inside(fd, true);
+	} else if (inherited->is_listener) {
+		vma_inherited_listener(fd, -1);
+	}
+	pthread_mutex_unlock(&inherited->asking);
+}
+
+/* Passed on without having been used. */
+static void inherited_hand_over(struct vma_file *file)
+{
+	inherited_touch(file, atomic_load(&file->fd));
+}
+
+/* A thread that is not here may have been asking. */
+static __attribute__((cold)) void inherited_forked(struct vma_file *file)
+{
+	pthread_mutex_init(&((struct inherited *)file)->asking, NULL);
+}
+
+static enum vma_sock_reason inherited_reason_of(struct vma_file *file)
+{
+	(void)file;
+	return VMA_SOCK_EXEC;
+}
+
+static uint32_t inherited_poll_nothing(struct vma_file *file)
+{
+	(void)file;
+	return 0;
+}
+
+static uint64_t inherited_no_rings(struct vma_file *file)
+{
+	(void)file;
+	return 0;
+}
+
+/* The ops say which calls use the socket, and are never called, as it is os_only. */
+static void inherited_never(void)
+{
+}
+
+#define USES(op) .op = (__typeof__(((struct vma_file_ops *)NULL)->op))inherited_never
+#define USE                                                                                                            \
+	.name = "inherited", USES(bind), USES(connect), USES(listen), USES(accept4), USES(shutdown), USES(ioctl),      \
+	USES(recvmsg), USES(sendmsg), .poll = inherited_poll_nothing, .rings = inherited_no_rings,                     \
+	.reason = inherited_reason_of, .forked = inherited_forked, .hand_over = inherited_hand_over,                   \
+	.touch = inherited_touch
+
+/* Of a listener and a UDP socket the kernel's knows all but what has come; of a connection it knows nothing. */
+static const struct vma_file_ops ops = {USE};
+static const struct vma_file_ops connection_ops = {USE, USES(setsockopt), USES(getsockopt), USES(getpeername)};
+#undef USE
+#undef USES
+
+static int inherited_protocol_of(int fd)
+{
+	int protocol = 0;
+	socklen_t len = sizeof(protocol);
+
+	return vma_os.getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 ? protocol : 0;
+}
+
+void vma_inherited_note(int fd)
+{
+	struct inherited *inherited = vma_alloc(sizeof(*inherited));
+
+	if (inherited == NULL)
+		return;
+	inherited_keep_list();
+	vma_file_init(&inherited->file, VMA_FILE_EXEC,
+	              inherited_protocol_of(fd) == IPPROTO_TCP && !inherited_listens(fd) ? &connection_ops : &ops);
+	pthread_mutex_init(&inherited->asking, NULL);
+	inherited->file.os_only = true;
+	atomic_store(&vma_file_touches, true);
+	if (vma_fd_install(fd, &inherited->file) < 0)
+		vma_file_put(&inherited->file);
+}

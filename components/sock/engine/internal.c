@@ -1,0 +1,371 @@
+/*
+ * internal - the internal thread, which looks after what no other thread does. It sleeps in one epoll set:
+ *
+ *   net                      interfaces, addresses, routes, neighbours: told to files
+ *   raw socket               ICMP errors, told to connections
+ *   wake eventfd             tasks, frames sent LATER, new ring contexts, retries, timers of TCP that became earlier
+ *   ring of an idle context  armed, until a packet comes
+ *   connected shadows        EPOLLERR, edge-triggered: an ICMP error
+ *
+ * It has no timeout, unless one of its deadlines runs: LATER frames (1 ms), ring contexts with traffic
+ * (VMA_PROGRESS_ENGINE_INTERVAL; 1 ms with TCP, or while there is a busy poller), timers of TCP, refused offloads (1
+ * s), retired ring contexts. An idle process has none.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "internal.h"
+#include "sleep_time.h"
+
+#define EVENTS_MAX 32
+
+static struct {
+	struct vma_engine *engine;
+	int epoll_fd, wake_fd;
+
+	_Alignas(64) _Atomic bool woken; /* the eventfd has been written and not yet read */
+	struct sleep_time sleeps;
+} internal = {.epoll_fd = -1, .wake_fd = -1};
+
+/* ---- waking ---- */
+
+/*
+ * A waker changes something, then sets `woken` (A) and writes if it was not set. The thread reads the eventfd, clears
+ * `woken` (B), then looks at everything. A and B are exchanges of one variable: if A finds it set, B comes later, takes
+ * over what A released, and the thread's look finds the change; if not, the eventfd is written and the thread comes
+ * again.
+ */
+void internal_wake(void)
+{
+	const uint64_t one = 1;
+	const int saved = errno;
+
+	if (atomic_exchange(&internal.woken, true))
+		return;
+	syscall(SYS_write, internal.wake_fd, &one, sizeof(one));
+	errno = saved;
+}
+
+void internal_wake_by(uint64_t at_ns)
+{
+	if (internal_sleeps_until() > at_ns)
+		internal_wake();
+}
+
+/*
+ * `woken` is left alone: the caller's descriptors are not this process's, and a write that came to nothing would leave
+ * it set for ever. What has no type of file is what eventfds, and nothing that a program writes to, are: it is ours
+ * unless the child has closed the number and made another such descriptor under it.
+ */
+bool internal_nudge(void)
+{
+	const uint64_t one = 1;
+	struct stat stat;
+
+	return syscall(SYS_fstat, internal.wake_fd, &stat) == 0 && (stat.st_mode & S_IFMT) == 0 &&
+	       syscall(SYS_write, internal.wake_fd, &one, sizeof(one)) == (long)sizeof(one);
+}
+
+uint64_t internal_sleeps_until(void)
+{
+	return sleep_time_ask(&internal.sleeps);
+}
+
+static void take_wake(void)
+{
+	uint64_t count;
+
+	syscall(SYS_read, internal.wake_fd, &count, sizeof(count));
+	atomic_exchange(&internal.woken, false);
+}
+
+/* ---- the set ---- */
+
+int internal_set_add(int fd, uint32_t events, enum internal_source source, uint64_t number)
+{
+	struct epoll_event event = {.events = events, .data.u64 = (uint64_t)source << INTERNAL_SOURCE_SHIFT | number};
+	const int saved = errno;
+	int rc = 0;
+
+	if (internal.epoll_fd < 0)
+		return -ENODEV;
+	if (syscall(SYS_epoll_ctl, internal.epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0)
+		rc = -errno;
+	if (rc == -EEXIST)
+		rc = syscall(SYS_epoll_ctl, internal.epoll_fd, EPOLL_CTL_MOD, fd, &event) < 0 ? -errno : 0;
+	errno = saved;
+	return rc;
+}
+
+void internal_set_remove(int fd)
+{
+	struct epoll_event none = {0};
+	const int saved = errno;
+
+	syscall(SYS_epoll_ctl, internal.epoll_fd, EPOLL_CTL_DEL, fd, &none);
+	errno = saved;
+}
+
+/* ---- the loop ---- */
+
+static struct timespec left_until(uint64_t deadline)
+{
+	const uint64_t now = vma_now_ns(), left = deadline > now ? deadline - now : 0;
+
+	return (struct timespec){.tv_sec = (time_t)(left / (1000 * MS)), .tv_nsec = (long)(left % (1000 * MS))};
+}
+
+static int timespec_to_ms(const struct timespec *left)
+{
+	return left->tv_sec > INT_MAX / 1000 - 1
+	               ? INT_MAX
+	               : (int)(left->tv_sec * 1000 + (left->tv_nsec + (long)MS - 1) / (long)MS);
+}
+
+/* To the nanosecond where the kernel can (5.11), as timers of connections are finer than a millisecond. */
+static long wait_for_events(struct epoll_event *events, uint64_t deadline)
+{
+	static bool coarse;
+	const bool forever = deadline == NO_DEADLINE;
+	const struct timespec left = left_until(forever ? 0 : deadline);
+	long n = -1;
+
+	if (!coarse) {
+		n = syscall(SYS_epoll_pwait2, internal.epoll_fd, events, EVENTS_MAX, forever ? NULL : &left, NULL,
+		            (size_t)8);
+		coarse = n < 0 && errno == ENOSYS;
+	}
+	if (coarse)
+		n = syscall(SYS_epoll_pwait, internal.epoll_fd, events, EVENTS_MAX,
+		            forever ? -1 : timespec_to_ms(&left), NULL, (size_t)8);
+	return n;
+}
+
+enum { WATCHED_MAX = 64 };
+static struct vma_task *_Atomic watched[WATCHED_MAX];
+
+/* An event of before an unwatch may run the place's next task once in vain. */
+static void run_watched(uint64_t place)
+{
+	struct vma_task *task = place < WATCHED_MAX ? atomic_load(&watched[place]) : NULL;
+
+	if (task != NULL)
+		task->run(task);
+}
+
+int vma_engine_watch(int fd, uint32_t events, struct vma_task *task)
+{
+	for (uint64_t place = 0; place < WATCHED_MAX; place++) {
+		struct vma_task *none = NULL;
+		int rc;
+
+		if (!atomic_compare_exchange_strong(&watched[place], &none, task))
+			continue;
+		rc = internal_set_add(fd, events, INTERNAL_WAKE, INTERNAL_WAKE_WATCHED + place);
+		if (rc < 0)
+			atomic_store(&watched[place], NULL);
+		return rc;
+	}
+	return -EBUSY;
+}
+
+void vma_engine_unwatch(int fd, struct vma_task *task)
+{
+	internal_set_remove(fd);
+	for (unsigned place = 0; place < WATCHED_MAX; place++) {
+		struct vma_task *mine = task;
+
+		atomic_compare_exchange_strong(&watched[place], &mine, NULL);
+	}
+}
+
+static void internal_take_event(const struct epoll_event *event)
+{
+	const uint64_t number = event->data.u64 & ((1ULL << INTERNAL_SOURCE_SHIFT) - 1);
+
+	switch ((enum internal_source)(event->data.u64 >> INTERNAL_SOURCE_SHIFT)) {
+	case INTERNAL_NET:
+		if (number == INTERNAL_NET_ICMP)
+			icmp_housekeeping_take(internal.engine);
+		else
+			vma_net_process(internal.engine->net);
+		break;
+	case INTERNAL_WAKE:
+		if (number >= INTERNAL_WAKE_WATCHED)
+			run_watched(number - INTERNAL_WAKE_WATCHED);
+		else
+			take_wake();
+		break;
+	case INTERNAL_RING_CTX:
+		ring_housekeeping_take_event(internal.engine, number);
+		break;
+	case INTERNAL_ERROR:
+		notify_take_error(number);
+		break;
+	}
+}
+
+static uint64_t earlier_ns(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Returns when the next turn is due at the latest. */
+static uint64_t internal_turn(const struct epoll_event *events, long n)
+{
+	struct vma_thread *self = vma_enter();
+	uint64_t now, next;
+
+	for (long i = 0; i < n; i++)
+		internal_take_event(&events[i]);
+	tcp_housekeeping_turn_pruning();
+	tasks_run();
+	vfork_handoffs_run();
+	now = vma_now_ns();
+	next = ring_housekeeping_turn(internal.engine, now);
+	next = earlier_ns(next, tcp_housekeeping_turn(&internal.engine->conf, now));
+	next = earlier_ns(next, notify_turn(internal.engine, now));
+	vma_leave(self);
+	vma_retire_poll();
+	return earlier_ns(next, ring_housekeeping_turn_ending(now));
+}
+
+static void set_affinity(const char *wanted)
+{
+	cpu_set_t cpus;
+
+	if (vma_conf_cpus(wanted, &cpus) > 0 && sched_setaffinity(0, sizeof(cpus), &cpus) < 0)
+		vma_log_once(VMA_LOG_WARN, "VMA_INTERNAL_THREAD_AFFINITY='%s': this program may not run there", wanted);
+}
+
+/* See sleep_time.h. */
+static uint64_t say_when(uint64_t deadline)
+{
+	struct vma_thread *self;
+
+	sleep_time_say(&internal.sleeps, deadline);
+	self = vma_enter();
+	deadline = earlier_ns(deadline,
+	                      earlier_ns(ring_housekeeping_again(), earlier_ns(tcp_housekeeping_again(), tasks_due())));
+	vma_leave(self);
+	return deadline;
+}
+
+/*
+ * In a copy of the process that the system call makes, the C library still counts this thread; that is well as long as
+ * it has begun. Else a change of user or group there would wait for its beginning for ever (setxid_mark_thread of
+ * glibc): so who starts it waits until it has. vsftpd makes such copies as soon as it has a connection.
+ */
+static _Atomic uint32_t begun; /* a futex */
+
+static void say_begun(void)
+{
+	atomic_store(&begun, 1);
+	syscall(SYS_futex, &begun, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void wait_begun(void)
+{
+	while (atomic_load(&begun) == 0)
+		syscall(SYS_futex, &begun, FUTEX_WAIT, 0, NULL, NULL, 0);
+}
+
+static void *internal_thread_main(void *arg)
+{
+	struct epoll_event events[EVENTS_MAX];
+	uint64_t deadline = NO_DEADLINE;
+
+	(void)arg;
+	say_begun();
+	pthread_setname_np(pthread_self(), "vma-internal");
+	set_affinity(internal.engine->conf.internal_thread_affinity);
+	for (;;) {
+		long n = wait_for_events(events, say_when(deadline));
+
+		sleep_time_say(&internal.sleeps, 0);
+		deadline = internal_turn(events, n);
+	}
+	return NULL;
+}
+
+static int internal_start_thread(void)
+{
+	sigset_t all, before;
+	pthread_attr_t attr;
+	pthread_t thread;
+	int rc;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are not for this thread */
+	atomic_store(&begun, 0);
+	rc = pthread_create(&thread, &attr, internal_thread_main, NULL);
+	if (rc == 0)
+		wait_begun();
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	return -rc;
+}
+
+static void internal_close_fds(void)
+{
+	vma_fd_unguard_close(internal.epoll_fd);
+	vma_fd_unguard_close(internal.wake_fd);
+	internal.epoll_fd = internal.wake_fd = -1;
+}
+
+static int open_fd(long fd)
+{
+	return fd < 0 ? -errno : vma_fd_guard((int)fd);
+}
+
+int internal_start(struct vma_engine *engine)
+{
+	int rc;
+
+	internal.engine = engine;
+	notify_start(engine);
+	internal.epoll_fd = open_fd(syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
+	internal.wake_fd = open_fd(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+	rc = internal.epoll_fd < 0 ? internal.epoll_fd : internal.wake_fd;
+	if (rc >= 0)
+		rc = internal_set_add(internal.wake_fd, EPOLLIN, INTERNAL_WAKE, 0);
+	if (rc == 0)
+		rc = internal_set_add(vma_net_fd(engine->net), EPOLLIN, INTERNAL_NET, 0);
+	if (rc == 0)
+		rc = internal_start_thread();
+	if (rc < 0) {
+		internal_close_fds();
+		return rc;
+	}
+	atomic_store(&internal.woken, false); /* what was left before there was a thread wrote nowhere */
+	internal_wake();
+	return 0;
+}
+
+__attribute__((cold)) void internal_fork_child(void)
+{
+	internal_close_fds();
+	taken_fork_child();
+	internal.engine = NULL;
+	for (unsigned place = 0; place < WATCHED_MAX; place++)
+		atomic_store(&watched[place], NULL);
+	atomic_store(&internal.woken, false);
+	sleep_time_say(&internal.sleeps, 0);
+	ring_housekeeping_fork_child();
+	tcp_housekeeping_fork_child();
+	icmp_housekeeping_fork_child();
+	notify_fork_child();
+	tasks_fork_child();
+}

@@ -1,0 +1,86 @@
+/*
+ * internal - the internal thread's parts: internal.c sleeps and wakes, ring_housekeeping.c and tcp_housekeeping.c
+ * do the
+ *                 housekeeping of ring contexts, notify.c tells files.
+ *
+ * A *turn* runs in the internal thread, inside, after every wake-up.
+ *
+ * Threads: functions named _turn, _again, _take_event, _arm and _disarm run in the internal thread. Functions that say
+ * so may be called by any thread. _fork_child runs in a forked child's only thread.
+ */
+#ifndef VMA_SOCK_ENGINE_INTERNAL_H
+#define VMA_SOCK_ENGINE_INTERNAL_H
+
+#include "engine.h"
+
+#define MS 1000000ULL
+#define NO_DEADLINE UINT64_MAX /* when a part wants its next turn, CLOCK_MONOTONIC */
+
+/* What an event of the thread's epoll set is of: the kind in the upper bits, and a number below. */
+enum internal_source { INTERNAL_NET, INTERNAL_WAKE, INTERNAL_RING_CTX, INTERNAL_ERROR };
+#define INTERNAL_SOURCE_SHIFT 62
+#define INTERNAL_WAKE_WATCHED 1 /* numbers of INTERNAL_WAKE from here on: see vma_engine_watch */
+#define INTERNAL_NET_ICMP 1     /* the number of INTERNAL_NET: ICMP errors; 0: interfaces, routes, neighbours */
+
+/* Any thread. add: -ENODEV without a thread; a descriptor that is in the set already gets the new meaning. */
+int internal_set_add(int fd, uint32_t events, enum internal_source source, uint64_t number);
+void internal_set_remove(int fd);
+
+/* vfork_handoff.c: files that a vfork child passes on. */
+void vfork_handoffs_run(void);
+/* The thread begins a turn; from a vfork child, whose descriptors are copies. False: it has none any more. */
+bool internal_nudge(void);
+
+/*
+ * ring_housekeeping.c: frames sent LATER, ring contexts that nobody drives, retired ring contexts. Each returns its
+ * deadline.
+ */
+uint64_t ring_housekeeping_turn(struct vma_engine *engine, uint64_t now);
+uint64_t ring_housekeeping_turn_ending(uint64_t now); /* after retired memory was ended */
+/*
+ * When the next turn is to be, for what was sent LATER, or busy-polled, since the last; after internal_wake_by knows
+ * that.
+ */
+uint64_t ring_housekeeping_again(void);
+void ring_housekeeping_take_event(struct vma_engine *engine, uint64_t number);
+/* The thread sleeps on the ring context's descriptor from now on. False: it does not, there is something, or somebody
+ * drives.
+ */
+bool ring_housekeeping_arm(struct vma_ring_ctx *ring_ctx);
+void ring_housekeeping_disarm(struct vma_ring_ctx *ring_ctx);
+void ring_housekeeping_fork_child(void);
+/* Whether the thread drives ring contexts that nobody else does: the user may have switched that off. */
+bool ring_housekeeping_drives(void);
+/* Any thread: it begins to busy-poll (wait/busy_poller.c). */
+void ring_housekeeping_note_busy_poller(void);
+/* Any thread: a ring context that the internal thread has armed sends much. */
+void ring_housekeeping_note_sends(struct vma_ring_ctx *ring_ctx);
+
+/* tcp_housekeeping.c: ring contexts with a stack, connections to be steered, connections that have ended. */
+uint64_t tcp_housekeeping_turn(const struct vma_conf *conf, uint64_t now);
+/* When the next turn is to be, for what has come since the last one; after internal_wake_by knows when that will be. */
+uint64_t tcp_housekeeping_again(void);
+bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx,
+                                 const struct vma_conf *conf); /* false: it has no stack */
+void tcp_housekeeping_abandoned(void);
+void tcp_housekeeping_begin(void);         /* there is a stack */
+void tcp_housekeeping_due(void *ring_ctx); /* struct vma_tcp_host's */
+void tcp_housekeeping_retire(struct vma_tcp_conn *conn, void *ring_ctx);
+void tcp_housekeeping_prune(void *ring_ctx);
+void tcp_housekeeping_idle(void *ring_ctx);
+/* Before the tasks: a shadow that gives its port back does so when the NIC has forgotten the connection. */
+void tcp_housekeeping_turn_pruning(void);
+void tcp_housekeeping_fork_child(void);
+
+/* icmp_housekeeping.c: ICMP errors about connections. */
+void icmp_housekeeping_begin(void); /* there is a stack; any thread */
+void icmp_housekeeping_take(struct vma_engine *engine);
+void icmp_housekeeping_fork_child(void);
+
+/* notify.c: changes of the network, refused offloads, errors of shadows. */
+void notify_start(struct vma_engine *engine);
+uint64_t notify_turn(struct vma_engine *engine, uint64_t now);
+void notify_take_error(uint64_t number);
+void notify_fork_child(void);
+
+#endif

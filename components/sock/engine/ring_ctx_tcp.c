@@ -1,0 +1,165 @@
+/*
+ * ring_ctx_tcp - a ring context's stack of TCP connections: made when the first socket asks for it, ended with the ring
+ * context.
+ *
+ * The stack's callbacks run in the thread that drives, with the receive flag held: they note something for the internal
+ * thread and return (tcp_housekeeping.c).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/tcp.h>
+
+#include "../clock.h"
+#include "internal.h"
+
+enum { TIMESTAMPS_OFF, TIMESTAMPS_ON, TIMESTAMPS_AS_OS }; /* VMA_TCP_TIMESTAMP_OPTION */
+
+static pthread_mutex_t make_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t ring_ctx_tcp_now_ns(void *arg)
+{
+	(void)arg;
+	return clock_ns();
+}
+
+/* The text of net.ipv4.NAME. False: it cannot be read. */
+static bool read_sysctl(const char *name, char text[96])
+{
+	char path[64];
+	int fd;
+	long got;
+
+	snprintf(path, sizeof(path), "/proc/sys/net/ipv4/%s", name);
+	fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	got = syscall(SYS_read, fd, text, 95);
+	syscall(SYS_close, fd);
+	text[got > 0 ? got : 0] = '\0';
+	return got > 0;
+}
+
+/* The kernel's default of all that is asked for here is on. */
+static bool os_has(const char *name)
+{
+	char text[96];
+
+	return !read_sysctl(name, text) || text[0] != '0';
+}
+
+/* A bound, at least 1; 0: not known. */
+static uint32_t os_bound(const char *name)
+{
+	char text[96];
+	uint32_t value;
+
+	if (!read_sysctl(name, text) || sscanf(text, "%" SCNu32, &value) != 1)
+		return 0;
+	return value != 0 ? value : 1;
+}
+
+static bool wants_timestamps(const struct vma_conf *conf)
+{
+	return conf->tcp_timestamp_option == TIMESTAMPS_ON ||
+	       (conf->tcp_timestamp_option == TIMESTAMPS_AS_OS && os_has("tcp_timestamps"));
+}
+
+/*
+ * All ring contexts' together. net.ipv4.tcp_mem is the host's, in pages, and cannot be read in every network namespace;
+ * then it is what the kernel makes of the memory that there is.
+ */
+static struct vma_tcp_memory memory;
+
+static void know_memory(void)
+{
+	const int64_t page = sysconf(_SC_PAGESIZE);
+	int64_t pressure = sysconf(_SC_PHYS_PAGES) / 16, limit = pressure / 2 * 3;
+	char text[96];
+
+	if (read_sysctl("tcp_mem", text))
+		sscanf(text, "%*s %" SCNd64 " %" SCNd64, &pressure, &limit);
+	memory.pressure = pressure * page;
+	memory.limit = limit * page;
+}
+
+static int ring_ctx_tcp_make(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
+{
+	struct vma_engine *engine = ring_ctx->device->engine;
+	struct vma_tcp_attr attr = {
+	        .ring = ring_ctx->ring,
+	        .arena = engine->arena,
+	        .host = {.now_ns = ring_ctx_tcp_now_ns,
+	                 .alloc = vma_alloc,
+	                 .alloc_bytes = vma_alloc_bytes,
+	                 .free = vma_free,
+	                 .due = tcp_housekeeping_due,
+	                 .retire = tcp_housekeeping_retire,
+	                 .prune = tcp_housekeeping_prune,
+	                 .idle = tcp_housekeeping_idle,
+	                 .arg = ring_ctx},
+	        .no_timestamps = !wants_timestamps(&engine->conf),
+	        .no_sack = !os_has("tcp_sack"),
+	        .no_window_scaling = !os_has("tcp_window_scaling"),
+	        .no_idle_restart = !os_has("tcp_slow_start_after_idle"),
+	        .no_rcvbuf_growth = !os_has("tcp_moderate_rcvbuf"),
+	        .orphans_max = os_bound("tcp_max_orphans"),
+	        .time_wait_max = os_bound("tcp_max_tw_buckets"),
+	        .min_snd_mss = os_bound("tcp_min_snd_mss"),
+	        .gro_streams_max = (uint32_t)engine->conf.gro_streams_max,
+	        .quickack = engine->conf.tcp_quickack,
+	        .max_syn_rate = (uint32_t)engine->conf.tcp_max_syn_rate,
+	        .memory = &memory,
+	        .name = vma_nic_info(ring_ctx->device->nic)->name,
+	};
+
+	if (memory.limit == 0)
+		know_memory();
+
+	/* Without it sequence numbers could be guessed. */
+	if (syscall(SYS_getrandom, attr.secret, sizeof(attr.secret), 0) != (long)sizeof(attr.secret))
+		return -errno;
+	return vma_tcp_create(&attr, out);
+}
+
+int vma_ring_ctx_tcp(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
+{
+	struct vma_tcp *tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
+	int rc = 0;
+
+	if (tcp == NULL) {
+		pthread_mutex_lock(&make_lock);
+		tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_relaxed);
+		if (tcp == NULL)
+			rc = ring_ctx_tcp_make(ring_ctx, &tcp);
+		if (rc == 0)
+			atomic_store_explicit(&ring_ctx->tcp, tcp, memory_order_release);
+		pthread_mutex_unlock(&make_lock);
+		if (rc == 0)
+			tcp_housekeeping_begin(); /* it is looked after in another way from now on */
+	}
+	if (rc < 0) {
+		vma_log_once(VMA_LOG_WARN, "%s: no TCP: %s", vma_nic_info(ring_ctx->device->nic)->name,
+		             strerrordesc_np(-rc));
+		return rc;
+	}
+	*out = tcp;
+	return 0;
+}
+
+void ring_ctx_tcp_end(struct vma_ring_ctx *ring_ctx)
+{
+	vma_tcp_destroy(atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire));
+}
+
+void ring_ctx_tcp_fork_child(void)
+{
+	pthread_mutex_init(&make_lock, NULL);
+	atomic_store(&memory.used, 0); /* the parent's connections are its own */
+}

@@ -1,0 +1,363 @@
+/*
+ * taken - sockets that another process takes by pidfd_getfd: the taker asks the owner process to hand them over.
+ *
+ *   taker   pidfd_getfd ── "your number 7 is the socket with cookie c" ──> owner
+ *           the kernel says that the answer is the owner's <── SHOW ────── it has the number, and offloads the socket
+ *           ── the same, and the socket itself ──────────────────────────> it is that socket: ops->hand_over
+ *           goes on with it <── HANDED_OVER ────────────────────────────── the kernel's from now on
+ *
+ * A process that has an interface open serves an abstract name, in its network namespace, which only this process can
+ * have rightfully. It is the number of its pidfd's inode, which the kernel gives out once (pidfs), or its pid on a
+ * kernel whose pidfds have none.
+ *
+ * The owner hears root and its own user, as pidfd_getfd does. It hands over only a socket that it has been shown: a
+ * process that has the socket may do with it what it likes. The sender is the kernel's word (SCM_CREDENTIALS). The
+ * descriptors in a message of another sender are never this process's: their close could wait for a file system of the
+ * sender's.
+ *
+ * The taker shows the socket only to the process that it has taken it from. A process which has bound the name before
+ * cannot send an answer in the name of the owner's pid.
+ *
+ * A program that has inherited a socket through exec (inherited.c) asks as well, whatever its user: it shows the number
+ * that it has. The kernel compares the files (kcmp), so no descriptor of a stranger comes here. If the kernel does not
+ * compare, a sender that is heard shows the socket as above.
+ *
+ * So many messages in a millisecond are looked at, then the thread goes on with its work. Senders wait in the kernel
+ * meanwhile: the queue of a socket is short.
+ *
+ * Threads: vma_taken_serve under the devices' lock; the internal thread answers; any thread asks.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+#include <vma/sock_named.h>
+#include <vma/sock_os.h>
+
+#include "internal.h"
+#include "taken.h"
+
+#ifndef PID_FS_MAGIC
+#define PID_FS_MAGIC 0x50494446
+#endif
+
+#define TIMEOUT_NS 5000000000ULL
+#define SILENCE_NS 10000000000ULL /* an owner that has not answered is not asked for so long */
+enum { MESSAGES_IN_MS = 8, NAME_BYTES = 48 };
+
+static uint64_t taken_cookie_of(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+
+	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
+}
+
+/* ---- what a pidfd says ---- */
+
+/* /proc's word about it, a string; false: /proc is not there. */
+static bool read_fdinfo(int pidfd, char *text, size_t size)
+{
+	char path[48];
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/thread-self/fdinfo/%d", pidfd);
+	fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	n = syscall(SYS_read, fd, text, size - 1);
+	syscall(SYS_close, fd);
+	text[n > 0 ? n : 0] = '\0';
+	return n > 0;
+}
+
+int taken_pid(const char *fdinfo)
+{
+	const char *line = strstr(fdinfo, "\nPid:\t");
+
+	return line != NULL ? atoi(line + sizeof("\nPid:\t") - 1) : 0;
+}
+
+int taken_innermost_pid(const char *fdinfo)
+{
+	const char *line = strstr(fdinfo, "\nNSpid:\t"), *last;
+
+	if (line == NULL)
+		return 0;
+	last = line += sizeof("\nNSpid:") - 1;
+	for (; *line != '\0' && *line != '\n'; line++)
+		if (*line == '\t')
+			last = line;
+	return atoi(last + 1);
+}
+
+/* The same for all who have a pidfd of the process. */
+static bool name_of_process(int pidfd, char name[NAME_BYTES])
+{
+	char text[1024];
+	struct statfs fs;
+	struct stat state;
+	int pid;
+
+	if (syscall(SYS_fstatfs, pidfd, &fs) == 0 && fs.f_type == PID_FS_MAGIC && fstat(pidfd, &state) == 0) {
+		snprintf(name, NAME_BYTES, TAKEN_NAME "%llu", (unsigned long long)state.st_ino);
+		return true;
+	}
+	pid = read_fdinfo(pidfd, text, sizeof(text)) ? taken_innermost_pid(text) : 0;
+	snprintf(name, NAME_BYTES, TAKEN_NAME "pid/%d", pid);
+	return pid > 0;
+}
+
+/* ---- the owner ---- */
+
+static struct {
+	int fd;
+	struct vma_task answer, rest;
+	uint64_t since_ns; /* of the messages that are counted */
+	unsigned messages;
+} server = {.fd = -1};
+
+/*
+ * A number leaves the table before the kernel closes it: if the file is still there after the look at the socket, the
+ * socket is the file's.
+ */
+static enum taken_answer question_answer(const struct taken_question *question, int shown)
+{
+	struct vma_file *file = vma_fd_lookup(question->number);
+
+	if (file == NULL || file->kind == VMA_FILE_INTERNAL || file->ops->hand_over == NULL || question->cookie == 0 ||
+	    taken_cookie_of(question->number) != question->cookie || vma_fd_lookup(question->number) != file)
+		return TAKEN_NOT_MINE;
+	if (shown < 0)
+		return TAKEN_SHOW;
+	if (taken_cookie_of(shown) != question->cookie)
+		return TAKEN_NOT_MINE;
+	file->ops->hand_over(file);
+	return file->ops->reason(file) == VMA_SOCK_OFFLOADED ? TAKEN_STAYS : TAKEN_HANDED_OVER;
+}
+
+struct search {
+	uint64_t cookie;
+	struct vma_file *found;
+};
+
+static void look(struct vma_file *file, void *arg)
+{
+	struct search *search = arg;
+	const int fd = atomic_load(&file->fd);
+
+	if (search->found == NULL && (file->kind == VMA_FILE_TCP || file->kind == VMA_FILE_UDP) && fd >= 0 &&
+	    taken_cookie_of(fd) == search->cookie && vma_fd_lookup(fd) == file)
+		search->found = file;
+}
+
+/* 1: it is; 0: it is not; -EPERM, -ENOSYS, ...: the kernel does not say. */
+static int is_same_file(int fd, pid_t other, int number)
+{
+	const long rc = other > 0 ? syscall(SYS_kcmp, syscall(SYS_getpid), other, KCMP_FILE, fd, number) : -1;
+
+	return rc < 0 ? -EPERM : rc == 0;
+}
+
+/*
+ * A stranger whose file it is not hears only that it is refused, whether there is such a socket or not. A stranger's
+ * question that nothing comes of costs a system call for each socket, so the next one waits for the next
+ * millisecond.
+ */
+static enum taken_answer answer_minisock(const struct inherited_question *question,
+                                         const struct vma_named_message *message, int *waiting_fd)
+{
+	struct search search = {.cookie = question->cookie};
+	const bool is_trusted = vma_named_is_trusted(&message->sender);
+	int same;
+
+	if (question->cookie != 0)
+		vma_file_each(look, &search);
+	if (search.found == NULL) {
+		server.messages = is_trusted ? server.messages : MESSAGES_IN_MS;
+		return is_trusted ? TAKEN_NOT_MINE : TAKEN_REFUSED;
+	}
+	same = message->fd >= 0 ? taken_cookie_of(message->fd) == question->cookie
+	                        : is_same_file(atomic_load(&search.found->fd), message->sender.pid, question->number);
+	if (same <= 0)
+		return !is_trusted ? TAKEN_REFUSED : same == 0 ? TAKEN_NOT_MINE : TAKEN_SHOW;
+	if (search.found->ops->exec_export != NULL)
+		*waiting_fd = search.found->ops->exec_export(search.found);
+	else if (search.found->ops->hand_over != NULL)
+		search.found->ops->hand_over(search.found);
+	return search.found->ops->reason(search.found) == VMA_SOCK_OFFLOADED ? TAKEN_STAYS : TAKEN_HANDED_OVER;
+}
+
+/* False: there is none. */
+static bool answer_one(void)
+{
+	union {
+		struct taken_question taken;
+		struct inherited_question inherited;
+	} question;
+	struct vma_named_message message = {.data = &question, .size = sizeof(question)};
+	enum taken_answer answer = TAKEN_REFUSED;
+	struct vma_named_sender sender;
+	int rc = vma_named_peek(server.fd, &sender), waiting_fd = -1;
+	uint8_t byte;
+
+	if (rc == 0)
+		rc = vma_named_receive(server.fd, &message, vma_named_is_trusted(&sender));
+	if (rc < 0)
+		return false;
+	if (rc == sizeof(question.taken) && vma_named_is_trusted(&message.sender))
+		answer = question_answer(&question.taken, message.fd);
+	else if (rc == sizeof(question.inherited))
+		answer = answer_minisock(&question.inherited, &message, &waiting_fd);
+	if (message.fd >= 0)
+		syscall(SYS_close, message.fd);
+	byte = (uint8_t)answer;
+	message.data = &byte;
+	message.size = sizeof(byte);
+	message.fd = waiting_fd;
+	vma_named_send(server.fd, &message);
+	return true;
+}
+
+/*
+ * The descriptor is watched for edges: a message that comes while others are left does not wake the thread again and
+ * again, and what is left is looked at a millisecond later.
+ */
+static void answer_some(void)
+{
+	const uint64_t now = vma_now_ns();
+
+	if (now - server.since_ns >= MS) {
+		server.since_ns = now;
+		server.messages = 0;
+	}
+	while (server.messages < MESSAGES_IN_MS) {
+		if (!answer_one())
+			return;
+		server.messages++;
+	}
+	vma_engine_post_lazily(&server.rest);
+}
+
+static void taken_answer_task(struct vma_task *task)
+{
+	(void)task;
+	if (server.fd >= 0)
+		answer_some();
+}
+
+/* Without a name its sockets stay with this process. */
+void taken_serve(void)
+{
+	const int pidfd = server.fd < 0 ? (int)syscall(SYS_pidfd_open, syscall(SYS_getpid), 0) : -1;
+	char name[NAME_BYTES];
+	int rc;
+
+	if (pidfd < 0)
+		return;
+	rc = name_of_process(pidfd, name) ? vma_named_serve(name) : -ENOTSUP;
+	syscall(SYS_close, pidfd);
+	if (rc >= 0) {
+		server.fd = rc;
+		server.answer.run = server.rest.run = taken_answer_task;
+		rc = vma_engine_watch(server.fd, EPOLLIN | EPOLLET, &server.answer);
+	}
+	if (rc >= 0)
+		return;
+	vma_log_debug("what other processes take by pidfd_getfd stays here: %s", strerrordesc_np(-rc));
+	if (server.fd >= 0)
+		vma_fd_unguard_close(server.fd);
+	server.fd = -1;
+}
+
+/* The name is the parent's. */
+__attribute__((cold)) void taken_fork_child(void)
+{
+	if (server.fd >= 0)
+		vma_fd_unguard_close(server.fd);
+	server.fd = -1;
+	server.answer = server.rest = (struct vma_task){0};
+	server.messages = 0;
+}
+
+/* ---- the taker ---- */
+
+/* The last owner that did not answer: it may be stopped, by a debugger that takes one descriptor after the other. */
+static _Atomic int silent_pid;
+static _Atomic uint64_t silent_until_ns;
+
+static int taken_converse(int fd, int pid, const struct taken_question *question, int shown, uint64_t deadline_ns)
+{
+	const struct vma_named_message asked = {.data = (void *)question, .size = sizeof(*question), .fd = shown};
+	uint8_t answer = TAKEN_NOT_MINE;
+	struct vma_named_message answered = {.data = &answer, .size = sizeof(answer)};
+	int rc;
+
+	while ((rc = vma_named_send(fd, &asked)) == -EAGAIN)
+		if (!vma_named_await(fd, POLLOUT, deadline_ns))
+			return -ETIMEDOUT;
+	while (rc == 0 && (rc = vma_named_receive(fd, &answered, false)) == -EAGAIN) {
+		rc = 0;
+		if (!vma_named_await(fd, POLLIN, deadline_ns))
+			return -ETIMEDOUT;
+	}
+	if (rc < 0)
+		return rc;
+	return answered.sender.pid == pid ? answer : -EPERM;
+}
+
+static int ask_by_name(const char *name, int pid, int number, int copy)
+{
+	const struct taken_question question = {.cookie = taken_cookie_of(copy), .number = number};
+	const uint64_t now = vma_now_ns(), deadline_ns = now + TIMEOUT_NS;
+	int fd, rc;
+
+	if (question.cookie == 0)
+		return -ENOTSOCK;
+	if (atomic_load(&silent_pid) == pid && now < atomic_load(&silent_until_ns))
+		return -ETIMEDOUT;
+	fd = vma_named_connect(name);
+	if (fd < 0)
+		return fd;
+	rc = taken_converse(fd, pid, &question, -1, deadline_ns);
+	if (rc == TAKEN_SHOW)
+		rc = taken_converse(fd, pid, &question, copy, deadline_ns);
+	syscall(SYS_close, fd);
+	if (rc == -ETIMEDOUT) {
+		atomic_store(&silent_until_ns, vma_now_ns() + SILENCE_NS);
+		atomic_store(&silent_pid, pid);
+	}
+	return rc == TAKEN_SHOW ? -EPROTO : rc;
+}
+
+int vma_engine_ask_owner(int pidfd, int number, int copy)
+{
+	char name[NAME_BYTES], text[1024];
+	const int saved = errno, pid = read_fdinfo(pidfd, text, sizeof(text)) ? taken_pid(text) : 0;
+	int rc = -ESRCH;
+
+	if (pid > 0 && name_of_process(pidfd, name))
+		rc = ask_by_name(name, pid, number, copy);
+	errno = saved;
+	switch (rc) {
+	case TAKEN_NOT_MINE:
+		return 0;
+	case TAKEN_HANDED_OVER:
+		return 1;
+	case TAKEN_STAYS:
+		return -EOPNOTSUPP;
+	default:
+		return rc < 0 ? rc : -EACCES;
+	}
+}

@@ -1,0 +1,65 @@
+/* task - work for the internal thread: posted by any thread, run there in order. */
+#include <vma/mpsc.h>
+#include <vma/sock_engine.h>
+
+#include "internal.h"
+
+static ck_stack_t queue = CK_STACK_INITIALIZER;
+static ck_stack_entry_t *taken; /* by the internal thread, and not yet run */
+
+_Static_assert(offsetof(struct vma_task, next) == offsetof(ck_stack_entry_t, next), "a task starts with its link");
+
+static void task_push(struct vma_task *task)
+{
+	vma_mpsc_push(&queue, (ck_stack_entry_t *)task);
+}
+
+/*
+ * `queued` says that the task is in the queue or about to be taken from it. It is cleared before run: who posts from
+ * then on pushes anew, so what he changed before posting is seen by this run or by the next. The push comes before the
+ * wake, see internal_wake.
+ */
+void vma_engine_post(struct vma_task *task)
+{
+	if (atomic_exchange(&task->queued, true))
+		return;
+	task_push(task);
+	internal_wake();
+}
+
+/* The push is published before the thread's time is asked for, and tasks_due looks after it was said: sleep_time.h. */
+void vma_engine_post_lazily(struct vma_task *task)
+{
+	if (atomic_exchange(&task->queued, true))
+		return;
+	task_push(task);
+	internal_wake_by(vma_now_ns() + MS);
+}
+
+uint64_t tasks_due(void)
+{
+	return ck_pr_load_ptr(&queue.head) != NULL ? vma_now_ns() + MS : NO_DEADLINE;
+}
+
+void tasks_run(void)
+{
+	taken = vma_mpsc_take_all(&queue);
+	while (taken != NULL) {
+		struct vma_task *task = (struct vma_task *)taken;
+
+		taken = ck_pr_load_ptr(&taken->next);
+		atomic_store(&task->queued, false);
+		task->run(task);
+	}
+}
+
+/* In a forked child: what the parent's thread was to do is not to be done here; but the tasks may be posted again. */
+void tasks_fork_child(void)
+{
+	ck_stack_entry_t *lists[] = {taken, vma_mpsc_take_all(&queue)};
+
+	taken = NULL;
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+		for (; lists[i] != NULL; lists[i] = ck_pr_load_ptr(&lists[i]->next))
+			atomic_store(&((struct vma_task *)lists[i])->queued, false);
+}

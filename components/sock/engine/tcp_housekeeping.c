@@ -1,0 +1,488 @@
+/*
+ * tcp_housekeeping - housekeeping for TCP, by the internal thread: timers are kept and packets answered whether or not
+ * the program looks; accepted connections are steered; ended ones are freed.
+ *
+ * A ring context with a stack is in one of two states:
+ *
+ *   armed ── a packet, and no other thread is at it: drive at once, arm again
+ *     ^  └── a packet, and others are at it ──> watched: looked at 0.1 ms later, then, as long as others have driven
+ *     └──────── no other has driven since ─────          it between two looks, twice as late, up to 1 ms
+ *
+ * Some ring contexts are driven by other threads again soon after the internal thread armed them, as by a server that
+ * works for a part of a millisecond between two calls. Such a ring context is looked at a millisecond later at once.
+ * Otherwise each of its packets would wake the internal thread, for what the server is about to do itself.
+ *
+ * So a packet waits for at most about a millisecond if the thread that drove has just stopped, and else is answered at
+ * once. A thread that spins or sleeps on the ring costs the internal thread one look per millisecond; an idle ring
+ * context costs nothing.
+ *
+ * The stack's timers are kept: the thread sleeps no longer than until vma_tcp_due. But while a ring context is watched,
+ * and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when it is to be
+ * looked at: a server with many connections has something due every few microseconds, most of which has moved on when
+ * its time comes. A thread that goes to sleep on the ring makes itself known (ring_ctx->watcher), then asks for what is
+ * due (tcp_housekeeping_due).
+ */
+#include <string.h>
+
+#include <vma/log.h>
+#include <vma/mpsc.h>
+#include <vma/tcp.h>
+
+#include "internal.h"
+
+#define LOOK_FIRST_NS (MS / 10)
+#define LOOK_LAST_NS MS
+#define SOON_NS (5 * MS)   /* so long after it was armed, who drives the ring context drives it all the time */
+#define STEER_NS (50 * MS) /* an accepted connection waits for one to two of these */
+#define STEER_AT_ONCE 16   /* each may cost a conversation with vmad; timers are to be kept meanwhile */
+#define PRUNE_NS MS        /* rules that nobody needs any more: so many as end in this time are deleted together */
+#define PRUNE_AT_ONCE 64   /* as for steering */
+#define BURY_NS (10 * MS)
+#define BURY_TIMES 3 /* so many turns after an end, nobody inside has seen it */
+#define ABANDONED_NS (100 * MS)
+#define IDLE_NS (1000 * MS) /* without connections: who makes one now and then keeps his blocks of ports */
+
+/* A connection that waits to be steered. */
+struct pending_steer {
+	struct vma_task link; /* first */
+	struct vma_tcp_conn *conn;
+};
+
+/* A connection that has ended, in its own memory. */
+struct ended {
+	union {
+		struct vma_task link;
+		struct vma_retired retired;
+	}; /* first */
+	struct vma_tcp_conn *conn;
+};
+_Static_assert(sizeof(struct ended) <= VMA_TCP_HOST_SPACE, "what a connection has room for");
+
+static struct {
+	/* The internal thread's. Times are 0 when there is none. */
+	ck_stack_entry_t *older, *younger; /* connections accepted before the last period, and in it */
+	uint64_t steer_ns, bury_ns, abandoned_ns, idle_ns;
+	uint64_t turn_ns; /* when its last turn looked */
+	unsigned bury_times;
+
+	_Alignas(64) ck_stack_t accepted; /* struct pending_steer */
+	ck_stack_t ended;                 /* struct ended */
+	_Atomic bool hurry;               /* all that wait are to be steered now */
+	_Atomic bool idle;                /* a stack has blocks of ports and no connection, or had none */
+	_Atomic bool used;                /* there has been a stack */
+	_Atomic uint32_t abandoned;       /* ring contexts that nobody holds but for the connections that end on them */
+} housekeeping;
+
+static struct vma_tcp *tcp_of(const struct vma_ring_ctx *ring_ctx)
+{
+	return atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
+}
+
+/* ---- ring contexts ---- */
+
+static int64_t most_packets(const struct vma_conf *conf)
+{
+	return conf->progress_engine_wce_max > 0 ? conf->progress_engine_wce_max : 1;
+}
+
+/* Until nothing is left. False: the flag is taken, or there is no end of it. */
+static bool drive_all(struct vma_ring_ctx *ring_ctx, int64_t max)
+{
+	int64_t total = 0;
+	int n;
+
+	do {
+		n = vma_ring_progress(ring_ctx->ring);
+		total += n;
+	} while (n > 0 && total < max);
+	return n == 0;
+}
+
+static void housekeeping_watch_ring_ctx(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
+{
+	ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
+	ring_ctx->look_step_ns = step;
+	ring_ctx->look_ns = now + step;
+}
+
+static bool others_drive(const struct vma_ring_ctx *ring_ctx)
+{
+	return atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed) != ring_ctx->driven_seen;
+}
+
+/* Others are at it. */
+static void housekeeping_leave_to_others(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
+{
+	ring_housekeeping_disarm(ring_ctx);
+	housekeeping_watch_ring_ctx(ring_ctx, now, step);
+}
+
+/* Nobody else is. */
+static void housekeeping_take_over(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
+{
+	if (drive_all(ring_ctx, max) && ring_housekeeping_arm(ring_ctx)) {
+		ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
+		ring_ctx->armed_ns = now;
+	} else {
+		housekeeping_leave_to_others(ring_ctx, now, LOOK_FIRST_NS);
+	}
+}
+
+/* Who sleeps on it wakes as well: it is that thread's packet, and it will go on driving. */
+bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma_conf *conf)
+{
+	const uint64_t now = vma_now_ns();
+
+	if (tcp_of(ring_ctx) == NULL)
+		return false;
+	if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != NULL)
+		housekeeping_leave_to_others(ring_ctx, now, LOOK_LAST_NS);
+	else if (others_drive(ring_ctx))
+		housekeeping_leave_to_others(ring_ctx, now,
+		                             now - ring_ctx->armed_ns < SOON_NS ? LOOK_LAST_NS : LOOK_FIRST_NS);
+	else
+		housekeeping_take_over(ring_ctx, now, most_packets(conf));
+	return true;
+}
+
+static void housekeeping_look(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
+{
+	uint64_t step = ring_ctx->look_step_ns * 2;
+
+	if (others_drive(ring_ctx))
+		housekeeping_watch_ring_ctx(ring_ctx, now, step < LOOK_LAST_NS ? step : LOOK_LAST_NS);
+	else
+		housekeeping_take_over(ring_ctx, now, max);
+}
+
+struct round {
+	uint64_t now, next;
+	int64_t max;
+};
+
+static void make_earlier(uint64_t *next, uint64_t at)
+{
+	if (at < *next)
+		*next = at;
+}
+
+/* When the stack wants to be driven, after it was if that was due. */
+static uint64_t keep_timers(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tcp, uint64_t now)
+{
+	uint64_t due = vma_tcp_due(tcp);
+
+	if (due > now)
+		return due;
+	vma_ring_progress(ring_ctx->ring);
+	due = vma_tcp_due(tcp);
+	return due > now ? due : now + LOOK_FIRST_NS; /* somebody is at it at this moment */
+}
+
+/* See the top. */
+static bool others_keep_timers(const struct vma_ring_ctx *ring_ctx)
+{
+	return !ring_ctx->armed && atomic_load(&ring_ctx->watcher) == NULL;
+}
+
+static void housekeeping_look_after(struct vma_ring_ctx *ring_ctx, void *arg)
+{
+	struct round *round = arg;
+	struct vma_tcp *tcp = tcp_of(ring_ctx);
+
+	if (tcp == NULL)
+		return;
+	if (!ring_ctx->armed && ring_ctx->look_ns == 0)
+		housekeeping_watch_ring_ctx(ring_ctx, round->now, LOOK_FIRST_NS);
+	if (!ring_ctx->armed && round->now >= ring_ctx->look_ns)
+		housekeeping_look(ring_ctx, round->now, round->max);
+	if (!others_keep_timers(ring_ctx))
+		make_earlier(&round->next, keep_timers(ring_ctx, tcp, round->now));
+	if (!ring_ctx->armed)
+		make_earlier(&round->next, ring_ctx->look_ns);
+	if (atomic_load(&ring_ctx->to_prune))
+		make_earlier(&round->next, round->now + PRUNE_NS);
+}
+
+/*
+ * A time has become earlier, with the receive flag: the stack has published it. Or somebody goes to sleep on the ring.
+ * The thread is woken if it would come too late, unless the timers are others' until its next look. It says when it
+ * wakes (B) after it has armed the ring, if it has, and before it looks at what is due: so if it was asked first, it
+ * sees what is due now, and if it was asked later, what it has armed is seen here. For who goes to sleep it is the same
+ * with a driver who still found nobody asleep: he asked before, and what he has published is seen.
+ */
+void tcp_housekeeping_due(void *arg)
+{
+	struct vma_ring_ctx *ring_ctx = arg;
+	struct vma_tcp *tcp = tcp_of(ring_ctx);
+	uint64_t until;
+
+	if (tcp == NULL)
+		return;
+	until = internal_sleeps_until();
+	if (until > vma_tcp_due(tcp) && !others_keep_timers(ring_ctx))
+		internal_wake();
+}
+
+/*
+ * What was due when the turn looked is being driven by somebody else, or was left to them (keep_timers): not to sleep
+ * until they have done it would take the core from them, if they have none at this moment.
+ */
+static void look_at_due(struct vma_ring_ctx *ring_ctx, void *arg)
+{
+	struct vma_tcp *tcp = tcp_of(ring_ctx);
+	uint64_t due = tcp != NULL ? vma_tcp_due(tcp) : NO_DEADLINE;
+
+	if (!others_keep_timers(ring_ctx))
+		make_earlier(arg, due > housekeeping.turn_ns ? due : housekeeping.turn_ns + LOOK_FIRST_NS);
+	if (atomic_load(&ring_ctx->to_prune))
+		make_earlier(arg, vma_now_ns() + PRUNE_NS);
+}
+
+/* ---- rules of the NIC that outlive their connections ---- */
+
+/* With the receive flag. Cleared before the thread looks for them: what comes after that sets it again. */
+void tcp_housekeeping_prune(void *arg)
+{
+	struct vma_ring_ctx *ring_ctx = arg;
+
+	if (atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed) ||
+	    atomic_exchange(&ring_ctx->to_prune, true))
+		return;
+	internal_wake_by(vma_now_ns() + PRUNE_NS);
+}
+
+static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg)
+{
+	(void)arg;
+	if (atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed) &&
+	    atomic_exchange(&ring_ctx->to_prune, false) && vma_ring_prune(ring_ctx->ring, PRUNE_AT_ONCE))
+		atomic_store(&ring_ctx->to_prune, true);
+}
+
+void tcp_housekeeping_turn_pruning(void)
+{
+	if (atomic_load(&housekeeping.used))
+		ring_ctxs_each(housekeeping_prune_ring_ctx, NULL);
+}
+
+/* ---- blocks of ports ---- */
+
+/* With the receive flag. */
+void tcp_housekeeping_idle(void *ring_ctx)
+{
+	(void)ring_ctx;
+	if (!atomic_exchange(&housekeeping.idle, true))
+		internal_wake_by(vma_now_ns() + IDLE_NS);
+}
+
+static void housekeeping_give_back(struct vma_ring_ctx *ring_ctx, void *arg)
+{
+	struct vma_tcp *tcp = tcp_of(ring_ctx);
+
+	(void)arg;
+	if (tcp != NULL)
+		vma_tcp_ports_release(tcp);
+}
+
+/* Who has a connection again by then is left out, and says so when that has ended. */
+static uint64_t turn_idle(uint64_t now)
+{
+	if (!atomic_load(&housekeeping.idle))
+		return NO_DEADLINE;
+	if (housekeeping.idle_ns == 0)
+		housekeeping.idle_ns = now + IDLE_NS;
+	if (now < housekeeping.idle_ns)
+		return housekeeping.idle_ns;
+	housekeeping.idle_ns = 0;
+	atomic_store(&housekeeping.idle, false);
+	ring_ctxs_each(housekeeping_give_back, NULL);
+	return NO_DEADLINE;
+}
+
+/* ---- ring contexts that nobody holds ---- */
+
+void tcp_housekeeping_abandoned(void)
+{
+	atomic_fetch_add(&housekeeping.abandoned, 1);
+	internal_wake();
+}
+
+static void end_if_empty(struct vma_ring_ctx *ring_ctx, void *arg)
+{
+	struct vma_tcp *tcp = tcp_of(ring_ctx);
+
+	(void)arg;
+	if (!atomic_load(&ring_ctx->abandoned) || !vma_tcp_is_empty(tcp))
+		return;
+	atomic_store(&ring_ctx->abandoned, false);
+	atomic_fetch_sub(&housekeeping.abandoned, 1);
+	ring_ctx_put_last(ring_ctx);
+}
+
+static uint64_t turn_abandoned(uint64_t now)
+{
+	if (atomic_load(&housekeeping.abandoned) == 0) {
+		housekeeping.abandoned_ns = 0;
+		return NO_DEADLINE;
+	}
+	if (housekeeping.abandoned_ns != 0 && now >= housekeeping.abandoned_ns)
+		ring_ctxs_each(end_if_empty, NULL);
+	if (housekeeping.abandoned_ns <= now)
+		housekeeping.abandoned_ns = now + ABANDONED_NS;
+	return housekeeping.abandoned_ns;
+}
+
+/* ---- connections that were accepted ---- */
+
+void vma_engine_steer(struct vma_tcp_conn *conn)
+{
+	struct pending_steer *pending_steer = vma_alloc(sizeof(*pending_steer));
+
+	if (pending_steer == NULL)
+		return; /* its listener's rule goes on covering it */
+	vma_tcp_conn_get(conn);
+	pending_steer->conn = conn;
+	vma_mpsc_push(&housekeeping.accepted, (ck_stack_entry_t *)&pending_steer->link);
+	internal_wake_by(vma_now_ns() + STEER_NS);
+}
+
+void vma_engine_steer_now(void)
+{
+	atomic_store(&housekeeping.hurry, true);
+	internal_wake();
+}
+
+static void steer_pending_conn(struct pending_steer *pending_steer)
+{
+	const int state = vma_tcp_state(pending_steer->conn);
+	int rc = 0;
+
+	if (state != TCP_CLOSE && state != TCP_TIME_WAIT)
+		rc = vma_tcp_steer(pending_steer->conn);
+	if (rc < 0)
+		vma_log_debug("tcp: a connection has no rule of its own: %s", strerrordesc_np(-rc));
+	vma_tcp_conn_put(pending_steer->conn);
+	vma_free(pending_steer);
+}
+
+static void stack_append(ck_stack_entry_t **list, ck_stack_entry_t *more)
+{
+	while (*list != NULL)
+		list = &(*list)->next;
+	*list = more;
+}
+
+/* Those accepted since the last period become the younger ones, and those the older ones, who are steered. */
+static void grow_older(uint64_t now)
+{
+	const bool hurry = atomic_exchange(&housekeeping.hurry, false);
+
+	if (!hurry && now < housekeeping.steer_ns)
+		return;
+	stack_append(&housekeeping.older, housekeeping.younger);
+	housekeeping.younger = vma_mpsc_take_all(&housekeeping.accepted);
+	housekeeping.steer_ns = now + STEER_NS;
+	if (hurry) {
+		stack_append(&housekeeping.older, housekeeping.younger);
+		housekeeping.younger = NULL;
+	}
+}
+
+static uint64_t turn_steering(uint64_t now)
+{
+	grow_older(now);
+	for (unsigned i = 0; i < STEER_AT_ONCE && housekeeping.older != NULL; i++) {
+		struct pending_steer *pending_steer = (struct pending_steer *)housekeeping.older;
+
+		housekeeping.older = ck_pr_load_ptr(&housekeeping.older->next);
+		steer_pending_conn(pending_steer);
+	}
+	if (housekeeping.older != NULL)
+		return now;
+	return housekeeping.younger != NULL ? housekeeping.steer_ns : NO_DEADLINE;
+}
+
+/* ---- connections that have ended ---- */
+
+/* With the receive flag. Never waits: vma_retire would, for a lock. */
+void tcp_housekeeping_retire(struct vma_tcp_conn *conn, void *arg)
+{
+	struct ended *ended = vma_tcp_conn_space(conn);
+
+	(void)arg;
+	ended->conn = conn;
+	vma_mpsc_push(&housekeeping.ended, (ck_stack_entry_t *)&ended->link);
+	internal_wake_by(vma_now_ns() + STEER_NS);
+}
+
+static void free_conn(struct vma_retired *retired)
+{
+	vma_tcp_conn_free(((struct ended *)retired)->conn); /* its stack may be gone */
+}
+
+static uint64_t turn_ended(uint64_t now)
+{
+	ck_stack_entry_t *entry = vma_mpsc_take_all(&housekeeping.ended);
+
+	if (entry != NULL)
+		housekeeping.bury_times = BURY_TIMES;
+	while (entry != NULL) {
+		struct ended *ended = (struct ended *)entry;
+
+		entry = ck_pr_load_ptr(&entry->next);
+		vma_retire(&ended->retired, free_conn);
+	}
+	if (housekeeping.bury_times > 0 && now >= housekeeping.bury_ns) {
+		housekeeping.bury_times--;
+		housekeeping.bury_ns = now + BURY_NS;
+	}
+	return housekeeping.bury_times > 0 ? housekeeping.bury_ns : NO_DEADLINE;
+}
+
+/* ---- turns ---- */
+
+uint64_t tcp_housekeeping_turn(const struct vma_conf *conf, uint64_t now)
+{
+	struct round round = {
+	        .now = now,
+	        .next = NO_DEADLINE,
+	        .max = most_packets(conf),
+	};
+
+	if (!atomic_load(&housekeeping.used))
+		return NO_DEADLINE;
+	housekeeping.turn_ns = now;
+	ring_ctxs_each(housekeeping_look_after, &round);
+	make_earlier(&round.next, turn_steering(now));
+	make_earlier(&round.next, turn_ended(now));
+	make_earlier(&round.next, turn_abandoned(now));
+	make_earlier(&round.next, turn_idle(now));
+	return round.next;
+}
+
+uint64_t tcp_housekeeping_again(void)
+{
+	uint64_t next = NO_DEADLINE;
+
+	if (!atomic_load(&housekeeping.used))
+		return NO_DEADLINE;
+	ring_ctxs_each(look_at_due, &next);
+	if (ck_pr_load_ptr(&housekeeping.accepted.head) != NULL || ck_pr_load_ptr(&housekeeping.ended.head) != NULL)
+		make_earlier(&next, vma_now_ns() + STEER_NS);
+	if (atomic_load(&housekeeping.idle))
+		make_earlier(&next, housekeeping.idle_ns != 0 ? housekeeping.idle_ns : vma_now_ns() + IDLE_NS);
+	return next;
+}
+
+void tcp_housekeeping_begin(void)
+{
+	atomic_store(&housekeeping.used, true);
+	icmp_housekeeping_begin();
+	internal_wake();
+}
+
+/* What waited here was the parent's. */
+void tcp_housekeeping_fork_child(void)
+{
+	memset(&housekeeping, 0, sizeof(housekeeping));
+}

@@ -1,0 +1,63 @@
+/*
+ * vmad_path - where the program is that owns interfaces: beside this very library, else where the system keeps such
+ * programs. Nothing in the environment counts, so a program with raised privileges is not led astray.
+ */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "engine.h"
+
+static bool is_program(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && syscall(SYS_faccessat, AT_FDCWD, path, X_OK) == 0;
+}
+
+static bool try_in(const char *directory, const char *below, char *path, size_t size)
+{
+	int n = snprintf(path, size, "%s%s/vmad", directory, below);
+
+	return n > 0 && (size_t)n < size && is_program(path);
+}
+
+/* A build tree has bin/ beside the library, an installed one beside the library's folder. */
+static bool find_beside_library(char *path, size_t size)
+{
+	static const char *const below[] = {"/bin", "/../bin", "/../sbin"};
+	char *library, *slash;
+	bool found = false;
+	Dl_info info;
+
+	if (dladdr((void *)&vma_ring_ctxs, &info) == 0 || info.dli_fname == NULL)
+		return false;
+	library = realpath(info.dli_fname, NULL);
+	if (library == NULL)
+		return false;
+	slash = strrchr(library, '/');
+	if (slash != NULL) {
+		*slash = '\0';
+		for (size_t i = 0; i < sizeof(below) / sizeof(below[0]) && !found; i++)
+			found = try_in(library, below[i], path, size);
+	}
+	free(library);
+	return found;
+}
+
+void engine_find_vmad(char *path, size_t size)
+{
+	static const char *const usual[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
+	                                    "/usr/bin",        "/sbin",          "/bin"};
+	bool found = find_beside_library(path, size);
+
+	for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]) && !found; i++)
+		found = try_in(usual[i], "", path, size);
+	if (!found)
+		path[0] = '\0';
+}

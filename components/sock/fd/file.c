@@ -1,0 +1,137 @@
+/* file - the common head: references, the list of all files, and the question of a user whether one is offloaded. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/sock.h>
+
+#include "file.h"
+
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vma_file *_Atomic all;
+static _Atomic uint64_t last_id;
+_Atomic uint32_t vma_forks;
+_Atomic bool vma_file_touches;
+
+void vma_file_init(struct vma_file *file, enum vma_file_kind kind, const struct vma_file_ops *ops)
+{
+	file->ops = ops;
+	file->kind = (uint8_t)kind;
+	file->id = atomic_fetch_add_explicit(&last_id, 1, memory_order_relaxed) + 1;
+	file->forks = atomic_load_explicit(&vma_forks, memory_order_relaxed);
+	atomic_init(&file->refs, 1);
+	atomic_init(&file->slots, 0);
+	atomic_init(&file->fd, -1);
+	atomic_init(&file->watchers, NULL);
+	atomic_init(&file->next_all, NULL);
+	pthread_mutex_init(&file->lock, NULL);
+}
+
+static void end_file(struct vma_retired *retired)
+{
+	struct vma_file *file = (struct vma_file *)((char *)retired - offsetof(struct vma_file, retired));
+	struct vma_watchers *watchers = atomic_load_explicit(&file->watchers, memory_order_relaxed);
+
+	if (file->ops->destroy != NULL)
+		file->ops->destroy(file);
+	vma_free(watchers);
+	pthread_mutex_destroy(&file->lock);
+	vma_free(file);
+}
+
+/*
+ * The last put comes after all others (acquire pairs with their release), and after the last descriptor: nobody finds
+ * the file any more. Who found it earlier is inside, and retiring waits for those.
+ */
+void vma_file_put(struct vma_file *file)
+{
+	if (atomic_fetch_sub_explicit(&file->refs, 1, memory_order_acq_rel) == 1)
+		vma_retire(&file->retired, end_file);
+}
+
+/* ---- the list of all ---- */
+
+/*
+ * Readers walk it inside, without the lock. A file is taken out when its last descriptor goes, and keeps its own
+ * `next`: a reader who stands on it gets on. What follows it there can only be freed after it was taken out as well,
+ * and after that reader has left. New files come in at the front: the release store shows them whole.
+ */
+void file_list_add(struct vma_file *file)
+{
+	struct vma_file *first;
+
+	pthread_mutex_lock(&all_lock);
+	first = atomic_load_explicit(&all, memory_order_relaxed);
+	atomic_store_explicit(&file->next_all, first, memory_order_relaxed);
+	file->prev_all = NULL;
+	if (first != NULL)
+		first->prev_all = file;
+	atomic_store_explicit(&all, file, memory_order_release);
+	pthread_mutex_unlock(&all_lock);
+}
+
+void file_list_remove(struct vma_file *file)
+{
+	struct vma_file *next;
+
+	pthread_mutex_lock(&all_lock);
+	next = atomic_load_explicit(&file->next_all, memory_order_relaxed);
+	atomic_store_explicit(file->prev_all != NULL ? &file->prev_all->next_all : &all, next, memory_order_release);
+	if (next != NULL)
+		next->prev_all = file->prev_all;
+	pthread_mutex_unlock(&all_lock);
+}
+
+void vma_file_each(void (*fn)(struct vma_file *file, void *arg), void *arg)
+{
+	struct vma_file *file = atomic_load_explicit(&all, memory_order_acquire);
+
+	for (; file != NULL; file = atomic_load_explicit(&file->next_all, memory_order_acquire))
+		fn(file, arg);
+}
+
+void file_fork_prepare(void)
+{
+	atomic_fetch_add_explicit(&vma_forks, 1, memory_order_relaxed);
+	pthread_mutex_lock(&all_lock);
+}
+
+void file_fork_parent(void)
+{
+	pthread_mutex_unlock(&all_lock);
+}
+
+/*
+ * A thread that is not in the child may have held the file's lock, so it is made anew before the file's own code runs;
+ * what that thread was changing is for ops->forked to put right. Sleepers stayed with the parent.
+ */
+static __attribute__((cold)) void file_forked(struct vma_file *file, void *arg)
+{
+	(void)arg;
+	pthread_mutex_init(&file->lock, NULL);
+	memset(&file->waitq, 0, sizeof(file->waitq));
+	atomic_store(&file->handoff, false); /* of a child of the parent's */
+	file->from_parent = true;
+	if (file->ops->forked != NULL)
+		file->ops->forked(file);
+}
+
+/* A copy that nobody announced (raw clone) may find the list in the middle of a change: forwards it is whole always. */
+static void mend_list(void)
+{
+	struct vma_file *before = NULL, *file = atomic_load_explicit(&all, memory_order_relaxed);
+
+	for (; file != NULL; file = atomic_load_explicit(&file->next_all, memory_order_relaxed)) {
+		file->prev_all = before;
+		before = file;
+	}
+}
+
+__attribute__((cold)) void file_fork_child(void)
+{
+	pthread_mutex_init(&all_lock, NULL);
+	mend_list();
+	vma_file_each(file_forked, NULL);
+}

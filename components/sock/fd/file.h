@@ -1,0 +1,21 @@
+/* file - descriptors and the objects behind them, as the files of this folder share them. */
+#ifndef VMA_SOCK_FD_FILE_H
+#define VMA_SOCK_FD_FILE_H
+
+#include <vma/sock.h>
+
+/* file.c: the list of all files. */
+void file_list_add(struct vma_file *file);
+void file_list_remove(struct vma_file *file);
+void file_fork_prepare(void);
+void file_fork_parent(void);
+void file_fork_child(void);
+
+/* watch.c: tells all watchers that descriptor fd, or with -1 the last one, is being closed. Inside. */
+void file_tell_closed(struct vma_file *file, int fd);
+
+/* table.c: the place of a number, made if need be; NULL: no memory, or no number that a kernel gives out. */
+struct vma_file *_Atomic *fd_slot(int fd);
+void fd_note_highest(int fd);
+
+#endif

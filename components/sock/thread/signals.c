@@ -1,0 +1,445 @@
+/*
+ * signals - the application's handlers, wrapped: they do not run while the thread is inside, and a fault in vma_copy is
+ * an answer.
+ *
+ * If a signal meets a thread inside, it is put back, not kept. The wrapper has all signals blocked in the context to
+ * which it returns, and queues the same signal, with the same siginfo, to the thread again. When the thread leaves, its
+ * mask is restored and the kernel delivers what waits: in the right order, with the right masks, on the right stack.
+ *
+ * A signal that a fault raises (SIGSEGV and its relatives with a positive si_code) cannot be put back. It goes to the
+ * application's handler at once, or to the default action. If another process or thread sends the same signal, it must
+ * wait, but it cannot be blocked, or a fault would kill. One of each is kept in the thread, as the kernel keeps one,
+ * and queued at the end.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <vma/sock_os.h>
+
+#include "thread.h"
+
+#define SIGNALS 65
+#define LOOK_NSEC 10000000  /* between two looks for handlers that were installed unseen */
+#define KERNEL_MASK_BYTES 8 /* what the kernel has of a sigset_t */
+
+typedef void (*any_handler)(int sig, siginfo_t *info, void *context);
+#define DEFAULT ((any_handler)(void *)SIG_DFL)
+#define IGNORE ((any_handler)(void *)SIG_IGN)
+
+/* What the application has installed. Read by the wrapper without a lock: handler and flags need not be of one moment,
+ * since every handler may be called with three arguments. */
+static struct {
+	_Atomic(any_handler) handler;
+	_Atomic int flags;
+	sigset_t mask; /* under the lock */
+	bool wrapped;  /* under the lock */
+} signals[SIGNALS] __attribute__((section(".bss.far")));
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool started;
+bool signals_are_unseen;
+
+static bool is_action(any_handler handler)
+{
+	return handler == DEFAULT || handler == IGNORE;
+}
+
+/* Those that vma_copy may raise. */
+static bool is_fault_signal(int sig)
+{
+	return sig == SIGSEGV || sig == SIGBUS;
+}
+
+/* What an instruction may raise. */
+static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+#define FAULTS ((int)(sizeof(faults) / sizeof(*faults)))
+_Static_assert(sizeof(((struct vma_thread *)0)->kept_info) / sizeof(siginfo_t) == FAULTS, "a place for each");
+
+/* Its index, -1: none of them. */
+static int fault_index(int sig)
+{
+	int i = FAULTS - 1;
+
+	while (i >= 0 && faults[i] != sig)
+		i--;
+	return i;
+}
+
+static bool is_raised_by_instruction(int sig, const siginfo_t *info)
+{
+	return info->si_code > 0 && fault_index(sig) >= 0;
+}
+
+static void queue_again(int sig, siginfo_t *info)
+{
+	syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
+}
+
+static uint64_t sigset_bit_of(int sig)
+{
+	return UINT64_C(1) << (sig - 1);
+}
+
+/* What must come through even now: faults are answers (vma_copy), and two signals are the C library's own. */
+static void hold_all(sigset_t *mask)
+{
+	uint64_t bits = ~(sigset_bit_of(32) | sigset_bit_of(33));
+
+	for (int i = 0; i < FAULTS; i++)
+		bits &= ~sigset_bit_of(faults[i]);
+	memcpy(mask, &bits, KERNEL_MASK_BYTES);
+}
+
+static void keep_signal(struct vma_thread *self, int index, const siginfo_t *info)
+{
+	if (self->kept & 1U << index)
+		return;
+	self->kept_info[index] = *info;
+	self->kept |= 1U << index;
+}
+
+/* With everything blocked, so that they come when the mask is given back. */
+static void queue_kept(struct vma_thread *self)
+{
+	const uint64_t all = UINT64_MAX;
+
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, NULL, KERNEL_MASK_BYTES);
+	for (int i = 0; i < FAULTS; i++)
+		if (self->kept & 1U << i)
+			queue_again(faults[i], &self->kept_info[i]);
+	self->kept = 0;
+}
+
+/*
+ * Inside: all signals wait until the thread leaves. Several may have been delivered on top of each other, this one in
+ * the middle of another's wrapper. With everything blocked first, whatever comes on top has ended before the mask is
+ * kept, so the outermost, which returns to the library, is the last to keep it, and has the application's.
+ */
+static void put_back_signal(struct vma_thread *self, int sig, siginfo_t *info, ucontext_t *context)
+{
+	const int index = fault_index(sig);
+	sigset_t mask;
+
+	hold_all(&mask);
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, NULL, KERNEL_MASK_BYTES);
+	memcpy(&self->mask, &context->uc_sigmask, KERNEL_MASK_BYTES);
+	self->signals_held = true;
+	hold_all(&context->uc_sigmask);
+	if (index >= 0)
+		keep_signal(self, index, info);
+	else
+		queue_again(sig, info);
+}
+
+void vma_leave_signals(struct vma_thread *self)
+{
+	sigset_t mask;
+	int saved = errno;
+
+	if (self->kept != 0)
+		queue_kept(self);
+	memcpy(&mask, &self->mask, KERNEL_MASK_BYTES);
+	self->signals_held = false;
+	atomic_signal_fence(memory_order_seq_cst);
+	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, KERNEL_MASK_BYTES);
+	errno = saved;
+}
+
+/* The default action, by the kernel's own hand. */
+static void act_by_default(int sig, siginfo_t *info)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL};
+
+	vma_os.sigaction(sig, &action, NULL);
+	if (!is_raised_by_instruction(sig, info)) /* else the instruction runs again, and raises it again */
+		queue_again(sig, info);
+}
+
+/*
+ * SA_RESETHAND, which is not given to the kernel: a signal put back would meet the default action. False: another
+ * thread's signal was the one, and this one is for the default action.
+ */
+static bool take_once(int sig, any_handler handler)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL, .sa_flags = atomic_load(&signals[sig].flags)};
+
+	if (!atomic_compare_exchange_strong(&signals[sig].handler, &handler, DEFAULT))
+		return false;
+	if (!is_fault_signal(sig))
+		vma_os.sigaction(sig, &action, NULL);
+	return true;
+}
+
+/* What a thread of ours had to say for the kernel, of a descriptor that is ready (stream, F_SETSIG). */
+static void report_early_signal(siginfo_t *info)
+{
+	if (info->si_code == SI_SIGIO)
+		info->si_code = info->si_band & POLLERR ? POLL_ERR : info->si_band & POLLIN ? POLL_IN : POLL_OUT;
+}
+
+static void call_app_handler(int sig, siginfo_t *info, void *context)
+{
+	any_handler handler = atomic_load(&signals[sig].handler);
+	int flags = atomic_load(&signals[sig].flags);
+
+	if (handler == IGNORE && !is_raised_by_instruction(sig, info))
+		return;
+	if (is_action(handler) || ((flags & SA_RESETHAND) && !take_once(sig, handler))) {
+		act_by_default(sig, info);
+		return;
+	}
+	report_early_signal(info);
+	handler(sig, info, context);
+}
+
+static void handler_wrapper(int sig, siginfo_t *info, void *context)
+{
+	struct vma_thread *self = vma_thread_cache;
+	int saved = errno;
+
+	if (self == NULL || is_raised_by_instruction(sig, info)) {
+		call_app_handler(sig, info, context);
+		return;
+	}
+	if (self->inside != 0) {
+		put_back_signal(self, sig, info, context);
+		errno = saved;
+		return;
+	}
+	self->signals++;
+	if ((atomic_load(&signals[sig].flags) & SA_RESTART) == 0)
+		self->interrupts++;
+	vma_wait_interrupted(self);
+	errno = saved;
+	call_app_handler(sig, info, context);
+	vma_wait_resumed(self);
+}
+
+/*
+ * Has the interrupted code go on at the __builtin_setjmp of `resume` (frame pointer, label, stack pointer) when the
+ * handler returns. So the handler does return: the kernel takes back what it set up for it, and ThreadSanitizer, which
+ * counts handlers, sees this one end.
+ */
+static void resume_at(ucontext_t *uc, void *const *resume)
+{
+#if defined(__x86_64__)
+	uc->uc_mcontext.gregs[REG_RBP] = (greg_t)resume[0];
+	uc->uc_mcontext.gregs[REG_RIP] = (greg_t)resume[1];
+	uc->uc_mcontext.gregs[REG_RSP] = (greg_t)resume[2];
+#elif defined(__aarch64__)
+	uc->uc_mcontext.regs[29] = (uint64_t)resume[0];
+	uc->uc_mcontext.pc = (uint64_t)resume[1];
+	uc->uc_mcontext.sp = (uint64_t)resume[2];
+#else
+	(void)uc;
+	__builtin_longjmp((void **)resume, 1);
+#endif
+}
+
+/* SIGSEGV and SIGBUS, always ours. */
+static void fault_handler(int sig, siginfo_t *info, void *context)
+{
+	struct vma_thread *self = vma_thread_cache;
+	ucontext_t *uc = context;
+	sigset_t mask;
+
+	if (self != NULL && self->copying && is_raised_by_instruction(sig, info)) {
+		resume_at(uc, self->copy_resume);
+		return;
+	}
+	mask = signals[sig].mask;
+	if ((atomic_load(&signals[sig].flags) & SA_NODEFER) == 0)
+		sigaddset(&mask, sig);
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, NULL, KERNEL_MASK_BYTES);
+	handler_wrapper(sig, info, context);
+}
+
+static int install_fault(int sig, int user_flags)
+{
+	struct sigaction action = {.sa_sigaction = fault_handler};
+
+	sigemptyset(&action.sa_mask);
+	action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK | (user_flags & SA_RESTART);
+	return vma_os.sigaction(sig, &action, NULL);
+}
+
+static void record_action(int sig, const struct sigaction *action)
+{
+	atomic_store(&signals[sig].flags, action->sa_flags);
+	atomic_store(&signals[sig].handler, action->sa_sigaction);
+	signals[sig].mask = action->sa_mask;
+}
+
+/* Under the lock. What the application wants, in the form in which the kernel is to have it. */
+static int install_action(int sig, const struct sigaction *wanted)
+{
+	struct sigaction action = *wanted;
+	int rc;
+
+	if (is_fault_signal(sig)) {
+		record_action(sig, wanted);
+		signals[sig].wrapped = true;
+		return install_fault(sig, wanted->sa_flags);
+	}
+	if (is_action(action.sa_sigaction)) {
+		rc = vma_os.sigaction(sig, &action, NULL);
+		if (rc == 0)
+			signals[sig].wrapped = false;
+		return rc;
+	}
+	action.sa_sigaction = handler_wrapper;
+	action.sa_flags = (action.sa_flags | SA_SIGINFO) & ~SA_RESETHAND;
+	if (!signals[sig].wrapped)
+		record_action(sig, wanted); /* before the wrapper can run */
+	rc = vma_os.sigaction(sig, &action, NULL);
+	if (rc == 0) {
+		record_action(sig, wanted);
+		signals[sig].wrapped = true;
+	}
+	return rc;
+}
+
+/* Under the lock. */
+static int current_action(int sig, struct sigaction *out)
+{
+	int rc = vma_os.sigaction(sig, NULL, out);
+
+	if (rc != 0 || (out->sa_sigaction != handler_wrapper && out->sa_sigaction != fault_handler))
+		return rc;
+	out->sa_sigaction = atomic_load(&signals[sig].handler);
+	out->sa_flags = atomic_load(&signals[sig].flags);
+	out->sa_mask = signals[sig].mask;
+	return 0;
+}
+
+/*
+ * Under the lock. Wraps handlers that were installed unseen: by the C library's own sigaction in a program that has
+ * opened this library by name, or by a system call. How many of them there were, and how many restart calls.
+ */
+static void wrap_unseen(unsigned *found, unsigned *restarting)
+{
+	struct sigaction action;
+
+	*found = *restarting = 0;
+	for (int sig = 1; sig < SIGNALS; sig++) {
+		if (vma_os.sigaction(sig, NULL, &action) != 0 || action.sa_sigaction == handler_wrapper ||
+		    action.sa_sigaction == fault_handler || (is_action(action.sa_sigaction) && !is_fault_signal(sig)))
+			continue;
+		install_action(sig, &action);
+		if (is_action(action.sa_sigaction))
+			continue;
+		++*found;
+		*restarting += (action.sa_flags & SA_RESTART) != 0;
+	}
+}
+
+/*
+ * The C library's own signals (setuid, pthread_cancel) end a sleep as well, and restart calls: so does what is not
+ * found here. If several handlers are found, nobody knows which of them ran: then the call ends.
+ */
+void signals_ran_unseen(struct vma_thread *self)
+{
+	unsigned found, restarting;
+
+	pthread_mutex_lock(&lock);
+	wrap_unseen(&found, &restarting);
+	pthread_mutex_unlock(&lock);
+	if (found == 0)
+		return;
+	self->signals++;
+	if (restarting < found)
+		self->interrupts++;
+}
+
+void signals_look(void)
+{
+	static _Atomic uint64_t due_tsc;
+	uint64_t now = vma_tsc(), due = atomic_load_explicit(&due_tsc, memory_order_relaxed);
+	unsigned found, restarting;
+
+	/* One of the threads that spin. */
+	if (now < due || !atomic_compare_exchange_strong(&due_tsc, &due, now + vma_tsc_of_nsec(LOOK_NSEC)))
+		return;
+	pthread_mutex_lock(&lock);
+	wrap_unseen(&found, &restarting);
+	pthread_mutex_unlock(&lock);
+}
+
+int vma_sigaction(int sig, const struct sigaction *action, struct sigaction *old)
+{
+	struct sigaction before = {0}, wanted = {0};
+	struct vma_thread *self;
+	int rc;
+
+	if (!atomic_load_explicit(&started, memory_order_acquire) || sig <= 0 || sig >= SIGNALS)
+		return vma_os.sigaction(sig, action, old);
+	if (action != NULL)
+		wanted = *action; /* here, where a bad pointer finds nothing locked */
+	self = vma_enter();
+	pthread_mutex_lock(&lock);
+	rc = current_action(sig, &before);
+	if (rc == 0 && action != NULL)
+		rc = install_action(sig, &wanted);
+	pthread_mutex_unlock(&lock);
+	vma_leave(self);
+	if (rc == 0 && old != NULL)
+		*old = before;
+	return rc;
+}
+
+void vma_signals_forked_child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+}
+
+void vma_signals_start(void)
+{
+	struct vma_thread *self = vma_enter();
+	struct sigaction action;
+
+	pthread_mutex_lock(&lock);
+	if (!atomic_load(&started)) {
+		signals_are_unseen = dlsym(RTLD_DEFAULT, "sigaction") == (void *)vma_os.sigaction;
+		vma_tsc_of_nsec(1); /* measured now, not in somebody's first wait */
+		for (int sig = 1; sig < SIGNALS; sig++)
+			if (vma_os.sigaction(sig, NULL, &action) == 0 &&
+			    (is_fault_signal(sig) || !is_action(action.sa_sigaction)))
+				install_action(sig, &action);
+		atomic_store_explicit(&started, true, memory_order_release);
+	}
+	pthread_mutex_unlock(&lock);
+	vma_leave(self);
+}
+
+/* Zero bytes are nowhere written to, but the address is looked at. */
+bool vma_is_beyond(const void *base, size_t size)
+{
+	const uintptr_t end = (uintptr_t)base + size;
+
+	return end < size || (syscall(SYS_getrandom, end, (size_t)0, GRND_NONBLOCK) < 0 && errno == EFAULT);
+}
+
+/* The pointers are the application's, and may be anything. */
+__attribute__((no_sanitize("undefined"))) int vma_copy(void *to, const void *from, size_t size)
+{
+	vma_thread_self();
+	if (size == 0) /* of nothing any address is good, but not for memcpy */
+		return 0;
+	if (__builtin_setjmp(vma_thread_cache->copy_resume) != 0) {
+		vma_thread_cache->copying = false;
+		return -EFAULT;
+	}
+	vma_thread_cache->copying = true;
+	atomic_signal_fence(memory_order_seq_cst);
+	memcpy(to, from, size);
+	atomic_signal_fence(memory_order_seq_cst);
+	vma_thread_cache->copying = false;
+	return 0;
+}

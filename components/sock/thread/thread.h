@@ -1,0 +1,32 @@
+/* thread - threads, signals and waits, as their files share them. */
+#ifndef VMA_SOCK_THREAD_THREAD_H
+#define VMA_SOCK_THREAD_THREAD_H
+
+#include <vma/sock_thread.h>
+
+/* False: it was not asleep. */
+bool vma_thread_wake_told(struct vma_thread *thread);
+
+/* A handler of the application is about to run in this thread, which sleeps or is about to: it must not leave anybody
+ * waiting for it, should the handler never come back. Async-signal-safe. */
+void vma_wait_interrupted(struct vma_thread *self);
+/* The handler has come back. */
+void vma_wait_resumed(struct vma_thread *self);
+/* What a sleep that was left by a jump has left behind. */
+void vma_wait_tidy(struct vma_thread *self);
+
+/*
+ * Handlers that are installed where nobody sees it (the program has opened the library by name, and calls the C
+ * library's sigaction) are wrapped when a wait of the program notices them. Inside.
+ */
+extern bool signals_are_unseen;
+/* Now and then while a thread spins; the time since the last look is asked for here. */
+void signals_look(void);
+/* A sleep of this thread was interrupted, and no wrapped handler has run: counts one that was not wrapped. */
+void signals_ran_unseen(struct vma_thread *self);
+
+/* In a forked child, whose only thread is here: nobody else installs a handler, sleeps or spins. */
+void vma_signals_forked_child(void);
+void vma_wait_forked_child(void);
+
+#endif

@@ -1,0 +1,40 @@
+/*
+ * load - whether more threads are runnable on this host than it has cores.
+ *
+ * A spinner takes a core. As long as a core would be idle, that costs no other thread anything. If none would be, the
+ * spinner keeps the core from the thread for whose packets it waits, which may be on this host, and from the programs
+ * beside it.
+ *
+ * /proc/loadavg says how many threads are runnable, the asking one among them, on all cores of the host. So a process
+ * that may use only some of the cores compares with all of them, too: the number says nothing about its own.
+ *
+ * Threads: any; one of them reads at a time, the others go by what was read last.
+ * Progress: one system call at most, once in LOAD_NSEC.
+ * Memory: the caller's; all zero is a good beginning. A forked child goes on with the descriptor.
+ * Example: test/test_load.c.
+ */
+#ifndef VMA_SOCK_WAIT_LOAD_H
+#define VMA_SOCK_WAIT_LOAD_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define LOAD_NSEC 2000000
+
+struct load {
+	_Atomic uint64_t next_tsc; /* when it is to be read again; UINT64_MAX: it is being read, or cannot be */
+	_Atomic bool high;
+	uint32_t cores; /* by who reads: 0, not opened yet */
+	int fd;
+};
+bool load_is_high(struct load *load, uint64_t now_tsc);
+/* The same of a descriptor and a number of cores that are given; fd remains the caller's. */
+void load_open(struct load *load, int fd, uint32_t cores);
+/* In a forked child: a thread that was reading is not here. */
+void load_forked_child(struct load *load);
+/* How many are runnable, of /proc/loadavg's text; -1: it is none. */
+int load_runnable(const char *text, size_t len);
+
+#endif

@@ -1,0 +1,468 @@
+/*
+ * sleep - the second half of a wait: asleep, and how a wake-up, a ring, a handler or cancellation ends that.
+ *
+ *   settle: GOING, counted, in queues ──> claim watches, arm ──> look ──> ASLEEP: ppoll ──> drive, look ──┐
+ *      ^                                                                                                 │
+ *      └──────────────────────────────────────── nothing ────────────────────────────────────────────────┘
+ *
+ * The watch. One of the threads that sleep for a ring, its watcher, also sleeps on the ring's descriptor. All others
+ * are woken by the thread that delivers. Watch and queues are kept over needless wake-ups and given up at the end of
+ * the wait. A ring with sleepers is not left without a watcher:
+ *   - A sleeper sets its state to GOING and counts itself (A), then claims ring_ctx->watcher unless it is taken (B).
+ *   - A thread that leaves, watcher or not, sets its state to AWAKE (C) and gives the watch up if it has it (D). Then,
+ *     if there is no watcher but a thread is counted (E), it wakes one that is not awake, which claims in its turn.
+ * All are sequentially consistent. If B finds the watch taken, B comes before the watcher's D, so A comes before its E,
+ * which finds the sleeper. A thread that E wakes may leave, too, for a reason of its own. Either its C comes after the
+ * wake-up's exchange of its state, so after D, and its own E finds no watcher; or its C came before, and E took
+ * another. A handler of the application may jump out of the sleep, so the thread gives everything up before one runs
+ * (vma_wait_interrupted). A cancelled thread does so in its clean-up.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/sock.h>
+#include <vma/sock_os.h>
+
+#include "../engine/internal.h"
+#include "spin.h"
+#include "wait.h"
+
+#define LOST_NSEC 1000000 /* a sleep of a thread that has no descriptor to be woken by */
+#define FDS_ON_STACK 64
+
+/*
+ * How many sleep for the rings of each bit. Not in the ring context, which may end, and its bit be another's,
+ * meanwhile.
+ */
+static _Atomic uint32_t sleepers[64];
+/* And how many of them for a listener there. */
+static _Atomic uint32_t askers[64];
+
+bool has_sleepers(unsigned bit)
+{
+	return atomic_load(&sleepers[bit]) != 0;
+}
+
+/* ---- the watch ---- */
+
+void pass_watch_to_next(unsigned bit, const struct vma_thread *self)
+{
+	unsigned count = vma_thread_count();
+
+	if (!has_sleepers(bit))
+		return;
+	for (unsigned i = 0; i < count; i++) {
+		struct vma_thread *thread = vma_thread_at(i);
+
+		if (thread == NULL || thread == self || (atomic_load(&thread->rings) >> bit & 1) == 0)
+			continue;
+		if (vma_thread_wake_told(thread))
+			return;
+	}
+}
+
+/*
+ * Who gives connections to processes is to know that one sleeps until a listener of this bit's rings has some. Two
+ * threads may come and go at the same time and leave the older number: until the next sleep the process counts as one
+ * that works, or as one that sleeps, which what it does not accept will show.
+ */
+static void tell_of_askers(unsigned bit)
+{
+	const uint32_t sleeps = atomic_load(&askers[bit]) != 0;
+
+	for (struct vma_ring_ctx *ring_ctx = first_ring_ctx(bit); ring_ctx != NULL; ring_ctx = next_ring_ctx(ring_ctx))
+		if (ring_ctx->member != NULL)
+			atomic_store_explicit(&ring_ctx->member->sleeps, sleeps, memory_order_relaxed);
+}
+
+static void begin_asking(struct vma_thread *self, uint64_t rings)
+{
+	self->asks = rings;
+	for (; rings != 0; rings &= rings - 1) {
+		const unsigned bit = (unsigned)__builtin_ctzll(rings);
+
+		atomic_fetch_add(&askers[bit], 1);
+		tell_of_askers(bit);
+	}
+}
+
+/* Until now it has asked. */
+static void end_asking(struct vma_thread *self)
+{
+	uint64_t rings = self->asks;
+
+	self->asks = 0;
+	vma_ring_ctxs_ask(rings);
+	for (; rings != 0; rings &= rings - 1) {
+		const unsigned bit = (unsigned)__builtin_ctzll(rings);
+
+		atomic_fetch_sub(&askers[bit], 1);
+		tell_of_askers(bit);
+	}
+}
+
+static void lie_down(struct vma_thread *self, uint64_t rings)
+{
+	atomic_store(&self->rings, rings);
+	atomic_store(&self->state, VMA_THREAD_GOING);
+	for (; rings != 0; rings &= rings - 1)
+		atomic_fetch_add(&sleepers[__builtin_ctzll(rings)], 1);
+}
+
+static void get_up(struct vma_thread *self)
+{
+	uint64_t rings = atomic_exchange(&self->rings, 0);
+
+	end_asking(self);
+	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
+	for (; rings != 0; rings &= rings - 1) {
+		unsigned bit = (unsigned)__builtin_ctzll(rings);
+		bool unwatched = false;
+
+		atomic_fetch_sub(&sleepers[bit], 1);
+		for (struct vma_ring_ctx *ring_ctx = first_ring_ctx(bit); ring_ctx != NULL;
+		     ring_ctx = next_ring_ctx(ring_ctx)) {
+			struct vma_thread *watcher = self;
+
+			unwatched |=
+			        atomic_compare_exchange_strong(&ring_ctx->watcher, &watcher, NULL) || watcher == NULL;
+		}
+		if (unwatched && !busy_poller_covers(bit))
+			pass_watch_to_next(bit, self);
+	}
+}
+
+/* In a handler's wrapper, outside: the handler may not come back, so nothing may depend on this thread meanwhile. */
+void vma_wait_interrupted(struct vma_thread *self)
+{
+	struct vma_wait *wait = self->waiting;
+
+	if (wait == NULL && !self->spinning)
+		return;
+	vma_enter();
+	busy_poller_end(self, UINT64_MAX,
+	                false); /* on a stack of unknown size, and whatever the handler has interrupted */
+	spin_leave(self);
+	if (wait == NULL) {
+		vma_leave(self);
+		return;
+	}
+	self->waiting = NULL;
+	self->unserved = true;
+	get_up(self);
+	wait->ops->announce(wait, false);
+	vma_leave(self);
+}
+
+/*
+ * It has come back, perhaps before the thread was asleep, too early to end the sleep; and a wait of the handler's own
+ * may have taken what was written before. (A sleep that was left by a jump counts for ever, which costs one write for
+ * each handler.)
+ */
+void vma_wait_resumed(struct vma_thread *self)
+{
+	const uint64_t one = 1;
+	const int fd = atomic_load(&self->wake_fd), saved = errno;
+
+	if (self->sleeps != 0 && fd >= 0)
+		syscall(SYS_write, fd, &one, sizeof(one));
+	errno = saved;
+}
+
+/* What a wait that was left by a jump or with its thread has left behind. */
+void vma_wait_tidy(struct vma_thread *self)
+{
+	self->waiting = NULL;
+	if (atomic_load_explicit(&self->rings, memory_order_relaxed) != 0)
+		get_up(self);
+	spin_leave(self);
+}
+
+void vma_wait_forked_child(void)
+{
+	for (unsigned bit = 0; bit < 64; bit++) {
+		atomic_store(&sleepers[bit], 0);
+		atomic_store(&askers[bit], 0);
+	}
+	busy_poller_forked_child();
+	spin_forked_child();
+}
+
+/* ---- asleep ---- */
+
+static void have_wake_fd(struct vma_thread *self)
+{
+	int fd, guarded;
+
+	if (atomic_load_explicit(&self->wake_fd, memory_order_relaxed) >= 0)
+		return;
+	fd = (int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (fd < 0)
+		return; /* see sleep_in_poll */
+	guarded = vma_fd_guard(fd);
+	atomic_store(&self->wake_fd, guarded >= 0 ? guarded : fd);
+}
+
+/*
+ * What one ppoll sleeps on: the caller's descriptors, the thread's own (-1: there is none), those of watched rings.
+ * More than the stack has room for lie in memory, which a handler that jumps out of the sleep leaves behind: nobody can
+ * tell it from one that waits by itself and comes back.
+ */
+struct pollset {
+	struct vma_wait *wait;
+	struct pollfd *fds, stack[FDS_ON_STACK];
+	unsigned n;
+	bool look_again;                      /* something may have come while arming */
+	bool crowded;                         /* the last sleep was on our own descriptors alone */
+	bool interrupted;                     /* a handler has ended it */
+	uint8_t bit_of[VMA_THREAD_RING_CTXS]; /* rings, of the descriptors behind the thread's own */
+	uint64_t rung, rung_twice;            /* by bit: have ended the last sleep, the last two */
+	struct vma_ring_backoff backoff;
+	struct timespec timeout; /* of the sleep that goes on */
+};
+
+/*
+ * A ring that wakes twice in a row has not been unarmed by who busy-polls: armed anew, it takes back what it has told.
+ */
+static int sleep_arm_ring(const struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
+{
+	if ((pollset->rung_twice & vma_ring_ctx_bit(ring_ctx)) == 0 && busy_poller_covers(ring_ctx->id % 64))
+		return 0;
+	ring_ctx_note_arm(ring_ctx);
+	return vma_ring_arm(ring_ctx->ring);
+}
+
+/* Claims the watch of a ring context, if it is to be had, and arms it. */
+static void sleep_watch_ring(struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
+{
+	struct vma_thread *self = pollset->wait->self, *watcher = NULL;
+	int rc;
+
+	if (!atomic_compare_exchange_strong(&ring_ctx->watcher, &watcher, self) && watcher != self)
+		return;
+	tcp_housekeeping_due(ring_ctx);
+	rc = sleep_arm_ring(pollset, ring_ctx);
+	pollset->look_again |= rc == 1 || rc == -EBUSY;
+	if (rc == -EBUSY)
+		vma_ring_idle(ring_ctx->ring, VMA_RING_RX, &pollset->backoff, BUSY_NSEC);
+	else
+		pollset->backoff = (struct vma_ring_backoff){0};
+	if (rc != 0)
+		return; /* of a device that has gone nothing comes: the internal thread looks for another */
+	pollset->bit_of[pollset->n - pollset->wait->nfds - 1] = ring_ctx->id % 64;
+	pollset->fds[pollset->n++] = (struct pollfd){.fd = vma_ring_fd(ring_ctx->ring), .events = POLLIN};
+}
+
+static void make_pollset(struct pollset *pollset)
+{
+	struct vma_wait *wait = pollset->wait;
+
+	pollset->n = wait->nfds;
+	pollset->look_again = false;
+	if (wait->nfds != 0)
+		memcpy(pollset->fds, wait->fds, wait->nfds * sizeof(*wait->fds));
+	pollset->fds[pollset->n++] = (struct pollfd){.fd = atomic_load(&wait->self->wake_fd), .events = POLLIN};
+	for (uint64_t left = atomic_load(&wait->self->rings); left != 0; left &= left - 1) {
+		struct vma_ring_ctx *ring_ctx = first_ring_ctx((unsigned)__builtin_ctzll(left));
+
+		for (; ring_ctx != NULL && pollset->n < wait->nfds + 1 + VMA_THREAD_RING_CTXS;
+		     ring_ctx = next_ring_ctx(ring_ctx))
+			sleep_watch_ring(pollset, ring_ctx);
+	}
+	for (unsigned i = 0; i < pollset->n; i++)
+		pollset->fds[i].revents = 0;
+}
+
+static void free_pollset(struct pollset *pollset)
+{
+	if (pollset->fds != pollset->stack)
+		vma_free(pollset->fds);
+}
+
+void wait_cancelled(void *arg)
+{
+	struct vma_wait *wait = arg;
+	struct vma_thread *self = vma_enter();
+
+	self->unserved = true;
+	vma_wait_tidy(self);
+	wait->ops->announce(wait, false);
+	if (wait->ops->abandon != NULL)
+		wait->ops->abandon(wait);
+	vma_leave(self);
+}
+
+static void cancelled_asleep(void *arg)
+{
+	struct pollset *pollset = arg;
+	struct vma_thread *self = vma_enter();
+
+	self->sleeps--;
+	wait_cancelled(pollset->wait);
+	free_pollset(pollset);
+	vma_leave(self);
+}
+
+/* The time is in the pollset: a function that a cancelled thread leaves from within keeps nothing on the stack, of
+ * which AddressSanitizer would believe for ever that it is in use. */
+static int sleep_on(struct pollset *pollset, struct pollfd *fds, unsigned n, uint64_t left)
+{
+	int rc;
+
+	pollset->timeout =
+	        (struct timespec){.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
+	rc = vma_os.ppoll(fds, n, left == UINT64_MAX ? NULL : &pollset->timeout, NULL);
+	pollset->interrupted = rc < 0 && errno == EINTR;
+	return rc;
+}
+
+/*
+ * The kernel refuses more than the process may have descriptors, and the caller's may be as many already. Asleep on
+ * ours, and even without them, but not for long: the caller's are asked afterwards.
+ */
+static void sleep_crowded(struct pollset *pollset, uint64_t left)
+{
+	const unsigned own = pollset->wait->nfds;
+
+	pollset->crowded = true;
+	if (left > LOST_NSEC)
+		left = LOST_NSEC;
+	if (sleep_on(pollset, pollset->fds + own, pollset->n - own, left) < 0 && errno == EINVAL)
+		sleep_on(pollset, NULL, 0, left);
+}
+
+/* Outside; a cancellation point. */
+static void sleep_in_poll(struct pollset *pollset)
+{
+	struct vma_wait *wait = pollset->wait;
+	uint64_t left = UINT64_MAX, now;
+
+	if (wait->deadline_ns != UINT64_MAX) {
+		now = vma_now_ns();
+		left = wait->deadline_ns > now ? wait->deadline_ns - now : 0;
+	}
+	/* The process is out of descriptors: nobody can wake this thread, so it looks by itself. */
+	if (pollset->fds[wait->nfds].fd < 0 && left > LOST_NSEC)
+		left = LOST_NSEC;
+	pollset->crowded = false;
+	pthread_cleanup_push(cancelled_asleep, pollset);
+	if (sleep_on(pollset, pollset->fds, pollset->n, left) < 0 && errno == EINVAL)
+		sleep_crowded(pollset, left);
+	pthread_cleanup_pop(0);
+	wait->slept = true;
+}
+
+/* Whether an OS descriptor of the caller's has ended the sleep. */
+static bool sleep_woken_up(struct pollset *pollset)
+{
+	struct vma_wait *wait = pollset->wait;
+	uint64_t count;
+	uint64_t rung = 0;
+	bool os = pollset->crowded && wait->nfds != 0;
+
+	for (unsigned i = 0; i < wait->nfds; i++) {
+		wait->fds[i].revents = pollset->fds[i].revents;
+		os |= pollset->fds[i].revents != 0;
+	}
+	for (unsigned i = wait->nfds + 1; i < pollset->n; i++)
+		if (pollset->fds[i].revents != 0)
+			rung |= 1ULL << pollset->bit_of[i - wait->nfds - 1];
+	pollset->rung_twice = pollset->rung & rung;
+	pollset->rung = rung;
+	/* Without a report, too, if a handler has run: see vma_wait_resumed. */
+	if (pollset->fds[wait->nfds].revents != 0 || (wait->self->waiting == NULL && pollset->fds[wait->nfds].fd >= 0))
+		syscall(SYS_read, pollset->fds[wait->nfds].fd, &count, sizeof(count));
+	return os;
+}
+
+/* One sleep, announced: 1, 0 look again, -errno. */
+static int sleep_once(struct pollset *pollset)
+{
+	struct vma_wait *wait = pollset->wait;
+	struct vma_thread *self = wait->self;
+	uint32_t going = VMA_THREAD_GOING, signals;
+	int rc;
+
+	make_pollset(pollset);
+	if (pollset->look_again)
+		return 0;
+	rc = wait->ops->ready(wait); /* what came before the announcement */
+	if (rc != 0 || !atomic_compare_exchange_strong(&self->state, &going, VMA_THREAD_ASLEEP))
+		return rc;
+	self->sleeps++;
+	signals = self->signals;
+	vma_leave(self);
+	sleep_in_poll(pollset);
+	vma_enter();
+	self->sleeps--;
+	if (pollset->interrupted && self->signals == signals)
+		signals_ran_unseen(self);
+	/* It looks before it sleeps again: what it now delivers to itself, say, costs no system call. */
+	atomic_exchange(&self->state, VMA_THREAD_GOING);
+	return sleep_woken_up(pollset) ? wait_ask(wait) : 0;
+}
+
+/* In queues and counted, anew if a wake-up or a handler has ended that, or the rings are others. */
+static uint64_t wait_settle(struct vma_wait *wait)
+{
+	struct vma_thread *self = wait->self;
+	uint64_t rings = wait->ops->rings(wait);
+	const uint64_t asks = wait_asks_of(wait) & rings;
+
+	if (rings != atomic_load_explicit(&self->rings, memory_order_relaxed)) {
+		get_up(self);
+		lie_down(self, rings);
+	}
+	if (asks != self->asks) {
+		end_asking(self);
+		begin_asking(self, asks);
+	}
+	/* GOING first: who takes this thread out of a queue from now on also ends its sleep. An exchange: what whoever
+	 * did so before has changed is seen by the look to come. */
+	atomic_exchange(&self->state, VMA_THREAD_GOING);
+	self->waiting = wait;
+	wait->ops->announce(wait, true);
+	return rings;
+}
+
+int wait_asleep(struct vma_wait *wait, uint32_t signals)
+{
+	struct vma_thread *self = wait->self;
+	unsigned room = wait->nfds + 1 + VMA_THREAD_RING_CTXS;
+	struct pollset pollset = {.wait = wait};
+	uint64_t rings;
+	int rc = 0;
+
+	pollset.fds = pollset.stack;
+	if (room > FDS_ON_STACK) {
+		pollset.fds = vma_alloc(room * sizeof(*pollset.fds));
+		if (pollset.fds == NULL)
+			return -ENOMEM;
+	}
+	while (rc == 0) {
+		have_wake_fd(self); /* each time: what could not be had for the last sleep may be there for this one */
+		rings = wait_settle(wait);
+		rc = sleep_once(&pollset);
+		if (rc == 0 && rings != 0)
+			vma_ring_ctxs_progress(rings);
+		if (rc == 0)
+			rc = wait->ops->ready(wait);
+		if (rc == 0)
+			rc = wait_interrupted(wait, signals);
+		if (rc == 0 && wait_is_over(wait)) {
+			rc = wait_ask(wait);
+			break;
+		}
+	}
+	free_pollset(&pollset);
+	self->unserved = rc <= 0;
+	vma_wait_tidy(self);
+	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
+	wait->ops->announce(wait, false);
+	return rc;
+}

@@ -1,0 +1,158 @@
+/*
+ * wait - one wait of one thread: look and drive for as long as that pays, then sleep.
+ *
+ *   look ──> spin: drive, look, ask the OS now and then ──> announce, arm, look ──> ppoll ──> look ...
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+#include "spin.h"
+#include "wait.h"
+
+#define LOOKS_INSIDE 8 /* then held signals get their chance */
+#define LOOKS_TIMED 4  /* reading the clock takes as long as a look */
+
+uint64_t vma_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* ---- awake ---- */
+
+struct looks {
+	int64_t done;
+	uint32_t os;
+	struct vma_ring_backoff backoff;
+};
+
+/* All rings are driven by others: not for nothing, but one of them may be descheduled. */
+static void be_patient(uint64_t rings, struct looks *looks)
+{
+	struct vma_ring_ctx *ring_ctx = first_ring_ctx((unsigned)__builtin_ctzll(rings));
+
+	if (ring_ctx != NULL)
+		vma_ring_idle(ring_ctx->ring, VMA_RING_RX, &looks->backoff, BUSY_NSEC);
+}
+
+/* They may be others than at the last look, a set has lost its last member there, say: who busy-polls drives. */
+static uint64_t rings_of(struct vma_wait *wait)
+{
+	const uint64_t rings = wait->ops->rings(wait);
+
+	if ((wait->self->busy_polls & ~rings) != 0)
+		busy_poller_end(wait->self, ~rings, true);
+	return rings;
+}
+
+/*
+ * One look: 1, 0, -errno. An answer of `ready` other than 0 is never asked for again: what was told by it (an edge, a
+ * one-shot event) is not told twice.
+ */
+static int wait_look(struct vma_wait *wait, struct looks *looks)
+{
+	const uint64_t rings = rings_of(wait);
+	/* Timers are asked for as often as the clock is read here. */
+	const bool timers = looks->done % LOOKS_TIMED == 0;
+	const int driven = timers ? vma_ring_ctxs_progress(rings) : ring_ctxs_look(rings);
+	const bool busy = driven == -EBUSY;
+	int rc = wait->ops->ready(wait);
+
+	if (timers)
+		vma_ring_ctxs_ask(wait_asks_of(wait));
+	if (rc == 0 && driven > 0)
+		busy_poller(wait->self, rings);
+
+	if (!busy)
+		looks->backoff = (struct vma_ring_backoff){0};
+	if (busy && rc == 0) {
+		be_patient(rings, looks);
+		rc = wait->ops->ready(wait);
+	}
+	looks->done++;
+	if (rc == 0 && wait->os_ratio != 0 && ++looks->os >= wait->os_ratio) {
+		looks->os = 0;
+		rc = wait_ask(wait);
+	}
+	return rc;
+}
+
+/* Outside for a moment, in which handlers run, cancellation acts, and others get the core if they should. */
+static void wait_breathe(struct vma_wait *wait, bool yield)
+{
+	struct vma_thread *self = wait->self;
+
+	vma_leave(self);
+	pthread_cleanup_push(wait_cancelled, wait);
+	if (yield)
+		sched_yield();
+	pthread_testcancel();
+	pthread_cleanup_pop(0);
+	vma_enter();
+	if (__builtin_expect(signals_are_unseen, 0))
+		signals_look();
+}
+
+static int wait_spin(struct vma_wait *wait, uint32_t signals)
+{
+	struct spin_state state;
+	struct looks looks = {0};
+	int rc = 0;
+
+	if (wait->spin_loops == 0 || wait->spin_nsec == 0 || (wait->ops->rings(wait) == 0 && !wait->without_rings))
+		return 0;
+	if (!spin_begin(&state, wait))
+		return 0;
+	do {
+		rc = wait_look(wait, &looks);
+		if (rc != 0 || (looks.done % LOOKS_INSIDE != 0 && wait->self->woke == NULL))
+			continue;
+		wait_breathe(wait, wait->yield || wait->self->woke != NULL || state.crowded);
+		rc = wait_interrupted(wait, signals);
+		if (rc == 0 && wait_is_over(wait))
+			break;
+	} while (rc == 0 && (wait->spin_loops < 0 || looks.done < wait->spin_loops) &&
+	         ((looks.done % LOOKS_TIMED != 0 && wait->self->woke == NULL) || spin_goes_on(&state, wait->self)));
+	spin_leave(wait->self);
+	return rc;
+}
+
+static int wait_now(struct vma_wait *wait, uint32_t signals)
+{
+	const bool for_ever = wait->spin_loops < 0 && wait->spin_nsec < 0;
+	uint64_t begun;
+	int rc;
+
+	wait->slept = wait->by_os = false;
+	vma_wait_tidy(wait->self);
+	rc = wait->ops->ready(wait);
+	if (rc != 0)
+		return rc;
+	if (wait_is_over(wait))
+		return wait_ask(wait);
+	begun = vma_tsc();
+	rc = wait_spin(wait, signals);
+	if (rc == 0)
+		rc = wait_is_over(wait) ? wait_ask(wait) : wait_asleep(wait, signals);
+	if (for_ever) /* such a wait asks nobody how long to spin, and what it was for waits for its end */
+		return rc;
+	if (wait->mixed && wait->by_os)
+		spin_learn_os(wait->spin);
+	else
+		spin_learn(wait->spin, rc == 1, vma_tsc() - begun);
+	return rc;
+}
+
+int vma_wait(struct vma_wait *wait)
+{
+	const uint32_t signals = wait->self->signals, interrupts = wait->self->interrupts;
+	const int rc = wait_now(wait, signals);
+
+	wait->handled = wait->self->signals != signals;
+	wait->restart = wait->handled && wait->self->interrupts == interrupts;
+	return rc;
+}

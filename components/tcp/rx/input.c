@@ -1,0 +1,399 @@
+/*
+ * input.c - what has come for one connection in a burst: merged, validated, given to lwIP, and what follows from it.
+ *
+ * Segments that follow each other are one segment for lwIP (and so are answered by one ACK): they are merged before, as
+ * a NIC or the kernel would do it. Their first header stands for all, with the newest acknowledgement and window in it.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "../budget.h"
+#include "early.h"
+#include "validate.h"
+#include "predict.h"
+
+#define MERGE_MAX 64          /* segments that lwIP sees as one */
+#define MERGE_BYTES_MAX 64000 /* lwIP counts in 16 bits, headers and FIN included */
+
+bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct vma_tcp_conn *conn = flow->owner;
+
+	(void)info;
+	packet->user = NULL;
+	if (conn->burst == NULL)
+		conn->burst = packet;
+	else
+		conn->burst_last->user = packet;
+	conn->burst_last = packet;
+	tcp_ready(conn);
+	return true;
+}
+
+static struct vma_buf *pop_burst(struct vma_tcp_conn *conn)
+{
+	struct vma_buf *packet = conn->burst;
+
+	conn->burst = packet->user;
+	if (conn->burst == NULL)
+		conn->burst_last = NULL;
+	return packet;
+}
+
+/* ---- segments in a row ---- */
+
+struct run {
+	struct segment s;
+	struct vma_buf *packets[MERGE_MAX];
+	unsigned n;
+};
+
+static bool may_begin_run(const struct segment *s)
+{
+	return s->len != 0 && s->is_plain && (s->flags & ~TCP_PSH) == TCP_ACK;
+}
+
+static bool run_continues(const struct run *run, const struct segment *next)
+{
+	const struct segment *s = &run->s;
+
+	return next->seq == s->end && next->len != 0 && next->is_plain && next->has_ts == s->has_ts &&
+	       (next->flags & ~(TCP_PSH | TCP_FIN)) == TCP_ACK && next->hdr_len == s->hdr_len &&
+	       s->len + next->len <= MERGE_BYTES_MAX && run->n < MERGE_MAX && !(s->flags & TCP_FIN) &&
+	       (!s->has_ts || (int32_t)(next->ts_val - s->ts_val) >= 0);
+}
+
+/* The urgent byte is looked for in the packet of each segment. */
+static bool awaits_urgent(const struct vma_tcp_conn *conn)
+{
+	return atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed) == URGENT_EXPECTED;
+}
+
+/* Takes what can be taken as one from the head of the burst. */
+static void take_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
+{
+	struct vma_bufarena *arena = conn->tcp->arena;
+	struct segment next;
+
+	run->packets[0] = pop_burst(conn);
+	run->n = 1;
+	segment_parse(&run->s, arena, run->packets[0]);
+	if (!merge || !may_begin_run(&run->s) || awaits_urgent(conn))
+		return;
+	while (conn->burst != NULL) {
+		segment_parse(&next, arena, conn->burst);
+		if (!run_continues(run, &next))
+			return;
+		run->packets[run->n++] = pop_burst(conn);
+		segment_absorb(&run->s, &next);
+	}
+}
+
+static void drop_run(struct vma_tcp_conn *conn, struct run *run, unsigned from)
+{
+	for (unsigned i = from; i < run->n; i++)
+		vma_buf_put_chain(conn->tcp->arena, run->packets[i]);
+}
+
+/* The same where the data is not in order: nobody knows for how long it is kept. */
+static struct pbuf *copy_run(struct vma_tcp_conn *conn, struct run *run)
+{
+	const struct segment *s = &run->s;
+	struct pbuf *p = port_pbuf_copied(conn->tcp, run->packets, run->n, s->len, s->header, s->hdr_len);
+
+	if (p == NULL) {
+		TCP_COUNT(conn->tcp, no_memory, 1);
+		drop_run(conn, run, 0);
+	}
+	return p;
+}
+
+/* One chain of all the data, behind one header. NULL: no memory, and the packets are gone. */
+static struct pbuf *chain_run(struct vma_tcp_conn *conn, struct run *run)
+{
+	struct pbuf *pieces[MERGE_MAX], *last;
+
+	for (unsigned i = 0; i < run->n; i++) {
+		pieces[i] = port_pbuf_of(conn->tcp, run->packets[i], run->s.header, i == 0 ? run->s.hdr_len : 0);
+		if (pieces[i] == NULL) {
+			TCP_COUNT(conn->tcp, no_memory, 1);
+			drop_run(conn, run, i);
+			while (i > 0)
+				pbuf_free(pieces[--i]);
+			return NULL;
+		}
+	}
+	for (unsigned i = run->n - 1; i-- > 0;) {
+		for (last = pieces[i]; last->next != NULL; last = last->next)
+			last->tot_len = (u16_t)(last->tot_len + pieces[i + 1]->tot_len);
+		last->tot_len = (u16_t)(last->tot_len + pieces[i + 1]->tot_len);
+		last->next = pieces[i + 1];
+	}
+	return pieces[0];
+}
+
+/* ---- after lwIP ---- */
+
+static uint64_t acked_offset(const struct vma_tcp_conn *conn)
+{
+	uint64_t offset = tcp_tx_offset(conn, conn->pcb->lastack);
+
+	return offset < conn->fed ? offset : conn->fed; /* the FIN is no byte */
+}
+
+static void release_acked(struct vma_tcp_conn *conn)
+{
+	predict_release(conn, tcp_output_released(conn), acked_offset(conn));
+}
+
+/*
+ * Both sides have sent a SYN (RFC 9293 3.5, figure 7), which lwIP does not know: it has read the options, and goes on
+ * as if this side had been asked. The SYN that waits to be acknowledged becomes a SYN-ACK, which takes no memory.
+ */
+static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	struct tcp_seg *syn = pcb->unacked != NULL ? pcb->unacked : pcb->unsent;
+
+	conn->peer_mss = pcb->mss; /* before anything of this side changes it */
+	recovery_forget(conn);
+	TCPH_SET_FLAG(syn->tcphdr, TCP_ACK);
+	syn->marks = 0;
+	pcb->unsent = syn;
+	pcb->unacked = NULL;
+	pcb->rcv_nxt = pcb->rcv_ann_right_edge = s->seq + 1;
+	pcb->snd_wnd = pcb->snd_wnd_max = s->window;
+	pcb->snd_wl1 = s->seq - 1;
+	pcb->snd_wl2 = pcb->lastack;
+	pcb->state = SYN_RCVD;
+	tcp_forgo_options(conn);
+}
+
+struct before {
+	uint32_t rcv_nxt, lastack, window, wl1;
+	uint32_t seq; /* of the segment that is looked at */
+	enum tcp_state state;
+	bool ack_now;
+};
+
+/*
+ * lwIP would answer an ACK with an ACK for nothing, and every second segment at once: when data is acknowledged is
+ * window.c's decision. What it wants to be answered for other reasons is.
+ */
+/* In order, and the end of what has come. */
+static bool took_fin(const struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+{
+	return s->flags & TCP_FIN && before->state == ESTABLISHED && conn->pcb->state == CLOSE_WAIT &&
+	       before->rcv_nxt == s->seq && conn->pcb->rcv_nxt == s->end;
+}
+
+static void conclude_segment(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	uint32_t came = pcb->rcv_nxt - before->rcv_nxt;
+
+	tcp_clear_flags(pcb, TF_ACK_DELAY);
+	if (s->seq == s->end && !before->ack_now && before->state != SYN_SENT)
+		tcp_clear_flags(pcb, TF_ACK_NOW);
+	if (took_fin(conn, s, before) && !before->ack_now)
+		window_fin(conn);
+	if (pcb->snd_wnd > conn->snd_wnd_max)
+		conn->snd_wnd_max = pcb->snd_wnd;
+	if (!conn->connected)
+		return;
+	if (s->len != 0 && came != 0)
+		window_received(conn, came, s->size, s->flags & TCP_PSH);
+	else if (s->len != 0) {
+		TCP_COUNT(conn->tcp, out_of_order_in, 1);
+		conn->counts.out_of_order_in++;
+	}
+	if (s->len != 0 && came == 0 && pcb->flags & TF_ACK_NOW)
+		window_behind_hole(conn, s->len, before->ack_now);
+	release_acked(conn);
+	conn->ack_came = true;
+}
+
+/* ---- one segment, or several as one, through lwIP ---- */
+
+/* A time stamp says something where it was agreed upon; or is about to be, by the answer to a SYN. */
+static void note_ack(struct vma_tcp_conn *conn, const struct segment *s, struct tcp_ack *ack)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	bool stamped = pcb->flags & TF_TIMESTAMP || (pcb->state == SYN_SENT && !conn->tcp->attr.no_timestamps);
+
+	*ack = (struct tcp_ack){.ackno = s->ack,
+	                        .window = s->flags & TCP_SYN ? s->window : (uint32_t)s->window << pcb->snd_scale,
+	                        .payload = s->len,
+	                        .has_ts = s->has_ts && stamped,
+	                        .ts_val = s->ts_val,
+	                        .ts_ecr = s->ts_ecr};
+	ack->blocks = s->has_sack ? segment_sacks(s, ack) : 0;
+}
+
+/*
+ * The kernel's rule, in place of lwIP's and RFC 9293's: what acknowledges something new says the window of now, also if
+ * it is a segment sent again, whose number is an old one; the size of before would move the edge to where the peer
+ * never told it. What acknowledges less than is known says nothing, whatever its number (take_duplicate gives it a new
+ * one).
+ */
+static void update_window(struct tcp_pcb *pcb, const struct segment *s, const struct before *before)
+{
+	uint32_t window = (uint32_t)s->window << pcb->snd_scale;
+
+	if (before->state < ESTABLISHED || s->flags & TCP_SYN || !(s->flags & TCP_ACK))
+		return;
+	if (TCP_SEQ_GT(s->ack, before->lastack) ||
+	    (s->ack == before->lastack &&
+	     (TCP_SEQ_GT(before->seq, before->wl1) || (before->seq == before->wl1 && window > before->window)))) {
+		pcb->snd_wnd = window;
+		pcb->snd_wl1 = before->seq;
+	} else {
+		pcb->snd_wnd = before->window;
+		pcb->snd_wl1 = before->wl1;
+	}
+	pcb->snd_wl2 = pcb->lastack;
+}
+
+/* What lwIP has ended, or made of it. */
+static void follow_segment(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+{
+	if (conn->pcb == NULL) {
+		TCP_COUNT(conn->tcp, resets_in, (s->flags & TCP_RST) != 0);
+		tcp_conn_over(conn, conn->fatal_error);
+		return;
+	}
+	if (before->state == SYN_SENT && conn->pcb->state == SYN_SENT && s->flags & TCP_SYN)
+		cross_syn(conn, s);
+	if (conn->pcb == NULL)
+		return;
+	if (conn->pcb->state == TIME_WAIT) {
+		release_acked(conn);
+		return; /* input's end sees to it */
+	}
+	update_window(conn->pcb, s, before);
+	if (s->flags & TCP_ACK)
+		recovery_ack_after(conn, &conn->tcp->ack);
+	conclude_segment(conn, s, before);
+	if (before->state == SYN_RCVD && conn->connected && conn->listener != NULL)
+		tcp_half_open_done(conn);
+}
+
+/* The peer is told at once that this has come twice (RFC 2883). */
+static void report_duplicate(struct vma_tcp_conn *conn, const struct segment *s)
+{
+	window_duplicate(conn, s->seq, s->seq + s->len);
+	tcp_ack_now(conn->pcb);
+}
+
+/* All of it has been taken before; the rest is an ACK. */
+static void take_duplicate(struct vma_tcp_conn *conn, struct run *run)
+{
+	struct segment *s = &run->s;
+
+	report_duplicate(conn, s);
+	segment_make_bare(s, conn->pcb->rcv_nxt);
+	drop_run(conn, run, 1);
+	run->n = 1;
+}
+
+/* There is no memory for more than is held already: only its acknowledgement is taken. Its data is said again. */
+static void refuse_data(struct vma_tcp_conn *conn, struct run *run)
+{
+	TCP_COUNT(conn->tcp, no_memory, 1);
+	tcp_ack_now(conn->pcb);
+	segment_make_bare(&run->s, conn->pcb->rcv_nxt);
+	drop_run(conn, run, 1);
+	run->n = 1;
+}
+
+/* Bytes that the receive fifo had no memory for would be lost with the pcb, which the last ACK ends. */
+static bool waits_for_memory(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	return __builtin_expect(pcb->refused_data != NULL, 0) && (pcb->state == LAST_ACK || pcb->state == CLOSING);
+}
+
+static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct before *before)
+{
+	struct segment *s = &run->s;
+	bool has_data = s->len != 0 && conn->pcb->state != SYN_SENT; /* with a SYN it is not taken, nor by the kernel */
+	bool is_early = has_data && TCP_SEQ_GT(s->seq, conn->pcb->rcv_nxt), is_queued_already = false;
+	unsigned steps = 0;
+	struct pbuf *p;
+
+	if (has_data && TCP_SEQ_LEQ(s->end, conn->pcb->rcv_nxt)) {
+		take_duplicate(conn, run);
+		before->ack_now = true;
+	} else if (has_data && budget_refuses(conn)) {
+		refuse_data(conn, run);
+		before->ack_now = true;
+	} else if (has_data && early_is_queued(conn, s, &steps)) {
+		is_queued_already = true;
+		report_duplicate(conn, s);
+		before->ack_now = true;
+	} else if (is_early && !early_may_keep(conn, s, steps)) {
+		refuse_data(conn, run);
+		before->ack_now = true;
+	}
+	/* A bare FIN is taken even if the window is closed, as the kernel does. */
+	if (s->len == 0 && s->flags & TCP_FIN && s->seq == conn->pcb->rcv_nxt && conn->pcb->rcv_wnd == 0)
+		conn->pcb->rcv_wnd = 1;
+	p = is_early && s->len != 0 && !is_queued_already ? copy_run(conn, run) : chain_run(conn, run);
+	if (p == NULL)
+		return;
+	if (s->flags & TCP_ACK)
+		recovery_ack_before(conn, &conn->tcp->ack);
+	lwip_input(conn->key.peer, conn->key.local, p);
+	follow_segment(conn, s, before);
+}
+
+static void feed_run(struct vma_tcp_conn *conn, struct run *run)
+{
+	struct segment *s = &run->s;
+	struct before before = {.rcv_nxt = conn->pcb->rcv_nxt,
+	                        .lastack = conn->pcb->lastack,
+	                        .window = conn->pcb->snd_wnd,
+	                        .wl1 = conn->pcb->snd_wl1,
+	                        .seq = s->seq,
+	                        .state = conn->pcb->state,
+	                        .ack_now = conn->pcb->flags & TF_ACK_NOW};
+
+	note_ack(conn, s, &conn->tcp->ack);
+	if (!conn->tcp->predicts_nothing && !awaits_urgent(conn) && !budget_refuses(conn) &&
+	    tcp_predict(conn, s, run->packets, run->n)) {
+		conn->last_in_ns = conn->tcp->now_ns;
+		recovery_ack_after(conn, &conn->tcp->ack);
+		conclude_segment(conn, s, &before);
+		return;
+	}
+	if (waits_for_memory(conn) || !tcp_validate(conn, s)) {
+		drop_run(conn, run, 0);
+		return;
+	}
+	conn->last_in_ns = conn->tcp->now_ns;
+	note_ack(conn, s, &conn->tcp->ack); /* as it has been validated */
+	urgent_note(conn, s);
+	through_lwip(conn, run, &before);
+}
+
+void tcp_input_burst(struct vma_tcp_conn *conn)
+{
+	struct vma_tcp *tcp = conn->tcp;
+	bool merge = tcp->gro_left > 0;
+	struct run run;
+
+	if (merge)
+		tcp->gro_left--;
+	while (conn->burst != NULL && conn->pcb != NULL && conn->pcb->state != TIME_WAIT) {
+		take_run(conn, &run, merge);
+		TCP_COUNT(tcp, segments_in, run.n);
+		conn->counts.segments_in += run.n;
+		conn->data_segments_in += run.s.len != 0 ? run.n : 0;
+		feed_run(conn, &run);
+		if (conn->pcb != NULL && window_sacks_are_full(conn))
+			tcp_output_ack(conn);
+	}
+	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
+		tcp_output_ack(conn); /* of the FIN */
+}

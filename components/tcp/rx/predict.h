@@ -1,0 +1,54 @@
+/*
+ * predict.h - the short path of a received segment: the usual one of an undisturbed connection, without lwIP.
+ *
+ * Threads: the driver.
+ */
+#ifndef VMA_TCP_RX_PREDICT_H
+#define VMA_TCP_RX_PREDICT_H
+
+#include "segment.h"
+
+/*
+ * Whether the segment (n packets in a row, *s as one) is one that an undisturbed, established connection expects, which
+ * tcp_validate would not object to: then it is done with but for what recovery_ack_after and conclude do, and the
+ * packets are gone. False: nothing has been done. Within lwip_enter; conn->tcp->ack is filled in.
+ */
+bool tcp_predict(struct vma_tcp_conn *conn, const struct segment *s, struct vma_buf *const *packets, unsigned n);
+
+/* ---- what message.c does, too ---- */
+
+/* RFC 7323 4.3 */
+static inline void predict_time_stamp(struct tcp_pcb *pcb, uint32_t seq, uint32_t len, uint32_t ts_val)
+{
+	if (TCP_SEQ_LEQ(seq, pcb->ts_lastacksent) && TCP_SEQ_LEQ(pcb->ts_lastacksent, seq + len))
+		pcb->ts_recent = ts_val;
+}
+
+/* The kernel's rule for the window, see update_window in input.c. */
+static inline void predict_window(struct tcp_pcb *pcb, uint32_t seq, uint32_t ack, uint32_t window)
+{
+	if (TCP_SEQ_GT(ack, pcb->lastack) || TCP_SEQ_GT(seq, pcb->snd_wl1) ||
+	    (seq == pcb->snd_wl1 && window > pcb->snd_wnd)) {
+		pcb->snd_wnd = window;
+		pcb->snd_wl1 = seq;
+		pcb->snd_wl2 = ack;
+	}
+}
+
+/* What the peer has, up to `acked`, goes out of the send fifo as far as no segment holds it: up to `released`. */
+static inline void predict_release(struct vma_tcp_conn *conn, uint64_t released, uint64_t acked)
+{
+	uint64_t consumed = fifo_consumed(&conn->tx);
+
+	atomic_store_explicit(&conn->acked, acked, memory_order_release);
+	if (conn->urgent_mode && TCP_SEQ_GEQ(conn->pcb->lastack, conn->snd_up))
+		conn->urgent_mode = false;
+	if (released == consumed)
+		return;
+	conn->made_room |= tcp_may_be_wanted(conn);
+	fifo_consume(&conn->tx, (size_t)(released - consumed));
+	if (atomic_load_explicit(&conn->wants_room, memory_order_relaxed))
+		window_sndbuf_grow(conn);
+}
+
+#endif

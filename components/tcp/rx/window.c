@@ -1,0 +1,545 @@
+/*
+ * window.c - how much the peer may send, when it is told so, and how large both buffers are.
+ *
+ * The edge never moves back (RFC 9293 3.8.6): rcv_edge is the furthest that the peer was told, in units that window
+ * scaling can express, and all up to it is accepted. The buffer counts bytes.
+ *
+ * ACKs are delayed as the kernel delays them: not at the beginning and after a pause (quick_acks), while the peer may
+ * still be in slow start; not if more than one segment waits; and for 40 ms in a conversation (pingpong), where the
+ * answer takes the ACK along.
+ *
+ * In a fast stream an ACK stands for more segments, as the kernel's does behind GRO and a NIC's interrupts that are
+ * spared. Each ACK costs both sides about what a segment costs, and the sender's bursts become larger. An ACK is held
+ * until 32 segments wait or 120 us are over since the last one. If the time ran out, the sender has stopped, perhaps
+ * for this ACK: then none is held for a while, the longer the more often in a row. So streams below 3 Gb/s are held
+ * once in a while only. The bound is well below what a stream on one core reaches when nothing is held. A bound near
+ * that would flip between the two, and a stream would stay slow because of it.
+ *
+ * Behind a hole, RFC 5681 4.2 wants an ACK for each segment, so the sender counts three; SACK blocks say the same
+ * later. As in the kernel, there are three at once, and then one for 44 segments or for a twentieth of the round trip.
+ * The kernel's timer has 100 us of slack, all of which it uses: that is the least here. An ACK that closes a hole is
+ * not held. Nor is one if data has come in a second place since the last. An ACK has room for three blocks; what no ACK
+ * reports, or only one that is lost, the sender takes for lost, and sends again.
+ */
+#include "../budget.h"
+#include "../share.h"
+#include "../timer/timers.h"
+
+#define ATO_MIN_NS (40 * TCP_NS_PER_MS)
+#define FIRST_DELAY_NS TCP_NS_PER_MS /* before any data; the kernel's next tick */
+#define DELACK_MAX_NS (200 * TCP_NS_PER_MS)
+#define QUICK_ACKS_MAX 16
+#define HOLD_SEGMENTS 32
+#define HOLD_NS UINT64_C(120000)
+#define HOLD_REST_MIN 8 /* ACKs until one is held again; doubled with each time in a row that runs out */
+#define HOLD_REST_MAX 256
+#define HOLE_ACKS 3
+#define HOLE_SEGMENTS 44
+#define HOLE_MIN_NS UINT64_C(100000)
+#define HOLE_MAX_NS TCP_NS_PER_MS
+#define RCVBUF_MIN 1152
+#define SNDBUF_MIN 4608
+#define SEGMENT_MEMORY 288 /* what one holds until it is acknowledged, but for its bytes: lwip/objects.c */
+#define RCV_MSS_FIRST 536
+#define ROUNDING_MAX 16384 /* bytes of the buffer that rounding up may give away */
+
+static uint32_t at_most_window(uint64_t value, uint64_t limit)
+{
+	return (uint32_t)(value < limit ? value : limit);
+}
+
+static uint32_t at_least(uint32_t value, uint32_t limit)
+{
+	return value > limit ? value : limit;
+}
+
+/* ---- sizes ---- */
+
+/* Of kernel buffers half is for bookkeeping, at first; ours hold just bytes. */
+static uint32_t rcvbuf_first(const struct vma_tcp_conn *conn)
+{
+	uint32_t set = (uint32_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF), clamp;
+
+	set = set != 0 ? set : (uint32_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF_INIT) / 2;
+	clamp = (uint32_t)tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP);
+	if (clamp != 0 && clamp < set)
+		set = clamp;
+	return at_least(set, RCVBUF_MIN);
+}
+
+/*
+ * The kernel's buffer holds segments with all that belongs to them. Ours is of bytes; but those of small segments need
+ * several times as much for the segments, and a peer decides how small. So what such bytes and their segments need
+ * together stays within the buffer.
+ */
+static uint64_t bytes_within(const struct vma_tcp_conn *conn, uint64_t sndbuf)
+{
+	if (conn->mss == 0 || !share_has_small_mss(conn))
+		return sndbuf;
+	return at_least((uint32_t)(sndbuf * conn->mss / (conn->mss + SEGMENT_MEMORY)), SNDBUF_MIN);
+}
+
+static uint32_t sndbuf_first(const struct vma_tcp_conn *conn)
+{
+	uint32_t set = (uint32_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF);
+
+	if (set == 0)
+		return at_least((uint32_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_INIT), SNDBUF_MIN);
+	return at_least(at_most_window((uint64_t)set * 2, INT32_MAX), SNDBUF_MIN);
+}
+
+void window_init(struct vma_tcp_conn *conn)
+{
+	atomic_store_explicit(&conn->rcvbuf, rcvbuf_first(conn), memory_order_relaxed);
+	atomic_store_explicit(&conn->sndbuf, sndbuf_first(conn), memory_order_relaxed);
+	conn->ato_ns = 0;
+	conn->rcv_mss = RCV_MSS_FIRST;
+}
+
+void window_limits(struct vma_tcp_conn *conn)
+{
+	uint32_t sndbuf = sndbuf_first(conn);
+
+	if (tcp_option(conn, VMA_TCP_OPT_RCVBUF) != 0 || tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) != 0)
+		atomic_store_explicit(&conn->rcvbuf, rcvbuf_first(conn), memory_order_relaxed);
+	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0)
+		atomic_store_explicit(&conn->sndbuf, bytes_within(conn, sndbuf), memory_order_relaxed);
+	conn->made_room = true;
+}
+
+/* The SYN's window is not scaled; what it said is the edge. */
+void window_established(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+
+	conn->rcv_edge = pcb->rcv_nxt + at_most_window(pcb->rcv_wnd_max, 65535);
+	pcb->rcv_wnd = pcb->rcv_ann_wnd = conn->rcv_edge - pcb->rcv_nxt;
+	pcb->rcv_wnd_max = UINT32_C(1) << 30;
+	atomic_store_explicit(&conn->window_max, UINT32_C(65535) << pcb->rcv_scale, memory_order_relaxed);
+	conn->rcv_space = at_most_window(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
+	conn->rcv_space_ns = conn->tcp->now_ns;
+	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) == 0)
+		window_sndbuf_grow(conn);
+	else
+		atomic_store_explicit(&conn->sndbuf, bytes_within(conn, sndbuf_first(conn)), memory_order_relaxed);
+}
+
+/*
+ * The kernel's dynamic right-sizing: what was read in one round trip, twice (a sender in slow start doubles), and more
+ * when it grows.
+ */
+static void rcvbuf_grow(struct vma_tcp_conn *conn)
+{
+	uint64_t now = conn->tcp->now_ns, rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
+	uint32_t seen = (uint32_t)fifo_consumed(&conn->rx), copied = seen - conn->rcv_space_copied_seen;
+	uint64_t rtt = conn->rcv_rtt_ns != 0 ? conn->rcv_rtt_ns : conn->rtt.srtt_ns;
+	uint64_t wanted, max;
+
+	if (conn->tcp->attr.no_rcvbuf_growth || rtt == 0 || now - conn->rcv_space_ns < rtt)
+		return;
+	if (copied > conn->rcv_space) {
+		wanted = 2 * (uint64_t)copied + 16 * conn->mss;
+		wanted += 2 * (wanted * (copied - conn->rcv_space) / conn->rcv_space);
+		max = (uint64_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF_MAX);
+		wanted = at_most_window(wanted, max);
+		if (wanted > rcvbuf && !budget_is_tight(conn->tcp) && tcp_option(conn, VMA_TCP_OPT_RCVBUF) == 0 &&
+		    tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) == 0)
+			atomic_store_explicit(&conn->rcvbuf, wanted, memory_order_relaxed);
+		conn->rcv_space = copied;
+	}
+	conn->rcv_space_copied_seen = seen;
+	conn->rcv_space_ns = now;
+}
+
+/* What the peer's time stamps say of the round trip, as it is seen from the receiving side; in milliseconds. */
+static void rcv_rtt_sample(struct vma_tcp_conn *conn)
+{
+	const struct tcp_ack *ack = &conn->tcp->ack;
+	uint32_t ms;
+
+	if (!ack->has_ts || ack->ts_ecr == 0 || ack->ts_ecr == conn->rcv_rtt_ecr)
+		return; /* of those with one echo the first has waited least */
+	conn->rcv_rtt_ecr = ack->ts_ecr;
+	ms = port_clock_ms(conn->tcp) - ack->ts_ecr;
+	if (ms > 60000)
+		return;
+	ms = ms != 0 ? ms : 1;
+	conn->rcv_rtt_ns = conn->rcv_rtt_ns == 0 ? ms * TCP_NS_PER_MS
+	                                         : conn->rcv_rtt_ns - conn->rcv_rtt_ns / 8 + ms * TCP_NS_PER_MS / 8;
+}
+
+static uint32_t round_up_power(uint32_t value)
+{
+	return value <= 1 ? 1 : UINT32_C(1) << (32 - __builtin_clz(value - 1));
+}
+
+void window_sndbuf_grow(struct vma_tcp_conn *conn)
+{
+	/* The kernel's truesize of a segment of this size. */
+	uint32_t per_segment = round_up_power(conn->mss + 640) + 256;
+	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed), wanted;
+	uint64_t segments = conn->mss != 0 ? conn->cc.cwnd / conn->mss : 0;
+
+	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0 || budget_is_tight(conn->tcp))
+		return;
+	/* A model wants to be able to double the window while it repairs a loss, too: so the kernel. */
+	wanted = (cc_has_model(&conn->cc) ? 3 : 2) * (segments > 10 ? segments : 10) * per_segment;
+	wanted = at_most_window(wanted, (uint64_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_MAX));
+	wanted = bytes_within(conn, wanted);
+	if (wanted > sndbuf)
+		atomic_store_explicit(&conn->sndbuf, wanted, memory_order_relaxed);
+}
+
+/* ---- what is announced ---- */
+
+static uint64_t free_space(uint64_t rcvbuf, uint64_t queued)
+{
+	return rcvbuf > queued ? rcvbuf - queued : 0;
+}
+
+/* Silly windows are not announced (RFC 9293 3.8.6.2.2): less than a segment, or a sixteenth of the buffer, is none. */
+static uint64_t worth_announcing(uint64_t rcvbuf, uint64_t space, uint32_t mss)
+{
+	if (mss > rcvbuf)
+		mss = (uint32_t)rcvbuf;
+	if (space < rcvbuf / 2 && (space < rcvbuf / 16 || space < mss))
+		return 0;
+	return space;
+}
+
+static uint32_t window_now(const struct vma_tcp_conn *conn)
+{
+	int32_t left = (int32_t)(conn->rcv_edge - conn->pcb->rcv_nxt);
+
+	return left > 0 ? (uint32_t)left : 0;
+}
+
+/*
+ * What is left of the announced window, in units of window scaling: rounded up, so that the edge does not move back, as
+ * the kernel does. A peer whose few bytes are acknowledged one segment at a time would never find the window closed: it
+ * gets so much that way, and after that sees the edge move back by less than a unit (RFC 7323 2.4), although what it
+ * has sent up to the old edge is taken.
+ */
+static uint32_t keep_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
+{
+	uint64_t up = (now + (uint64_t)unit - 1) & ~(uint64_t)(unit - 1);
+	uint64_t limit = (rcvbuf > 65535 ? rcvbuf : 65535) + ROUNDING_MAX; /* a SYN announces that much */
+
+	return queued + up <= limit ? (uint32_t)up : now & ~(unit - 1);
+}
+
+/* While memory for all is short, as the kernel: four segments for who has half the buffer unread, none beyond the end.
+ */
+static uint64_t __attribute__((cold, noinline))
+when_tight(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uint64_t queued, uint64_t window)
+{
+	const uint64_t few = 4 * (uint64_t)conn->rcv_mss;
+
+	if (budget_is_spent(conn->tcp))
+		return queued >= BUDGET_RCV_LEAST ? 0 : at_most_window(window, few);
+	return 2 * queued > rcvbuf ? at_most_window(window, few) : window;
+}
+
+static uint32_t choose_window(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
+	uint32_t now = window_now(conn), unit = UINT32_C(1) << pcb->rcv_scale, chosen;
+	uint64_t queued = fifo_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
+
+	chosen = at_most_window(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->rcv_mss),
+	                        (uint64_t)65535 << pcb->rcv_scale);
+	if (__builtin_expect(budget_is_tight(conn->tcp), 0))
+		chosen = (uint32_t)when_tight(conn, rcvbuf, queued, chosen);
+	chosen &= ~(unit - 1);
+	return chosen >= now ? chosen : keep_window(rcvbuf, queued, now, unit);
+}
+
+/* The peer is told of `window` bytes, which are not fewer than it knows of, or what keep_window makes of these. */
+static inline uint16_t window_to_announce(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	struct vma_tcp *tcp = conn->tcp;
+	const uint32_t rcv_nxt = pcb->rcv_nxt;
+
+	tcp->invited += rcv_nxt - conn->rcv_wup;
+	if (window > now)
+		conn->rcv_edge = rcv_nxt + window;
+	pcb->rcv_wnd = window > now ? window : now;
+	pcb->rcv_ann_wnd = window;
+	conn->rcv_wup = rcv_nxt;
+	conn->out_segments++;
+	if (conn->quick_acks != 0 && --conn->quick_acks == 0)
+		conn->ato_ns = ATO_MIN_NS;
+	conn->ack_ns = tcp->now_ns;
+	conn->ack_held = false;
+	conn->hold_rest -= conn->hold_rest != 0;
+	if (!conn->sacks_held) /* data takes no blocks along */
+		timers_no_delack(conn);
+	return (uint16_t)at_most_window(window >> pcb->rcv_scale, 65535);
+}
+
+static uint16_t __attribute__((noinline)) announce_chosen(struct vma_tcp_conn *conn)
+{
+	uint32_t window = choose_window(conn), now = window_now(conn);
+
+	if (window == 0 && now == 0 && conn->rcv_edge != conn->pcb->rcv_nxt)
+		TCP_COUNT(conn->tcp, zero_windows, 1);
+	return window_to_announce(conn, window, now);
+}
+
+/* At first the usual case of choose_window: at least half the buffer is free, and the edge does not move back. */
+uint16_t window_announce(struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), queued = fifo_bytes(&conn->rx);
+	uint32_t now = window_now(conn), window;
+
+	window = at_most_window(rcvbuf - queued, (uint64_t)65535 << pcb->rcv_scale) >> pcb->rcv_scale << pcb->rcv_scale;
+	if (__builtin_expect(queued > rcvbuf / 2 || pcb->refused_data != NULL || window < now || window == 0 ||
+	                             budget_is_tight(conn->tcp) || conn->tcp->predicts_nothing,
+	                     0))
+		return announce_chosen(conn);
+	return window_to_announce(conn, window, now);
+}
+
+/*
+ * The reader's question, of published values; they may be a little old, and then the answer of the next read, or the
+ * next ACK, is the better one. As tcp_cleanup_rbuf: the window would double, or all has been read and an ACK waits.
+ */
+bool window_wants_update(const struct vma_tcp_conn *conn)
+{
+	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
+	uint64_t edge = atomic_load_explicit(&conn->rx_edge, memory_order_relaxed);
+	uint64_t produced = fifo_produced(&conn->rx), queued = produced - fifo_consumed(&conn->rx), now, next;
+
+	if (atomic_load_explicit(&conn->fin_received, memory_order_relaxed))
+		return false;
+	if (queued == 0 && atomic_load_explicit(&conn->ack_waits, memory_order_relaxed))
+		return true;
+	now = edge > produced ? edge - produced : 0;
+	if (2 * now > rcvbuf)
+		return false;
+	next = worth_announcing(rcvbuf, free_space(rcvbuf, queued),
+	                        atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
+	next = at_most_window(next, atomic_load_explicit(&conn->window_max, memory_order_relaxed));
+	return next != 0 && next >= 2 * now;
+}
+
+void window_consumed(struct vma_tcp_conn *conn)
+{
+	if (!conn->connected || conn->pcb->state == TIME_WAIT)
+		return;
+	rcvbuf_grow(conn);
+	window_publish(conn);
+	if (window_wants_update(conn))
+		tcp_ack_now(conn->pcb);
+}
+
+void window_publish(struct vma_tcp_conn *conn)
+{
+	uint64_t produced = fifo_produced(&conn->rx);
+	bool waits;
+
+	if (!conn->connected || conn->pcb == NULL)
+		return;
+	atomic_store_explicit(&conn->rx_edge, produced + window_now(conn), memory_order_relaxed);
+	waits = conn->rcv_wup != conn->pcb->rcv_nxt && !conn->pingpong && conn->pushed && !conn->ack_held;
+	atomic_store_explicit(&conn->ack_waits, waits, memory_order_relaxed);
+}
+
+/* ---- when to acknowledge ---- */
+
+static void more_quick_acks(struct vma_tcp_conn *conn)
+{
+	uint32_t quick = window_now(conn) / (2 * conn->rcv_mss);
+
+	quick = quick < 2 ? 2 : quick;
+	conn->quick_acks = at_least(conn->quick_acks, quick < QUICK_ACKS_MAX ? quick : QUICK_ACKS_MAX);
+}
+
+/* The kernel's tcp_event_data_recv: the pace at which data comes is how long an answer may take. */
+static void note_pace(struct vma_tcp_conn *conn)
+{
+	uint64_t now = conn->tcp->now_ns, gap = now - conn->last_data_in_ns;
+
+	if (conn->ato_ns == 0) {
+		more_quick_acks(conn);
+		conn->ato_ns = ATO_MIN_NS;
+	} else if (gap <= ATO_MIN_NS / 2) {
+		conn->ato_ns = conn->ato_ns / 2 + ATO_MIN_NS / 2;
+	} else if (gap < conn->ato_ns) {
+		conn->ato_ns = conn->ato_ns / 2 + gap;
+	} else if (gap > rtt_rto_ns(&conn->rtt, 0)) {
+		more_quick_acks(conn);
+	}
+	conn->last_data_in_ns = now;
+}
+
+static uint64_t delay_of(const struct vma_tcp_conn *conn)
+{
+	uint64_t max = DELACK_MAX_NS, delay = conn->ato_ns;
+
+	if (conn->rtt.srtt_ns != 0)
+		max = conn->rtt.srtt_ns > ATO_MIN_NS ? conn->rtt.srtt_ns : ATO_MIN_NS;
+	return delay < max ? delay : max;
+}
+
+/* Whether that of `waiting` bytes is held a moment longer. Half the window is the most that may wait for it. */
+static bool window_hold(struct vma_tcp_conn *conn, uint32_t waiting)
+{
+	uint64_t since_ns = conn->tcp->now_ns - conn->ack_ns;
+
+	if (waiting >= HOLD_SEGMENTS * conn->rcv_mss)
+		conn->hold_failed = 0;
+	if (conn->hold_rest != 0 || since_ns >= HOLD_NS || waiting >= HOLD_SEGMENTS * conn->rcv_mss ||
+	    waiting > window_now(conn))
+		return false;
+	if (!conn->ack_held)
+		timers_delack(conn, HOLD_NS - since_ns);
+	conn->ack_held = true;
+	return true;
+}
+
+/* VMA_TCP_QUICKACK, where the connection has not been told otherwise; the route's word is the last. */
+static bool delays_none(const struct vma_tcp_conn *conn)
+{
+	if (__builtin_expect(conn->path.quickack, 0))
+		return true;
+	return conn->tcp->attr.quickack && tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0;
+}
+
+void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	uint32_t waiting = pcb->rcv_nxt - conn->rcv_wup;
+
+	if (segment > conn->rcv_mss)
+		conn->rcv_mss = at_most_window(segment, tcp_mss_announced(conn));
+	conn->pushed = push;
+	note_pace(conn);
+	if (segment >= conn->rcv_mss)
+		rcv_rtt_sample(conn);
+	rcvbuf_grow(conn);
+	(void)bytes;
+	if (delays_none(conn)) {
+		tcp_ack_now(pcb);
+		return;
+	}
+	if (waiting > conn->rcv_mss && conn->quick_acks == 0 && pcb->ooseq == NULL && window_hold(conn, waiting))
+		return;
+	if ((waiting > conn->rcv_mss && choose_window(conn) >= window_now(conn)) ||
+	    (conn->quick_acks != 0 && !conn->pingpong) || pcb->ooseq != NULL)
+		tcp_ack_now(pcb);
+	else if (conn->delack_due_ns == UINT64_MAX)
+		timers_delack(conn, delay_of(conn));
+}
+
+/* lwIP would acknowledge it at once. Who closes in answer has the ACK go with his FIN. */
+void window_fin(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+
+	if (delays_none(conn) || (conn->quick_acks != 0 && !conn->pingpong))
+		return;
+	tcp_clear_flags(pcb, TF_ACK_NOW);
+	if (conn->delack_due_ns == UINT64_MAX)
+		timers_delack(conn, conn->ato_ns != 0 ? delay_of(conn) : FIRST_DELAY_NS);
+}
+
+static uint64_t hole_delay_ns(const struct vma_tcp_conn *conn)
+{
+	uint64_t rtt = conn->rcv_rtt_ns;
+
+	if (rtt == 0 || (conn->rtt.srtt_ns != 0 && conn->rtt.srtt_ns < rtt))
+		rtt = conn->rtt.srtt_ns;
+	return rtt / 20 < HOLE_MIN_NS ? HOLE_MIN_NS : rtt / 20 < HOLE_MAX_NS ? rtt / 20 : HOLE_MAX_NS;
+}
+
+/* Whether what has come last lies in another block than what came before it: lwIP has the newest one first. */
+static bool is_another_place(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_sack_range *newest = &conn->pcb->rcv_sacks[0];
+
+	return TCP_SEQ_GT(newest->left, conn->sack_left) || TCP_SEQ_LT(newest->right, conn->sack_right);
+}
+
+static void note_place(struct vma_tcp_conn *conn)
+{
+	conn->sack_places += conn->sacks_waiting != 0 && is_another_place(conn);
+	conn->sack_left = conn->pcb->rcv_sacks[0].left;
+	conn->sack_right = conn->pcb->rcv_sacks[0].right;
+}
+
+bool window_sacks_are_full(const struct vma_tcp_conn *conn)
+{
+	return conn->sack_places != 0;
+}
+
+void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+
+	if (conn->hole != pcb->rcv_nxt) {
+		conn->hole = pcb->rcv_nxt;
+		conn->hole_acks = 0;
+	}
+	if (pcb->flags & TF_SACK && pcb->ooseq != NULL)
+		note_place(conn);
+	conn->sacks_waiting += bytes;
+	if (flagged || !(pcb->flags & TF_SACK) || pcb->ooseq == NULL || conn->hole_acks < HOLE_ACKS ||
+	    window_sacks_are_full(conn) || conn->sacks_waiting >= HOLE_SEGMENTS * conn->rcv_mss)
+		return;
+	tcp_clear_flags(pcb, TF_ACK_NOW);
+	if (!conn->sacks_held)
+		timers_delack(conn, hole_delay_ns(conn));
+	conn->sacks_held = true;
+}
+
+void window_acking(struct vma_tcp_conn *conn)
+{
+	conn->sacks_held = false;
+	conn->sacks_waiting = 0;
+	conn->sack_places = 0;
+	conn->hole_acks += conn->pcb->ooseq != NULL;
+}
+
+void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right)
+{
+	/* An ACK has room for one such report. */
+	if (conn->pcb->flags & TF_SACK && conn->dsack_left != conn->dsack_right)
+		tcp_output_ack(conn);
+	conn->dsack_left = left;
+	conn->dsack_right = right;
+	more_quick_acks(conn);
+	conn->pingpong = false;
+	conn->ato_ns = ATO_MIN_NS;
+}
+
+void window_delack_fired(struct vma_tcp_conn *conn)
+{
+	if (conn->pcb == NULL || (conn->rcv_wup == conn->pcb->rcv_nxt && !conn->sacks_held))
+		return;
+	if (conn->sacks_held) {
+		conn->sacks_held = false;
+	} else if (conn->ack_held) {
+		conn->hold_rest = HOLD_REST_MIN << conn->hold_failed;
+		conn->hold_failed += conn->hold_rest < HOLD_REST_MAX;
+	} else if (conn->pingpong) {
+		conn->pingpong = false;
+		conn->ato_ns = ATO_MIN_NS;
+	} else {
+		uint64_t rto = rtt_rto_ns(&conn->rtt, 0);
+
+		conn->ato_ns = 2 * conn->ato_ns < rto ? 2 * conn->ato_ns : rto;
+	}
+	tcp_ack_now(conn->pcb);
+	tcp_ready(conn);
+}
+
+void window_quickack(struct vma_tcp_conn *conn, bool on)
+{
+	conn->pingpong = !on;
+	if (on && conn->pcb != NULL && conn->connected && conn->rcv_wup != conn->pcb->rcv_nxt)
+		tcp_ack_now(conn->pcb);
+}

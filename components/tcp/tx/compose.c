@@ -1,0 +1,205 @@
+/*
+ * compose.c - new data of an established connection becomes a segment, and the segment a frame, by the short path: the
+ * counterpart of rx/predict.c.
+ *
+ * The segment is made of the same objects as lwIP's, so it is sent again, cut, joined and freed like any other. lwIP's
+ * numbers are changed as lwIP would change them. test_predict.c compares both paths.
+ */
+#include <string.h>
+
+#include "compose.h"
+#include "copy_sum.h"
+#include "frame.h"
+#include "../lwip/objects.h"
+
+/* No FIN is to go along, nothing waits before it, and there is a way. */
+static bool is_simple(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	return !conn->tcp->predicts_nothing && pcb->unsent == NULL &&
+	       (pcb->state == ESTABLISHED || pcb->state == CLOSE_WAIT) && pcb->snd_nxt == pcb->snd_lbb &&
+	       conn->path.len != 0 && !atomic_load_explicit(&conn->shut_wr, memory_order_relaxed);
+}
+
+/* The words of the header that are a segment's own, as they lie in memory; `flags` also has the length of it. */
+static inline __attribute__((always_inline)) struct compose_words compose_words_of(const struct vma_tcp_conn *conn,
+                                                                                   bool stamped, bool push)
+{
+	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN;
+	const struct tcp_pcb *pcb = conn->pcb;
+	struct compose_words w = {.ports = frame_ports(&conn->key),
+	                          .seq = lwip_htonl(pcb->snd_lbb),
+	                          .ack = lwip_htonl(pcb->rcv_nxt),
+	                          .flags = lwip_htons((uint16_t)(hdr_len / 4 << 12 | TCP_ACK)) |
+	                                   (push ? TCP_PSH << 8 : 0)};
+
+	if (stamped) {
+		w.now = lwip_htonl(tcp_clock_ms(conn->tcp));
+		w.echo = lwip_htonl(pcb->ts_recent);
+	}
+	return w;
+}
+
+/* All of it but window, urgent pointer and checksum. */
+static inline __attribute__((always_inline)) uint64_t write_words(uint8_t *to, const struct compose_words *w,
+                                                                  bool stamped)
+{
+	const uint32_t kind = lwip_htonl(0x0101080a);
+
+	frame_store32(to, w->ports);
+	frame_store32(to + 4, w->seq);
+	frame_store32(to + 8, w->ack);
+	if (!stamped)
+		return (uint64_t)w->ports + w->seq + w->ack;
+	frame_store32(to + 20, kind);
+	frame_store32(to + 24, w->now);
+	frame_store32(to + 28, w->echo);
+	return (uint64_t)w->ports + w->seq + w->ack + kind + w->now + w->echo;
+}
+
+/*
+ * The header in the segment, where lwIP looks for it: what is there is what frame.c would read to send it again, so the
+ * window, which is chosen when a frame leaves, and the checksum are not.
+ */
+static inline __attribute__((always_inline)) void compose_write_header(uint8_t *to, const struct compose_words *w,
+                                                                       bool stamped)
+{
+	write_words(to, w, stamped);
+	frame_store32(to + 12, w->flags);
+	frame_store32(to + 16, 0);
+}
+
+/*
+ * The segment in a frame. What calls others comes first: the words of the headers stay in registers then.
+ */
+static inline __attribute__((always_inline)) err_t send_frame(struct vma_tcp_conn *conn, const void *bytes, uint32_t n,
+                                                              bool stamped, bool push, struct compose_words *out)
+{
+	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN, l4_len = hdr_len + n;
+	struct vma_tcp *tcp = conn->tcp;
+	uint32_t off, len = conn->path.len + l4_len, window, flags, urgent;
+	struct compose_words w;
+	uint64_t addresses, sum;
+	struct vma_buf *buf;
+	uint8_t *frame, *to;
+	uint16_t flag;
+	err_t err;
+
+	err = frame_buf_try(tcp, len, &buf, &off);
+	if (__builtin_expect(err != ERR_OK, 0))
+		return err;
+	frame = (uint8_t *)vma_buf_frame(tcp->arena, buf) + off;
+	flag = frame_checksum_flag(tcp->nic, l4_len);
+	tcp_frame_out(tcp, buf, off, len, flag); /* leaves when it is complete: at the end of the output */
+	frame_count(conn, n);
+	window = window_announce(conn);
+	to = frame + conn->path.ip_off + VMA_PKT_IP4_LEN;
+	addresses = frame_address_sum(&conn->key);
+	frame_write_path(conn, frame, addresses, l4_len);
+	*out = w = compose_words_of(conn, stamped, push);
+	urgent = lwip_htons(frame_urgent(conn, conn->pcb->snd_lbb));
+	flags = w.flags | (urgent != 0 ? TCP_URG << 8 : 0) | (uint32_t)lwip_htons((uint16_t)window) << 16;
+	sum = frame_pseudo_sum(addresses, l4_len) + write_words(to, &w, stamped) + flags + urgent;
+	frame_store32(to + 12, flags);
+	frame_store32(to + 16, urgent << 16);
+	if (frame_needs_sum(tcp->nic, flag)) {
+		sum += copy_sum_even(to + hdr_len, bytes, n);
+		tcp_frame_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
+	} else {
+		memcpy(to + hdr_len, bytes, n);
+		tcp_frame_store16(to + 16, vma_csum_fold(frame_pseudo_sum(addresses, l4_len)));
+	}
+	return ERR_OK;
+}
+
+/* What lwIP would have changed by now. */
+static void segs_append(struct tcp_pcb *pcb, struct tcp_seg *seg, uint32_t n)
+{
+	if (pcb->unacked == NULL)
+		pcb->unacked = seg;
+	else
+		pcb->unacked_last->next = seg;
+	pcb->unacked_last = seg;
+	pcb->snd_lbb += n;
+	pcb->snd_nxt = pcb->snd_lbb;
+	pcb->snd_buf -= n;
+	pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen + MEMORY_SEGMENT_PBUFS);
+	pcb->persist_backoff = 0;
+	pcb->ts_lastacksent = pcb->rcv_nxt;
+	tcp_clear_flags(pcb, TF_ACK_DELAY | TF_ACK_NOW | TF_NAGLEMEMERR);
+}
+
+static inline __attribute__((always_inline)) struct tcp_seg *compose_segment(struct vma_tcp_conn *conn, uint32_t n,
+                                                                             bool stamped, bool push)
+{
+	struct iovec span = fifo_span(&conn->tx, conn->fed);
+	struct vma_tcp *tcp = conn->tcp;
+	struct compose_words words;
+	struct tcp_seg *seg;
+	err_t err;
+
+	if (span.iov_len < n)
+		return NULL; /* of two pieces */
+	seg = memory_segment(tcp, span.iov_base, (uint16_t)n, stamped ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
+	if (seg == NULL)
+		return NULL;
+	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
+	err = send_frame(conn, span.iov_base, n, stamped, push, &words);
+	if (__builtin_expect(err != ERR_OK, 0)) {
+		TCP_COUNT(tcp, no_memory, err == ERR_MEM);
+		memory_segment_free(tcp, seg);
+		return NULL;
+	}
+	compose_write_header((uint8_t *)seg->tcphdr, &words, stamped);
+	conn->fed += n;
+	segs_append(conn->pcb, seg, n);
+	return seg;
+}
+
+struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push)
+{
+	if (!is_simple(conn))
+		return NULL;
+	return conn->pcb->flags & TF_TIMESTAMP ? compose_segment(conn, n, true, push)
+	                                       : compose_segment(conn, n, false, push);
+}
+
+/* ---- in two steps ---- */
+
+bool tcp_compose_frame(struct vma_tcp_conn *conn, uint32_t n, struct composed *c)
+{
+	struct iovec span;
+	err_t err;
+
+	if (!is_simple(conn))
+		return false;
+	span = fifo_span(&conn->tx, conn->fed);
+	if (span.iov_len < n)
+		return false;
+	c->bytes = span.iov_base;
+	c->seg = memory_segment_whole(conn->tcp);
+	if (c->seg == NULL)
+		return false;
+	if (conn->pcb->flags & TF_TIMESTAMP)
+		err = send_frame(conn, c->bytes, n, true, true, &c->words);
+	else
+		err = send_frame(conn, c->bytes, n, false, true, &c->words);
+	if (__builtin_expect(err == ERR_OK, 1))
+		return true;
+	memory_segment_free(conn->tcp, c->seg);
+	return false;
+}
+
+struct tcp_seg *tcp_compose_segment(struct vma_tcp_conn *conn, uint32_t n, const struct composed *c)
+{
+	const bool stamped = conn->pcb->flags & TF_TIMESTAMP;
+	struct tcp_seg *seg = c->seg;
+
+	memory_segment_fill(seg, c->bytes, (uint16_t)n, stamped ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
+	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
+	compose_write_header((uint8_t *)seg->tcphdr, &c->words, stamped);
+	conn->fed += n;
+	segs_append(conn->pcb, seg, n);
+	return seg;
+}

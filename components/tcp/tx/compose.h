@@ -1,0 +1,32 @@
+/* compose.h - the segment that nearly all are which leave. */
+#ifndef VMA_TCP_TX_COMPOSE_H
+#define VMA_TCP_TX_COMPOSE_H
+
+#include "../lwip/port.h"
+#include "../tcp_priv.h"
+
+/*
+ * The next n bytes of the send fifo, of which the window lets n go, leave in a segment of their own, which is then the
+ * last of pcb->unacked; push: nothing is behind them. NULL: it is not as simple as that, and nothing has happened.
+ * Within lwip_enter.
+ */
+struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push);
+
+/*
+ * The same in two steps, for the last bytes that there are, and where a segment is kept for it: first
+ * the frame, which may leave then, and while it is on its way what the connection has to know of it. Nothing else is
+ * done to the connection in between. lwIP has no part in it, so it need not be within lwip_enter. False: nothing has
+ * happened, nor been counted.
+ */
+struct compose_words {
+	uint32_t ports, seq, ack, flags, now, echo;
+};
+struct composed {
+	struct tcp_seg *seg;
+	void *bytes;
+	struct compose_words words;
+};
+bool tcp_compose_frame(struct vma_tcp_conn *conn, uint32_t n, struct composed *c);
+struct tcp_seg *tcp_compose_segment(struct vma_tcp_conn *conn, uint32_t n, const struct composed *c);
+
+#endif

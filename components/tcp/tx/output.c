@@ -1,0 +1,502 @@
+/*
+ * output.c - from the send fifo into segments, as far as windows, Nagle, cork and segment size permit; and ACKs.
+ *
+ * lwIP gets a segment only when it may leave now, and by reference: its bytes stay in the fifo until they are
+ * acknowledged. So pcb->unsent is empty, but for segments that found no frame.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "../budget.h"
+#include "compose.h"
+#include "../loss/recovery.h"
+#include "../share.h"
+
+#define MSS_OF_A_FULL_ROW 512
+#define ROW_LEAST 4
+
+#define QUEUE_MARGIN 16 /* pbufs that a segment may need, below lwIP's limit of them */
+
+/* ---- what is in lwIP's hands ---- */
+
+uint64_t tcp_output_released(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	const struct tcp_seg *first = pcb->unacked != NULL ? pcb->unacked : pcb->unsent;
+
+	return first != NULL ? tcp_tx_offset(conn, lwip_ntohl(first->tcphdr->seqno)) : conn->fed;
+}
+
+/* ---- having lwIP send ---- */
+
+/*
+ * Whether what is in pcb->unsent waits for a frame only. Else the peer has taken its window back (or has closed it, and
+ * the FIN waits behind data): then its next ACK is waited for, and what sees to that one are the timeout or persist.
+ */
+static bool fits_window(const struct tcp_pcb *pcb)
+{
+	const struct tcp_seg *seg = pcb->unsent;
+
+	return lwip_ntohl(seg->tcphdr->seqno) - pcb->lastack + seg->len <= pcb->snd_wnd;
+}
+
+/* What has been sent once: up to here. */
+static inline void note_given_to(struct vma_tcp_conn *conn, uint64_t given)
+{
+	conn->made_room |= given != atomic_load_explicit(&conn->given, memory_order_relaxed) &&
+	                   tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
+	atomic_store_explicit(&conn->given, given, memory_order_release);
+}
+
+static void note_conn_given(struct vma_tcp_conn *conn)
+{
+	uint64_t given = tcp_tx_offset(conn, conn->pcb->snd_nxt);
+
+	note_given_to(conn, given < conn->fed ? given : conn->fed);
+}
+
+/* What is in pcb->unsent leaves; with fin, the last of it with FIN. False: not all of it could. */
+static bool output_transmit(struct vma_tcp_conn *conn, bool fin)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	struct tcp_seg *last = pcb->unacked != NULL ? pcb->unacked_last : NULL, *seg;
+
+	pcb->cwnd = UINT32_C(1) << 30; /* what recovery lets go has been asked */
+	if (fin)
+		tcp_close_fin(conn);
+	else
+		tcp_output(pcb);
+	for (seg = last != NULL ? last->next : pcb->unacked; seg != NULL; seg = seg->next)
+		recovery_sent(conn, seg);
+	if (conn->connected)
+		note_conn_given(conn);
+	if (pcb->unsent != NULL && fits_window(pcb))
+		tcp_retry(conn);
+	return pcb->unsent == NULL;
+}
+
+int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+{
+	bool inside = lwip_at.conn == conn;
+	err_t err = ERR_MEM;
+
+	if (!inside)
+		lwip_enter(conn->tcp, conn);
+	if (tcp_output_shorten(conn, seg))
+		err = tcp_output_segment(seg, conn->pcb, &port_netif);
+	if (!inside)
+		lwip_leave();
+	return err == ERR_OK ? 0 : -ENOBUFS;
+}
+
+/* ---- how much may go ---- */
+
+static bool seq_is_after(uint32_t a, uint32_t b)
+{
+	return TCP_SEQ_GT(a, b);
+}
+
+/*
+ * Whether a short segment waits for a batch: cork and MSG_MORE; Nagle's rule as Minshall has it, which the kernel
+ * follows: only another short segment in flight is a reason. MSG_MORE does not outlast the next acknowledgement.
+ */
+static inline bool waits_for_batch(const struct vma_tcp_conn *conn, uint64_t produced)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	if (conn->push_once || conn->urgent_mode || atomic_load_explicit(&conn->shut_wr, memory_order_acquire))
+		return false;
+	if (tcp_option(conn, VMA_TCP_OPT_CORK))
+		return true;
+	if (atomic_load_explicit(&conn->more_from, memory_order_relaxed) == produced && !conn->ack_came)
+		return true;
+	if (tcp_option(conn, VMA_TCP_OPT_NODELAY))
+		return false;
+	return pcb->unacked != NULL && seq_is_after(conn->snd_sml, pcb->lastack) &&
+	       !seq_is_after(conn->snd_sml, pcb->snd_nxt);
+}
+
+/* A peer with a small buffer gets segments of half of it, so that it can acknowledge one while the next comes. */
+static uint32_t segment_max(const struct vma_tcp_conn *conn)
+{
+	uint32_t window = conn->snd_wnd_max, most = window > 536 ? window / 2 : window;
+
+	return most != 0 && most < conn->mss ? most : conn->mss;
+}
+
+static uint32_t window_left(const struct tcp_pcb *pcb)
+{
+	int32_t left = (int32_t)(pcb->lastack + pcb->snd_wnd - pcb->snd_nxt);
+
+	return left > 0 ? (uint32_t)left : 0;
+}
+
+/* ---- feeding lwIP ---- */
+
+/* n bytes from the fifo into a segment. Fewer: no memory. */
+static uint32_t output_write_bytes(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	uint32_t done = 0;
+
+	pcb->snd_wnd_max = 2 * 65535; /* segment_max has seen to it */
+	while (done < n) {
+		struct iovec span = fifo_span(&conn->tx, conn->fed);
+		uint32_t take = span.iov_len < n - done ? (uint32_t)span.iov_len : n - done;
+		u8_t more = conn->fed + take < produced ? TCP_WRITE_FLAG_MORE : 0;
+
+		if (tcp_write(pcb, span.iov_base, (u16_t)take, more) != ERR_OK)
+			break;
+		conn->fed += take;
+		done += take;
+	}
+	return done;
+}
+
+static inline bool all_is_fed(const struct vma_tcp_conn *conn)
+{
+	/* In this order: nothing is produced after it. */
+	bool shut = atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
+
+	return shut && !conn->fin_queued && !conn->aborting && fifo_produced(&conn->tx) == conn->fed &&
+	       (conn->pcb->state == ESTABLISHED || conn->pcb->state == CLOSE_WAIT);
+}
+
+/* One segment of n bytes, through lwIP. False: stop. */
+static bool __attribute__((noinline)) feed_by_lwip(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+{
+	uint32_t written = output_write_bytes(conn, n, produced);
+
+	if (written < n) {
+		TCP_COUNT(conn->tcp, no_memory, 1);
+		tcp_retry(conn);
+	}
+	if (written == 0)
+		return false;
+	if (written < conn->mss)
+		conn->snd_sml = conn->pcb->snd_lbb;
+	window_data_sent(conn);
+	return output_transmit(conn, all_is_fed(conn)) && written == n;
+}
+
+/* A segment of n bytes that has been composed. */
+static inline __attribute__((always_inline)) void note_composed(struct vma_tcp_conn *conn, struct tcp_seg *seg,
+                                                                uint32_t n)
+{
+	const uint32_t end = conn->pcb->snd_lbb;
+
+	if (n < conn->mss)
+		conn->snd_sml = end;
+	window_data_sent(conn);
+	recovery_sent_at(conn, seg, end - n, n);
+	note_given_to(conn, conn->fed); /* all that lwIP has: tcp_compose leaves nothing behind */
+}
+
+/* The same by the fast path, if it can. */
+static inline __attribute__((always_inline)) bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+{
+	struct tcp_seg *seg = tcp_compose(conn, n, conn->fed + n == produced);
+
+	if (__builtin_expect(seg == NULL, 0))
+		return feed_by_lwip(conn, n, produced);
+	note_composed(conn, seg, n);
+	return true;
+}
+
+static bool segment_may_leave(const struct vma_tcp_conn *conn, uint32_t n)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	uint32_t allowed = recovery_may_send(conn);
+
+	if (window_left(pcb) < n || pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN)
+		return false;
+	/* Segments take memory, too. What is out comes back by acknowledgements, which let more go. */
+	if (budget_is_spent(conn->tcp) && scoreboard_out(conn) >= BUDGET_SND_LEAST)
+		return false;
+	return allowed >= n || (allowed != 0 && pcb->unacked == NULL);
+}
+
+static void note_urgent(struct vma_tcp_conn *conn)
+{
+	uint64_t behind = atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed);
+
+	if (behind == 0)
+		return;
+	atomic_compare_exchange_strong(&conn->urgent_tx, &behind, 0);
+	conn->snd_up = conn->tx_seq + (uint32_t)behind;
+	conn->urgent_mode = true;
+}
+
+/*
+ * What a message of a conversation finds: it is alone in the fifo and fits into a segment, nothing else waits or is to
+ * be repaired, and everything lets it go. Bytes of it; 0: it is another case, or there is nothing to send.
+ *
+ * Then recovery_retransmit would have nothing to do: no probe is wanted, nothing has marks (so what is in flight is all
+ * that is out), F-RTO does not run, a rescue is for recoveries only, and the silence before it was not long enough for
+ * a restart (the timeout is not below RTT_RTO_MIN_NS). What has to wait for its time, and urgent data, are left to the
+ * slow path.
+ */
+static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	struct tcp_recovery *r = &conn->recovery;
+	const uint64_t produced = fifo_produced(&conn->tx), waits = produced - conn->fed;
+	uint32_t most, out;
+
+	if (waits == 0 || conn->tcp->predicts_nothing)
+		return 0;
+	most = segment_max(conn);
+	out = scoreboard_out(conn);
+	if (waits > most || !conn->connected || pcb->unsent != NULL || r->state != TCP_RECOVERY_OPEN ||
+	    (r->sacked_bytes | r->dup_bytes | r->lost_bytes | r->frto) != 0 || r->probe_wanted || r->probe_new ||
+	    !pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns))
+		return 0;
+	if (conn->urgent_mode || atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed) != 0)
+		return 0;
+	if ((waits < most && waits_for_batch(conn, produced)) || window_left(pcb) < waits ||
+	    pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN || conn->cc.cwnd < out + waits)
+		return 0;
+	if (pcb->unacked != NULL)
+		r->pipe_bytes = out;
+	else if (conn->tcp->now_ns - r->last_sent_ns >= RTT_RTO_MIN_NS)
+		return 0;
+	return (uint32_t)waits;
+}
+
+/*
+ * Segments that may leave in a row while other connections wait. A frame costs the same whatever is in it: a peer with
+ * a small MSS would have its share of the frames, and the others next to none of the bytes.
+ */
+static inline uint32_t row_of(const struct vma_tcp_conn *conn)
+{
+	uint32_t row = TCP_FRAMES * conn->mss / MSS_OF_A_FULL_ROW;
+
+	return row < ROW_LEAST ? ROW_LEAST : row;
+}
+
+static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
+{
+	uint32_t most = segment_max(conn), row = row_of(conn);
+	const bool small = share_has_small_mss(conn);
+	uint64_t produced;
+
+	while ((produced = fifo_produced(&conn->tx)) != conn->fed) {
+		uint32_t n = produced - conn->fed < most ? (uint32_t)(produced - conn->fed) : most;
+
+		note_urgent(conn);
+		if (n < most && waits_for_batch(conn, produced))
+			break;
+		if (!segment_may_leave(conn, n) || (__builtin_expect(small, 0) && !share_take(conn)) ||
+		    !feed_segment(conn, n, produced))
+			break;
+		if (__builtin_expect(conn->tcp->answers_wait || (--row == 0 && conn->tcp->ready != NULL), 0)) {
+			tcp_ready(conn);
+			break;
+		}
+	}
+}
+
+static inline void feed_end(struct vma_tcp_conn *conn)
+{
+	if (fifo_produced(&conn->tx) == conn->fed)
+		conn->push_once = false;
+	if (all_is_fed(conn) && conn->pcb->unsent == NULL)
+		output_transmit(conn, true);
+}
+
+static void output_feed(struct vma_tcp_conn *conn)
+{
+	feed_more(conn);
+	feed_end(conn);
+}
+
+/* What `alone` has let go. More may have come meanwhile. */
+static inline void feed_alone(struct vma_tcp_conn *conn, uint32_t n)
+{
+	conn->tcp->alone++;
+	if (feed_segment(conn, n, conn->fed + n)) {
+		if (__builtin_expect(conn->tcp->answers_wait, 0))
+			tcp_ready(conn);
+		else if (__builtin_expect(fifo_produced(&conn->tx) != conn->fed, 0))
+			feed_more(conn);
+	}
+	feed_end(conn);
+}
+
+/* ---- ACKs ---- */
+
+/* A duplicate is reported as the first SACK block, for this one ACK (RFC 2883). lwIP keeps the others. */
+static void output_send_ack(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	struct tcp_sack_range kept[LWIP_TCP_MAX_SACK_NUM];
+	bool dsack = conn->dsack_left != conn->dsack_right && pcb->flags & TF_SACK;
+
+	if (tcp_pending_holds_ack(conn))
+		return;
+	window_acking(conn);
+	if (dsack) {
+		memcpy(kept, pcb->rcv_sacks, sizeof(kept));
+		memmove(pcb->rcv_sacks + 1, pcb->rcv_sacks, sizeof(kept) - sizeof(kept[0]));
+		pcb->rcv_sacks[0] = (struct tcp_sack_range){conn->dsack_left, conn->dsack_right};
+	}
+	if (tcp_send_empty_ack(pcb) != ERR_OK)
+		tcp_retry(conn);
+	if (dsack)
+		memcpy(pcb->rcv_sacks, kept, sizeof(kept));
+	conn->dsack_left = conn->dsack_right = 0;
+}
+
+void tcp_output_ack(struct vma_tcp_conn *conn)
+{
+	bool inside = lwip_at.conn == conn;
+
+	if (!inside)
+		lwip_enter(conn->tcp, conn);
+	output_send_ack(conn);
+	if (!inside)
+		lwip_leave();
+}
+
+/* ---- a step's output ---- */
+
+/* Data of ours would take the acknowledgement along, but not what is to be said beside it. */
+static bool has_report(const struct vma_tcp_conn *conn)
+{
+	return conn->pcb->flags & TF_ACK_NOW && conn->connected &&
+	       ((conn->sacks_waiting != 0 && conn->pcb->ooseq != NULL) || conn->dsack_left != conn->dsack_right);
+}
+
+/* Nothing is to be sent, or sent again, and no FIN: all that follows would find that out for itself. */
+static bool is_quiet(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	return pcb->unacked == NULL && pcb->unsent == NULL && fifo_produced(&conn->tx) == conn->fed &&
+	       conn->connected && !conn->tcp->predicts_nothing &&
+	       !atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
+}
+
+static void output_conn(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	const bool report = has_report(conn);
+	const uint32_t asked = bytes_alone(conn);
+
+	if (asked != 0)
+		feed_alone(conn, asked);
+	else if (is_quiet(conn))
+		conn->recovery.probe_wanted = conn->push_once = false;
+	else if (recovery_retransmit(conn) != 0)
+		tcp_retry(conn);
+	else if ((pcb->unsent == NULL || output_transmit(conn, false)) && conn->connected)
+		output_feed(conn);
+	if ((report || (pcb->flags & TF_ACK_NOW && conn->connected)))
+		output_send_ack(conn);
+}
+
+void tcp_output_conn(struct vma_tcp_conn *conn)
+{
+	if (conn->pcb->refused_data != NULL)
+		tcp_process_refused_data(conn->pcb);
+	output_conn(conn);
+	tcp_frames_leave(conn->tcp);
+	conn->ack_came = false;
+	if (cc_has_model(&conn->cc)) /* it is for nobody else */
+		recovery_output_done(conn);
+	timers_retransmit_update(conn);
+}
+
+/*
+ * The frame leaves first, and what output and feed_alone would do about it follows while it is on its way: the peer's
+ * answer is not waited for meanwhile. Bytes that come behind it, and a FIN, are posted by who writes or shuts, after
+ * this or in another step; the first of these, which output would take along, are looked for nevertheless.
+ */
+bool tcp_output_message(struct vma_tcp_conn *conn)
+{
+	struct vma_tcp *tcp = conn->tcp;
+	struct composed composed;
+	uint32_t n;
+
+	if (conn->pcb->refused_data != NULL || has_report(conn))
+		return false;
+	n = bytes_alone(conn);
+	if (n == 0 || !tcp_compose_frame(conn, n, &composed))
+		return false;
+	tcp_frames_leave(tcp);
+	tcp->alone++;
+	note_composed(conn, tcp_compose_segment(conn, n, &composed), n);
+	conn->ack_came = false;
+	if (__builtin_expect(fifo_produced(&conn->tx) != conn->fed || tcp->answers_wait, 0))
+		tcp_ready(conn);
+	if (fifo_produced(&conn->tx) == conn->fed)
+		conn->push_once = false;
+	if (cc_has_model(&conn->cc))
+		recovery_output_done(conn);
+	timers_retransmit_update(conn);
+	return true;
+}
+
+/* ---- for timers ---- */
+
+static int output_force(struct vma_tcp_conn *conn)
+{
+	uint64_t produced = fifo_produced(&conn->tx);
+	uint32_t n = segment_max(conn), left = window_left(conn->pcb);
+
+	if (conn->pcb->unsent != NULL && !fits_window(conn->pcb))
+		return 0;
+	if (conn->pcb->unsent != NULL)
+		return output_transmit(conn, false) ? 1 : -ENOBUFS;
+	n = n < left ? n : left;
+	n = produced - conn->fed < n ? (uint32_t)(produced - conn->fed) : n;
+	if (n == 0)
+		return 0;
+	feed_segment(conn, n, produced);
+	return conn->pcb->unsent == NULL ? 1 : -ENOBUFS;
+}
+
+void tcp_output_queued(struct vma_tcp_conn *conn)
+{
+	bool inside = lwip_at.conn == conn;
+
+	if (!conn->connected || conn->pcb->unsent != NULL)
+		return;
+	if (!inside)
+		lwip_enter(conn->tcp, conn);
+	feed_more(conn);
+	if (!inside)
+		lwip_leave();
+}
+
+int tcp_output_force(struct vma_tcp_conn *conn)
+{
+	bool inside = lwip_at.conn == conn;
+	int rc;
+
+	if (!conn->connected)
+		return 0;
+	if (!inside)
+		lwip_enter(conn->tcp, conn);
+	rc = output_force(conn);
+	if (!inside)
+		lwip_leave();
+	return rc;
+}
+
+int tcp_output_probe(struct vma_tcp_conn *conn)
+{
+	struct tcp_pcb *pcb = conn->pcb;
+	bool inside = lwip_at.conn == conn;
+	uint32_t snd_nxt = pcb->snd_nxt;
+	err_t err;
+
+	if (!inside)
+		lwip_enter(conn->tcp, conn);
+	pcb->snd_nxt = pcb->lastack - 1;
+	err = tcp_send_empty_ack(pcb);
+	pcb->snd_nxt = snd_nxt;
+	if (!inside)
+		lwip_leave();
+	return err == ERR_OK ? 0 : -ENOBUFS;
+}
