@@ -318,7 +318,7 @@ void tcp_conn_established(struct vma_tcp_conn *conn)
 	conn->peer_mss = pcb->mss;
 	conn->tx_seq = pcb->snd_nxt;
 	conn->rx_seq = pcb->rcv_nxt;
-	conn->rcv_wup = pcb->rcv_nxt;
+	conn->window.rcv_wup = pcb->rcv_nxt;
 	conn->snd_sml = pcb->snd_nxt;
 	tcp_set_flags(pcb, TF_NODELAY); /* Nagle's rule is tx/output.c's */
 	tcp_conn_mss_update(conn);

@@ -124,8 +124,8 @@ static void tell_receiving(const struct vma_tcp_conn *conn, struct vma_tcp_expor
 	out->rcv_nxt = conn->rx_seq + (uint32_t)fifo_produced(&conn->rx);
 	out->fin_received = atomic_load(&conn->fin_received);
 	out->shut_rd = atomic_load(&conn->shut_rd);
-	out->rcv_wup = (int32_t)(conn->rcv_wup - out->rcv_nxt) > 0 ? out->rcv_nxt : conn->rcv_wup;
-	out->rcv_wnd = (int32_t)(conn->rcv_edge - out->rcv_wup) > 0 ? conn->rcv_edge - out->rcv_wup : 0;
+	out->rcv_wup = (int32_t)(conn->window.rcv_wup - out->rcv_nxt) > 0 ? out->rcv_nxt : conn->window.rcv_wup;
+	out->rcv_wnd = (int32_t)(conn->window.rcv_edge - out->rcv_wup) > 0 ? conn->window.rcv_edge - out->rcv_wup : 0;
 }
 
 int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out)

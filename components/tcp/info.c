@@ -75,10 +75,10 @@ static void fill_sending(const struct vma_tcp_conn *conn, struct tcp_info *info)
 
 static void fill_receiving(const struct vma_tcp_conn *conn, struct tcp_info *info)
 {
-	info->tcpi_ato = ns_to_usec(conn->ato_ns);
-	info->tcpi_rcv_mss = conn->rcv_mss;
-	info->tcpi_rcv_rtt = ns_to_usec(conn->rcv_rtt_ns);
-	info->tcpi_rcv_space = conn->rcv_space;
+	info->tcpi_ato = ns_to_usec(conn->window.ato_ns);
+	info->tcpi_rcv_mss = conn->window.rcv_mss;
+	info->tcpi_rcv_rtt = ns_to_usec(conn->window.rcv_rtt_ns);
+	info->tcpi_rcv_space = conn->window.rcv_space;
 	info->tcpi_rcv_ssthresh = (uint32_t)atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
 	info->tcpi_advmss = tcp_mss_announced(conn);
 	if (conn->pcb != NULL && conn->pcb->flags & TF_TIMESTAMP)
@@ -159,7 +159,7 @@ static void fill_unsteered(const struct vma_tcp_conn *conn, struct vma_tcp_info 
 	info->delivered = delivered_segments(conn, info);
 	if (conn->pcb != NULL)
 		info->snd_wnd = conn->pcb->snd_wnd;
-	info->rcv_wnd = conn->rcv_edge - conn->rcv_wup;
+	info->rcv_wnd = conn->window.rcv_edge - conn->window.rcv_wup;
 }
 
 void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
@@ -175,8 +175,8 @@ void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 	known->tcpi_snd_mss =
 	        known->tcpi_state == TCP_SYN_SENT ? mss_at_first(conn) : conn->mss; /* also when it is over */
 	fill_receiving(conn, known);
-	known->tcpi_last_data_sent = msec_since(tcp, conn->last_data_out_ns);
-	known->tcpi_last_data_recv = msec_since(tcp, conn->last_data_in_ns);
+	known->tcpi_last_data_sent = msec_since(tcp, conn->window.last_data_out_ns);
+	known->tcpi_last_data_recv = msec_since(tcp, conn->window.last_data_in_ns);
 	known->tcpi_last_ack_recv = msec_since(tcp, conn->last_in_ns);
 	if (conn->pcb != NULL) {
 		fill_options(conn->pcb, known);

@@ -165,7 +165,7 @@ bool tcp_pending_holds_ack(struct vma_tcp_conn *conn)
 		return false;
 	tcp_clear_flags(conn->pcb, TF_ACK_NOW);
 	conn->dsack_left = conn->dsack_right = 0;
-	if (conn->delack_due_ns == UINT64_MAX && !tcp_pending_is_moved(conn))
+	if (conn->window.delack_due_ns == UINT64_MAX && !tcp_pending_is_moved(conn))
 		timers_delack(conn, ACK_NS);
 	return true;
 }

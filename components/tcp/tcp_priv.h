@@ -41,6 +41,11 @@
 
 #include "cc/cc.h"
 #include "fifo.h"
+#include "loss/loss.h"
+#include "rx/input.h"
+#include "rx/window.h"
+#include "timer/timer.h"
+#include "tx/output.h"
 #include "cc/rate.h"
 #include "timer/rtt.h"
 #include "timer/wheel.h"
@@ -69,139 +74,6 @@ enum tcp_work {
 	TCP_WORK_ASK = 1 << 11,    /* whether the peer still has the connection */
 };
 
-enum tcp_timer {                       /* each at most once per connection */
-	         TCP_TIMER_RETRANSMIT, /* RTO, tail-loss probe, or persist: whichever is due next, see timer/timers.c */
-	         TCP_TIMER_DELACK,
-	         TCP_TIMER_KEEPALIVE, /* also FIN_WAIT_2 without owner, and TCP_USER_TIMEOUT's end */
-	         TCP_TIMER_PACE,      /* something may leave again */
-	         TCP_TIMERS,
-	         /* the stack's own, of no connection */
-	         TCP_TIMER_RETRY = TCP_TIMERS, /* connections for which there was no frame, or no memory */
-	         TCP_TIMER_TIMEWAIT,
-	         TCP_TIMER_STRANGER, /* a peer is asked whether it has a connection */
-	         TCP_TIMER_SHARE,    /* connections with a small MSS may send again */
-};
-
-/* Acknowledged data as the input side saw it, for recovery. */
-struct tcp_ack {
-	uint32_t ackno;
-	uint32_t window;  /* scaled */
-	uint32_t payload; /* bytes of data in the segment */
-	bool has_ts;
-	uint32_t ts_val, ts_ecr;
-	unsigned blocks; /* SACK */
-	struct {
-		uint32_t left, right;
-	} block[4];
-};
-
-/* What one segment's acknowledgement has brought: noted by recovery_ack_before, used by recovery_ack_after. */
-struct tcp_ack_delta {
-	uint32_t una;       /* before it */
-	uint32_t acked;     /* bytes that una moves on */
-	uint32_t delivered; /* bytes that have left the network, by acknowledgement or SACK */
-	uint32_t lost;      /* bytes that have been found lost */
-	uint32_t in_flight; /* before it; for a congestion control with a model */
-	uint64_t rtt_ns;    /* of the newest segment that was sent once; 0: none */
-	bool dup;           /* RFC 5681 2: a duplicate acknowledgement */
-	bool sacked;        /* new SACK information */
-	bool dsack;         /* RFC 2883: something came twice */
-	bool lost_new;      /* a segment has been found lost */
-	bool original;      /* what has been delivered was sent once, before a recovery that is going on */
-	bool resent;        /* something acknowledged had been sent more than once */
-	bool handshake;     /* una was a SYN's */
-};
-
-/*
- * Loss detection and retransmission; loss/recovery.c's own, but for what is read by info. Where a search goes on is
- * kept as the last segment that it has passed (NULL: none, it begins at the head of pcb->unacked), so that segments
- * added at the end need no care, and one that is freed takes all before it along.
- */
-struct tcp_seg_list {
-	struct tcp_seg *first, *last;
-};
-/* Where a SACK block's segments are: loss/sack_index.h. */
-struct tcp_stretch {
-	uint32_t seq, unsacked;
-	struct tcp_seg *first;
-};
-struct tcp_sack_index {
-	struct tcp_stretch *at;
-	uint32_t begin, end, room; /* those from begin to before end are in use; begin == end: there is no index */
-	uint32_t last_length;      /* segments in the last one */
-	struct tcp_seg *last;      /* as far as the index reaches */
-};
-struct tcp_recovery {
-	enum { TCP_RECOVERY_OPEN, TCP_RECOVERY_DISORDER, TCP_RECOVERY_FAST, TCP_RECOVERY_LOSS } state;
-	bool recover_known;
-	uint32_t recover;    /* RFC 6582/6675: snd_nxt when recovery began */
-	uint32_t pipe_bytes; /* RFC 6675: in flight, by the scoreboard; as of the last ACK or retransmission */
-	uint32_t sacked_bytes, lost_bytes, retransmitted_bytes; /* of segments that carry the mark */
-	uint32_t sacked_segments;
-	uint32_t high_sacked; /* end of the highest SACKed segment; valid with sacked_segments */
-	uint32_t dup_acks, dup_threshold;
-	uint32_t dup_bytes; /* without SACK: what duplicate ACKs say has been delivered out of order */
-	uint32_t backoff;   /* doublings of the timeout, until there is a new sample of the round-trip time (Karn) */
-
-	/* where searches go on: see above */
-	struct tcp_seg *checked; /* up to here it is decided what is lost */
-	uint32_t sacked_checked; /* SACKed segments up to there */
-	struct tcp_sack_index sack_index;
-	uint32_t sack_steps; /* segments and stretches that have been looked at for SACK blocks, ever */
-	unsigned blocks;     /* SACK blocks of the last ACK: what they cover needs no search */
-	struct {
-		uint32_t left, right;
-	} block[4];
-
-	/* loss/scoreboard.h: what is lost, in the order in which it is to leave; and has left again, the oldest first
-	 */
-	struct tcp_seg_list waiting, resent;
-	struct tcp_seg *lost_last; /* the one that came to `waiting` last; NULL: it is not there any more */
-
-	/* RFC 6937 */
-	uint32_t prr_delivered, prr_out, prr_flight;
-	/* RFC 8985: of the segments delivered, the one that was sent last */
-	uint64_t rack_sent_ns, rack_rtt_ns;
-	uint32_t rack_number;    /* its */
-	uint32_t sends;          /* segments, all that were sent: the last one's number */
-	uint64_t reorder_due_ns; /* when the next segment is to be validated by time; UINT64_MAX: none */
-	uint32_t reorder_steps;  /* quarters of the lowest round-trip time */
-	uint32_t reorder_round;  /* seq: no further step before it is acknowledged */
-	bool reordering_seen;
-	bool rescued; /* RFC 6675 NextSeg (4): once per recovery */
-
-	/* tail-loss probe, RFC 8985 7 */
-	bool probe_wanted;   /* to be sent by recovery_retransmit, or as new data */
-	bool probe_new;      /* one segment of new data may leave above cwnd */
-	bool tail_probe_out; /* not answered yet */
-	bool tail_probe_again;
-	uint32_t tail_probe_end;
-
-	/* Eifel (RFC 3522, 4015), F-RTO (RFC 5682) and DSACK (RFC 3708): to undo what a spurious retransmission did */
-	bool undo_possible;  /* between the first retransmission of a recovery and its end */
-	bool undo_first_ack; /* no ACK has advanced since */
-	uint32_t undo_una, undo_cwnd, undo_ssthresh, undo_ts, undo_resends;
-	uint32_t frto; /* 0: not running; 1: waits for an ACK; 2: new data is to leave; 3: waits for its ACK */
-
-	/* how long without progress: timer/timers.c */
-	uint32_t timeouts;                         /* in a row, without an acknowledgement of something new */
-	uint64_t stuck_since_ns;                   /* of the first of them: RETRIES2, USER_TIMEOUT */
-	uint32_t probes;                           /* zero-window or keepalive probes in a row without any answer */
-	uint32_t persist_backoff;                  /* zero-window probes in a row, answered or not */
-	uint64_t persist_since_ns, persist_due_ns; /* 0: it does not run */
-	uint64_t rto_from_ns;                      /* the timeout counts from here */
-	uint64_t probe_from_ns; /* the tail-loss probe's: the last new data, or acknowledgement of some */
-
-	/* RFC 7661: was the window used? */
-	uint32_t flight_max, flight_max_end;
-	bool window_limited;
-	uint64_t last_sent_ns; /* new data */
-
-	uint64_t total_retransmits;
-	uint64_t dsacks; /* of them, found to have been for nothing */
-	struct tcp_ack_delta delta;
-};
-
 struct vma_tcp_conn {
 	/* ---- constant after it was made ---- */
 	struct vma_tcp *tcp;
@@ -219,7 +91,6 @@ struct vma_tcp_conn {
 	_Atomic bool shut_rd, shut_wr;   /* by this side */
 	_Atomic bool wants_room;         /* a writer found none: tell it */
 	_Atomic uint64_t sndbuf, rcvbuf; /* limits of now, bytes */
-	_Atomic uint64_t rx_seen;        /* fifo_consumed(&rx) when the window was last computed */
 	_Atomic uint64_t acked;          /* bytes of tx released */
 	_Atomic uint64_t given;          /* bytes of tx that have been sent at least once */
 	_Atomic int32_t option[VMA_TCP_OPT_COUNT];
@@ -250,7 +121,6 @@ struct vma_tcp_conn {
 	uint32_t mss;               /* bytes of data per segment now, options deducted */
 	uint16_t ip_id;             /* of the next segment: its own, or peers would see how much others are sent */
 	uint64_t fed;               /* bytes of tx that lwIP has in segments (stream offset) */
-	uint64_t push_at;           /* stream offset up to which MSG_MORE holds nothing back */
 	_Atomic uint64_t more_from; /* writer's: bytes from here on may wait for a batch; UINT64_MAX: none */
 	_Atomic uint64_t urgent_tx; /* writer's: stream offset behind the urgent byte to send; 0: none */
 	struct tcp_rtt rtt;
@@ -259,26 +129,8 @@ struct vma_tcp_conn {
 	struct tcp_pace pace;
 	struct tcp_recovery recovery;
 	struct tcp_timer_node timer[TCP_TIMERS];
-	uint64_t delack_due_ns; /* UINT64_MAX: no ACK waits; the timer may be set for earlier */
-	/* rx/window.c */
-	uint32_t rcv_space_copied_seen; /* receive buffer growth as the kernel's: bytes read per round trip */
-	uint64_t rcv_space_ns;
-	uint64_t rcv_rtt_ns;
-	uint32_t rcv_rtt_ecr, rcv_space;
-	uint32_t quick_acks; /* left to send at once */
-	bool pingpong;       /* interactive: ACKs may be delayed */
-	bool ack_held;       /* in a fast stream, for a few microseconds */
-	uint32_t hold_rest;  /* ACKs to send before one is held again */
-	uint32_t hold_failed;
-	bool sacks_held;          /* behind a hole, for a twentieth of the round trip */
-	uint32_t hole, hole_acks; /* rcv_nxt, and the ACKs that have said it while something behind it was there */
-	uint32_t sacks_waiting;   /* bytes behind the hole that no ACK has reported */
-	uint32_t sack_left, sack_right; /* the block in which data has come last */
-	uint32_t sack_places;           /* from one block to another since the last ACK */
-	uint64_t ack_ns;                /* of the last one */
-	uint64_t last_data_in_ns, last_data_out_ns,
-	        last_in_ns; /* keepalive, info, idle restart (RFC 2861 as the kernel) */
-	uint32_t ts_recent_age_s;
+	struct tcp_window window; /* rx/window.h */
+	uint64_t last_in_ns;      /* keepalive */
 	uint64_t challenge_window_ns;
 	uint32_t soft_error;
 	uint64_t orphan_since_ns;
@@ -289,8 +141,6 @@ struct vma_tcp_conn {
 	uint32_t tx_seq, rx_seq; /* sequence numbers of the streams' first bytes */
 	uint32_t snd_sml;        /* end of the last short segment that was sent (Nagle as Minshall has it) */
 	uint32_t snd_up;         /* behind the urgent byte; valid with urgent_mode */
-	uint32_t rcv_wup;        /* rcv_nxt in the last ACK sent: what came since is not acknowledged */
-	uint32_t rcv_mss;        /* estimate of the peer's segments */
 	uint32_t peer_mss;       /* from its SYN */
 	uint32_t isn_above;      /* the initial sequence number has to be that, for a 4-tuple used again; 0: any */
 	uint32_t events, past;   /* enum vma_tcp_event: to be told; told or not, for who adopts it later */
@@ -298,8 +148,6 @@ struct vma_tcp_conn {
 	struct vma_tcp_conn *next_retry;
 	struct vma_tcp_conn *next_dead;
 	uint32_t todo;                    /* enum tcp_work, taken from `work` */
-	uint32_t rcv_edge;                /* up to which sequence number the peer has been told that it may send */
-	uint64_t ato_ns;                  /* how long an ACK may wait for a batch */
 	int fatal_error;                  /* why lwIP has freed the pcb */
 	bool pushed;                      /* the last data carried PSH */
 	bool bytes_came;                  /* in this step */
@@ -420,6 +268,14 @@ static inline uint32_t tcp_clock_ms(const struct vma_tcp *tcp)
 	return (uint32_t)(tcp->now_ns / TCP_NS_PER_MS) + tcp->clock_offset_ms;
 }
 
+/* Where a sequence number not far from what was fed last lies in the stream; the SYN and the FIN count as bytes. */
+static inline uint64_t tcp_tx_offset(const struct vma_tcp_conn *conn, uint32_t seq)
+{
+	int32_t back = (int32_t)(conn->tx_seq + (uint32_t)conn->fed - seq);
+
+	return conn->fed - (uint64_t)(int64_t)back;
+}
+
 /* ---- stack.c: driver ---- */
 
 /* The connection's packets or output are dealt with at the end of this run. */
@@ -493,7 +349,6 @@ static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed
 {
 	return conn->is_orphan;
 }
-bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info); /* rx/input.c */
 void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work);
 void tcp_conn_step(struct vma_tcp_conn *conn);    /* what is posted, input, output, publication, events */
 void tcp_conn_take_in(struct vma_tcp_conn *conn); /* what has come; its step is still to follow */
@@ -588,134 +443,6 @@ uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_in
  */
 bool tcp_stranger_is_quiet(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info, bool cookies);
 void tcp_strangers_ask(struct vma_tcp *tcp); /* those that it is time for */
-
-/* ---- rx/input.c, tx/output.c: driver ---- */
-
-/* Both within lwip_enter, and the pcb is there. */
-void tcp_input_burst(struct vma_tcp_conn *conn);
-/* Feeds lwIP from the send fifo as far as windows, Nagle, cork and MSS allow, and sends; also ACKs that are due. */
-void tcp_output_conn(struct vma_tcp_conn *conn);
-/* The same where it comes to one message, with nothing else to send and no FIN: not within lwip_enter. False: it is
- * something else, and nothing has been done. */
-bool tcp_output_message(struct vma_tcp_conn *conn);
-/* Sends one segment of pcb->unacked again, as it is. -ENOBUFS: no frame now. */
-int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg);
-void tcp_output_ack(struct vma_tcp_conn *conn); /* an empty ACK now; within lwip_enter or not */
-/* The MSS has become smaller: segments that are too long are cut. */
-void tcp_output_resegment(struct vma_tcp_conn *conn);
-bool tcp_output_shorten(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* one that is unacknowledged; lwip_enter */
-/* All that is not SACKed is to be sent again: short segments become long ones. Recovery forgets its notes afterwards.
- */
-void tcp_output_join(struct vma_tcp_conn *conn);
-/* The stream offset below which nothing is in lwIP's hands any more: what may be released of tx. */
-uint64_t tcp_output_released(const struct vma_tcp_conn *conn);
-/* Where a sequence number not far from what was fed last lies in the stream; the SYN and the FIN count as bytes. */
-static inline uint64_t tcp_tx_offset(const struct vma_tcp_conn *conn, uint32_t seq)
-{
-	int32_t back = (int32_t)(conn->tx_seq + (uint32_t)conn->fed - seq);
-
-	return conn->fed - (uint64_t)(int64_t)back;
-}
-/* For a timer: sends one segment of what waits whatever Nagle, cork and silly windows say, as far as the peer's window
- * allows. 1 sent, 0 nothing could be (the window is closed, or nothing waits), -ENOBUFS no frame now. */
-int tcp_output_force(struct vma_tcp_conn *conn);
-/* What the application has written leaves as far as windows and Nagle's rule allow, and nothing behind it. */
-void tcp_output_queued(struct vma_tcp_conn *conn);
-/* An empty segment below the window (RFC 1122 4.2.3.6, 9293 3.8.6.1), which the peer answers with an ACK. -ENOBUFS. */
-int tcp_output_probe(struct vma_tcp_conn *conn);
-
-/*
- * ---- loss/recovery.c: driver; between lwip_enter and lwip_leave where segments are sent ----
- *
- * rx/input.c:   hook_inpacket, when the segment has been found acceptable:  recovery_ack_before
- *               after lwIP has processed it, if the pcb is still there:     recovery_ack_after
- * tx/output.c:  tcp_output_conn begins with                                 recovery_retransmit
- *               then new data, as far as                                    recovery_may_send
- *               each segment of it that has left (SYN and FIN, too):        recovery_sent
- *               at its end                                                  timers_retransmit_update
- * Nothing here sends but recovery_retransmit; timeouts leave marks and call tcp_ready.
- *
- * Where a look at a few fields tells that nothing of this would find anything to do, it is not asked:
- * tx/output.c:  new data, if it is one message and has room (alone):        recovery_sent_at only
- *               nothing is out and nothing waits (is_quiet):                no retransmission, no new data
- * rx/message.c: a message that acknowledges the one segment that is out,
- *               or nothing, while nothing is to be decided, for both
- *               halves of an ACK:                                           recovery_answered, recovery_acked_last
- *               and if nothing is to be sent then (tcp_message_is_all),
- *               no output and no timers_retransmit_update follow:           persist_end only
- */
-
-void recovery_init(struct vma_tcp_conn *conn);
-/* Before lwIP sees the segment: looks at what will be acknowledged and freed, and marks what is SACKed. */
-void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
-/* After it: samples the round-trip time, finds losses, moves cwnd; recovery begins or ends. */
-void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
-void recovery_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* for the first time */
-uint32_t recovery_may_send(const struct vma_tcp_conn *conn);        /* bytes of new data that cwnd allows now */
-uint32_t recovery_pipe(const struct vma_tcp_conn *conn);            /* RFC 6675: bytes in flight */
-/* What is lost (or probed for), as far as cwnd allows. -ENOBUFS: no frame (tcp_retry is the caller's). */
-int recovery_retransmit(struct vma_tcp_conn *conn);
-void recovery_timeout(struct vma_tcp_conn *conn);                 /* RTO: all is lost */
-void recovery_tail_probe(struct vma_tcp_conn *conn);              /* TLP */
-void recovery_reorder(struct vma_tcp_conn *conn);                 /* the time to wait for reordered segments is over */
-uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn); /* when recovery_retransmit has to be called again */
-/* At the end of an output: whether the application, or the pace, is what holds back; until when. */
-void recovery_output_done(struct vma_tcp_conn *conn);
-bool recovery_is_paced(const struct vma_tcp_conn *conn); /* something waits for nothing but its time */
-/* tx/output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
-void recovery_rescan(struct vma_tcp_conn *conn);
-void recovery_forget(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
-
-/* ---- timer/timers.c: driver ---- */
-
-void timers_init(struct vma_tcp_conn *conn);
-void timers_stop(struct vma_tcp_conn *conn);
-/* One of its timers (enum tcp_timer) is due. An output must follow (tcp_ready). Not within lwip_enter. */
-void timers_fire(struct vma_tcp_conn *conn, unsigned which);
-/* At the end of each output, and after each ACK or window change that none follows: RTO, probe or persist; also cork's
- * 200 ms. */
-void timers_retransmit_update(struct vma_tcp_conn *conn);
-void timers_syn_soon(struct vma_tcp_conn *conn); /* again, to a peer that has been reset */
-/* An output is to follow then. */
-void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns);
-void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
-/* Keepalive, FIN_WAIT_2 without owner: when the connection is established or closed, or an option changes. */
-void timers_keepalive_update(struct vma_tcp_conn *conn);
-void keepalive_ask(struct vma_tcp_conn *conn); /* now, if nothing else is about to find out */
-
-/* ---- rx/window.c: driver, but for window_wants_update ---- */
-
-void window_init(struct vma_tcp_conn *conn);
-void window_established(struct vma_tcp_conn *conn);
-void window_limits(struct vma_tcp_conn *conn); /* an option has changed */
-/* `bytes` have come in order, in segments of `segment` bytes: an ACK now, or later. */
-void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push);
-void window_fin(struct vma_tcp_conn *conn);      /* the peer's, in order; before window_received of what came with it */
-void window_consumed(struct vma_tcp_conn *conn); /* the reader has taken bytes */
-/* What came had come before: the peer has to hear soon what has. */
-void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right);
-/* `bytes` have been queued behind a hole, which flagged an ACK: may take the flag back for a while, unless it was
- * flagged before. */
-void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged);
-/* What has come behind holes since the last ACK is in two blocks: the next one is to leave before more comes. */
-bool window_sacks_are_full(const struct vma_tcp_conn *conn);
-void window_acking(struct vma_tcp_conn *conn); /* an ACK is about to leave that reports what is behind holes */
-/* The window field of a segment that leaves now, and that it acknowledges all that has come. */
-uint16_t window_announce(struct vma_tcp_conn *conn);
-/* New data has left. An answer that comes soon after a question: a conversation. */
-static inline void window_data_sent(struct vma_tcp_conn *conn)
-{
-	uint64_t now = conn->tcp->now_ns;
-
-	if (conn->last_data_in_ns != 0 && now - conn->last_data_in_ns < conn->ato_ns)
-		conn->pingpong = true;
-	conn->last_data_out_ns = now;
-}
-void window_delack_fired(struct vma_tcp_conn *conn); /* the ACK is due; the kernel's lesson from that */
-void window_quickack(struct vma_tcp_conn *conn, bool on);
-void window_publish(struct vma_tcp_conn *conn);
-void window_sndbuf_grow(struct vma_tcp_conn *conn);        /* as the kernel's tcp_sndbuf_expand, after an ACK */
-bool window_wants_update(const struct vma_tcp_conn *conn); /* the reader's question; no lock */
 
 /* ---- timewait.c: driver ---- */
 

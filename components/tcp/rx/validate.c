@@ -92,8 +92,8 @@ static bool segment_is_too_old(const struct vma_tcp_conn *conn, const struct seg
 static bool is_in_window(const struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
-	uint32_t edge = conn->connected ? conn->rcv_edge : pcb->rcv_nxt + pcb->rcv_wnd;
-	uint32_t from = conn->connected ? conn->rcv_wup : pcb->rcv_nxt;
+	uint32_t edge = conn->connected ? conn->window.rcv_edge : pcb->rcv_nxt + pcb->rcv_wnd;
+	uint32_t from = conn->connected ? conn->window.rcv_wup : pcb->rcv_nxt;
 
 	if (TCP_SEQ_LT(edge, pcb->rcv_nxt))
 		edge = pcb->rcv_nxt;

@@ -92,8 +92,8 @@ void window_init(struct vma_tcp_conn *conn)
 {
 	atomic_store_explicit(&conn->rcvbuf, rcvbuf_first(conn), memory_order_relaxed);
 	atomic_store_explicit(&conn->sndbuf, sndbuf_first(conn), memory_order_relaxed);
-	conn->ato_ns = 0;
-	conn->rcv_mss = RCV_MSS_FIRST;
+	conn->window.ato_ns = 0;
+	conn->window.rcv_mss = RCV_MSS_FIRST;
 }
 
 void window_limits(struct vma_tcp_conn *conn)
@@ -112,12 +112,13 @@ void window_established(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	conn->rcv_edge = pcb->rcv_nxt + at_most_window(pcb->rcv_wnd_max, 65535);
-	pcb->rcv_wnd = pcb->rcv_ann_wnd = conn->rcv_edge - pcb->rcv_nxt;
+	conn->window.rcv_edge = pcb->rcv_nxt + at_most_window(pcb->rcv_wnd_max, 65535);
+	pcb->rcv_wnd = pcb->rcv_ann_wnd = conn->window.rcv_edge - pcb->rcv_nxt;
 	pcb->rcv_wnd_max = UINT32_C(1) << 30;
 	atomic_store_explicit(&conn->window_max, UINT32_C(65535) << pcb->rcv_scale, memory_order_relaxed);
-	conn->rcv_space = at_most_window(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
-	conn->rcv_space_ns = conn->tcp->now_ns;
+	conn->window.rcv_space =
+	        at_most_window(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
+	conn->window.rcv_space_ns = conn->tcp->now_ns;
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) == 0)
 		window_sndbuf_grow(conn);
 	else
@@ -131,24 +132,24 @@ void window_established(struct vma_tcp_conn *conn)
 static void rcvbuf_grow(struct vma_tcp_conn *conn)
 {
 	uint64_t now = conn->tcp->now_ns, rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
-	uint32_t seen = (uint32_t)fifo_consumed(&conn->rx), copied = seen - conn->rcv_space_copied_seen;
-	uint64_t rtt = conn->rcv_rtt_ns != 0 ? conn->rcv_rtt_ns : conn->rtt.srtt_ns;
+	uint32_t seen = (uint32_t)fifo_consumed(&conn->rx), copied = seen - conn->window.rcv_space_copied_seen;
+	uint64_t rtt = conn->window.rcv_rtt_ns != 0 ? conn->window.rcv_rtt_ns : conn->rtt.srtt_ns;
 	uint64_t wanted, max;
 
-	if (conn->tcp->attr.no_rcvbuf_growth || rtt == 0 || now - conn->rcv_space_ns < rtt)
+	if (conn->tcp->attr.no_rcvbuf_growth || rtt == 0 || now - conn->window.rcv_space_ns < rtt)
 		return;
-	if (copied > conn->rcv_space) {
+	if (copied > conn->window.rcv_space) {
 		wanted = 2 * (uint64_t)copied + 16 * conn->mss;
-		wanted += 2 * (wanted * (copied - conn->rcv_space) / conn->rcv_space);
+		wanted += 2 * (wanted * (copied - conn->window.rcv_space) / conn->window.rcv_space);
 		max = (uint64_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF_MAX);
 		wanted = at_most_window(wanted, max);
 		if (wanted > rcvbuf && !budget_is_tight(conn->tcp) && tcp_option(conn, VMA_TCP_OPT_RCVBUF) == 0 &&
 		    tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) == 0)
 			atomic_store_explicit(&conn->rcvbuf, wanted, memory_order_relaxed);
-		conn->rcv_space = copied;
+		conn->window.rcv_space = copied;
 	}
-	conn->rcv_space_copied_seen = seen;
-	conn->rcv_space_ns = now;
+	conn->window.rcv_space_copied_seen = seen;
+	conn->window.rcv_space_ns = now;
 }
 
 /* What the peer's time stamps say of the round trip, as it is seen from the receiving side; in milliseconds. */
@@ -157,15 +158,16 @@ static void rcv_rtt_sample(struct vma_tcp_conn *conn)
 	const struct tcp_ack *ack = &conn->tcp->ack;
 	uint32_t ms;
 
-	if (!ack->has_ts || ack->ts_ecr == 0 || ack->ts_ecr == conn->rcv_rtt_ecr)
+	if (!ack->has_ts || ack->ts_ecr == 0 || ack->ts_ecr == conn->window.rcv_rtt_ecr)
 		return; /* of those with one echo the first has waited least */
-	conn->rcv_rtt_ecr = ack->ts_ecr;
+	conn->window.rcv_rtt_ecr = ack->ts_ecr;
 	ms = port_clock_ms(conn->tcp) - ack->ts_ecr;
 	if (ms > 60000)
 		return;
 	ms = ms != 0 ? ms : 1;
-	conn->rcv_rtt_ns = conn->rcv_rtt_ns == 0 ? ms * TCP_NS_PER_MS
-	                                         : conn->rcv_rtt_ns - conn->rcv_rtt_ns / 8 + ms * TCP_NS_PER_MS / 8;
+	conn->window.rcv_rtt_ns = conn->window.rcv_rtt_ns == 0 ? ms * TCP_NS_PER_MS
+	                                                       : conn->window.rcv_rtt_ns - conn->window.rcv_rtt_ns / 8 +
+	                                                                 ms * TCP_NS_PER_MS / 8;
 }
 
 static uint32_t round_up_power(uint32_t value)
@@ -209,7 +211,7 @@ static uint64_t worth_announcing(uint64_t rcvbuf, uint64_t space, uint32_t mss)
 
 static uint32_t window_now(const struct vma_tcp_conn *conn)
 {
-	int32_t left = (int32_t)(conn->rcv_edge - conn->pcb->rcv_nxt);
+	int32_t left = (int32_t)(conn->window.rcv_edge - conn->pcb->rcv_nxt);
 
 	return left > 0 ? (uint32_t)left : 0;
 }
@@ -233,7 +235,7 @@ static uint32_t keep_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint
 static uint64_t __attribute__((cold, noinline))
 when_tight(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uint64_t queued, uint64_t window)
 {
-	const uint64_t few = 4 * (uint64_t)conn->rcv_mss;
+	const uint64_t few = 4 * (uint64_t)conn->window.rcv_mss;
 
 	if (budget_is_spent(conn->tcp))
 		return queued >= BUDGET_RCV_LEAST ? 0 : at_most_window(window, few);
@@ -247,7 +249,7 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 	uint32_t now = window_now(conn), unit = UINT32_C(1) << pcb->rcv_scale, chosen;
 	uint64_t queued = fifo_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
 
-	chosen = at_most_window(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->rcv_mss),
+	chosen = at_most_window(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->window.rcv_mss),
 	                        (uint64_t)65535 << pcb->rcv_scale);
 	if (__builtin_expect(budget_is_tight(conn->tcp), 0))
 		chosen = (uint32_t)when_tight(conn, rcvbuf, queued, chosen);
@@ -262,19 +264,19 @@ static inline uint16_t window_to_announce(struct vma_tcp_conn *conn, uint32_t wi
 	struct vma_tcp *tcp = conn->tcp;
 	const uint32_t rcv_nxt = pcb->rcv_nxt;
 
-	tcp->invited += rcv_nxt - conn->rcv_wup;
+	tcp->invited += rcv_nxt - conn->window.rcv_wup;
 	if (window > now)
-		conn->rcv_edge = rcv_nxt + window;
+		conn->window.rcv_edge = rcv_nxt + window;
 	pcb->rcv_wnd = window > now ? window : now;
 	pcb->rcv_ann_wnd = window;
-	conn->rcv_wup = rcv_nxt;
+	conn->window.rcv_wup = rcv_nxt;
 	conn->out_segments++;
-	if (conn->quick_acks != 0 && --conn->quick_acks == 0)
-		conn->ato_ns = ATO_MIN_NS;
-	conn->ack_ns = tcp->now_ns;
-	conn->ack_held = false;
-	conn->hold_rest -= conn->hold_rest != 0;
-	if (!conn->sacks_held) /* data takes no blocks along */
+	if (conn->window.quick_acks != 0 && --conn->window.quick_acks == 0)
+		conn->window.ato_ns = ATO_MIN_NS;
+	conn->window.ack_ns = tcp->now_ns;
+	conn->window.ack_held = false;
+	conn->window.hold_rest -= conn->window.hold_rest != 0;
+	if (!conn->window.sacks_held) /* data takes no blocks along */
 		timers_no_delack(conn);
 	return (uint16_t)at_most_window(window >> pcb->rcv_scale, 65535);
 }
@@ -283,7 +285,7 @@ static uint16_t __attribute__((noinline)) announce_chosen(struct vma_tcp_conn *c
 {
 	uint32_t window = choose_window(conn), now = window_now(conn);
 
-	if (window == 0 && now == 0 && conn->rcv_edge != conn->pcb->rcv_nxt)
+	if (window == 0 && now == 0 && conn->window.rcv_edge != conn->pcb->rcv_nxt)
 		TCP_COUNT(conn->tcp, zero_windows, 1);
 	return window_to_announce(conn, window, now);
 }
@@ -344,7 +346,8 @@ void window_publish(struct vma_tcp_conn *conn)
 	if (!conn->connected || conn->pcb == NULL)
 		return;
 	atomic_store_explicit(&conn->rx_edge, produced + window_now(conn), memory_order_relaxed);
-	waits = conn->rcv_wup != conn->pcb->rcv_nxt && !conn->pingpong && conn->pushed && !conn->ack_held;
+	waits = conn->window.rcv_wup != conn->pcb->rcv_nxt && !conn->window.pingpong && conn->pushed &&
+	        !conn->window.ack_held;
 	atomic_store_explicit(&conn->ack_waits, waits, memory_order_relaxed);
 }
 
@@ -352,33 +355,33 @@ void window_publish(struct vma_tcp_conn *conn)
 
 static void more_quick_acks(struct vma_tcp_conn *conn)
 {
-	uint32_t quick = window_now(conn) / (2 * conn->rcv_mss);
+	uint32_t quick = window_now(conn) / (2 * conn->window.rcv_mss);
 
 	quick = quick < 2 ? 2 : quick;
-	conn->quick_acks = at_least(conn->quick_acks, quick < QUICK_ACKS_MAX ? quick : QUICK_ACKS_MAX);
+	conn->window.quick_acks = at_least(conn->window.quick_acks, quick < QUICK_ACKS_MAX ? quick : QUICK_ACKS_MAX);
 }
 
 /* The kernel's tcp_event_data_recv: the pace at which data comes is how long an answer may take. */
 static void note_pace(struct vma_tcp_conn *conn)
 {
-	uint64_t now = conn->tcp->now_ns, gap = now - conn->last_data_in_ns;
+	uint64_t now = conn->tcp->now_ns, gap = now - conn->window.last_data_in_ns;
 
-	if (conn->ato_ns == 0) {
+	if (conn->window.ato_ns == 0) {
 		more_quick_acks(conn);
-		conn->ato_ns = ATO_MIN_NS;
+		conn->window.ato_ns = ATO_MIN_NS;
 	} else if (gap <= ATO_MIN_NS / 2) {
-		conn->ato_ns = conn->ato_ns / 2 + ATO_MIN_NS / 2;
-	} else if (gap < conn->ato_ns) {
-		conn->ato_ns = conn->ato_ns / 2 + gap;
+		conn->window.ato_ns = conn->window.ato_ns / 2 + ATO_MIN_NS / 2;
+	} else if (gap < conn->window.ato_ns) {
+		conn->window.ato_ns = conn->window.ato_ns / 2 + gap;
 	} else if (gap > rtt_rto_ns(&conn->rtt, 0)) {
 		more_quick_acks(conn);
 	}
-	conn->last_data_in_ns = now;
+	conn->window.last_data_in_ns = now;
 }
 
 static uint64_t delay_of(const struct vma_tcp_conn *conn)
 {
-	uint64_t max = DELACK_MAX_NS, delay = conn->ato_ns;
+	uint64_t max = DELACK_MAX_NS, delay = conn->window.ato_ns;
 
 	if (conn->rtt.srtt_ns != 0)
 		max = conn->rtt.srtt_ns > ATO_MIN_NS ? conn->rtt.srtt_ns : ATO_MIN_NS;
@@ -388,16 +391,16 @@ static uint64_t delay_of(const struct vma_tcp_conn *conn)
 /* Whether that of `waiting` bytes is held a moment longer. Half the window is the most that may wait for it. */
 static bool window_hold(struct vma_tcp_conn *conn, uint32_t waiting)
 {
-	uint64_t since_ns = conn->tcp->now_ns - conn->ack_ns;
+	uint64_t since_ns = conn->tcp->now_ns - conn->window.ack_ns;
 
-	if (waiting >= HOLD_SEGMENTS * conn->rcv_mss)
-		conn->hold_failed = 0;
-	if (conn->hold_rest != 0 || since_ns >= HOLD_NS || waiting >= HOLD_SEGMENTS * conn->rcv_mss ||
+	if (waiting >= HOLD_SEGMENTS * conn->window.rcv_mss)
+		conn->window.hold_failed = 0;
+	if (conn->window.hold_rest != 0 || since_ns >= HOLD_NS || waiting >= HOLD_SEGMENTS * conn->window.rcv_mss ||
 	    waiting > window_now(conn))
 		return false;
-	if (!conn->ack_held)
+	if (!conn->window.ack_held)
 		timers_delack(conn, HOLD_NS - since_ns);
-	conn->ack_held = true;
+	conn->window.ack_held = true;
 	return true;
 }
 
@@ -412,13 +415,13 @@ static bool delays_none(const struct vma_tcp_conn *conn)
 void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push)
 {
 	struct tcp_pcb *pcb = conn->pcb;
-	uint32_t waiting = pcb->rcv_nxt - conn->rcv_wup;
+	uint32_t waiting = pcb->rcv_nxt - conn->window.rcv_wup;
 
-	if (segment > conn->rcv_mss)
-		conn->rcv_mss = at_most_window(segment, tcp_mss_announced(conn));
+	if (segment > conn->window.rcv_mss)
+		conn->window.rcv_mss = at_most_window(segment, tcp_mss_announced(conn));
 	conn->pushed = push;
 	note_pace(conn);
-	if (segment >= conn->rcv_mss)
+	if (segment >= conn->window.rcv_mss)
 		rcv_rtt_sample(conn);
 	rcvbuf_grow(conn);
 	(void)bytes;
@@ -426,12 +429,13 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 		tcp_ack_now(pcb);
 		return;
 	}
-	if (waiting > conn->rcv_mss && conn->quick_acks == 0 && pcb->ooseq == NULL && window_hold(conn, waiting))
+	if (waiting > conn->window.rcv_mss && conn->window.quick_acks == 0 && pcb->ooseq == NULL &&
+	    window_hold(conn, waiting))
 		return;
-	if ((waiting > conn->rcv_mss && choose_window(conn) >= window_now(conn)) ||
-	    (conn->quick_acks != 0 && !conn->pingpong) || pcb->ooseq != NULL)
+	if ((waiting > conn->window.rcv_mss && choose_window(conn) >= window_now(conn)) ||
+	    (conn->window.quick_acks != 0 && !conn->window.pingpong) || pcb->ooseq != NULL)
 		tcp_ack_now(pcb);
-	else if (conn->delack_due_ns == UINT64_MAX)
+	else if (conn->window.delack_due_ns == UINT64_MAX)
 		timers_delack(conn, delay_of(conn));
 }
 
@@ -440,16 +444,16 @@ void window_fin(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	if (delays_none(conn) || (conn->quick_acks != 0 && !conn->pingpong))
+	if (delays_none(conn) || (conn->window.quick_acks != 0 && !conn->window.pingpong))
 		return;
 	tcp_clear_flags(pcb, TF_ACK_NOW);
-	if (conn->delack_due_ns == UINT64_MAX)
-		timers_delack(conn, conn->ato_ns != 0 ? delay_of(conn) : FIRST_DELAY_NS);
+	if (conn->window.delack_due_ns == UINT64_MAX)
+		timers_delack(conn, conn->window.ato_ns != 0 ? delay_of(conn) : FIRST_DELAY_NS);
 }
 
 static uint64_t hole_delay_ns(const struct vma_tcp_conn *conn)
 {
-	uint64_t rtt = conn->rcv_rtt_ns;
+	uint64_t rtt = conn->window.rcv_rtt_ns;
 
 	if (rtt == 0 || (conn->rtt.srtt_ns != 0 && conn->rtt.srtt_ns < rtt))
 		rtt = conn->rtt.srtt_ns;
@@ -461,47 +465,47 @@ static bool is_another_place(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_sack_range *newest = &conn->pcb->rcv_sacks[0];
 
-	return TCP_SEQ_GT(newest->left, conn->sack_left) || TCP_SEQ_LT(newest->right, conn->sack_right);
+	return TCP_SEQ_GT(newest->left, conn->window.sack_left) || TCP_SEQ_LT(newest->right, conn->window.sack_right);
 }
 
 static void note_place(struct vma_tcp_conn *conn)
 {
-	conn->sack_places += conn->sacks_waiting != 0 && is_another_place(conn);
-	conn->sack_left = conn->pcb->rcv_sacks[0].left;
-	conn->sack_right = conn->pcb->rcv_sacks[0].right;
+	conn->window.sack_places += conn->window.sacks_waiting != 0 && is_another_place(conn);
+	conn->window.sack_left = conn->pcb->rcv_sacks[0].left;
+	conn->window.sack_right = conn->pcb->rcv_sacks[0].right;
 }
 
 bool window_sacks_are_full(const struct vma_tcp_conn *conn)
 {
-	return conn->sack_places != 0;
+	return conn->window.sack_places != 0;
 }
 
 void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	if (conn->hole != pcb->rcv_nxt) {
-		conn->hole = pcb->rcv_nxt;
-		conn->hole_acks = 0;
+	if (conn->window.hole != pcb->rcv_nxt) {
+		conn->window.hole = pcb->rcv_nxt;
+		conn->window.hole_acks = 0;
 	}
 	if (pcb->flags & TF_SACK && pcb->ooseq != NULL)
 		note_place(conn);
-	conn->sacks_waiting += bytes;
-	if (flagged || !(pcb->flags & TF_SACK) || pcb->ooseq == NULL || conn->hole_acks < HOLE_ACKS ||
-	    window_sacks_are_full(conn) || conn->sacks_waiting >= HOLE_SEGMENTS * conn->rcv_mss)
+	conn->window.sacks_waiting += bytes;
+	if (flagged || !(pcb->flags & TF_SACK) || pcb->ooseq == NULL || conn->window.hole_acks < HOLE_ACKS ||
+	    window_sacks_are_full(conn) || conn->window.sacks_waiting >= HOLE_SEGMENTS * conn->window.rcv_mss)
 		return;
 	tcp_clear_flags(pcb, TF_ACK_NOW);
-	if (!conn->sacks_held)
+	if (!conn->window.sacks_held)
 		timers_delack(conn, hole_delay_ns(conn));
-	conn->sacks_held = true;
+	conn->window.sacks_held = true;
 }
 
 void window_acking(struct vma_tcp_conn *conn)
 {
-	conn->sacks_held = false;
-	conn->sacks_waiting = 0;
-	conn->sack_places = 0;
-	conn->hole_acks += conn->pcb->ooseq != NULL;
+	conn->window.sacks_held = false;
+	conn->window.sacks_waiting = 0;
+	conn->window.sack_places = 0;
+	conn->window.hole_acks += conn->pcb->ooseq != NULL;
 }
 
 void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right)
@@ -512,26 +516,26 @@ void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right)
 	conn->dsack_left = left;
 	conn->dsack_right = right;
 	more_quick_acks(conn);
-	conn->pingpong = false;
-	conn->ato_ns = ATO_MIN_NS;
+	conn->window.pingpong = false;
+	conn->window.ato_ns = ATO_MIN_NS;
 }
 
 void window_delack_fired(struct vma_tcp_conn *conn)
 {
-	if (conn->pcb == NULL || (conn->rcv_wup == conn->pcb->rcv_nxt && !conn->sacks_held))
+	if (conn->pcb == NULL || (conn->window.rcv_wup == conn->pcb->rcv_nxt && !conn->window.sacks_held))
 		return;
-	if (conn->sacks_held) {
-		conn->sacks_held = false;
-	} else if (conn->ack_held) {
-		conn->hold_rest = HOLD_REST_MIN << conn->hold_failed;
-		conn->hold_failed += conn->hold_rest < HOLD_REST_MAX;
-	} else if (conn->pingpong) {
-		conn->pingpong = false;
-		conn->ato_ns = ATO_MIN_NS;
+	if (conn->window.sacks_held) {
+		conn->window.sacks_held = false;
+	} else if (conn->window.ack_held) {
+		conn->window.hold_rest = HOLD_REST_MIN << conn->window.hold_failed;
+		conn->window.hold_failed += conn->window.hold_rest < HOLD_REST_MAX;
+	} else if (conn->window.pingpong) {
+		conn->window.pingpong = false;
+		conn->window.ato_ns = ATO_MIN_NS;
 	} else {
 		uint64_t rto = rtt_rto_ns(&conn->rtt, 0);
 
-		conn->ato_ns = 2 * conn->ato_ns < rto ? 2 * conn->ato_ns : rto;
+		conn->window.ato_ns = 2 * conn->window.ato_ns < rto ? 2 * conn->window.ato_ns : rto;
 	}
 	tcp_ack_now(conn->pcb);
 	tcp_ready(conn);
@@ -539,7 +543,7 @@ void window_delack_fired(struct vma_tcp_conn *conn)
 
 void window_quickack(struct vma_tcp_conn *conn, bool on)
 {
-	conn->pingpong = !on;
-	if (on && conn->pcb != NULL && conn->connected && conn->rcv_wup != conn->pcb->rcv_nxt)
+	conn->window.pingpong = !on;
+	if (on && conn->pcb != NULL && conn->connected && conn->window.rcv_wup != conn->pcb->rcv_nxt)
 		tcp_ack_now(conn->pcb);
 }

@@ -24,11 +24,11 @@ enum { FAST, SLOW, PATHS };
 	X(uint64_t, delack_timer_due_ns, known_due_ns(conn, TCP_TIMER_DELACK))                                         \
 	X(uint64_t, keepalive_due_ns, known_due_ns(conn, TCP_TIMER_KEEPALIVE))                                         \
 	X(uint64_t, pace_due_ns, known_due_ns(conn, TCP_TIMER_PACE))                                                   \
-	X(uint64_t, delack_due_ns, conn->delack_due_ns)                                                                \
-	X(uint64_t, ato_ns, conn->ato_ns)                                                                              \
-	X(uint64_t, ack_ns, conn->ack_ns)                                                                              \
-	X(uint64_t, rcv_space_ns, conn->rcv_space_ns)                                                                  \
-	X(uint64_t, last_data_in_ns, conn->last_data_in_ns)                                                            \
+	X(uint64_t, delack_due_ns, conn->window.delack_due_ns)                                                         \
+	X(uint64_t, ato_ns, conn->window.ato_ns)                                                                       \
+	X(uint64_t, ack_ns, conn->window.ack_ns)                                                                       \
+	X(uint64_t, rcv_space_ns, conn->window.rcv_space_ns)                                                           \
+	X(uint64_t, last_data_in_ns, conn->window.last_data_in_ns)                                                     \
 	X(uint64_t, last_in_ns, conn->last_in_ns)                                                                      \
 	X(uint64_t, rcvbuf, atomic_load(&conn->rcvbuf))                                                                \
 	X(uint64_t, sndbuf, atomic_load(&conn->sndbuf))                                                                \
@@ -42,22 +42,22 @@ enum { FAST, SLOW, PATHS };
 	X(uint64_t, stack_due_ns, vma_tcp_due(side[0].tcp))                                                            \
 	X(uint64_t, stack_busy, vma_tcp_is_busy(side[0].tcp))                                                          \
 	X(int64_t, published, vma_tcp_state(conn))                                                                     \
-	X(uint64_t, rcv_edge, conn->rcv_edge)                                                                          \
-	X(uint64_t, rcv_wup, conn->rcv_wup)                                                                            \
-	X(uint64_t, rcv_mss, conn->rcv_mss)                                                                            \
-	X(uint64_t, rcv_space, conn->rcv_space)                                                                        \
-	X(uint64_t, rcv_rtt_ecr, conn->rcv_rtt_ecr)                                                                    \
-	X(uint64_t, quick_acks, conn->quick_acks)                                                                      \
+	X(uint64_t, rcv_edge, conn->window.rcv_edge)                                                                   \
+	X(uint64_t, rcv_wup, conn->window.rcv_wup)                                                                     \
+	X(uint64_t, rcv_mss, conn->window.rcv_mss)                                                                     \
+	X(uint64_t, rcv_space, conn->window.rcv_space)                                                                 \
+	X(uint64_t, rcv_rtt_ecr, conn->window.rcv_rtt_ecr)                                                             \
+	X(uint64_t, quick_acks, conn->window.quick_acks)                                                               \
 	X(uint64_t, data_segments_in, conn->data_segments_in)                                                          \
 	X(uint64_t, data_segments_out, conn->data_segments_out)                                                        \
 	X(uint64_t, snd_wnd_max, conn->snd_wnd_max)                                                                    \
 	X(uint64_t, snd_sml, conn->snd_sml)                                                                            \
 	X(uint64_t, events, app->events)                                                                               \
-	X(uint64_t, last_data_out_ns, conn->last_data_out_ns)                                                          \
+	X(uint64_t, last_data_out_ns, conn->window.last_data_out_ns)                                                   \
 	X(uint64_t, out_segments, conn->out_segments)                                                                  \
-	X(uint64_t, ack_held, conn->ack_held)                                                                          \
-	X(uint64_t, hold_rest, conn->hold_rest)                                                                        \
-	X(uint64_t, pingpong, conn->pingpong)                                                                          \
+	X(uint64_t, ack_held, conn->window.ack_held)                                                                   \
+	X(uint64_t, hold_rest, conn->window.hold_rest)                                                                 \
+	X(uint64_t, pingpong, conn->window.pingpong)                                                                   \
 	X(uint64_t, pushed, conn->pushed)                                                                              \
 	X(uint64_t, ack_waits, atomic_load(&conn->ack_waits))                                                          \
 	X(uint64_t, is_busy, conn->is_busy)                                                                            \

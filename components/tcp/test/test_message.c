@@ -138,7 +138,7 @@ static void test_nothing_of_before_is_left(void **state)
 		r->stuck_since_ns = r->persist_since_ns = fixture_now_ns - SEC;
 		r->rto_from_ns = r->probe_from_ns = r->rack_sent_ns = 1;
 		r->probe_wanted = app->conn->push_once = true;
-		app->conn->rcv_mss = 64; /* what is that long says something of the round trip */
+		app->conn->window.rcv_mss = 64; /* what is that long says something of the round trip */
 		assert_true(goes_fast() == (which == FAST));
 		paths_look(&known[which]);
 		assert_int_equal(known[which].recovery.backoff, 0);

@@ -32,16 +32,16 @@ static void look_at_output(struct app *app, struct known *k)
 	k->timeouts = r->timeouts;
 	k->snd_sml = conn->snd_sml;
 	k->out_segments = conn->out_segments;
-	k->hold_rest = conn->hold_rest;
+	k->hold_rest = conn->window.hold_rest;
 	k->tail_probe_end = r->tail_probe_end;
 	k->rto_from_ns = r->rto_from_ns;
 	k->probe_from_ns = r->probe_from_ns;
 	k->last_sent_ns = r->last_sent_ns;
 	k->persist_due_ns = r->persist_due_ns;
-	k->last_data_out_ns = conn->last_data_out_ns;
-	k->ack_ns = conn->ack_ns;
-	k->ato_ns = conn->ato_ns;
-	k->delack_ns = conn->delack_due_ns;
+	k->last_data_out_ns = conn->window.last_data_out_ns;
+	k->ack_ns = conn->window.ack_ns;
+	k->ato_ns = conn->window.ato_ns;
+	k->delack_ns = conn->window.delack_due_ns;
 	k->timer_is_set = wheel_is_set(timer);
 	k->timer_ns = k->timer_is_set ? timer->due_ns : 0;
 	k->segments_out = conn->counts.segments_out;
@@ -53,7 +53,7 @@ static void look_at_output(struct app *app, struct known *k)
 	k->tail_probe_out = r->tail_probe_out;
 	k->push_once = conn->push_once;
 	k->is_busy = conn->is_busy;
-	k->ack_held = conn->ack_held;
+	k->ack_held = conn->window.ack_held;
 }
 
 static uint64_t mix(uint64_t hash, const void *bytes, size_t len)
@@ -98,9 +98,9 @@ static struct known predict_look(struct app *app)
 	k.ts_lastacksent = pcb->ts_lastacksent;
 	k.state = pcb->state;
 	k.flags = pcb->flags;
-	k.rcv_edge = conn->rcv_edge;
-	k.rcv_wup = conn->rcv_wup;
-	k.quick_acks = conn->quick_acks;
+	k.rcv_edge = conn->window.rcv_edge;
+	k.rcv_wup = conn->window.rcv_wup;
+	k.quick_acks = conn->window.quick_acks;
 	k.snd_wnd_max = conn->snd_wnd_max;
 	k.cwnd = conn->cc.cwnd;
 	k.events = app->events;
@@ -113,7 +113,7 @@ static struct known predict_look(struct app *app)
 	k.segments_in = counts_of(0).segments_in;
 	k.bytes_in = counts_of(0).bytes_in;
 	k.unacked = pcb->unacked != NULL;
-	k.pingpong = conn->pingpong;
+	k.pingpong = conn->window.pingpong;
 	look_at_output(app, &k);
 	return k;
 }

@@ -28,7 +28,7 @@ void timers_init(struct vma_tcp_conn *conn)
 {
 	for (unsigned i = 0; i < TCP_TIMERS; i++)
 		conn->timer[i] = (struct tcp_timer_node){.kind = (uint8_t)i};
-	conn->delack_due_ns = UINT64_MAX;
+	conn->window.delack_due_ns = UINT64_MAX;
 }
 
 void timers_stop(struct vma_tcp_conn *conn)
@@ -308,8 +308,8 @@ void timers_syn_soon(struct vma_tcp_conn *conn)
 
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns)
 {
-	conn->delack_due_ns = in_ns ? conn->tcp->now_ns + in_ns : UINT64_MAX; /* timers_no_delack */
-	set_lazily(conn, TCP_TIMER_DELACK, conn->delack_due_ns);
+	conn->window.delack_due_ns = in_ns ? conn->tcp->now_ns + in_ns : UINT64_MAX; /* timers_no_delack */
+	set_lazily(conn, TCP_TIMER_DELACK, conn->window.delack_due_ns);
 }
 
 void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns)
@@ -319,11 +319,11 @@ void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns)
 
 static void fire_delack(struct vma_tcp_conn *conn)
 {
-	if (conn->delack_due_ns > conn->tcp->now_ns) {
-		set_lazily(conn, TCP_TIMER_DELACK, conn->delack_due_ns);
+	if (conn->window.delack_due_ns > conn->tcp->now_ns) {
+		set_lazily(conn, TCP_TIMER_DELACK, conn->window.delack_due_ns);
 		return;
 	}
-	conn->delack_due_ns = UINT64_MAX;
+	conn->window.delack_due_ns = UINT64_MAX;
 	window_delack_fired(conn);
 }
 

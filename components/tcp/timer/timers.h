@@ -29,7 +29,7 @@ void timers_set(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns
 /* timers_delack(conn, 0): the timer itself stays where it is, see timers.c. */
 static inline void timers_no_delack(struct vma_tcp_conn *conn)
 {
-	conn->delack_due_ns = UINT64_MAX;
+	conn->window.delack_due_ns = UINT64_MAX;
 }
 void timers_give_up(struct vma_tcp_conn *conn, bool reset);
 /* How often a connection without owner tries, at intervals of that length now. */

@@ -175,7 +175,7 @@ static bool __attribute__((noinline)) feed_by_lwip(struct vma_tcp_conn *conn, ui
 		return false;
 	if (written < conn->mss)
 		conn->snd_sml = conn->pcb->snd_lbb;
-	window_data_sent(conn);
+	window_data_sent(&conn->window, conn->tcp->now_ns);
 	return output_transmit(conn, all_is_fed(conn)) && written == n;
 }
 
@@ -187,7 +187,7 @@ static inline __attribute__((always_inline)) void note_composed(struct vma_tcp_c
 
 	if (n < conn->mss)
 		conn->snd_sml = end;
-	window_data_sent(conn);
+	window_data_sent(&conn->window, conn->tcp->now_ns);
 	recovery_sent_at(conn, seg, end - n, n);
 	note_given_to(conn, conn->fed); /* all that lwIP has: tcp_compose leaves nothing behind */
 }
@@ -364,7 +364,7 @@ void tcp_output_ack(struct vma_tcp_conn *conn)
 static bool has_report(const struct vma_tcp_conn *conn)
 {
 	return conn->pcb->flags & TF_ACK_NOW && conn->connected &&
-	       ((conn->sacks_waiting != 0 && conn->pcb->ooseq != NULL) || conn->dsack_left != conn->dsack_right);
+	       ((conn->window.sacks_waiting != 0 && conn->pcb->ooseq != NULL) || conn->dsack_left != conn->dsack_right);
 }
 
 /* Nothing is to be sent, or sent again, and no FIN: all that follows would find that out for itself. */
