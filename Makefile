@@ -123,7 +123,7 @@ install: all
 	$(Q)install $(filter $(BUILD)/bin/%,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
 	$(Q)install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/doc/libvma
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|g' tools/vmad/vmad@.service.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/vmad@.service
-	$(Q)install -m 644 docs/*.md SECURITY.md $(DESTDIR)$(PREFIX)/share/doc/libvma
+	$(Q)install -m 644 docs/*.md SECURITY.md LICENSE NOTICE $(DESTDIR)$(PREFIX)/share/doc/libvma
 
 deps: build/deps.stamp
 	@:
