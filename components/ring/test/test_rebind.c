@@ -19,7 +19,7 @@ static int rebind_start(enum vma_thread_mode wanted)
 	return 0;
 }
 
-static int rebind_setup_single(void **state)
+static int setup_single(void **state)
 {
 	(void)state;
 	return rebind_start(VMA_THREAD_SINGLE);

@@ -56,7 +56,7 @@ static int reentry_start(enum vma_thread_mode mode)
 	return 0;
 }
 
-static int reentry_setup_single(void **state)
+static int setup_single(void **state)
 {
 	(void)state;
 	return reentry_start(VMA_THREAD_SINGLE);
@@ -153,15 +153,14 @@ static void test_signals_at_any_moment_lose_and_repeat_nothing(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_handler_that_sends_while_its_thread_sends, reentry_setup_single, teardown),
+        cmocka_unit_test_setup_teardown(test_handler_that_sends_while_its_thread_sends, setup_single, teardown),
         {"test_handler_that_sends_while_its_thread_sends_with_threads", test_handler_that_sends_while_its_thread_sends,
          setup_threads, teardown, NULL},
-        cmocka_unit_test_setup_teardown(test_handler_that_asks_for_progress_while_its_thread_receives,
-                                        reentry_setup_single, teardown),
+        cmocka_unit_test_setup_teardown(test_handler_that_asks_for_progress_while_its_thread_receives, setup_single,
+                                        teardown),
         {"test_handler_that_asks_for_progress_with_threads",
          test_handler_that_asks_for_progress_while_its_thread_receives, setup_threads, teardown, NULL},
-        cmocka_unit_test_setup_teardown(test_signals_at_any_moment_lose_and_repeat_nothing, reentry_setup_single,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(test_signals_at_any_moment_lose_and_repeat_nothing, setup_single, teardown),
         {"test_signals_at_any_moment_lose_and_repeat_nothing_with_threads",
          test_signals_at_any_moment_lose_and_repeat_nothing, setup_threads, teardown, NULL},
 };
