@@ -1,9 +1,9 @@
 /*
- * pair - two stacks in one process, on a wire in memory, with a clock that the test moves.
+ * fixture - two stacks in one process, on a wire in memory, with a clock that the test moves.
  *
  *   side 0: 10.0.0.1 ── ring ══ wire ══ ring ── 10.0.0.2: side 1
  *
- * One thread. run(ns) lets time pass: frames travel and timers fire, each at its time. What sockets do is done by the
+ * One thread. fixture_run(ns) lets time pass: frames travel and timers fire, each at its time. What sockets do is done by the
  * tests themselves, through the calls of <vma/tcp.h>; an app is a connection's owner that notes what it is told.
  */
 #ifndef VMA_TCP_TEST_FIXTURE_H

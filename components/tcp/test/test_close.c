@@ -145,6 +145,31 @@ static void test_close_with_unread_data_sends_no_fin_before_its_reset(void **sta
 	app_free(app);
 }
 
+/* Nagle's rule holds the second piece back, and nothing will come that could release it. */
+static void test_close_with_unread_data_sends_a_short_segment_before_its_reset(void **state)
+{
+	struct app *app = raw_connect();
+	const struct raw_segment *s;
+
+	(void)state;
+	raw_send_bytes(1, 1, 10);
+	fixture_run(MS);
+	fixture_send_bytes(app, 6);
+	fixture_settle();
+	raw_forget();
+	fixture_send_bytes(app, 4);
+	fixture_settle();
+	assert_int_equal(raw_unseen(), 0);
+	vma_tcp_close(app->conn, false);
+	fixture_settle();
+	assert_int_equal(raw_unseen(), 2);
+	s = raw_next();
+	assert_int_equal(s->len, 4);
+	assert_false(s->flags & (TCP_RST | TCP_FIN));
+	assert_true(raw_next()->flags & TCP_RST);
+	app_free(app);
+}
+
 /* As the kernel's: what the connection would have said otherwise. */
 static void test_window_of_a_reset_is_the_connections(void **state)
 {
@@ -417,6 +442,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_bytes_received_before_a_reset_can_be_read),
         RAW_CASE(test_abort_resets_at_once),
         RAW_CASE(test_close_with_unread_data_sends_no_fin_before_its_reset),
+        RAW_CASE(test_close_with_unread_data_sends_a_short_segment_before_its_reset),
         RAW_CASE(test_window_of_a_reset_is_the_connections),
         RAW_CASE(test_window_of_a_reset_in_the_handshake_is_none),
         RAW_CASE(test_disowned_without_close_is_reset),
