@@ -28,7 +28,6 @@ const struct conf_form conf_form_RING_LOGIC = {
         CHOICES({0, NULL, "0 (Ring per interface)", NULL}, {1, NULL, "1 (Ring per ip address)", NULL},
                 {10, NULL, "10 (Ring per socket)", NULL}, {20, NULL, "20 (Ring per thread)", NULL},
                 {30, NULL, "30 (Ring per core)", NULL}, {31, NULL, "31 (Ring per core - attach threads)", NULL})};
-const struct conf_form conf_form_MIGRATION = {.values = "-1 (off), 1..1000000000", .open = true, .nonzero = true};
 const struct conf_form conf_form_LIMIT = {.open = true, CHOICES({0, NULL, "0 (no limit)", NULL})};
 const struct conf_form conf_form_MSS = {.open = true, CHOICES({0, NULL, "0 (follow VMA_MTU)", NULL})};
 const struct conf_form conf_form_AIM = {.open = true, CHOICES({0, NULL, "Disabled", "CQ Adaptive Moderation"})};
@@ -149,7 +148,7 @@ int conf_form_parse(const struct conf_param *param, const char *text, int64_t *v
 		return rc;
 	if (!form->open && choice_of(form, n) == NULL)
 		return -EINVAL;
-	if (form->open && (n < param->min || n > param->max || (form->nonzero && n == 0)))
+	if (form->open && (n < param->min || n > param->max))
 		return -ERANGE;
 	*value = n;
 	return 0;

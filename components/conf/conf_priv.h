@@ -24,7 +24,6 @@ struct conf_form {
 	size_t count;
 	bool open;                             /* any number between min and max; else only the choices */
 	bool words_only;                       /* the numbers are our own and not accepted */
-	bool nonzero;                          /* 0 is no value */
 	bool log_level;                        /* VMA_TRACELEVEL: log knows its names */
 	bool names_a_file;                     /* ignored under AT_SECURE */
 	bool (*understands)(const char *text); /* of a TEXT; NULL: anything goes */
@@ -79,9 +78,9 @@ const char *conf_form_show(const struct conf_param *param, int64_t value, char o
 const char *conf_form_values(const struct conf_param *param, char out[CONF_SHOWN_MAX]);
 
 extern const struct conf_form conf_form_PLAIN, conf_form_SWITCH, conf_form_LEVEL, conf_form_SPEC, conf_form_FILE,
-        conf_form_DIRECTORY, conf_form_RING_LOGIC, conf_form_MIGRATION, conf_form_LIMIT, conf_form_MSS, conf_form_AIM,
-        conf_form_EXCEPTION, conf_form_AFFINITY, conf_form_THREAD_MODE, conf_form_BATCHING_MODE,
-        conf_form_MEM_ALLOC_TYPE, conf_form_FLAG, conf_form_TCP_TIMESTAMPS, conf_form_TCP_CC, conf_form_NIC;
+        conf_form_DIRECTORY, conf_form_RING_LOGIC, conf_form_LIMIT, conf_form_MSS, conf_form_AIM, conf_form_EXCEPTION,
+        conf_form_AFFINITY, conf_form_THREAD_MODE, conf_form_BATCHING_MODE, conf_form_MEM_ALLOC_TYPE, conf_form_FLAG,
+        conf_form_TCP_TIMESTAMPS, conf_form_TCP_CC, conf_form_NIC;
 
 /* vma_conf_load with the process's state as an argument, for tests. */
 void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet);

@@ -2,18 +2,16 @@
  * conf_unheard - parameters of the field that have no effect here, and names that are no parameter: if one is set, the
  * log says so once.
  *
- * If a name gets a row in the table, it leaves this list (test_no_parameter_is_both_obeyed_and_not). The exceptions are
- * parameters that are in the table and that no code obeys: they are read, shown and checked as all others.
+ * If a name gets a row in the table, it leaves this list (test_no_parameter_is_both_obeyed_and_not).
  */
 #include <string.h>
 
 #include "conf_priv.h"
 
 const char *const conf_unheard[] = {
-        /* in the table */
+        /* not yet */
         "VMA_RING_MIGRATION_RATIO_TX",
         "VMA_RING_MIGRATION_RATIO_RX",
-        /* not yet */
         "VMA_STATS_FILE",
         "VMA_APPLICATION_ID",
         "VMA_CPU_USAGE_STATS",

@@ -9,9 +9,8 @@
  *   20     thread                   one per thread
  *   30/31  core                     one per core; 31 also binds its threads to cores, which its caller does
  *
- * The logic is part of the key, so rings of different logics on one interface are never shared by accident. Only the
- * keys of 20, 30 and 31 change while a socket lives, so only there a socket could migrate. The migration rule below is
- * a pure function that nothing in the tree calls: sockets keep their ring.
+ * The logic is part of the key, so rings of different logics on one interface are never shared by accident. A
+ * socket keeps its ring, also if its key changes while it lives, as those of 20, 30 and 31 may.
  */
 #include <string.h>
 
@@ -46,11 +45,6 @@ struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_rin
 	return key;
 }
 
-static bool same_ring_key(const struct vma_ring_key *a, const struct vma_ring_key *b)
-{
-	return a->logic == b->logic && memcmp(a->id, b->id, sizeof(a->id)) == 0;
-}
-
 /* FNV-1a, with a last mix because the number below comes from a division. */
 static uint32_t hash_ring_key(const struct vma_ring_key *key)
 {
@@ -69,33 +63,4 @@ int vma_ring_choose(struct vma_ring_key key, uint32_t existing, uint32_t limit)
 	if (limit == 0 || existing < limit)
 		return -1;
 	return (int)(hash_ring_key(&key) % existing);
-}
-
-void vma_ring_migration_init(struct vma_ring_migration *m, int32_t ratio, struct vma_ring_key current)
-{
-	m->ratio = ratio;
-	m->countdown = ratio > 0 ? (uint32_t)ratio : 0;
-	m->current = m->candidate = current;
-}
-
-/*
- * One access. The candidate of a look is what was requested at it: two looks agree, and differ from where we are: move.
- */
-bool vma_ring_migration_step(struct vma_ring_migration *m, struct vma_ring_key wished)
-{
-	bool again;
-
-	if (m->ratio < 0)
-		return false;
-	if (m->countdown > 1) {
-		m->countdown--;
-		return false;
-	}
-	m->countdown = (uint32_t)m->ratio;
-	again = same_ring_key(&m->candidate, &wished);
-	m->candidate = wished;
-	if (!again || same_ring_key(&m->current, &wished))
-		return false;
-	m->current = wished;
-	return true;
 }

@@ -6,7 +6,7 @@
  * `field` is NAME without VMA_, in lower case. `latency` and `multi_ring_latency` are the defaults under that VMA_SPEC;
  * SAME (of a TEXT: AS_IS) if the profile changes nothing. min and max bound INT only. `form` (conf_form.c) is the text
  * form: which values have words, how they are printed. `text` is the entry of docs/parameters.md. If no code obeys a
- * parameter, it is not listed here; the two migration ratios are exceptions (conf_unheard.c).
+ * parameter, it is not listed here (conf_unheard.c).
  *
  * Threads: constant.
  */
@@ -35,11 +35,6 @@
 	  "10 each socket, 20 each thread, 30 each core, 31 each core, threads staying on theirs.")                    \
 	X(ENUM, ring_allocation_logic_rx, "VMA_RING_ALLOCATION_LOGIC_RX", "Ring allocation logic RX", 0, SAME, 20, 0,  \
 	  0, RING_LOGIC, "The same for receiving.")                                                                    \
-	X(INT, ring_migration_ratio_tx, "VMA_RING_MIGRATION_RATIO_TX", "Ring migration ratio TX", 100, SAME, SAME, -1, \
-	  1000000000, MIGRATION, "Has no effect: it is read, checked and shown, but a socket keeps its ring. The "     \
-	  "log says so if it is set.")                                                                                 \
-	X(INT, ring_migration_ratio_rx, "VMA_RING_MIGRATION_RATIO_RX", "Ring migration ratio RX", 100, SAME, SAME, -1, \
-	  1000000000, MIGRATION, "Has no effect, as VMA_RING_MIGRATION_RATIO_TX.")                                     \
 	X(INT, ring_limit_per_interface, "VMA_RING_LIMIT_PER_INTERFACE", "Ring limit per interface", 0, SAME, SAME, 0, \
 	  65535, LIMIT, "At most so many rings per interface; what would need more shares them. 0: no limit.")         \
 	X(INT, tcp_max_syn_rate, "VMA_TCP_MAX_SYN_RATE", "TCP max syn rate", 0, SAME, SAME, 0, 100000, LIMIT,          \

@@ -292,16 +292,5 @@ struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_rin
  * a new one, else the number of the one to share, 0..existing-1.
  */
 int vma_ring_choose(struct vma_ring_key key, uint32_t existing, uint32_t limit);
-/*
- * Migration, as a rule that no component applies: sockets keep their ring. `ratio` (-1: off) accesses between looks. A
- * socket would move when its requested key has been the same, and other than its present one, for two looks in a row.
- */
-struct vma_ring_migration {
-	int32_t ratio;
-	uint32_t countdown;
-	struct vma_ring_key current, candidate;
-};
-void vma_ring_migration_init(struct vma_ring_migration *m, int32_t ratio, struct vma_ring_key current);
-bool vma_ring_migration_step(struct vma_ring_migration *m, struct vma_ring_key wished);
 
 #endif
