@@ -17,7 +17,7 @@
 
 #include "stream_priv.h"
 
-enum { FLUSH_NS = 2000000000, PART_NS = 5000000, NAP_NS = 100000, REST_NS = 50000000 };
+enum { FLUSH_NS = 2000000000, PART_NS = 5000000, LOCK_S = 1, NAP_NS = 100000, REST_NS = 50000000 };
 
 _Atomic bool stream_exits;
 static _Atomic uint64_t rest_until_ns;
@@ -34,12 +34,20 @@ void stream_rest_at_exit(void)
 	vma_enter();
 }
 
-/* A thread that is inside may have the lock, and may never give it back. */
-static bool give_to_children(struct stream_sock *sock)
+struct timespec stream_end_deadline(void)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += LOCK_S;
+	return until;
+}
+
+static bool give_to_children(struct stream_sock *sock, const struct timespec *until)
 {
 	bool given;
 
-	if (pthread_mutex_trylock(&sock->file.lock) != 0)
+	if (!atomic_load(&sock->forked) || pthread_mutex_timedlock(&sock->file.lock, until) != 0)
 		return false;
 	given = stream_hand_over(sock);
 	pthread_mutex_unlock(&sock->file.lock);
@@ -51,11 +59,10 @@ static void close_one(struct vma_file *file, void *arg)
 	struct stream_sock *sock = stream_sock(file);
 	struct vma_tcp_conn *conn;
 
-	(void)arg;
 	if (file->kind != VMA_FILE_TCP || file->os_only)
 		return;
 	conn = stream_conn(sock);
-	if (conn == NULL || give_to_children(sock))
+	if (conn == NULL || give_to_children(sock, arg))
 		return;
 	vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
 }
@@ -99,14 +106,16 @@ static void drive_while(bool (*is)(struct vma_tcp *tcp), uint64_t limit_ns)
 
 void vma_stream_exit(void)
 {
+	struct timespec until;
 	struct vma_thread *self;
 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL)
 		return;
 	atomic_store(&rest_until_ns, vma_now_ns() + FLUSH_NS + REST_NS);
 	atomic_store(&stream_exits, true);
+	until = stream_end_deadline();
 	self = vma_enter();
-	vma_file_each(close_one, NULL);
+	vma_file_each(close_one, &until);
 	stream_fork_owner_leave();
 	vma_leave(self);
 	drive_while(stack_is_busy, FLUSH_NS);

@@ -252,14 +252,14 @@ int stream_exec_export(struct vma_file *file)
 static void fork_owner_before_exec(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
+	const struct timespec *until = arg;
 	int fd = atomic_load(&file->fd);
 	bool moved;
 
-	(void)arg;
 	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(sock) == STREAM_LISTENING)
-		stream_fork_queue_before_exec(sock);
+		stream_fork_queue_before_exec(sock, until);
 	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL ||
-	    vma_os.fcntl(fd, F_GETFD, NULL) < 0 || pthread_mutex_trylock(&file->lock) != 0)
+	    vma_os.fcntl(fd, F_GETFD, NULL) < 0 || pthread_mutex_timedlock(&file->lock, until) != 0)
 		return;
 	stream_cookie(sock, fd);
 	moved = stream_to_kernel(sock, fd, VMA_SOCK_FORKED) == 0;
@@ -270,15 +270,15 @@ static void fork_owner_before_exec(struct vma_file *file, void *arg)
 
 /*
  * The program's own connections go along where their descriptors do; those that are close-on-exec end as by close, by
- * the kernel's hand. Of a parent's connections only those that stand
- * where the new program looks for them: children that have forgotten to close the others would cost the parent its
- * offload.
+ * the kernel's hand. Of a parent's connections only those that stand where the new program looks for them: children that
+ * have forgotten to close the others would cost the parent its offload.
  */
 void vma_stream_before_exec(void)
 {
+	struct timespec until = stream_end_deadline();
 	struct vma_thread *self = vma_enter();
 
-	vma_file_each(fork_owner_before_exec, NULL);
+	vma_file_each(fork_owner_before_exec, &until);
 	stream_placeholders_exit();
 	for (int fd = 0; fd <= STDERR_FILENO && atomic_load(&vma_file_touches); fd++) {
 		struct vma_file *file = vma_fd_lookup(fd);

@@ -248,16 +248,13 @@ static void offer(struct stream_sock *listener, int fd)
 	vma_os.fcntl(fork_queue->fd[1], F_SETFD, NULL);
 }
 
-void stream_fork_queue_before_exec(struct stream_sock *listener)
+void stream_fork_queue_before_exec(struct stream_sock *listener, const struct timespec *until)
 {
 	const int fd = atomic_load(&listener->file.fd), flags = vma_os.fcntl(fd, F_GETFD, NULL);
-	bool is_ours;
 
-	if (flags < 0 || (flags & FD_CLOEXEC) != 0 || atomic_load(&listener->inherited) ||
-	    pthread_mutex_trylock(&listener->file.lock) != 0)
+	if (flags < 0 || (flags & FD_CLOEXEC) != 0 || pthread_mutex_timedlock(&listener->file.lock, until) != 0)
 		return;
-	is_ours = !listener->hands_over;
-	if (is_ours)
+	if (!listener->hands_over && !atomic_load(&listener->inherited))
 		stream_listen_release(listener);
 	pthread_mutex_unlock(&listener->file.lock);
 	if (atomic_load(&listener->n_queued) != 0)

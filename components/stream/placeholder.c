@@ -283,31 +283,36 @@ void stream_placeholders_leave(struct stream_sock *listener)
 
 /* ---- all listeners ---- */
 
-/* A thread that is inside may have the lock, and may never give it back. */
+struct end {
+	bool goes_on;
+	struct timespec until;
+};
+
 static void leave_open(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct listener what;
-	bool *goes_on = arg;
+	struct end *end = arg;
 
-	if (!*goes_on || file->kind != VMA_FILE_TCP || file->os_only || pthread_mutex_trylock(&file->lock) != 0)
+	if (!end->goes_on || file->kind != VMA_FILE_TCP || file->os_only ||
+	    pthread_mutex_timedlock(&file->lock, &end->until) != 0)
 		return;
 	what = describe_listener(sock);
 	if (stream_phase(sock) == STREAM_LISTENING && listener_is_known(&what))
-		*goes_on = make_all(&what);
+		end->goes_on = make_all(&what);
 	pthread_mutex_unlock(&file->lock);
 }
 
 void stream_placeholders_exit(void)
 {
 	struct listener closed[LISTENERS_MAX];
-	bool goes_on = true;
+	struct end end = {.goes_on = true, .until = stream_end_deadline()};
 
-	vma_file_each(leave_open, &goes_on);
+	vma_file_each(leave_open, &end);
 	pthread_mutex_lock(&lock);
 	memcpy(closed, closed_listeners, sizeof(closed));
 	pthread_mutex_unlock(&lock);
-	for (unsigned i = 0; i < LISTENERS_MAX && goes_on; i++)
+	for (unsigned i = 0; i < LISTENERS_MAX && end.goes_on; i++)
 		if (listener_is_known(&closed[i]))
-			goes_on = make_all(&closed[i]);
+			end.goes_on = make_all(&closed[i]);
 }
