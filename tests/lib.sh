@@ -246,6 +246,7 @@ finish() { # LABEL SECONDS
 	wait "$pid" 2>/dev/null
 	rc=$?
 	unset "PID[$1]"
+	[ $rc -eq 0 ] || tail -n 20 "$WORK/$1.log"
 	return $rc
 }
 

@@ -104,6 +104,41 @@ static int set_seq(int fd, int queue, uint32_t seq)
 	return rc < 0 ? rc : set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
 }
 
+/* The address may have gone with its interface, and comes back with another one. */
+static int bind_repaired(int fd, const struct vma_repair *what, const struct sockaddr *local, socklen_t len)
+{
+	int free_bind = 0, rc = os_bind(fd, local, len) != 0 ? -errno : 0;
+
+	if (rc != -EADDRNOTAVAIL || !what->rerouted)
+		return rc;
+	repair_get_int(fd, IPPROTO_IP, IP_FREEBIND, &free_bind);
+	set_int(fd, IPPROTO_IP, IP_FREEBIND, 1);
+	rc = os_bind(fd, local, len) != 0 ? -errno : 0;
+	set_int(fd, IPPROTO_IP, IP_FREEBIND, free_bind);
+	return rc;
+}
+
+/*
+ * The peer's route has gone, and the local address perhaps, with its interface. A socket that is bound to the loopback
+ * interface needs no route, and one that is transparent no address. Both are taken back, and with them what the kernel
+ * has noted of the way: it looks for one when it sends, as for each connection whose interface has gone.
+ */
+static int connect_unrouted(int fd, const struct sockaddr *peer, socklen_t len)
+{
+	int bound = 0, transparent = 0, rc;
+
+	repair_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &bound);
+	repair_get_int(fd, IPPROTO_IP, IP_TRANSPARENT, &transparent);
+	rc = set_int(fd, IPPROTO_IP, IP_TRANSPARENT, 1);
+	if (rc == 0)
+		rc = set_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, VMA_NIC_LOOPBACK);
+	if (rc == 0 && os_connect(fd, peer, len) != 0)
+		rc = -errno;
+	set_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, bound);
+	set_int(fd, IPPROTO_IP, IP_TRANSPARENT, transparent);
+	return rc;
+}
+
 static int connect_repaired(int fd, const struct vma_repair *what)
 {
 	struct sockaddr_storage name;
@@ -121,12 +156,17 @@ static int connect_repaired(int fd, const struct vma_repair *what)
 	if (syscall(SYS_getsockname, fd, &bound, &len) != 0)
 		return -errno;
 	len = repair_name_of(domain, what->local, what->local_port_be, &name);
-	if (bound.sin6_port == 0 && os_bind(fd, (struct sockaddr *)&name, len) != 0)
-		return -errno;
+	if (bound.sin6_port == 0)
+		rc = bind_repaired(fd, what, (struct sockaddr *)&name, len);
+	if (rc < 0)
+		return rc;
 	if (bound.sin6_port != 0 && bound.sin6_port != what->local_port_be)
 		return -EADDRINUSE;
 	len = repair_name_of(domain, what->peer, what->peer_port_be, &name);
-	return os_connect(fd, (struct sockaddr *)&name, len) != 0 ? -errno : 0;
+	if (os_connect(fd, (struct sockaddr *)&name, len) == 0)
+		return 0;
+	rc = -errno;
+	return what->rerouted && connect_unrouted(fd, (struct sockaddr *)&name, len) == 0 ? 0 : rc;
 }
 
 /*

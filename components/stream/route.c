@@ -7,8 +7,10 @@
  */
 #include <errno.h>
 #include <linux/rtnetlink.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <net/if_arp.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -199,12 +201,17 @@ void stream_route_tell(struct stream_sock *sock)
 }
 
 /*
- * The kernel has a route for the peer, but not through the connection's device: the interface was deleted and made
- * anew, say. While there is no route at all nothing can be said to the peer by anybody, and an interface that is down
+ * The kernel has a route for the peer, but not through the connection's device. Or the device has been deleted: then
+ * the kernel gets the connection before another interface has its address, or it would answer the peer with RST there.
+ * While there is no route by a device that exists nothing can be said to the peer by anybody: an interface that is down
  * may come back.
  */
 static bool leads_elsewhere(const struct stream_sock *sock, const struct vma_net_template *t)
 {
+	struct vma_net_link link;
+
+	if (vma_net_link(sock->engine->net, sock->ring_ctx->device->ifindex, &link) == -ENODEV)
+		return true;
 	switch (t->state) {
 	case VMA_NET_READY:
 	case VMA_NET_RESOLVING:
@@ -237,12 +244,29 @@ bool stream_route_part(struct stream_sock *sock)
 		return false;
 	stream_cookie(sock, fd);
 	rc = stream_to_kernel(sock, fd, VMA_SOCK_REROUTED);
-	if (rc == 0)
+	if (rc == 0) {
+		sock->was_unrouted = t.state == VMA_NET_ERROR || t.state == VMA_NET_USE_OS;
 		return true;
+	}
 	vma_log_debug("fd %d: its route leads elsewhere, and it is not the kernel's yet: error %d", fd, -rc);
 	atomic_store_explicit(&sock->file.retry, true, memory_order_relaxed);
 	vma_engine_retry();
 	return false;
+}
+
+/*
+ * The kernel tries to send at its own pace, which after an outage is seconds. The network has changed, so it tries now:
+ * that a cork is taken away means so, also if there is none.
+ */
+void stream_route_retry(struct stream_sock *sock)
+{
+	const int fd = atomic_load(&sock->file.fd);
+	int unsent = 0, cork = 0;
+	socklen_t len = sizeof(cork);
+
+	if (stream_is_shadow(sock, fd) && vma_os.ioctl(fd, SIOCOUTQNSD, &unsent) == 0 && unsent != 0 &&
+	    vma_os.getsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, &len) == 0 && cork == 0)
+		vma_os.setsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof(cork));
 }
 
 static void run_path(struct vma_task *task)

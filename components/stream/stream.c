@@ -75,6 +75,8 @@ static void net_changed(struct vma_file *file)
 	bool moved = false;
 
 	pthread_mutex_lock(&file->lock);
+	if (!stream_has_ended(sock) && file->os_only && sock->was_unrouted)
+		stream_route_retry(sock);
 	if (!stream_has_ended(sock) && !file->os_only && vma_engine() != NULL) {
 		stream_listen_update(sock);
 		stream_route_tell(sock);

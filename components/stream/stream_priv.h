@@ -133,6 +133,7 @@ struct stream_sock {
 	struct vma_tcp_path route; /* as last given to the connection */
 	struct vma_task path_task;
 	_Atomic bool path_asked;              /* the task is posted, and holds a reference */
+	bool was_unrouted;                    /* when the kernel got it: it may wait for a route */
 	struct vma_task end_task;             /* holds the connection's reference */
 	struct stream_sock *next_lingering;   /* of this thread's */
 	_Atomic uint64_t cookie;              /* the shadow's, 0: not asked yet */
@@ -171,6 +172,11 @@ static inline bool stream_has_ended(const struct stream_sock *sock)
 {
 	return (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED) != 0;
 }
+/*
+ * When the program ends, by exit or exec, until when a lock is waited for: CLOCK_REALTIME, as pthread_mutex_timedlock has
+ * it. The internal thread has a file's lock for moments. A thread that is inside may never give it back.
+ */
+struct timespec stream_end_deadline(void);
 /* Everybody who waits: readers and writers wait for different things. */
 static inline void stream_ready(struct stream_sock *sock, uint32_t events)
 {
@@ -272,7 +278,7 @@ int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr
 int stream_fork_queue_exec_export(struct stream_sock *listener);
 void stream_fork_queue_leave_queued(struct stream_sock *listener);
 /* The process is about to become another program, or has not become it. No lock. */
-void stream_fork_queue_before_exec(struct stream_sock *listener);
+void stream_fork_queue_before_exec(struct stream_sock *listener, const struct timespec *until);
 void stream_fork_queue_exec_failed(struct stream_sock *listener);
 /* That program's listener: the descriptor passes. file.lock. False: no memory. */
 bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd);
@@ -307,6 +313,7 @@ void stream_route_tell(struct stream_sock *sock);
 /* file.lock, internal thread. True: the connection is the kernel's from now on, since its route leads elsewhere; then,
  * without the lock, stream_moved. */
 bool stream_route_part(struct stream_sock *sock);
+void stream_route_retry(struct stream_sock *sock);
 /* All that a connection has to know of a path but how it is written into frames. */
 struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t);
 /* An accepted connection: the kernel's way to its peer. file.lock. */

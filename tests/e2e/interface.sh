@@ -4,7 +4,7 @@
 # or receive hear again.
 #
 #   a (each program twice: on kernel sockets, and preloaded)  veth  (the same) b
-# seconds: 50
+# seconds: 65
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 if [ "$SAN" = thread ]; then
@@ -131,6 +131,16 @@ remake() { # SECONDS
 	sleep "$1"
 	join
 }
+# Whoever might tell the peer of the connection does not run at the moment when the peer speaks again.
+remake_behind_their_backs() {
+	local label
+	ip -n "$(ns a)" link del "$IF_A"
+	sleep 0.5
+	for label in served client; do kill -STOP "${PID[$label]}"; done
+	join
+	sleep 1.5
+	for label in served client; do kill -CONT "${PID[$label]}"; done
+}
 off_and_on() { # SECONDS
 	ip -n "$(ns a)" link set "$IF_A" down
 	sleep "$1"
@@ -189,6 +199,7 @@ datagrams() { # SENTENCE COMMAND...
 }
 
 outage "an interface that is made anew" remake 1
+SLACK_MS=$((SLACK_MS + 1500)) outage "an interface that is made anew while its users stand still" remake_behind_their_backs
 outage "an interface that is down for 2 s" off_and_on 2
 outage "a carrier that is away for 2 s" peer_off_and_on 2
 datagrams "an interface that is made anew" remake 1
