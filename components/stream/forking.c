@@ -105,12 +105,30 @@ void stream_tally_join(struct stream_sock *child, const struct stream_sock *list
 	child->accepted_ns = vma_now_ns();
 }
 
+static void tally_look_at(struct vma_file *file, void *arg)
+{
+	(void)arg;
+	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(stream_sock(file)) == STREAM_LISTENING &&
+	    stream_tally_is_due(stream_sock(file)))
+		stream_tally_give_up(stream_sock(file));
+}
+
+/* The internal thread's. */
+static void tally_run(struct vma_task *task)
+{
+	(void)task;
+	vma_file_each(tally_look_at, NULL);
+}
+
+/* A server may accept all that has come before it passes the first one on, and then nothing for long. */
 void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes)
 {
+	static struct vma_task task = {.run = tally_run};
+
 	if (sock->tally != NULL && moved_bytes)
 		atomic_store(&sock->tally->in_row, 0);
-	else if (sock->tally != NULL)
-		atomic_fetch_add(&sock->tally->in_row, 1);
+	else if (sock->tally != NULL && atomic_fetch_add(&sock->tally->in_row, 1) + 1 == UNUSED_ENOUGH)
+		vma_engine_post(&task);
 	stream_tally_put(sock);
 }
 

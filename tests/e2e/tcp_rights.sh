@@ -130,6 +130,35 @@ python_passes() { # PORT first|after
 	stop "passing_$2"
 }
 
+# No accept follows the passing, which would see that the connections were all for others.
+accepts_all_first() {
+	local s="all connections are accepted before the first one is passed on"
+	cat >"$WORK/hoarder.py" <<-PY
+		import socket, time
+		mine, its = socket.socketpair()
+		listener = socket.create_server(("$IP_B", 7124), backlog=64)
+		connections = [listener.accept()[0] for _ in range(20)]
+		for connection in connections:
+		    socket.send_fds(mine, [b"."], [connection.fileno()])
+		    connection.close()
+		print("passed", flush=True)
+		time.sleep(60)
+	PY
+	cat >"$WORK/connected.py" <<-PY
+		import socket, time
+		connections = [socket.create_connection(("$IP_B", 7124)) for _ in range(20)]
+		time.sleep(60)
+	PY
+	serve hoarder python3 "$WORK/hoarder.py"
+	check "$s: the server starts" wait_for 20 listens 7124
+	start connected a python3 "$WORK/connected.py"
+	check "$s: it has them" wait_for 20 log_has hoarder passed
+	check "$s: the listener has become the kernel's" wait_for 5 log_has hoarder "listener on $IP_B:7124 is the kernel's from now on"
+	check "$s: its interface has no XDP program any more" wait_for 15 no_xdp b "$IF_B"
+	stop connected
+	stop hoarder
+}
+
 # workers.py passes its listener on to two more processes while it serves, and closes it then.
 listener_passes() { # rights|plain
 	local s="a listener is passed on, $where offloaded" worker
@@ -195,6 +224,7 @@ for who in server both; do
 	python_passes 7121 first
 	python_passes 7122 after
 	[ $who = both ] && continue
+	accepts_all_first
 	node_passes 2 rr
 	node_passes 2 none
 done
