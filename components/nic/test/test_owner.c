@@ -188,7 +188,7 @@ static void test_what_comes_back_is_granted_again(void **state)
 	assert_int_equal(owner.slot[0].tx_count, first_tx);
 }
 
-/* ---- kernel sockets of no client ---- */
+/* ---- kernel socks ---- */
 
 static uint32_t owner_ip(const char *text)
 {
