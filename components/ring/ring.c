@@ -13,7 +13,7 @@
 
 /* ---- events: called by a thread of the NIC's ---- */
 
-/* At create and after a rebind, which may have found another MTU. Senders read without a flag: what was judged by the
+/* At create and after a rebind, which may have found another MTU. Senders read without a flag: what was checked by the
  * old one is the NIC's to drop. */
 static void settle_lengths(struct vma_ring *ring)
 {

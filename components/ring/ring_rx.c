@@ -214,10 +214,10 @@ static inline unsigned drive_burst(struct vma_ring *ring)
 }
 
 /*
- * Before a protocol's turn all is taken that waits, within a bound. A thread that comes by now and then, between calls
- * of a busy program, would otherwise take a burst each time, while what others send fills the receive queue, and the
- * kernel drops what has no room there. So the run also sees of each connection what belongs together: merged into one
- * piece, answered by one ACK; and the acknowledgement comes before the timer that waits for it.
+ * Before a protocol's run everything that waits is taken, within a bound. A thread that comes by now and then, between
+ * calls of a busy program, would otherwise take a burst each time, while what others send fills the receive queue, and
+ * the kernel drops what has no room there. So the run also sees of each connection what belongs together: merged into
+ * one piece, answered by one ACK; and the acknowledgement comes before the timer that waits for it.
  */
 static __attribute__((noinline)) unsigned drive_more(struct vma_ring *ring, unsigned n)
 {

@@ -1,7 +1,7 @@
 /*
  * tx_packet.h - a packet to send: its segments; whether the NIC may get it; one that the NIC cannot take in pieces.
  *
- * Threads: any for packet_extent, put_segs and judge. gather runs in the thread that holds the transmit flag.
+ * Threads: any for packet_extent, put_segs and tx_packet_validate. tx_packet_gather runs in the thread that holds the transmit flag.
  */
 #ifndef VMA_RING_TX_PACKET_H
 #define VMA_RING_TX_PACKET_H

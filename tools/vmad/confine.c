@@ -14,9 +14,10 @@
 #include <vma/log.h>
 
 /*
- * vmad keeps these of the capabilities that it was started with. Besides packets, the program and its maps, they are for
- * packet memory that is pinned, for ports below 1024 of connections that are handed over, and for files of statistics
- * that other users' killed processes have left. Before Linux 5.8 CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON.
+ * vmad keeps these of the capabilities that it was started with. Besides packets, the program and its maps, they are
+ * for packet memory that is pinned, for ports below 1024 of connections that are handed over, and for files of
+ * statistics that other users' killed processes have left. Before Linux 5.8 CAP_SYS_ADMIN stands for CAP_BPF and
+ * CAP_PERFMON.
  */
 static int vmad_drop_capabilities(void)
 {

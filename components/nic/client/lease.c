@@ -1,6 +1,5 @@
 /*
- * lease - the mappings of a rented queue pair: how they are let go, and what lives on until its buffers are
- * put.
+ * lease - the mappings of a rented queue pair: how they are let go, and what lives on until its buffers are put.
  */
 #include <errno.h>
 #include <fcntl.h>

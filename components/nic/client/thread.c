@@ -24,7 +24,7 @@
 
 #define RETRY_FIRST_MS 5
 #define RETRY_LAST_MS 250
-#define TIMEOUT_MS 2000 /* of one attempt: the thread must also see nic_close */
+#define TIMEOUT_MS 2000 /* of one attempt: the thread must also see vma_nic_close */
 #define REMIND_MS 100   /* a queue pair that was not rebound is asked again */
 #define BUSY_MS 5       /* between two looks at a connection that is in use */
 
@@ -153,7 +153,7 @@ static bool report_lost_qps(struct nic_xdp *nic, bool wake)
 
 /* ---- vmad ---- */
 
-/* The owner's things have gone, its fdstore's too, if there was one. */
+/* The owner's things have gone, and so have its fdstore's, if there was one. */
 static bool owner_is_over(const struct nic_xdp *nic)
 {
 	const struct xdp_window *window = nic->window;

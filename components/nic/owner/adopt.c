@@ -1,19 +1,18 @@
 /*
- * adopt - an owner in place of one that has died: from the descriptors that the descriptor store has
- * handed over, the record in one of them, and what the kernel knows.
+ * adopt - an owner in place of one that has died: from the descriptors that the descriptor store has handed over, the
+ * record in one of them, and what the kernel knows.
  *
  *   program, maps, link      as they are; the map's entries say which flows and minisocks there are
  *   packet memory, sockets   as they are; the fill and completion rings are shared with the clients all the time
  *   slots                    from the record; rings left in the middle of a take-back are looked through again
  *   frames                   owner_frames_adopt
  *   groups                   the program's; members and shadows from the record
- *   shadows of other flows   each client names them again when it comes back (VMAD_RESUME); until then kernel sockets
+ *   shadows of other flows   each client names them again when it comes back (VMAD_RESUME); until then kernel socks
  *                            are not looked for. A flow that is not named within ten seconds ends
- *   flow waiters (waiters)   clients ask again
- *
+ *   flow waiters             clients ask again
  *   resets                   from the record
- *   connections that wait    from the record, their minisocks and their listeners' pages (parked.c,
- *   for accept               groups.c)
+ *   connections that wait    from the record, their minisocks and their listeners' pages (parked.c, groups.c)
+ *   for accept
  *
  * No packet that comes meanwhile undoes anything here: the program is at work all the time.
  */

@@ -1,6 +1,6 @@
 /*
- * answers - what a minisock answers to a segment: RFC 9293, 3.10.7.1 for connections that were cut,
- * 3.10.7.4 and RFC 1122, 4.2.2.13 for those that have ended on our side.
+ * answers - what a minisock answers to a segment: RFC 9293, 3.10.7.1 for connections that were cut, 3.10.7.4 and
+ * RFC 1122, 4.2.2.13 for those that have ended on our side.
  *
  * A minisock of a connection that has ended knows both next sequence numbers, and nothing else: no window, no time
  * stamps. Time stamps come from the segment itself: its own value is echoed, and ours is the one that it echoes, which

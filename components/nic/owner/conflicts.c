@@ -1,7 +1,6 @@
 /*
- * conflicts - conflicts: kernel sockets (of no client) that would receive what a flow takes. They are looked for
- * before a flow is added, and they win: only the kernel can give several sockets their packets. recheck.c looks
- * for those that come up later.
+ * conflicts - kernel socks that would receive what a flow takes. They are looked for before a flow is added, and they
+ * win: only the kernel can give several sockets their packets. recheck.c looks for those that come up later.
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /*
- * entitled - whether a client may have a flow at all: the flow of a port belongs to a client that can show the
- * kernel's socket of that port.
+ * entitled - whether a client may have a flow at all: the flow of a port belongs to a client that can show the kernel's
+ * socket of that port.
  *
  *   asks for                what it has to show
  *   UDP; TCP from any peer  a socket that is bound to the port, at the flow's address or at none; it is the shadow

@@ -238,7 +238,7 @@ static int fdstore_listen_at(unsigned ifindex, bool path)
 	if (fd < 0)
 		return -errno;
 	if (path)
-		rc = vmad_folder_bind(fd, ifindex, "keeper", 0600);
+		rc = vmad_folder_bind(fd, ifindex, "fdstore", 0600);
 	else
 		rc = os_bind(fd, (const struct sockaddr *)&address, len) < 0 ? -errno : 0;
 	if (rc == 0 && listen(fd, 4) == 0)
@@ -329,7 +329,7 @@ static int fdstore_dial(unsigned ifindex, bool path)
 	struct sockaddr_un address;
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	const int len = fd < 0 ? -errno
-	                : path ? vmad_folder_address(fd, ifindex, "keeper", &address)
+	                : path ? vmad_folder_address(fd, ifindex, "fdstore", &address)
 	                       : (int)fdstore_address_of(ifindex, &address);
 
 	if (len >= 0 && os_connect(fd, (const struct sockaddr *)&address, (socklen_t)len) == 0 && is_root(fd))
@@ -374,7 +374,7 @@ void fdstore_end(struct fdstore *fdstore)
 		os_await(fdstore->fd, POLLHUP, FDSTORE_MS);
 	os_close(fdstore->fd);
 	fdstore->fd = -1;
-	vmad_folder_clear(fdstore->ifindex, "keeper");
+	vmad_folder_clear(fdstore->ifindex, "fdstore");
 }
 
 static void fdstore_tell(struct fdstore *fdstore, uint16_t type, uint32_t place, const int *with)

@@ -1,21 +1,20 @@
 /*
- * flow_waiters - flow waiters: clients that want a flow that they cannot have, because another client wants it,
- * too.
+ * flow_waiters - clients that want a flow that they cannot have, because another client wants it, too.
  *
  * Two clients may have one key (members of a group in two processes, a socket that parent and child share after fork).
  * The kernel serves both and gives each what it must have. So no client may have the flow as long as two want it. TCP
  * listeners that may share a flow are another case: groups.c.
  *
  *   A has the flow                B asks: A's flow is given up, A and B have a waiter each, B is refused
- *   A or B asks again             its own waiter is fresh again; refused, because of the other's waiter
+ *   A or B asks again             its own waiter begins anew; the client is refused, because of the other's waiter
  *   B's waiter ends               A asks again and gets the flow
  *
- * A waiter is a client's place among the flow waiters. It ends when its client has not asked for three seconds (clients
- * that want a flow ask every second), when all shadows that it named are closed, when its slot is returned, and when it
- * is granted.
+ * A waiter stands for a client that waits for one flow. It ends when its client has not asked for three seconds
+ * (clients that want a flow ask every second), when all shadows that the client named are closed, when its slot is
+ * returned, and when the client gets the flow.
  *
- * Both waiters are made at the moment of the conflict. Otherwise the flow would go to the client that asks first
- * afterwards, which would take it from the other, and so on for ever.
+ * Both waiters are made at the moment when the second client asks. Otherwise the flow would go to the client that asks
+ * first afterwards, which would take it from the other, and so on for ever.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /*
- * flows - which slot has which flow. The program is attached while there is at least one flow, and a second
- * longer.
+ * flows - which slot has which flow. The program is attached while there is at least one flow, and a second longer.
  *
  * An attached program costs plain traffic (a veth's peer loses segmentation offload), so it is not attached for ever.
  * But attaching and detaching cost 10 ms each; a program that opens one socket after the other should not pay this for
@@ -214,8 +213,8 @@ static uint64_t slots_of(const struct owner_flow *flow)
 	return flow->members != 0 ? flow->members : 1ull << flow->slot;
 }
 
-/* Each slot that has the flow wants it still. */
-static bool say_losers_waiters(struct xdp_owner *owner, const struct owner_flow *flow)
+/* Each slot that has the flow still wants it: it gets a waiter. */
+static bool losers_wait(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	for (uint64_t left = slots_of(flow); left != 0; left &= left - 1) {
 		struct owner_flow_waiter *loser =
@@ -229,14 +228,14 @@ static bool say_losers_waiters(struct xdp_owner *owner, const struct owner_flow 
 	return true;
 }
 
-/* The flow at `place` is another slot's: the kernel gets its packets, and both slots a waiter. */
+/* The flow at `place` is another slot's: the kernel gets its packets, and both slots get a waiter. */
 static int flow_contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
                         const struct vma_flow_rule *rule)
 {
 	struct owner_flow *flow = *place;
 	char text[96];
 
-	if (!say_losers_waiters(owner, flow))
+	if (!losers_wait(owner, flow))
 		return -EADDRINUSE; /* it stays with who has it: better than a flow that goes to and fro */
 	unlink_flow(owner, place);
 	flow_fade(owner, flow); /* its members are still known, to be told */
@@ -296,7 +295,7 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 	flow = *owner_flow_place(owner, key);
 	if (flow != NULL && !owner_flow_has(flow, slot))
 		flow = NULL;
-	if (flow == NULL && !owner_any_is_bound(owner, key, cookies, n)) /* a waiter keeps others from the flow */
+	if (flow == NULL && !owner_any_is_bound(owner, key, cookies, n)) /* a waiter would keep others from the flow */
 		return -EPERM;
 	waiter = flow != NULL ? NULL : owner_flow_waiter_say(owner, slot, key);
 	if (waiter == NULL && flow == NULL)
@@ -382,7 +381,7 @@ void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
 	owner_keep_link(owner);
 }
 
-/* What a waiter was granted has its shadows from there. */
+/* A flow that its slot has waited for gets the waiter's shadows. */
 static void inherit_shadows(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	struct owner_flow_waiter *waiter = owner_flow_waiter_find(owner, flow->slot, &flow->rule.key);
@@ -474,7 +473,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 		return rule->flags & VMA_FLOW_LISTENER ? flow_share(owner, place, slot, rule)
 		                                       : flow_contend(owner, place, slot, rule);
 	}
-	/* Several sockets of one queue pair (multicast members): none of their shadows is foreign. */
+	/* Several sockets of one queue pair (multicast members): none of their shadows conflicts. */
 	if (*place != NULL) {
 		if ((*place)->unpresented >> slot & 1)
 			present_again(owner, *place, slot, rule);
@@ -507,7 +506,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 	owner->slot[slot].flows++;
 	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	if (rc < 0)
-		xdp_owner_flow_del(owner, slot, &rule->key); /* its own shadow would be foreign */
+		xdp_owner_flow_del(owner, slot, &rule->key); /* its own shadow would conflict */
 	else if (rule->flags & VMA_FLOW_INHERITED)
 		owner_group_begin_alone(owner, flow);
 	return rc;
@@ -687,9 +686,7 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 				place = &flow->next;
 				continue;
 			}
-			/*
-			 * First: if this owner is killed in between, the flow is there, and the next one begins here.
-			 */
+			/* First: if this owner is killed in between, the next one finds the flow, and begins here. */
 			if (owner_flow_is_connection(&key) || (listens && !dead))
 				owner_resets_note(owner, slot, &key, dead);
 			leave_flow(owner, place, slot, dead ? MINISOCK_RESET : MINISOCK_WAITS);

@@ -593,12 +593,12 @@ static uint32_t free_tx_frames(const struct xdp_owner *owner, uint32_t queue)
 }
 
 /* An eighth of what is free, so that the first come well off and the sixteenth still gets a range. */
-static int grant_tx(struct xdp_owner *owner, struct owner_slot *slot, uint32_t queue, uint32_t waiter)
+static int grant_tx(struct xdp_owner *owner, struct owner_slot *slot, uint32_t queue, uint32_t wanted)
 {
 	uint32_t count = clamp_frames(free_tx_frames(owner, queue) / 8, OWNER_TX_BLOCK, XDP_COMP_SIZE / 2);
 	uint32_t block = UINT32_MAX;
 
-	count = clamp_frames(floor_power_of_two(count), OWNER_TX_BLOCK, waiter);
+	count = clamp_frames(floor_power_of_two(count), OWNER_TX_BLOCK, wanted);
 	while (count >= OWNER_TX_BLOCK && (block = find_blocks(owner, queue, count / OWNER_TX_BLOCK)) == UINT32_MAX)
 		count /= 2;
 	if (block == UINT32_MAX)

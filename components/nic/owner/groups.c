@@ -25,9 +25,9 @@
  * A member that has inherited the listener is a group of one, too: what waits there when it dies is kept for the next
  * member (parked.c).
  *
- * What is on its way is in the record, too (record.h). Its client is told in order. If the client is away, or
- * does not read, it is told later; and if it has come to another vmad, it is told again of what it has not made. (It
- * knows the numbers: client/thread.c.)
+ * What is on its way is in the record, too (record.h). Its client is told in order. If the client is away, or does not
+ * read, it is told later; and if it has come to another vmad, it is told again of what it has not made. (It knows the
+ * numbers: client/thread.c.)
  *
  * Moving: the entry's state is changed by compare-and-swap, the program is told where the connection's segments go now,
  * and the new slot's client is told what to make. The connection has acknowledged none of the peer's data, so the peer

@@ -1,10 +1,9 @@
 /*
- * minisocks - minisocks: connections whose process has gone, and for which the owner answers until nothing more
- * is to be expected.
+ * minisocks - connections whose process has gone, and for which the owner answers until nothing more is to be expected.
  *
  * The kernel knows nothing of them, and would answer a late FIN with RST. So the flow stays in the program's map as a
- * *minisock*. The program tells what comes for it (xdp/steer.bpf.c). answers.c says what a kernel would
- * answer that had kept the connection.
+ * *minisock*. The program tells what comes for it (xdp/steer.bpf.c). answers.c says what a kernel would answer that had
+ * kept the connection.
  *
  *   state      from                                                        answers                   lives
  *   DELETED    a client has deleted the flow, or the peer has reset it     RST                       1.5 s
@@ -142,9 +141,7 @@ static struct owner_minisock *new_minisock(struct xdp_owner *owner, const struct
 	return minisock;
 }
 
-/*
- * A flow's place is taken whatever the map's state; a place of its own a minisock gets only while the flows leave some.
- */
+/* It may always take a flow's place in the map. It gets a place of its own only while the flows leave some. */
 static bool minisock_put_in_map(struct xdp_owner *owner, const struct owner_minisock *minisock, bool in_map)
 {
 	int rc = xdp_prog_minisock_set(owner->prog, &minisock->key, minisock->number, in_map);

@@ -1,12 +1,12 @@
 /*
  * owner - the owner object of one interface, shared by these files:
  *
- *   owner.c         life of owner and slots              xdp/kernel_sock.c  kernel sockets (of no client)
- *   frames.c        packet memory and its division       conflicts.c        conflicts: kernel sockets in the way
+ *   owner.c         life of owner and slots              xdp/kernel_sock.c  the kernel's list of sockets
+ *   frames.c        packet memory and its division       conflicts.c        kernel socks in the way of a flow
  *   flows.c         flow table, attachment               resets.c           resets for peers of dead processes
- *   claims.c        flows that clients claim             minisocks.c        minisocks: what these peers still send
+ *   claims.c        flows that clients claim             minisocks.c        what these peers still send
  *   entitled.c      flows that a client may ask for      parked.c           connections not accepted by the dead
- *   flow_waiters.c  flow waiters: flows that two want    groups.c           listeners that several slots serve
+ *   flow_waiters.c  flows that two clients want          groups.c           listeners that several slots serve
  *
  *   window of one device queue (16 MB: 8192 frames)
  *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
@@ -115,8 +115,7 @@ struct owner_flow {
 	struct xdp_cookies shadows; /* of this flow's members, the rule's own among them */
 	uint64_t fades_ns;          /* in `fading`: so long */
 	uint64_t unpresented;       /* of an adopted one: slots whose clients have not named it yet, a bit each */
-	uint64_t suspect_cookie; /* a kernel socket of no client seen at the last check; seen again, the flow is given
-	                            up */
+	uint64_t suspect_cookie;    /* a kernel sock seen at the last look; if it is seen again, the flow is revoked */
 };
 
 /* See flow_waiters.c. */
@@ -215,7 +214,7 @@ struct xdp_owner {
 	struct owner_flow *given_up; /* out of the table, and their clients not told yet */
 	struct owner_flow *fading;   /* listeners' out of the table, and still in the program's map; the oldest first */
 	uint64_t kernel_sock_check_ns,
-	        kernel_sock_pause_ns; /* the last look at kernel sockets of no client; the next one not before */
+	        kernel_sock_pause_ns; /* the last look for kernel socks; the pause before the next one */
 	uint64_t unused_since_ns;     /* attached without a flow; 0: not so */
 
 	/* claims.c; NULL: clients take no ports by themselves */

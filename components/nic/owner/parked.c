@@ -1,9 +1,9 @@
 /*
- * parked - connections that waited for accept in the last process that served their listener. If that process has
- * died or closed the listener, and the kernel's listener is still open in another, they are kept for the next process
- * that serves it, as the kernel would keep them.
+ * parked - connections that waited for accept in the last process that served their listener. If that process has died
+ * or closed the listener, and the kernel's listener is still open in another, they are kept for the next process that
+ * serves it, as the kernel would keep them.
  *
- *   the client leaves        each connection has a minisock that WAITS  a lot, of the listener's flow
+ *   the client leaves        each connection has a minisock that WAITS             a lot, of the listener's flow
  *   its process is dead      what waits there is PARKED: a copy of the entry       the lot's, up to 10 s
  *   (or it has closed the listener: both at once)
  *   a process serves it      given to a member, and the minisock ends              a burst at a time

@@ -1,6 +1,6 @@
 /*
- * probe - segments in the name of a connection whose process has gone, by a raw socket of the kernel's: probes,
- * and a minisock's answers.
+ * probe - segments in the name of a connection whose process has gone, by a raw socket of the kernel's: probes, and a
+ * minisock's answers.
  *
  * If a process has died, no process knows the connection's sequence numbers any more, and a RST must carry the exact
  * one (RFC 5961, 3.2). But the peer tells it. In a synchronized state it answers a SYN of whatever number with an ACK

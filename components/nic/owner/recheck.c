@@ -1,6 +1,6 @@
 /*
- * recheck - looks twice a second for kernel sockets that have come up since a flow was added, and would receive
- * what it takes (conflicts, conflicts.c).
+ * recheck - looks twice a second for kernel socks that have come up since a flow was added, and would receive what it
+ * takes (conflicts.c).
  *
  * A host has many sockets, and a client may make more. So the kernel passes over those whose ports no flow has. For
  * each that is left, two tables tell whether it is some flow's shadow, and which flows its port has. Both are made anew
@@ -149,8 +149,8 @@ static uint32_t note_ports(struct recheck *check)
 /* ---- the look ---- */
 
 /*
- * A socket is foreign for certain only when it is seen twice: between bind() of a shadow and the call that registers it
- * with its flow it looks foreign, too.
+ * A socket is a kernel sock for certain only when it is seen twice: between bind() of a shadow and the call that
+ * registers it with its flow it looks like one, too.
  */
 static bool suspected_before(struct owner_flow *flow, const struct kernel_sock *socket)
 {

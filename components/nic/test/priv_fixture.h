@@ -40,7 +40,7 @@ struct fixture {
 	uint32_t got_bytes, got_buffers, got_queue;
 };
 
-/* A frame, described; build_frame makes its bytes. Addresses and ports in host order. */
+/* A frame, described; fixture_build_frame makes its bytes. Addresses and ports in host order. */
 struct fixture_packet {
 	uint32_t source, dest;
 	uint16_t source_port, dest_port;

@@ -220,7 +220,8 @@ static inline void model_tell(struct steer_model *m, const struct model_packet *
 }
 
 /* A connection's minisock: true if the segment is its own. */
-static inline bool model_minisocks(struct steer_model *m, struct model_flow *minisock, const struct model_packet *p)
+static inline bool model_is_of_minisock(struct steer_model *m, struct model_flow *minisock,
+                                        const struct model_packet *p)
 {
 	enum model_socket socket = m->kernels(&p->key);
 	const struct model_flow *wildcard = model_wildcard(m, p->key);
@@ -274,7 +275,7 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 		return XDP_PASS;
 	if (flow != NULL && !(flow->value.flags & XDP_FLOW_MINISOCK))
 		return model_to_slot(m, flow->value.slot, XDP_DROP);
-	if (flow != NULL && model_minisocks(m, flow, p))
+	if (flow != NULL && model_is_of_minisock(m, flow, p))
 		return XDP_DROP;
 	if (wildcard == NULL) {
 		flow = model_block(m, &p->key);

@@ -157,7 +157,7 @@ static void sleeps(uint32_t slot, bool on)
 	atomic_store(&owner.members[slot].sleeps, on);
 }
 
-static struct vma_pending *groups_waits(uint32_t slot, unsigned place, uint32_t state)
+static struct vma_pending *groups_put_pending(uint32_t slot, unsigned place, uint32_t state)
 {
 	struct vma_pending *entry = &owner.members[slot].pending[place];
 
@@ -246,8 +246,8 @@ static void test_what_is_not_accepted_is_moved_once(void **state)
 	sleeps(0, true);
 	sleeps(1, true);
 	pass_ms(200);
-	half = groups_waits(0, 3, VMA_PENDING_HALF_OPEN);
-	entry = groups_waits(0, 7, VMA_PENDING_QUEUED);
+	half = groups_put_pending(0, 3, VMA_PENDING_HALF_OPEN);
+	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	pass_ms(80);
 	assert_int_equal(adopted.n, 0);
 	pass_ms(80);
@@ -271,8 +271,8 @@ static void test_a_member_that_ends_leaves_all_that_waits(void **state)
 	(void)state;
 	groups_join(0);
 	groups_join(1);
-	groups_waits(0, 3, VMA_PENDING_HALF_OPEN);
-	groups_waits(0, 7, VMA_PENDING_QUEUED);
+	groups_put_pending(0, 3, VMA_PENDING_HALF_OPEN);
+	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, true);
 	assert_int_equal(adopted.n, 2);
 	assert_int_equal(adopted.slot, 1);
@@ -292,7 +292,7 @@ static void test_what_waits_goes_to_successors(void **state)
 	assert_int_equal(xdp_owner_flow_retire(&owner, 0, &rule.key), 0);
 	assert_int_equal(share_of(0), 0);
 	for (unsigned i = 0; i < 16; i++)
-		groups_waits(0, i, VMA_PENDING_QUEUED);
+		groups_put_pending(0, i, VMA_PENDING_QUEUED);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	assert_int_equal(adopted.n, 16);
 	assert_int_equal(adopted.slot, 2);
@@ -307,7 +307,7 @@ static void test_another_listeners_connections_stay(void **state)
 	(void)state;
 	groups_join(0);
 	groups_join(1);
-	entry = groups_waits(0, 7, VMA_PENDING_QUEUED);
+	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	entry->local_port_be ^= 1;
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	assert_int_equal(adopted.n, 0);
@@ -353,7 +353,7 @@ static void test_what_waits_in_one_that_asks_goes_to_one_that_accepts(void **sta
 	(void)state;
 	groups_join(0);
 	groups_join(1);
-	entry = groups_waits(0, 7, VMA_PENDING_QUEUED);
+	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	atomic_store(&owner.members[0].waiting, 1);
 	for (unsigned i = 0; i < 6; i++) {
 		atomic_fetch_add(&owner.members[0].asks, 1);
@@ -380,7 +380,7 @@ static void test_overloaded_members_keep_what_waits(void **state)
 	groups_join(0);
 	groups_join(1);
 	for (uint32_t slot = 0; slot < 2; slot++) {
-		groups_waits(slot, 7, VMA_PENDING_QUEUED);
+		groups_put_pending(slot, 7, VMA_PENDING_QUEUED);
 		atomic_store(&owner.members[slot].waiting, 1);
 	}
 	for (unsigned i = 0; i < 20; i++) {
@@ -409,7 +409,7 @@ static void test_nothing_goes_to_and_fro(void **state)
 	(void)state;
 	groups_join(0);
 	groups_join(1);
-	groups_waits(0, 7, VMA_PENDING_QUEUED);
+	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	atomic_store(&owner.members[0].waiting, 1);
 	for (unsigned i = 0; i < 50; i++) {
 		const unsigned before = adopted.n;
@@ -423,7 +423,7 @@ static void test_nothing_goes_to_and_fro(void **state)
 			atomic_store(&owner.members[1 - to].pending[7].state, VMA_PENDING_FREE);
 			atomic_store(&owner.members[1 - to].waiting, 0);
 			atomic_store(&owner.members[to].adopted, adopted.pending.number);
-			groups_waits(to, 7, VMA_PENDING_QUEUED);
+			groups_put_pending(to, 7, VMA_PENDING_QUEUED);
 			atomic_store(&owner.members[to].waiting, 1);
 		}
 	}
@@ -437,16 +437,16 @@ static void test_what_was_on_its_way_to_one_that_dies_goes_to_another(void **sta
 	groups_join(1);
 	groups_join(2);
 	sleeps(1, true);
-	groups_waits(0, 3, VMA_PENDING_QUEUED);
-	groups_waits(0, 4, VMA_PENDING_QUEUED);
-	groups_waits(0, 5, VMA_PENDING_QUEUED);
+	groups_put_pending(0, 3, VMA_PENDING_QUEUED);
+	groups_put_pending(0, 4, VMA_PENDING_QUEUED);
+	groups_put_pending(0, 5, VMA_PENDING_QUEUED);
 	pass_ms(200);
 	assert_int_equal(adopted.n, 3);
 	assert_int_equal(adopted.slot, 1);
 	/* The first is made and accepted; the second made, which it did not come to say; the third lies in its socket.
 	 */
 	atomic_store(&owner.members[1].adopted, adopted.pending.number - 2);
-	groups_waits(1, 4, VMA_PENDING_QUEUED);
+	groups_put_pending(1, 4, VMA_PENDING_QUEUED);
 	sleeps(2, true);
 	owner_flows_end(&owner, 1, true);
 	assert_int_equal(adopted.n, 5);
@@ -488,7 +488,7 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	pass_ms(3000);
 	assert_int_equal(atomic_load(&owner.members[0].groups), 1);
 	for (unsigned i = 0; i < 16; i++)
-		entry = groups_waits(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
+		entry = groups_put_pending(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, true);
 	assert_int_equal(owner.groups, 0);
 	assert_int_equal(adopted.n, 0);
@@ -524,7 +524,7 @@ static void test_what_waits_is_kept_from_the_kernel_before_its_process_is_known_
 
 	(void)state;
 	groups_join(0);
-	entry = groups_waits(0, 7, VMA_PENDING_QUEUED);
+	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, false);
 	assert_true(is_kept(7));
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_QUEUED); /* it may accept it */
@@ -546,8 +546,8 @@ static void test_what_waits_in_the_last_one_that_closes_the_listener_is_kept(voi
 
 	(void)state;
 	groups_join(0);
-	entry = groups_waits(0, 7, VMA_PENDING_QUEUED);
-	accepted = groups_waits(0, 8, VMA_PENDING_QUEUED);
+	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
+	accepted = groups_put_pending(0, 8, VMA_PENDING_QUEUED);
 	atomic_store(&accepted->state, VMA_PENDING_FREE);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
@@ -567,7 +567,7 @@ static void test_what_waits_in_the_last_one_that_closes_the_last_listener_is_res
 {
 	(void)state;
 	groups_join(0);
-	groups_waits(0, 7, VMA_PENDING_QUEUED);
+	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	close(listener);
 	listener = -1;
@@ -581,7 +581,7 @@ static void test_nobody_comes(void **state)
 	(void)state;
 	groups_join(0);
 	for (unsigned i = 0; i < 16; i++)
-		groups_waits(0, i, VMA_PENDING_QUEUED);
+		groups_put_pending(0, i, VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, true);
 	pass_ms(9900);
 	assert_int_equal(owner.parked, 16);
@@ -601,7 +601,7 @@ static void test_a_listener_that_is_closed_keeps_nothing(void **state)
 {
 	(void)state;
 	groups_join(0);
-	groups_waits(0, 7, VMA_PENDING_QUEUED);
+	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, true);
 	pass_ms(400);
 	assert_int_equal(owner.parked, 1);
@@ -616,7 +616,7 @@ static void test_a_listener_that_dies_with_its_process_keeps_nothing(void **stat
 {
 	(void)state;
 	groups_join(0);
-	groups_waits(0, 7, VMA_PENDING_QUEUED);
+	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	close(listener);
 	owner_flows_end(&owner, 0, true);
 	assert_int_equal(owner.parked, 0);
@@ -632,12 +632,12 @@ static void test_only_a_listeners_own_is_kept(void **state)
 	(void)state;
 	groups_join(0);
 	assert_int_equal(xdp_owner_flow_add(&owner, 1, &others), 0);
-	groups_waits(0, 1, VMA_PENDING_QUEUED)->local_port_be ^= 1;
-	groups_waits(0, 2, VMA_PENDING_QUEUED)->peer_port_be = 0;
-	groups_waits(0, 3, VMA_PENDING_QUEUED); /* it is another client's */
-	groups_waits(0, 4, VMA_PENDING_QUEUED);
-	groups_waits(0, 5, VMA_PENDING_QUEUED)->peer_port_be = htons(5004); /* again */
-	groups_waits(0, 6, 77);
+	groups_put_pending(0, 1, VMA_PENDING_QUEUED)->local_port_be ^= 1;
+	groups_put_pending(0, 2, VMA_PENDING_QUEUED)->peer_port_be = 0;
+	groups_put_pending(0, 3, VMA_PENDING_QUEUED); /* it is another client's */
+	groups_put_pending(0, 4, VMA_PENDING_QUEUED);
+	groups_put_pending(0, 5, VMA_PENDING_QUEUED)->peer_port_be = htons(5004); /* again */
+	groups_put_pending(0, 6, 77);
 	owner_flows_end(&owner, 0, true);
 	assert_int_equal(owner.parked, 1);
 	assert_true(is_kept(4));
@@ -650,7 +650,7 @@ static void test_no_more_than_a_member_can_take_is_given_at_once(void **state)
 	(void)state;
 	groups_join(0);
 	for (unsigned i = 0; i < 200; i++)
-		groups_waits(0, i, VMA_PENDING_QUEUED);
+		groups_put_pending(0, i, VMA_PENDING_QUEUED);
 	owner_flows_end(&owner, 0, true);
 	assert_int_equal(owner.parked, 200);
 	groups_join(1);
@@ -798,7 +798,7 @@ static void groups_begin_life(void)
 	groups_join(0);
 	pass_ms(3000);
 	for (unsigned i = 0; i < WAITING; i++)
-		groups_waits(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
+		groups_put_pending(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
 }
 
 /* False: the owner was killed at its `step`-th step. */

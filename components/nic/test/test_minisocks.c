@@ -194,7 +194,7 @@ static uint8_t minisocks_hear(const struct xdp_minisock_segment *what)
 	return answers.segment.rst ? RST : ACK;
 }
 
-static uint8_t minisocks_comes(uint16_t peer_port, uint8_t flags, uint32_t seq, uint16_t bytes)
+static uint8_t minisocks_answer_to(uint16_t peer_port, uint8_t flags, uint32_t seq, uint16_t bytes)
 {
 	const struct xdp_minisock_segment what = segment(peer_port, minisocks_number_of(peer_port), flags, seq, bytes);
 
@@ -233,10 +233,10 @@ static void test_a_deleted_connection_has_a_minisock_until_an_unanswered_syn_ack
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	assert_int_equal(xdp_owner_flow_del(&owner, SLOT, &key), 0);
-	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 100), RST);
+	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 100), RST);
 	assert_int_equal(answers.segment.seq, OUR_NXT);
 	minisocks_tick_after(1100 * MS); /* a retransmission timer of a second, and what it may be late */
-	assert_int_equal(minisocks_comes(1000, SYN | ACK, THEIR_NXT - 1, 0), RST);
+	assert_int_equal(minisocks_answer_to(1000, SYN | ACK, THEIR_NXT - 1, 0), RST);
 	minisocks_tick_after(399 * MS);
 	assert_true(has_minisock(1000));
 	assert_true(owner_minisocks_due_ns(&owner) == now_ns + 1 * MS);
@@ -276,7 +276,7 @@ static void test_the_dead_have_minisocks_for_three_seconds(void **state)
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
-	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 0), RST);
+	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 0), RST);
 	minisocks_tick_after(2999 * MS);
 	assert_true(has_minisock(1000));
 	minisocks_tick_after(1 * MS);
@@ -290,14 +290,14 @@ static void test_who_only_left_is_not_answered_for_until_it_is_dead(void **state
 	minisocks_add(OTHER, 1001);
 	owner_flows_end(&owner, SLOT, false);
 	owner_flows_end(&owner, OTHER, false);
-	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 100), 0);
-	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0);
+	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 100), 0);
+	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT, 0), 0);
 	assert_true(has_minisock(1000)); /* and the kernel hears nothing */
 	owner_resets_dead(&owner, SLOT);
-	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 100), RST);
-	assert_int_equal(minisocks_comes(1001, ACK, THEIR_NXT, 100), 0);
+	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 100), RST);
+	assert_int_equal(minisocks_answer_to(1001, ACK, THEIR_NXT, 100), 0);
 	minisocks_tick_after(2000 * MS);
-	assert_int_equal(minisocks_comes(1001, ACK, THEIR_NXT, 100), RST); /* it has not come back */
+	assert_int_equal(minisocks_answer_to(1001, ACK, THEIR_NXT, 100), RST); /* it has not come back */
 }
 
 static void test_a_listener_that_left_refuses_from_the_moment_it_is_dead(void **state)
@@ -379,7 +379,7 @@ static void test_what_was_left_twice_has_one_minisock(void **state)
 	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), 0);
 	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_RESET), 0);
 	assert_int_equal(owner.minisocks.count, 1);
-	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT, 0), RST);
+	assert_int_equal(minisocks_answer_to(1000, ACK | FIN, THEIR_NXT, 0), RST);
 }
 
 static void test_the_flow_of_another_cannot_be_left(void **state)
@@ -414,12 +414,12 @@ static void test_a_late_end_is_acknowledged_and_so_is_its_repetition(void **stat
 	minisocks_add(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	minisocks_tick_after(59000 * MS);
-	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT, 0), ACK);
+	assert_int_equal(minisocks_answer_to(1000, ACK | FIN, THEIR_NXT, 0), ACK);
 	assert_int_equal(answers.segment.seq, OUR_NXT);
 	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
 	assert_int_equal(answers.key.peer_port_be, htons(1000));
 	minisocks_tick_after(1900 * MS);
-	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT, 0), ACK);
+	assert_int_equal(minisocks_answer_to(1000, ACK | FIN, THEIR_NXT, 0), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
 	minisocks_tick_after(1999 * MS);
 	assert_true(has_minisock(1000));
@@ -444,11 +444,11 @@ static void test_a_reset_with_another_number_ends_nothing(void **state)
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
-	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT + 1, 0), 0);
-	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT - 1, 0), 0);
+	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT + 1, 0), 0);
+	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT - 1, 0), 0);
 	minisocks_tick_after(3000 * MS);
 	assert_true(has_minisock(1000));
-	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0);
+	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT, 0), 0);
 	minisocks_tick_after(1500 * MS);
 	assert_false(has_minisock(1000));
 }
@@ -458,11 +458,11 @@ static void test_data_that_nobody_will_read_is_reset(void **state)
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
-	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 100), RST);
+	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 100), RST);
 	assert_int_equal(answers.segment.seq, OUR_NXT);
 	assert_false(answers.segment.has_ack);
 	minisocks_tick_after(2 * MS);
-	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT + 100, 0), RST); /* no peace after that */
+	assert_int_equal(minisocks_answer_to(1000, ACK | FIN, THEIR_NXT + 100, 0), RST); /* no peace after that */
 	minisocks_tick_after(3000 * MS);
 	assert_false(has_minisock(1000));
 }
@@ -472,11 +472,12 @@ static void test_data_that_had_been_read_is_acknowledged_again(void **state)
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
-	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT - 100, 100), ACK);
+	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT - 100, 100), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT);
-	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT - 100, 100), ACK); /* and its end came with it */
+	assert_int_equal(minisocks_answer_to(1000, ACK | FIN, THEIR_NXT - 100, 100),
+	                 ACK); /* and its end came with it */
 	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
-	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT - 100, 100), ACK);
+	assert_int_equal(minisocks_answer_to(1000, ACK | FIN, THEIR_NXT - 100, 100), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
 }
 
@@ -485,7 +486,7 @@ static void test_an_end_behind_a_gap_does_not_count(void **state)
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
-	assert_int_equal(minisocks_comes(1000, ACK | FIN, THEIR_NXT + 100, 0), ACK);
+	assert_int_equal(minisocks_answer_to(1000, ACK | FIN, THEIR_NXT + 100, 0), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT);
 	minisocks_tick_after(2500 * MS);
 	assert_true(has_minisock(1000));
@@ -499,10 +500,10 @@ static void test_acknowledgements_are_not_acknowledged(void **state)
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	minisock_export(SLOT, 1001, VMA_MINISOCK_TIME_WAIT);
 	for (uint16_t port = 1000; port <= 1001; port++) {
-		assert_int_equal(minisocks_comes(port, ACK, THEIR_NXT, 0), 0);
-		assert_int_equal(minisocks_comes(port, ACK, THEIR_NXT + 1000, 0), 0);
-		assert_int_equal(minisocks_comes(port, 0, THEIR_NXT, 10), 0);
-		assert_int_equal(minisocks_comes(port, ACK, THEIR_NXT - 1, 0), ACK); /* keep alive */
+		assert_int_equal(minisocks_answer_to(port, ACK, THEIR_NXT, 0), 0);
+		assert_int_equal(minisocks_answer_to(port, ACK, THEIR_NXT + 1000, 0), 0);
+		assert_int_equal(minisocks_answer_to(port, 0, THEIR_NXT, 10), 0);
+		assert_int_equal(minisocks_answer_to(port, ACK, THEIR_NXT - 1, 0), ACK); /* keep alive */
 	}
 }
 
@@ -528,7 +529,7 @@ static void test_what_carries_no_acknowledgement_is_reset_behind_its_end(void **
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
-	assert_int_equal(minisocks_comes(1000, FIN, 700, 10), RST);
+	assert_int_equal(minisocks_answer_to(1000, FIN, 700, 10), RST);
 	assert_true(answers.segment.has_ack);
 	assert_int_equal(answers.segment.seq, 0);
 	assert_int_equal(answers.segment.ack, 711);
@@ -539,9 +540,9 @@ static void test_a_reset_is_not_answered_and_ends_it_soon_after(void **state)
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
-	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0);
+	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT, 0), 0);
 	minisocks_tick_after(700 * MS);
-	assert_int_equal(minisocks_comes(1000, RST, THEIR_NXT, 0), 0); /* for another segment of ours */
+	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT, 0), 0); /* for another segment of ours */
 	assert_true(has_minisock(1000));
 	minisocks_tick_after(800 * MS);
 	assert_int_equal(fake_used(), 0);
@@ -552,11 +553,11 @@ static void test_a_window_full_of_data_is_reset_once_per_millisecond(void **stat
 	(void)state;
 	minisocks_add(SLOT, 1000);
 	owner_flows_end(&owner, SLOT, true);
-	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 1460), RST);
+	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 1460), RST);
 	for (uint32_t i = 1; i < 100; i++)
-		assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT + i * 1460, 1460), 0);
+		assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT + i * 1460, 1460), 0);
 	minisocks_tick_after(1 * MS);
-	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT + 146000, 1460), RST);
+	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT + 146000, 1460), RST);
 }
 
 static void test_a_flood_is_not_answered_by_a_flood(void **state)
@@ -570,9 +571,9 @@ static void test_a_flood_is_not_answered_by_a_flood(void **state)
 		minisocks_tick_after(0);
 	assert_int_equal(prog.first, 2000);
 	assert_int_equal(answers.count, 1000);
-	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 0), 0);
+	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 0), 0);
 	minisocks_tick_after(1 * MS);
-	assert_int_equal(minisocks_comes(1000, ACK, THEIR_NXT, 0), RST);
+	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 0), RST);
 }
 
 static void test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name(void **state)

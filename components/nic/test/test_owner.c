@@ -92,7 +92,7 @@ static void test_every_slot_gets_something(void **state)
 	check_apart(XDP_SLOTS_MAX);
 }
 
-static void test_a_small_waiter_is_granted_as_it_is(void **state)
+static void test_a_small_request_is_granted_as_it_is(void **state)
 {
 	(void)state;
 	divide(8192, 1);
@@ -188,7 +188,7 @@ static void test_what_comes_back_is_granted_again(void **state)
 	assert_int_equal(owner.slot[0].tx_count, first_tx);
 }
 
-/* ---- kernel sockets of no client ---- */
+/* ---- kernel socks ---- */
 
 static uint32_t owner_ip(const char *text)
 {
@@ -487,7 +487,7 @@ static void test_of_tcp_the_listeners_can_be_had_alone(void **state)
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sixteen_greedy_slots_fit_in_the_default_window),
         cmocka_unit_test(test_every_slot_gets_something),
-        cmocka_unit_test(test_a_small_waiter_is_granted_as_it_is),
+        cmocka_unit_test(test_a_small_request_is_granted_as_it_is),
         cmocka_unit_test(test_a_window_as_small_as_half_a_megabyte_serves_three),
         cmocka_unit_test(test_a_frame_in_flight_keeps_its_block_from_others),
         cmocka_unit_test(test_what_never_completes_is_granted_when_nothing_else_is_left),

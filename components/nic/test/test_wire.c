@@ -8,9 +8,9 @@
 static uint64_t clock_ns;
 
 /* A pair on a virtual clock with one queue pair per end and a flow each way. */
-static void wire_make_fixture(struct fixture *w, const struct vma_wire_pair_attr *waiter, uint32_t index_start)
+static void wire_make_fixture(struct fixture *w, const struct vma_wire_pair_attr *wanted, uint32_t index_start)
 {
-	struct vma_wire_pair_attr attr = *waiter;
+	struct vma_wire_pair_attr attr = *wanted;
 
 	memset(w, 0, sizeof(*w));
 	clock_ns = 0;

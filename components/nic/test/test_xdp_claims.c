@@ -33,7 +33,7 @@ static struct vma_flow_key xdp_claims_key_of(uint16_t port, uint16_t peer_port)
 	return key;
 }
 
-static struct xdp_claim *nic_xdp_claims_take(uint32_t slot, uint16_t port, uint16_t peer_port)
+static struct xdp_claim *claims_take(uint32_t slot, uint16_t port, uint16_t peer_port)
 {
 	const struct vma_flow_key key = xdp_claims_key_of(port, peer_port);
 
@@ -42,7 +42,7 @@ static struct xdp_claim *nic_xdp_claims_take(uint32_t slot, uint16_t port, uint1
 
 static void test_a_claim_says_whose_packets_are_meant_and_who_gets_them(void **state)
 {
-	const struct xdp_claim *any = nic_xdp_claims_take(3, 40000, 0), *one = nic_xdp_claims_take(3, 40001, 53);
+	const struct xdp_claim *any = claims_take(3, 40000, 0), *one = claims_take(3, 40001, 53);
 	uint32_t local, peer;
 
 	(void)state;
@@ -56,7 +56,7 @@ static void test_a_claim_says_whose_packets_are_meant_and_who_gets_them(void **s
 
 static void test_of_one_name_a_client_has_two_while_it_changes_its_peer(void **state)
 {
-	struct xdp_claim *any = nic_xdp_claims_take(3, 40000, 0), *one = nic_xdp_claims_take(3, 40000, 53);
+	struct xdp_claim *any = claims_take(3, 40000, 0), *one = claims_take(3, 40000, 53);
 
 	(void)state;
 	assert_non_null(one);
@@ -67,13 +67,13 @@ static void test_of_one_name_a_client_has_two_while_it_changes_its_peer(void **s
 
 static void test_a_full_bucket_refuses_until_one_is_given_up(void **state)
 {
-	struct xdp_claim *first = nic_xdp_claims_take(1, 20000, 0);
+	struct xdp_claim *first = claims_take(1, 20000, 0);
 
 	(void)state;
-	assert_non_null(nic_xdp_claims_take(2, 20000 + XDP_CLAIM_BUCKETS, 0));
-	assert_null(nic_xdp_claims_take(3, 20000 + 2 * XDP_CLAIM_BUCKETS, 0));
+	assert_non_null(claims_take(2, 20000 + XDP_CLAIM_BUCKETS, 0));
+	assert_null(claims_take(3, 20000 + 2 * XDP_CLAIM_BUCKETS, 0));
 	xdp_claims_release(first);
-	assert_non_null(nic_xdp_claims_take(3, 20000 + 2 * XDP_CLAIM_BUCKETS, 0));
+	assert_non_null(claims_take(3, 20000 + 2 * XDP_CLAIM_BUCKETS, 0));
 }
 
 static void test_all_ports_of_the_usual_range_but_few_are_to_be_had_at_once(void **state)
@@ -82,7 +82,7 @@ static void test_all_ports_of_the_usual_range_but_few_are_to_be_had_at_once(void
 
 	(void)state;
 	for (unsigned port = 32768; port < 32768 + 2 * XDP_CLAIM_BUCKETS; port++)
-		had += nic_xdp_claims_take(1, (uint16_t)port, 0) != NULL;
+		had += claims_take(1, (uint16_t)port, 0) != NULL;
 	assert_int_equal(had, 2 * XDP_CLAIM_BUCKETS);
 }
 
@@ -90,18 +90,18 @@ static void test_while_it_is_closed_nothing_is_claimed_and_nothing_is_left(void 
 {
 	(void)state;
 	assert_true(xdp_claims_close(table, &shared));
-	assert_null(nic_xdp_claims_take(1, 40000, 0));
+	assert_null(claims_take(1, 40000, 0));
 	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
 		assert_int_equal(table[b].way[0].name | table[b].way[1].name, 0);
 }
 
 static void test_with_a_claim_it_does_not_close(void **state)
 {
-	struct xdp_claim *claim = nic_xdp_claims_take(1, 40000, 0);
+	struct xdp_claim *claim = claims_take(1, 40000, 0);
 
 	(void)state;
 	assert_false(xdp_claims_close(table, &shared));
-	assert_non_null(nic_xdp_claims_take(1, 40001, 0)); /* it is open again */
+	assert_non_null(claims_take(1, 40001, 0)); /* it is open again */
 	xdp_claims_sweep(table, 1);
 	assert_int_equal(claim->name, 0);
 	assert_true(xdp_claims_close(table, &shared));
@@ -109,8 +109,8 @@ static void test_with_a_claim_it_does_not_close(void **state)
 
 static void test_the_dead_leave_nothing_also_in_the_middle_of_a_claim(void **state)
 {
-	struct xdp_claim *dead = nic_xdp_claims_take(1, 40000, 0), *alive = nic_xdp_claims_take(2, 40001, 0),
-	                 *half = &table[7].way[1], *others_half = &table[8].way[0];
+	struct xdp_claim *dead = claims_take(1, 40000, 0), *alive = claims_take(2, 40001, 0), *half = &table[7].way[1],
+	                 *others_half = &table[8].way[0];
 
 	(void)state;
 	half->name = 1 + 1;
@@ -126,10 +126,10 @@ static void test_the_dead_leave_nothing_also_in_the_middle_of_a_claim(void **sta
 static void test_what_a_dead_client_still_has_is_nobodys_before_it_is_swept(void **state)
 {
 	(void)state;
-	assert_non_null(nic_xdp_claims_take(1, 40000, 0));
-	assert_null(nic_xdp_claims_take(2, 40000, 0));
+	assert_non_null(claims_take(1, 40000, 0));
+	assert_null(claims_take(2, 40000, 0));
 	xdp_claims_sweep(table, 1);
-	assert_non_null(nic_xdp_claims_take(2, 40000, 0));
+	assert_non_null(claims_take(2, 40000, 0));
 }
 
 /* ---- closing against claiming ---- */
@@ -142,7 +142,7 @@ static void *claim_again_and_again(void *arg)
 	const uint32_t slot = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
-		struct xdp_claim *claim = nic_xdp_claims_take(slot, (uint16_t)(40000 + slot), 0);
+		struct xdp_claim *claim = claims_take(slot, (uint16_t)(40000 + slot), 0);
 
 		if (claim == NULL)
 			continue;

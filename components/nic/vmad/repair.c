@@ -1,6 +1,5 @@
 /*
- * repair.c - hands connections over to the kernel for clients that have no CAP_NET_ADMIN, by a process for each
- * client.
+ * repair.c - hands connections over to the kernel for clients that have no CAP_NET_ADMIN, by a process for each client.
  *
  *   client ── channel ── its process ── control ── vmad
  *             sockets,                  "may it have this connection?" ──> the owner's flows

@@ -1,6 +1,6 @@
 /*
- * flow - what the XDP program and user space say to each other: the flow map's keys and values, and the counters
- * that spare a lookup. The BPF program includes it too, so it uses plain kernel types only.
+ * flow - what the XDP program and user space say to each other: the flow map's keys and values, and the counters that
+ * spare a lookup. The BPF program includes it too, so it uses plain kernel types only.
  *
  * Threads: the owner writes the maps, the program reads them on any core. The program also writes `recents` (the owner
  * does, too, for a connection that it moves), `fragments` and `over`. Clients write only the table of claims
@@ -183,8 +183,8 @@ struct xdp_flow_counts {
 };
 
 /*
- * Flows of UDP that clients put there by themselves, without a question to the owner: claims.h says when, and in
- * which order the two words are written. A bucket is looked through by address, port and VLAN.
+ * Flows of UDP that clients put there by themselves, without a question to the owner: claims.h says when, and in which
+ * order the two words are written. A bucket is looked through by address, port and VLAN.
  */
 struct xdp_claim {
 	__u64 name; /* local address, port, VLAN; 0: free; below 2^16: being taken, by slot + 1 */

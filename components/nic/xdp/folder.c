@@ -110,7 +110,7 @@ static bool folder_is_ours(const char *name)
 {
 	const char *kind = strrchr(name, '.');
 
-	return kind != NULL && (strcmp(kind, ".vmad") == 0 || strcmp(kind, ".keeper") == 0);
+	return kind != NULL && (strcmp(kind, ".vmad") == 0 || strcmp(kind, ".fdstore") == 0);
 }
 
 void vmad_folder_sweep(void)

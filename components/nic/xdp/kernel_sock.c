@@ -1,6 +1,6 @@
 /*
- * kernel_sock - the kernel sockets (of no client) from which a flow would take packets: listed by sock_diag,
- * judged as the kernel would deliver.
+ * kernel_sock - the kernel's sockets from which a flow would take packets: listed by sock_diag, and compared with the
+ * flow as the kernel would deliver.
  *
  *   UDP, any peer (unicast)    a socket bound to that port, on the address or on none
  *   UDP, any peer (multicast)  the same: every such socket may get a copy

@@ -26,9 +26,9 @@ struct kernel_sock {
 };
 
 /* Every UDP (TCP) socket of this network namespace, or only those of one local port (host order; 0: all), or of these
- * only the TCP listeners: a list of all connections costs the kernel a walk over a large table. -errno.
- * Asked by the netlink socket *kept, which is opened if it is -1, and stays open: the program would see its number come
- * and go. NULL: one for this question. */
+ * only the TCP listeners: a list of all connections costs the kernel a walk over a large table. -errno. Asked by the
+ * netlink socket *kept, which is opened if it is -1, and stays open: the program would see its number come and go.
+ * NULL: one for this question. */
 int kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
                      void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
 /* The same of ranges of local ports, which the kernel looks at: of any set of ports as few ranges as there is room for,

@@ -82,16 +82,16 @@ bool xdp_owner_generic(const struct xdp_owner *owner); /* known once a flow was 
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /* A listener's flow that the slot shares with others: they get what begins anew. -ENOENT: it shares none. */
 int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
-/* A connection of the slot's, with a flow or covered by a listener's or a block, is the owner's from now on.
- * -EOPNOTSUPP: the owner has no minisocks; -EINVAL, -EAFNOSUPPORT, -ENOENT: the slot has no such connection. */
 /* It is a TCP connection that the slot has a flow for, or a listener's flow, or a block. */
 bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+/* A connection of the slot's, with a flow or covered by a listener's or a block, is the owner's from now on.
+ * -EOPNOTSUPP: the owner has no minisocks; -EINVAL, -EAFNOSUPPORT, -ENOENT: the slot has no such connection. */
 int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_minisock *minisock);
 /* Readable: call tick. -1: none. */
 int xdp_owner_fd(const struct xdp_owner *owner);
 int xdp_owner_link_fd(const struct xdp_owner *owner); /* of the same use: interfaces have changed */
-/* Periodic work: quarantined frames, kernel sockets of no client that came up later. Flows that had to be given up are
- * reported through `revoked`. next_tick_ms: when it wants to be called next, -1: not before the next other call. */
+/* Periodic work: quarantined frames, kernel socks that came up later. Flows that had to be given up are reported
+ * through `revoked`. next_tick_ms: when it wants to be called next, -1: not before the next other call. */
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
                     void *arg);
 /*

@@ -4,13 +4,15 @@
  *   client                                vmad
  *   HELLO + a proof (SCM_RIGHTS)  ------>        may this process be a client? answered when the interface is ready
  *                                 <------ HELLO
- *   RENT requests                 ------>
+ *   RENT wanted depths            ------>
  *                                 <------ RENT: the rental + packet memory, shared object, one socket per device queue,
  *                                              the table of claims, if it may have it, and the end of a pipe
- * (owner/fdstore.h) FLOW_ADD + the shadow, FLOW_DEL, RETURN ----->   FLOW_ADD shows the socket by which the client has
- * a right to the flow (owner/entitled.c); none, if the flow takes none FLOW_RETIRE                   ------>        a
- * listener's flow will be deleted: other members get new connections FLOW_SHADOWS                  ------>        more
- * shadows of a flow, before it is added again at a new vmad: as many sockets are shown as named
+ *                                              (owner/fdstore.h)
+ *   FLOW_ADD + the shadow,        ------>        FLOW_ADD shows the socket by which the client has a right to the flow
+ *   FLOW_DEL, RETURN                             (owner/entitled.c); none, if the flow takes none
+ *   FLOW_RETIRE                   ------>        a listener's flow will be deleted: other members get new connections
+ *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad: as
+ *                                                many sockets are shown as named
  *                                 <------ the same, with a result
  *   RESUME slot, ticket           ------>        the client's other connection has ended, or its vmad: the slot is
  *                                                still rented, and belongs to this connection from now on

@@ -1,7 +1,6 @@
 /*
- * recover - what the owner does with the shared object after a client's death. It finishes or undoes what the
- * client was in the middle of, and finds the frames that it had. Here is the reading side of the arguments in
- * shared.c.
+ * recover - what the owner does with the shared object after a client's death. It finishes or undoes what the client
+ * was in the middle of, and finds the frames that it had. Here is the reading side of the arguments in shared.c.
  *
  * No other process writes what is written here: the locks are the dead client's until they are freed at the end, and so
  * are its held and rented frames. The owner goes by its own record of what it has set up. What it reads in the object

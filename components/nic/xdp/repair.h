@@ -1,7 +1,6 @@
 /*
- * repair - what a client and vmad's process for it say to each other when a connection is handed over to the
- *          kernel. There is one message per packet of a pair of SOCK_SEQPACKET sockets; VMAD_REPAIR gave the
- *          client one end.
+ * repair - what a client and vmad's process for it say to each other when a connection is handed over to the kernel.
+ *          There is one message per packet of a pair of SOCK_SEQPACKET sockets; VMAD_REPAIR gave the client one end.
  *
  *   client                                       vmad's process for it
  *   SOCKET + the socket, a sealed memfd  ------>       repaired, if it may have that connection

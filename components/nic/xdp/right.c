@@ -1,6 +1,6 @@
 /*
- * right - the proof that a process may be a client: a unix socket of this network namespace that bears a mark
- * (SO_MARK) of the interface.
+ * right - the proof that a process may be a client: a unix socket of this network namespace that bears a mark (SO_MARK)
+ * of the interface.
  *
  * The kernel marks sockets only for a process with CAP_NET_RAW or CAP_NET_ADMIN over the namespace (CAP_NET_RAW from
  * 5.17 on). Such a process has the right to receive and send raw packets there anyway, and every holder of the fd has

@@ -1,6 +1,5 @@
 /*
- * shared - the layout of the object that the owner and the clients of an interface share; its functions are in
- * xdp.h.
+ * shared - the layout of the object that the owner and the clients of an interface share; its functions are in xdp.h.
  *
  *   queue[q].fill      lock word, redo record         its holder may write the fill ring of device queue q
  *   queue[q].comp      lock word, position, tags      its holder may read the queue's completion ring

@@ -16,21 +16,19 @@
  * Existing connections that have no flows of their own yet go on.
  *
  * A block of local ports takes what is left of TCP for these ports, but nothing for which the kernel has a socket, even
- * a listener. The client that has the block has no rules for its new connections.
- * A connection's own flow that nothing but the block covers gives way to a connection of the kernel's: its client has
- * shown no socket for the port.
+ * a listener. The client that has the block has no rules for its new connections. A connection's own flow that nothing
+ * but the block covers gives way to a connection of the kernel's: its client has shown no socket for the port.
  *
- * UDP ports that clients have claimed (claims.h) are looked for behind the flows of one peer and before those of
- * any.
+ * UDP ports that clients have claimed (claims.h) are looked for behind the flows of one peer and before those of any.
  *
  * Fragments of a datagram follow its first one, which has the ports. So what is sent in order arrives in order
  * (ring_fragments.c puts them together). If a later one comes before the first, all of that datagram are the kernel's.
  *
- * A minisock's flow is what is left of a process, or of a connection, that has gone: the kernel knows nothing
- * of it and would answer with RST. The owner is told what has come and answers in its place (owner/minisocks.c). A
- * minisock has nothing to do with what begins anew: a SYN for which there is a listener, and all segments of a
- * connection that the kernel has. A SYN without a listener is the minisock's as well: it may be the probe of the peer's
- * owner (owner/resets.c).
+ * A *minisock* is the flow that is left of a process, or of a connection, that has gone: the kernel knows nothing of it
+ * and would answer with RST. The owner is told what has come and answers in its place (owner/minisocks.c). A minisock
+ * has nothing to do with what begins anew: a SYN for which there is a listener, and all segments of a connection that
+ * the kernel has. A SYN without a listener is the minisock's as well: it may be the probe of the peer's owner
+ * (owner/resets.c).
  *
  * If the kernel would not take a packet for its own, by its MAC, its source or its IP options, the packet is not ours
  * either, even if there is a flow for it: whose_is() has the list. The kernel refuses it, and may be told otherwise
@@ -363,8 +361,8 @@ static __always_inline int is_anothers_connection(struct xdp_md *ctx, struct xdp
  * That does no harm: user space replaces entries whole and never changes them; `over` is nobody's to write but the
  * program's, means nothing to a flow that is no minisock, and to another minisock only if it is its own number.
  */
-static __always_inline int is_minisocks(struct xdp_md *ctx, struct xdp_flow_key *key, struct xdp_flow_value *flow,
-                                        const struct packet *packet)
+static __always_inline int is_of_minisock(struct xdp_md *ctx, struct xdp_flow_key *key, struct xdp_flow_value *flow,
+                                          const struct packet *packet)
 {
 	const struct tcp_head *tcp = packet->l4;
 	const __u32 number = flow->slot;
@@ -388,8 +386,8 @@ static __always_inline int is_minisocks(struct xdp_md *ctx, struct xdp_flow_key 
  * too, and comes at once; what the owner is told of would be lost if a new listener took the minisock's place
  * meanwhile.
  */
-static __always_inline int is_listeners_minisocks(struct xdp_md *ctx, const struct xdp_flow_key *key,
-                                                  const struct xdp_flow_value *flow, const struct packet *packet)
+static __always_inline int is_of_listeners_minisock(struct xdp_md *ctx, const struct xdp_flow_key *key,
+                                                    const struct xdp_flow_value *flow, const struct packet *packet)
 {
 	const struct tcp_head *tcp = packet->l4;
 
@@ -466,7 +464,7 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 		if (flow && !(flow->flags & XDP_FLOW_MINISOCK))
 			/* Of a connection the kernel knows nothing: whose socket goes in this moment has a minisock. */
 			return to_slot(ctx, flow->slot, packet->is_tcp ? XDP_DROP : XDP_PASS);
-		if (flow && is_minisocks(ctx, key, flow, packet))
+		if (flow && is_of_minisock(ctx, key, flow, packet))
 			return XDP_DROP;
 	}
 	if (!packet->is_tcp && (is_front(key, &slot) || is_taken(key, &slot)))
@@ -479,7 +477,7 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 	if (!flow)
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_MINISOCK)
-		return is_listeners_minisocks(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
+		return is_of_listeners_minisock(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
 	if (flow->flags & XDP_FLOW_FADING && begins_something(packet))
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_LISTENER && is_kernels(ctx, key, packet))

@@ -1,11 +1,11 @@
 /*
  * xdp - what the parts of the xdp backend share.
  *
- *                      +-- owner (owner/owner.c: in this process, or inside vmad) -----------------+
+ *                      +-- owner (owner/owner.c: in this process, or inside vmad) ------------------+
  *                      |  xdp_prog   program, bpf_link, flow map, socket map      (prog.c)          |
  *   interface -------->|  per device queue: base AF_XDP socket = UMEM + fill + completion ring      |
  *                      |  packet memory: one memfd        shared object: one memfd  (shared.c)      |
- *                      +------+-------------------------------------------------+------------------+
+ *                      +------+-------------------------------------------------+-------------------+
  *        a queue pair (slot)  |  one AF_XDP socket per device queue, handed over by SCM_RIGHTS
  *                      +------v------ client (client/client.c) ------+
  *                      | maps packet memory, shared object, the fill and completion rings, its own
@@ -21,8 +21,8 @@
  * every multi-step change either visible whole or repeatable by the owner's recovery.
  *
  * Threads: the owner's functions by one thread at a time (the nic's lock, or vmad's only thread). RX and TX rings by
- * the thread that has that half of the queue pair. Fill and completion rings by the holder of their lock in
- * shared.h, of whatever process.
+ * the thread that has that half of the queue pair. Fill and completion rings by the holder of their lock in shared.h,
+ * of whatever process.
  */
 #ifndef VMA_NIC_XDP_XDP_H
 #define VMA_NIC_XDP_XDP_H
@@ -101,7 +101,7 @@ int xdp_sock_map_umem_rings(int fd, struct xdp_ring *fill, struct xdp_ring *comp
 int xdp_sock_map_queue_rings(int fd, uint32_t rx_size, uint32_t tx_size, struct xdp_ring *rx, struct xdp_ring *tx);
 void xdp_ring_unmap(struct xdp_ring *ring);
 
-/* ---- prog.c and xdp_prog.bpf.c: program, flow map, socket map ---- */
+/* ---- prog.c and steer.bpf.c: program, flow map, socket map ---- */
 
 struct xdp_prog;
 int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out);

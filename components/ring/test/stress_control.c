@@ -1,8 +1,7 @@
 /*
  * The control path against threads that poll: protocols that come and go, flows that are attached, steered and detached
- * at the same time. A protocol that was ended has no run, runs never overlap, what was due or posted has its run
- * without a further call; and when all is quiet, the device has exactly the rules of those that were steered.
- * STRESS_SECONDS.
+ * at the same time. A protocol that was ended does not run; runs never overlap; what was due or posted runs without a
+ * further call; and when all is quiet, the device has exactly the rules of those that were steered. STRESS_SECONDS.
  */
 #include <netinet/in.h>
 #include <sched.h>
@@ -58,7 +57,7 @@ struct protocol {
 static _Atomic unsigned in_runs;
 static struct protocol protocols[2];
 
-static bool control_turn(struct vma_ring_proto_ops *proto_ops, bool last)
+static bool control_run(struct vma_ring_proto_ops *proto_ops, bool last)
 {
 	struct protocol *p = (struct protocol *)proto_ops;
 
@@ -87,7 +86,7 @@ static void wait_for_run(struct protocol *p)
 	}
 }
 
-static void test_a_protocol_has_no_run_after_its_end_and_every_run_that_is_due(void **state)
+static void test_a_protocol_runs_whenever_it_is_due_and_never_after_its_end(void **state)
 {
 	pthread_t pollers[POLLERS];
 	const time_t until = end_time();
@@ -100,7 +99,7 @@ static void test_a_protocol_has_no_run_after_its_end_and_every_run_that_is_due(v
 	atomic_store(&stop, false);
 	for (int i = 0; i < 2; i++)
 		protocols[i] =
-		        (struct protocol){.proto_ops = {.run = control_turn, .is_due = control_is_due}, .ended = true};
+		        (struct protocol){.proto_ops = {.run = control_run, .is_due = control_is_due}, .ended = true};
 	control_begin(pollers, POLLERS, poll_on);
 	for (; time(NULL) < until; rounds++) {
 		struct protocol *p = &protocols[rounds % 2], *before = &protocols[1 - rounds % 2];
@@ -232,7 +231,7 @@ static void test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanw
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_protocol_has_no_run_after_its_end_and_every_run_that_is_due),
+        cmocka_unit_test(test_a_protocol_runs_whenever_it_is_due_and_never_after_its_end),
         cmocka_unit_test(test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanwhile),
 };
 VMA_TEST_MAIN(tests)

@@ -41,7 +41,7 @@ static void attach_steered(struct taker *taker, uint16_t peer_port)
 	assert_true(device_has(&taker->flow.key));
 }
 
-static void leave_leave(struct taker *taker)
+static void leave_detach(struct taker *taker)
 {
 	assert_true(vma_ring_detach_later(ring, &taker->flow));
 	memset(taker, 0xff, sizeof(*taker)); /* its memory is somebody else's now */
@@ -80,7 +80,7 @@ static void test_a_flow_leaves_without_a_word_to_the_nic_and_its_rule_is_deleted
 	(void)state;
 	attach_steered(&conn, 1000);
 	key = conn.flow.key;
-	leave_leave(&conn);
+	leave_detach(&conn);
 	assert_true(device_has(&key));
 	assert_null(vma_ring_flow(ring, &key));
 	assert_false(vma_ring_prune(ring, 1));
@@ -96,7 +96,7 @@ static void test_the_oldest_rules_go_first_and_as_many_as_wanted(void **state)
 	for (uint16_t i = 0; i < 40; i++)
 		attach_steered(&takers[i], (uint16_t)(1000 + i));
 	for (uint16_t i = 0; i < 40; i++)
-		leave_leave(&takers[i]);
+		leave_detach(&takers[i]);
 	assert_true(vma_ring_prune(ring, 30));
 	assert_int_equal(device.count, 10);
 	for (uint16_t i = 30; i < 40; i++) {
@@ -111,7 +111,7 @@ static void test_what_still_comes_goes_to_the_listener_or_to_nobody(void **state
 {
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave_leave(&conn);
+	leave_detach(&conn);
 	leave_arrive(1000);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(leave_attach(&listener, 0, VMA_FLOW_LISTENER), 0);
@@ -128,7 +128,7 @@ static void test_a_successor_inherits_the_rule_and_leaves_it_as_its_own(void **s
 
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave_leave(&conn);
+	leave_detach(&conn);
 	asked = device.asked;
 	assert_int_equal(leave_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
 	assert_false(vma_ring_prune(ring, 8));
@@ -138,7 +138,7 @@ static void test_a_successor_inherits_the_rule_and_leaves_it_as_its_own(void **s
 	leave_arrive(1000);
 	vma_ring_progress(ring);
 	assert_int_equal(other.calls, 1);
-	leave_leave(&other);
+	leave_detach(&other);
 	assert_false(vma_ring_prune(ring, 8));
 	assert_int_equal(device.count, 0);
 }
@@ -150,7 +150,7 @@ static void test_a_connection_that_inherits_costs_no_question_although_it_has_a_
 
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave_leave(&conn);
+	leave_detach(&conn);
 	asked = device.asked;
 	assert_int_equal(leave_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
 	other.flow.shadow_cookie = 77;
@@ -160,7 +160,7 @@ static void test_a_connection_that_inherits_costs_no_question_although_it_has_a_
 	leave_arrive(1000);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(other.calls, 1);
-	leave_leave(&other);
+	leave_detach(&other);
 	assert_false(vma_ring_prune(ring, 8));
 	assert_int_equal(device.count, 0);
 }
@@ -172,7 +172,7 @@ static void test_the_last_of_several_members_leaves_the_rule(void **state)
 	assert_int_equal(leave_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
 	assert_false(vma_ring_detach_later(ring, &conn.flow));
 	assert_int_equal(device.count, 1);
-	leave_leave(&other);
+	leave_detach(&other);
 	assert_int_equal(device.count, 1);
 	assert_false(vma_ring_prune(ring, 8));
 }
@@ -195,11 +195,11 @@ static void test_a_rule_that_the_nic_takes_back_meanwhile_is_forgotten(void **st
 	(void)state;
 	attach_steered(&conn, 1000);
 	key = conn.flow.key;
-	leave_leave(&conn);
+	leave_detach(&conn);
 	device_del(&fake, &key);
 	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &key, fake.attr.event_arg);
 	attach_steered(&conn, 1000); /* and may be had again */
-	leave_leave(&conn);
+	leave_detach(&conn);
 	vma_ring_prune(ring, 1);
 }
 
@@ -207,7 +207,7 @@ static void test_a_ring_ends_with_rules_that_wait(void **state)
 {
 	(void)state;
 	attach_steered(&conn, 1000);
-	leave_leave(&conn);
+	leave_detach(&conn);
 	device.count = 0; /* as with the queue pair */
 }
 
@@ -249,7 +249,7 @@ static void test_packets_are_delivered_while_a_slow_nic_deletes_a_rule(void **st
 	(void)state;
 	attach_steered(&conn, 1000);
 	attach_steered(&other, 1001);
-	leave_leave(&conn);
+	leave_detach(&conn);
 	atomic_store(&silent, true);
 	thread = begin_slow_prune();
 	leave_arrive(1001);
@@ -257,7 +257,7 @@ static void test_packets_are_delivered_while_a_slow_nic_deletes_a_rule(void **st
 	assert_int_equal(other.calls, 1);
 	assert_true(vma_ring_prune(ring, 1)); /* another thread is at it */
 	assert_true(atomic_load(&asking));    /* the NIC has not answered yet */
-	leave_leave(&other);
+	leave_detach(&other);
 	atomic_store(&silent, false);
 	pthread_join(thread, NULL);
 	assert_false(vma_ring_prune(ring, 8));
@@ -271,7 +271,7 @@ static void test_a_rule_that_is_being_deleted_is_added_again_only_after_that(voi
 	for (int at_once = 0; at_once < 2; at_once++) {
 		fake.in_flow_del = device_del;
 		attach_steered(&conn, 1000);
-		leave_leave(&conn);
+		leave_detach(&conn);
 		thread = begin_slow_prune();
 		assert_int_equal(leave_attach(&other, 1000, at_once ? 0 : VMA_FLOW_RING_ONLY), 0);
 		assert_int_equal(vma_ring_steer(ring, &other.flow), 0);

@@ -19,7 +19,7 @@ static bool ports_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
 	return ntohs(local_port_be) == named;
 }
 
-static bool ports_turn(struct vma_ring_proto_ops *of, bool last)
+static bool ports_run(struct vma_ring_proto_ops *of, bool last)
 {
 	(void)last;
 	(void)of;
@@ -52,8 +52,7 @@ static int setup(void **state)
 	ops.port_is_named = ports_is_named;
 	fake.nic.ops = &ops;
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
-	proto_ops =
-	        (struct vma_ring_proto_ops){.run = ports_turn, .is_due = ports_is_due, .unmatched = ports_unmatched};
+	proto_ops = (struct vma_ring_proto_ops){.run = ports_run, .is_due = ports_is_due, .unmatched = ports_unmatched};
 	vma_ring_attach_proto(ring, &proto_ops);
 	named = 0;
 	unmatched_seen = 0;

@@ -1,4 +1,4 @@
-/* A protocol that lives on the ring: when it gets its run, in whom, and when no longer. */
+/* A protocol that lives on the ring: when it runs, in which thread, and when no longer. */
 #include <netinet/in.h>
 
 #include "../ring_priv.h"
@@ -21,7 +21,7 @@ static struct protocol p;
 static struct vma_flow flow;
 static unsigned packets, commands;
 
-static bool proto_turn(struct vma_ring_proto_ops *proto_ops, bool last)
+static bool proto_run(struct vma_ring_proto_ops *proto_ops, bool last)
 {
 	struct protocol *protocol = (struct protocol *)proto_ops;
 	void (*in_run)(void) = protocol->in_run;
@@ -54,7 +54,7 @@ static bool proto_take(struct vma_flow *of, struct vma_buf *packet, const struct
 	return false;
 }
 
-static void proto_run(struct vma_ring_command *command)
+static void proto_on_command(struct vma_ring_command *command)
 {
 	(void)command;
 	commands++;
@@ -71,7 +71,7 @@ static int setup(void **state)
 	packets = commands = 0;
 	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = proto_take};
 	assert_int_equal(vma_ring_attach(ring, &flow), 0);
-	p = (struct protocol){.proto_ops = {.run = proto_turn, .is_due = proto_is_due}};
+	p = (struct protocol){.proto_ops = {.run = proto_run, .is_due = proto_is_due}};
 	vma_ring_attach_proto(ring, &p.proto_ops);
 	p.runs = p.asked = 0;
 	return 0;
@@ -163,7 +163,7 @@ static void test_a_run_that_always_breaks_off_is_told_when_it_is_the_last(void *
 
 static void test_a_posted_command_is_followed_by_a_run(void **state)
 {
-	struct vma_ring_command command = {.run = proto_run};
+	struct vma_ring_command command = {.run = proto_on_command};
 
 	(void)state;
 	vma_ring_post(ring, &command);
@@ -173,7 +173,7 @@ static void test_a_posted_command_is_followed_by_a_run(void **state)
 	assert_true(p.flag_held);
 }
 
-static void test_who_looks_at_a_quiet_ring_asks_and_gives_no_run(void **state)
+static void test_a_look_at_a_quiet_ring_asks_and_does_not_run_the_protocol(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 10; i++)
@@ -182,7 +182,7 @@ static void test_who_looks_at_a_quiet_ring_asks_and_gives_no_run(void **state)
 	assert_int_equal(p.runs, 0);
 }
 
-static void test_what_is_due_has_its_run_at_the_next_look(void **state)
+static void test_what_is_due_runs_at_the_next_look(void **state)
 {
 	(void)state;
 	p.due = true;
@@ -192,7 +192,7 @@ static void test_what_is_due_has_its_run_at_the_next_look(void **state)
 	assert_int_equal(p.runs, 1);
 }
 
-static struct vma_ring_command again = {.run = proto_run};
+static struct vma_ring_command again = {.run = proto_on_command};
 
 static void post_again(void)
 {
@@ -200,7 +200,7 @@ static void post_again(void)
 	assert_int_equal(commands, 0); /* not within the run */
 }
 
-static void test_a_command_posted_in_a_run_runs_after_it_and_has_a_run_of_its_own(void **state)
+static void test_a_command_posted_in_a_run_runs_after_it_and_is_followed_by_another(void **state)
 {
 	(void)state;
 	p.in_run = post_again;
@@ -242,9 +242,9 @@ static void test_giving_back_the_flag_is_followed_by_a_run(void **state)
 	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
 }
 
-static void test_a_protocol_that_was_ended_has_no_run(void **state)
+static void test_a_protocol_that_was_ended_does_not_run(void **state)
 {
-	struct vma_ring_command command = {.run = proto_run};
+	struct vma_ring_command command = {.run = proto_on_command};
 
 	(void)state;
 	assert_ptr_equal(vma_ring_proto_ops(ring), &p.proto_ops);
@@ -258,7 +258,7 @@ static void test_a_protocol_that_was_ended_has_no_run(void **state)
 	assert_int_equal(p.runs, 0);
 }
 
-static struct protocol successor = {.proto_ops = {.run = proto_turn, .is_due = proto_is_due}};
+static struct protocol successor = {.proto_ops = {.run = proto_run, .is_due = proto_is_due}};
 
 static void test_another_takes_its_place(void **state)
 {
@@ -279,12 +279,12 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_run_that_breaks_off_is_called_again_behind_what_has_come),
         CASE(test_a_run_that_always_breaks_off_is_told_when_it_is_the_last),
         CASE(test_a_posted_command_is_followed_by_a_run),
-        CASE(test_who_looks_at_a_quiet_ring_asks_and_gives_no_run),
-        CASE(test_what_is_due_has_its_run_at_the_next_look),
-        CASE(test_a_command_posted_in_a_run_runs_after_it_and_has_a_run_of_its_own),
+        CASE(test_a_look_at_a_quiet_ring_asks_and_does_not_run_the_protocol),
+        CASE(test_what_is_due_runs_at_the_next_look),
+        CASE(test_a_command_posted_in_a_run_runs_after_it_and_is_followed_by_another),
         CASE(test_a_run_may_send),
         CASE(test_giving_back_the_flag_is_followed_by_a_run),
-        CASE(test_a_protocol_that_was_ended_has_no_run),
+        CASE(test_a_protocol_that_was_ended_does_not_run),
         CASE(test_another_takes_its_place),
 };
 VMA_TEST_MAIN(tests)

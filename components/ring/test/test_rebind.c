@@ -325,7 +325,7 @@ struct holder {
 	_Atomic bool held, longer;
 };
 
-/* For 50 ms, and as long as it is requested. */
+/* For 50 ms, and as long as the test wants. */
 static void *rebind_hold_flag(void *arg)
 {
 	struct timespec pause = {.tv_nsec = 50000000};

@@ -65,7 +65,7 @@ static uint64_t tx(size_t offset)
 }
 #define COUNT(name) tx(offsetof(struct vma_stats_ring_tx, name))
 
-static unsigned send_send_one(uint32_t len, uint8_t fill, unsigned flags)
+static unsigned send_one_frame(uint32_t len, uint8_t fill, unsigned flags)
 {
 	struct vma_nic_seg seg = frame_seg(len, fill);
 	unsigned n = vma_ring_send(ring, &seg, 1, flags);
@@ -78,7 +78,7 @@ static unsigned send_send_one(uint32_t len, uint8_t fill, unsigned flags)
 static void test_lone_frame_is_kicked_at_once(void **state)
 {
 	(void)state;
-	assert_int_equal(send_send_one(60, 1, 0), 1);
+	assert_int_equal(send_one_frame(60, 1, 0), 1);
 	assert_int_equal(fake.sent_count, 1);
 	assert_int_equal(fake.kicks, 1);
 	assert_int_equal(fake.sent[0].len, 60);
@@ -104,16 +104,16 @@ static void test_later_waits_for_flush_progress_or_eight(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 7; i++)
-		assert_int_equal(send_send_one(60, 0, VMA_RING_SEND_LATER), 1);
+		assert_int_equal(send_one_frame(60, 0, VMA_RING_SEND_LATER), 1);
 	assert_int_equal(fake.kicks, 0);
-	assert_int_equal(send_send_one(60, 0, VMA_RING_SEND_LATER), 1);
+	assert_int_equal(send_one_frame(60, 0, VMA_RING_SEND_LATER), 1);
 	assert_int_equal(fake.kicks, 1);
-	assert_int_equal(send_send_one(60, 0, VMA_RING_SEND_LATER), 1);
+	assert_int_equal(send_one_frame(60, 0, VMA_RING_SEND_LATER), 1);
 	vma_ring_flush(ring);
 	assert_int_equal(fake.kicks, 2);
 	vma_ring_flush(ring);
 	assert_int_equal(fake.kicks, 2); /* nothing waits */
-	assert_int_equal(send_send_one(60, 0, VMA_RING_SEND_LATER), 1);
+	assert_int_equal(send_one_frame(60, 0, VMA_RING_SEND_LATER), 1);
 	vma_ring_progress(ring);
 	assert_int_equal(fake.kicks, 3);
 	vma_ring_progress(ring);
@@ -125,7 +125,7 @@ static void test_kick_that_says_again_is_repeated_until_it_goes_through(void **s
 	(void)state;
 	fake.kick_result = -EAGAIN;
 	fake.kick_failures = 2;
-	assert_int_equal(send_send_one(60, 0, 0), 1);
+	assert_int_equal(send_one_frame(60, 0, 0), 1);
 	assert_int_equal(fake.kicks, 1);
 	vma_ring_progress(ring);
 	assert_int_equal(fake.kicks, 2);
@@ -141,10 +141,10 @@ static void test_kick_that_fails_is_not_repeated_for_ever(void **state)
 	(void)state;
 	fake.kick_result = -ENETDOWN;
 	fake.kick_failures = 1;
-	assert_int_equal(send_send_one(60, 0, 0), 1);
+	assert_int_equal(send_one_frame(60, 0, 0), 1);
 	vma_ring_progress(ring);
 	assert_int_equal(fake.kicks, 1);
-	assert_int_equal(send_send_one(60, 0, 0), 1);
+	assert_int_equal(send_one_frame(60, 0, 0), 1);
 }
 
 static void test_full_nic_leaves_the_rest_with_the_caller(void **state)
@@ -186,8 +186,8 @@ static void test_mtu_is_the_limit_and_a_vlan_tag_comes_on_top(void **state)
 	struct vma_nic_seg seg;
 
 	(void)state;
-	assert_int_equal(send_send_one(1514, 0, 0), 1);
-	assert_int_equal(send_send_one(1515, 0, 0), 1); /* taken and dropped */
+	assert_int_equal(send_one_frame(1514, 0, 0), 1);
+	assert_int_equal(send_one_frame(1515, 0, 0), 1); /* taken and dropped */
 	seg = frame_seg(1518, 0);
 	memcpy(vma_buf_frame(fake.arena, seg.buf) + seg.off + 12, "\x81\x00", 2);
 	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
@@ -322,7 +322,7 @@ static void test_buffers_come_back_while_sending_goes_on(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 3000; i++) /* six times the pool; the log of the fake holds them */
-		assert_int_equal(send_send_one(60, (uint8_t)i, 0), 1);
+		assert_int_equal(send_one_frame(60, (uint8_t)i, 0), 1);
 	assert_int_equal(fake.sent_count, 3000);
 }
 
@@ -334,7 +334,7 @@ static void test_tx_buf_reaps_when_the_pool_is_empty(void **state)
 	(void)state;
 	assert_int_equal(n, 508);
 	for (int i = 0; i < 40; i++) /* with four buffers, below the reaping batch, not even kicked */
-		assert_int_equal(send_send_one(60, 0, VMA_RING_SEND_LATER), 1);
+		assert_int_equal(send_one_frame(60, 0, VMA_RING_SEND_LATER), 1);
 	for (unsigned i = 0; i < 4; i++)
 		held[508 + i] = vma_ring_tx_buf(ring);
 	assert_non_null(held[511]);
@@ -375,7 +375,7 @@ static void drive_with(struct inner *inner)
 {
 	fake.in_tx = send_inside;
 	fake.in_arg = inner;
-	assert_int_equal(send_send_one(60, 0xff, 0), 1);
+	assert_int_equal(send_one_frame(60, 0xff, 0), 1);
 }
 
 static void test_frames_queued_behind_a_driver_leave_at_its_release_in_order(void **state)
@@ -446,7 +446,7 @@ static void test_queued_segments_beyond_what_the_nic_takes_are_gathered_too(void
 	assert_int_equal(fake.sent_count, 11);
 	for (int i = 1; i <= 10; i++)
 		assert_int_equal(fake.sent[i].len, 17 * 40);
-	assert_int_equal(send_send_one(60, 0, 0), 1); /* nothing stands in the way */
+	assert_int_equal(send_one_frame(60, 0, 0), 1); /* nothing stands in the way */
 }
 
 static void send_fill_up(void *arg)
@@ -462,16 +462,16 @@ static void test_backlog_leaves_before_what_is_sent_later(void **state)
 	(void)state;
 	fake.in_tx = send_fill_up;
 	fake.in_arg = &inner;
-	assert_int_equal(send_send_one(60, 0xff, 0), 1); /* has the only room; the fifty wait */
+	assert_int_equal(send_one_frame(60, 0xff, 0), 1); /* has the only room; the fifty wait */
 	assert_int_equal(fake.sent_count, 1);
-	assert_int_equal(send_send_one(60, 0xee, 0), 0); /* not before them */
+	assert_int_equal(send_one_frame(60, 0xee, 0), 0); /* not before them */
 	fake.tx_room = 20;
-	assert_int_equal(send_send_one(60, 0xee, 0), 0);
+	assert_int_equal(send_one_frame(60, 0xee, 0), 0);
 	assert_int_equal(fake.sent_count, 21);
 	fake.tx_room = 1000;
 	vma_ring_progress(ring);
 	assert_int_equal(fake.sent_count, 51);
-	assert_int_equal(send_send_one(60, 0xee, 0), 1);
+	assert_int_equal(send_one_frame(60, 0xee, 0), 1);
 	for (int i = 0; i < 50; i++)
 		assert_int_equal(fake.sent[1 + i].bytes[0], i);
 	assert_int_equal(COUNT(tx_commands), 50);
@@ -484,7 +484,7 @@ static void test_destroy_gives_back_what_was_queued(void **state)
 	(void)state;
 	fake.in_tx = send_fill_up;
 	fake.in_arg = &inner;
-	assert_int_equal(send_send_one(60, 0xff, 0), 1);
+	assert_int_equal(send_one_frame(60, 0xff, 0), 1);
 	assert_int_equal(fake.sent_count, 1);
 	vma_ring_destroy(ring); /* the debug build names buffers that would be missing */
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);

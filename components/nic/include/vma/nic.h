@@ -126,8 +126,8 @@ struct vma_flow_rule {
 	struct vma_flow_key key;
 	uint32_t flags;         /* enum vma_flow_flags */
 	uint32_t tag;           /* with VMA_NIC_CAP_FLOW_TAG: vma_buf.flow_tag of what this rule receives; 0: none */
-	uint64_t shadow_cookie; /* SO_COOKIE of the kernel socket that shadows this flow, 0: none; all others are
-	                           foreign */
+	uint64_t shadow_cookie; /* SO_COOKIE of the kernel socket that shadows this flow, 0: none; all others
+	                           conflict */
 	int shadow_fd; /* where that socket was seen last in this process: where it is not there any more, it is looked
 	                  for */
 };
@@ -149,16 +149,15 @@ struct vma_flow_minisock {
 
 /* What became of a queue pair or flow behind its user's back. */
 enum vma_nic_event {
-	VMA_NIC_EVENT_LOST, /* the owner has gone; call vma_nic_qp_rebind with both halves held */
-	VMA_NIC_EVENT_FLOW_REVOKED, /* `key` is the kernel's again (a kernel socket of no client or second process wants it too) */
+	VMA_NIC_EVENT_LOST,         /* the owner has gone; call vma_nic_qp_rebind with both halves held */
+	VMA_NIC_EVENT_FLOW_REVOKED, /* `key` is the kernel's again: a kernel sock or a second process wants it, too */
 };
 
 struct vma_nic_qp_attr {
-	uint32_t rx_wre;    /* requested receive depth (VMA_RX_WRE); granted: qp->rx_depth */
-	uint32_t tx_wre;    /* requested transmit depth and buffers (VMA_TX_WRE); granted: qp->tx_depth */
-	uint32_t tx_inline; /* requested inline bytes (VMA_TX_MAX_INLINE); granted: info.inline_max at most */
-	uint32_t
-	        tx_device_memory; /* requested bytes of device memory to send from, 0: none; a waiter, never an error */
+	uint32_t rx_wre;           /* requested receive depth (VMA_RX_WRE); granted: qp->rx_depth */
+	uint32_t tx_wre;           /* requested transmit depth and buffers (VMA_TX_WRE); granted: qp->tx_depth */
+	uint32_t tx_inline;        /* requested inline bytes (VMA_TX_MAX_INLINE); granted: info.inline_max at most */
+	uint32_t tx_device_memory; /* requested bytes of device memory to send from; 0: none. Less is no error */
 	const char *name;
 	/* Called from a thread of the nic's own, never from a data call. May be NULL: then vma_nic_qp_lost tells. */
 	void (*event)(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg);
@@ -267,9 +266,10 @@ void vma_nic_qp_destroy(struct vma_nic_qp *qp);
  * -EAGAIN when there is no owner yet (the nic's thread goes on trying and will send EVENT_LOST again). */
 int vma_nic_qp_rebind(struct vma_nic_qp *qp);
 
-/* -EEXIST this queue pair has it already, -EADDRINUSE another queue pair, process or a kernel socket of no client has it
- * (the log says which), -ENOSPC the table is full, -EINVAL a bad key or flag (vma_flow_key_check says what is bad),
- * -EAFNOSUPPORT. del: -ENOENT. Packets received before del returned may still be polled. */
+/* -EEXIST this queue pair has it already, -EADDRINUSE another queue pair, another process or a kernel sock (a kernel
+ * socket that is no flow's shadow) has it (the log says which), -ENOSPC the table is full, -EINVAL a bad key or flag
+ * (vma_flow_key_check says what is bad), -EAFNOSUPPORT. del: -ENOENT. Packets received before del returned may still be
+ * polled. */
 int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 /* A listener's flow is about to be deleted: from now on new connections go to the other members of its group, if there

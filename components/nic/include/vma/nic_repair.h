@@ -11,8 +11,8 @@
  *
  * Threads: any. From begin to end one thread at a time; the others wait in begin. Any thread may call
  *          vma_nic_repair_segment meanwhile.
- * Progress: begin, and vma_nic_repair_socket, wait for vmad, for at most VMA_NIC_REPAIR_MS each. If vmad ends meanwhile,
- *           they wait as long for the next one, and go on with that; so for five of them at most.
+ * Progress: begin, and vma_nic_repair_socket, wait for vmad, for at most VMA_NIC_REPAIR_MS each. If vmad ends
+ *           meanwhile, they wait as long for the next one, and go on with that; so for five of them at most.
  * Memory: the caller's; vmad reads the bytes piece by piece, and keeps none.
  * Example: components/stream/to_kernel.c.
  */

@@ -215,15 +215,15 @@ void vma_ring_release(struct vma_ring *ring);
 bool vma_ring_try(struct vma_ring *ring);
 
 /*
- * A protocol that lives on the ring and has work of its own: run is called with the receive flag held, by whoever
- * drives, after a burst of packets and after posted commands, and when is_due says so, which who polls asks without the
- * flag. run obeys the rules of sinks, and may send. It returns true when it has broken off, since so much was sent
- * that the receive queue may fill with the answers: these are read, and it is called again, unless it was told that
- * this is the last time; then what it leaves is due at once. One per ring; NULL ends it, and when attach_proto returns
- * no run is under way or will begin; its memory must outlive the calls of progress that are under way. A protocol that
- * has a time to keep must see to it that somebody polls the ring at that time. rebound, or NULL: the queue pair was
- * lost and is there again, and what came meanwhile the kernel has answered in its own way. It is called with both flags
- * held, so it only notes that.
+ * A protocol that lives on the ring and has work of its own. run is called with the receive flag held, by whoever
+ * drives: after a burst of packets, after posted commands, and when is_due says so. A thread that polls asks is_due
+ * without the flag. run obeys the rules of sinks, and may send. It returns true when it has broken off, since so much
+ * was sent that the receive queue may fill with the answers: these are read, and run is called again. If `last` says
+ * that it will not be called again, what it leaves is due at once. There is one protocol per ring. NULL ends it: when
+ * attach_proto returns, no run of it is under way or will begin; its memory must outlive the calls of progress that are
+ * under way. A protocol that has a time to keep must see to it that somebody polls the ring at that time. rebound, or
+ * NULL: the queue pair was lost and is there again, and what came meanwhile the kernel has answered in its own way. It
+ * is called with both flags held, so it only notes that.
  */
 struct vma_ring_proto_ops {
 	bool (*run)(struct vma_ring_proto_ops *proto_ops, bool last);
