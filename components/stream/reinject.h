@@ -1,6 +1,6 @@
 /*
- * reinject - segments of a connection's peer are said to the kernel once more: what the peer has sent to us, and the
- *          kernel, which has the connection now, should have heard.
+ * reinject - segments of a connection's peer are given to the kernel: the peer has sent them to us, and the kernel has
+ *            the connection now.
  */
 #ifndef VMA_STREAM_REINJECT_H
 #define VMA_STREAM_REINJECT_H
