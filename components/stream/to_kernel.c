@@ -124,7 +124,7 @@ static void kernel_begin_life(struct move *m, int incomplete)
 
 	m->ifindex = 0;
 	vma_os.getsockopt(m->fd, SOL_SOCKET, SO_BINDTOIFINDEX, &m->ifindex, &len);
-	bind_to_interface(m, 0); /* for what is said by the loopback interface */
+	bind_to_interface(m, 0); /* for what is reinjected by the loopback interface */
 	if (incomplete == 0 && m->what.fin_received && m->by == NULL)
 		incomplete = reinject_fin(&m->reinject, m->what.rcv_nxt);
 	if (incomplete < 0)
