@@ -54,7 +54,7 @@ bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, stru
 	vma_tcp_conn_adopt(conn, &stream_owner, child);
 	atomic_fetch_add(&listener->n_queued, 1);
 	vma_mpsc_push(&listener->arrived, &child->link);
-	if (__builtin_expect(atomic_load(&listener->bequeathed), 0))
+	if (__builtin_expect(atomic_load(&listener->exec_exported), 0))
 		stream_ask_update(listener);
 	vma_file_ready(&listener->file, EPOLLIN | EPOLLRDNORM);
 	return true;

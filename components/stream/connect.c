@@ -422,7 +422,7 @@ static bool stream_is_ipv6(struct stream_sock *sock, int fd)
 	return vma_shadow_name(fd, &local, NULL) == 0 && local.any.sa_family == AF_INET6;
 }
 
-/* -ENOTSUP: it is for the kernel, which also judges what is wrong. */
+/* -ENOTSUP: it is for the kernel, which also finds what is wrong. */
 static int start_to(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
 {
 	union vma_name to;

@@ -1,5 +1,5 @@
 /*
- * control.c - control messages. Those of a send are judged as the kernel's sock_cmsg_send judges them for TCP. None
+ * control.c - control messages. Those of a send are checked as the kernel's sock_cmsg_send checks them for TCP. None
  * changes what is sent, but a program whose message is not understood is told so. Those of a receive are written as
  * put_cmsg does.
  */
@@ -32,7 +32,7 @@ static int check_cmsg_number(const struct cmsghdr *head, const uint8_t *at)
 	}
 }
 
-/* Those of other levels are not TCP's to judge. */
+/* Those of other levels are not TCP's to check. */
 static int check_cmsg(const struct cmsghdr *head, const uint8_t *at)
 {
 	if (head->cmsg_level != SOL_SOCKET)

@@ -1,5 +1,5 @@
 /*
- * fork_owner.c - connections and fork: which process has them, and when they become the kernel's (fork_shared).
+ * fork_owner.c - connections and fork: which process has them, and when they become the kernel's.
  *
  *   parent ── has the connection ──┬─ close, exit, exec: handed over ────────────────┐
  *                                  └─ internal thread <── eventfd, shared page ──┐   ├──> the shadow, which both have
@@ -470,7 +470,7 @@ static void await_parent(struct stream_sock *sock, int fd, bool closing)
 		syscall(SYS_nanosleep, &nap, NULL);
 }
 
-static void fork_rpc_parent(struct stream_sock *sock, int fd)
+static void fork_owner_call_parent(struct stream_sock *sock, int fd)
 {
 	const struct fork_rpc_parent parent = {
 	        .wake = wake_parent, .is_alive = parent_is_alive, .arg = sock->fork_owner, .timeout_ns = TIMEOUT_NS};
@@ -480,7 +480,7 @@ static void fork_rpc_parent(struct stream_sock *sock, int fd)
 	await_parent(sock, fd, answer == FORK_RPC_UNKNOWN && !atomic_load(&sock->fork_owner->page->gone));
 }
 
-/* Two threads may ask for the same one: the second question finds it done. */
+/* Two threads may ask for the same one: the second request finds it done. */
 void vma_stream_take_over(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
@@ -489,7 +489,7 @@ void vma_stream_take_over(struct vma_file *file)
 	if (file->kind != VMA_FILE_TCP || !atomic_load(&sock->is_parents))
 		return;
 	if (!has_come(sock, fd))
-		fork_rpc_parent(sock, fd);
+		fork_owner_call_parent(sock, fd);
 	if (has_come(sock, fd))
 		atomic_store(&sock->reason, VMA_SOCK_FORKED);
 	atomic_store(&sock->is_parents, false);

@@ -1,6 +1,6 @@
 /*
- * fork_queue.c - fork_queue: connections that waited for accept when the process forked. In the kernel any process that
- * has the listener gets them, and so it is here.
+ * fork_queue.c - connections that waited for accept when the process forked. In the kernel any process that has the
+ * listener gets them, and so it is here.
  *
  *   fork ── a listener that was not looked at yet ────┬─ gives back its flows: new connections are the kernel's
  *                                                     └─ what is queued becomes the kernel's, and waits in a pair of
@@ -96,7 +96,8 @@ bool stream_fork_queue_waits(const struct stream_sock *listener)
 
 	if (fork_queue == NULL || atomic_load(&fork_queue->left) == 0)
 		return false;
-	return (fork_queue->fd[0] >= 0 && !atomic_load(&listener->bequeathed)) || stream_is_readable(fork_queue->fd[1]);
+	return (fork_queue->fd[0] >= 0 && !atomic_load(&listener->exec_exported)) ||
+	       stream_is_readable(fork_queue->fd[1]);
 }
 
 int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
@@ -214,7 +215,7 @@ int stream_fork_queue_exec_export(struct stream_sock *listener)
 	fork_queue_make(listener);
 	if (atomic_load(&listener->fork_queue) == NULL)
 		return -1;
-	atomic_store(&listener->bequeathed, true); /* before the look: what comes later has it looked at again */
+	atomic_store(&listener->exec_exported, true); /* before the look: what comes later has it looked at again */
 	stream_fork_queue_leave_queued(listener);
 	return atomic_load(&listener->fork_queue)->fd[1];
 }
@@ -230,8 +231,8 @@ void stream_fork_queue_leave_queued(struct stream_sock *listener)
 /* ---- exec: the process itself becomes another program ---- */
 
 /*
- * Whoever has the pair's end finds it by its name (sock/engine/inherited.c). An exec that fails leaves the listener to be
- * taken up again, and what waits to be accepted from the pair.
+ * The next program finds its end of the pair by its name (sock/engine/inherited.c). After an exec that fails, the
+ * listener is taken up again, and what waits is accepted from the pair.
  */
 static void offer(struct stream_sock *listener, int fd)
 {

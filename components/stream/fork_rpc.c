@@ -1,12 +1,12 @@
 /*
- * fork_rpc.c - fork_rpc: requests between forked processes, through slots of shared memory.
+ * fork_rpc.c - requests between forked processes, through slots of shared memory.
  *
  * A slot belongs to the process that has put its id into `owner`, by compare-and-swap from 0, or from the id of a
  * process that has been killed with it. Two cannot have it: a living process is never robbed, and of those that find
  * the same dead owner one wins. (One case would deceive it: an id is given to a new process, which takes the same slot,
  * all between another's look whether it lives and its compare-and-swap. That is some thousand forks within two
- * instructions.) Ids of another namespace mean nothing here. Such an owner is written down negative, and never judged;
- * a process in another namespace judges no other.
+ * instructions.) Ids of another namespace mean nothing here. Such an owner is written down negative, and is taken for
+ * alive; a process in another namespace takes every owner for alive.
  *
  * `word` has a number, which each owner raises, and the state. Only the owner makes it ASKED. From there the parent
  * makes it DONE or UNKNOWN, or the owner, which has waited long enough, makes it IDLE: by compare-and-swap, so the two
@@ -76,7 +76,7 @@ static long fork_rpc_futex(_Atomic uint32_t *word, int op, uint32_t value, const
 
 /* ---- the parent ---- */
 
-static void fork_rpc_slot_say(struct fork_rpc_slot *slot, uint32_t asked, uint32_t state)
+static void fork_rpc_slot_reply(struct fork_rpc_slot *slot, uint32_t asked, uint32_t state)
 {
 	if (atomic_compare_exchange_strong(&slot->word, &asked, (asked & ~(uint32_t)STATE_MASK) | state))
 		fork_rpc_futex(&slot->word, FUTEX_WAKE, INT_MAX, NULL);
@@ -89,9 +89,9 @@ void fork_rpc_answer_all(struct fork_rpc_page *page, enum fork_rpc_answer (*answ
 		uint32_t word = atomic_load(&slot->word);
 
 		if ((word & STATE_MASK) == ASKED)
-			fork_rpc_slot_say(slot, word,
-			                  answer(atomic_load(&slot->id)) == FORK_RPC_UNKNOWN ? ANSWERED_UNKNOWN
-			                                                                     : ANSWERED_DONE);
+			fork_rpc_slot_reply(slot, word,
+			                    answer(atomic_load(&slot->id)) == FORK_RPC_UNKNOWN ? ANSWERED_UNKNOWN
+			                                                                       : ANSWERED_DONE);
 	}
 }
 
@@ -102,7 +102,7 @@ void fork_rpc_leave(struct fork_rpc_page *page)
 		uint32_t word = atomic_load(&page->slot[i].word);
 
 		if ((word & STATE_MASK) == ASKED)
-			fork_rpc_slot_say(&page->slot[i], word, ANSWERED_DONE);
+			fork_rpc_slot_reply(&page->slot[i], word, ANSWERED_DONE);
 	}
 }
 

@@ -1,6 +1,6 @@
 /*
  * fork_rpc - the page that processes share by fork: the children's requests to the owner process, which is their
- *       parent, for its connections; and which connections are on their way to the kernel at the moment.
+ *            parent, for its connections; and which connections are on their way to the kernel at the moment.
  *
  *   child   take a slot ──> id ──> ASKED ──> sleep ───────────────┬─> give it back
  *   parent               └─ wakes up ──> hands over ──> DONE ─────┘
@@ -45,9 +45,9 @@ void fork_rpc_page_free(struct fork_rpc_page *page);
 
 /* ---- the parent ---- */
 
-/* Every question is answered by `answer`, once. */
+/* Every request is answered by `answer`, once. */
 void fork_rpc_answer_all(struct fork_rpc_page *page, enum fork_rpc_answer (*answer)(uint64_t id));
-/* Nobody will answer any more: who asks now, or later, is told so at once. */
+/* There will be no answers any more: a child that asks now, or later, is told so at once. */
 void fork_rpc_leave(struct fork_rpc_page *page);
 /* Connection `id` is about to become the kernel's; and has become it wholly, or not at all. */
 unsigned fork_rpc_move_begin(struct fork_rpc_page *page, uint64_t id);

@@ -171,8 +171,8 @@ static bool asks_for_mtu(const struct stream_sock *sock, int level, int name)
 	        (level == IPPROTO_IPV6 && (name == IPV6_MTU || name == IPV6_PATHMTU) && sock->file.family == AF_INET6));
 }
 
-static int opt_of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int fd, int level, int name,
-                             void *value, socklen_t *len)
+static int getsockopt_of_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int fd, int level, int name,
+                                    void *value, socklen_t *len)
 {
 	struct vma_tcp_info info;
 
@@ -220,7 +220,7 @@ int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *
 	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
 		rc = give_congestion(sock, fd, value, len);
 	else if (conn != NULL)
-		rc = opt_of_connection(sock, conn, fd, level, name, value, len);
+		rc = getsockopt_of_connection(sock, conn, fd, level, name, value, len);
 	else if (level == IPPROTO_TCP && name == TCP_INFO && stream_phase(sock) == STREAM_LISTENING)
 		rc = give_listener_info(sock, fd, value, len);
 	else

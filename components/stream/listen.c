@@ -533,7 +533,7 @@ static void run_update(struct vma_task *task)
 		stream_listen_update(sock);
 		pthread_mutex_unlock(&sock->file.lock);
 	}
-	if (atomic_load(&sock->bequeathed))
+	if (atomic_load(&sock->exec_exported))
 		stream_fork_queue_leave_queued(sock);
 	vma_file_put(&sock->file);
 }

@@ -220,8 +220,8 @@ static int stream_may_ask(const struct stream_sock *sock, const struct kernel_on
 }
 
 /*
- * The connection becomes the kernel's, before the option is set: what is said to the kernel meanwhile (reinject.c) is
- * not for the option to judge, and some want a connection. A value that is refused then has cost the offload.
+ * The connection becomes the kernel's, before the option is set: the option must not act on what is reinjected
+ * meanwhile (reinject.c), and some options need a connection. A value that is refused then has cost the offload.
  */
 static bool move_for(struct stream_sock *sock, int fd, const struct kernel_only *option, const void *value,
                      socklen_t len)

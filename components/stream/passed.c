@@ -209,7 +209,7 @@ void stream_passed_watch(struct stream_sock *sock)
 	passed->watched = vma_engine_watch(passed->event_fd, EPOLLIN | EPOLLET, &passed->change) == 0;
 }
 
-static void passed_ring_event(const struct stream_passed *passed)
+static void passed_signal_event(const struct stream_passed *passed)
 {
 	const uint64_t one = 1;
 
@@ -385,7 +385,7 @@ bool stream_passed_give(struct stream_sock *sock)
 	sock->passed->gave = true;
 	atomic_store(&sock->passed->page->served, false);
 	atomic_fetch_add(&sock->passed->page->given, 1);
-	passed_ring_event(sock->passed);
+	passed_signal_event(sock->passed);
 	if (sock->passed->server_fd == CLOSED)
 		passed_serve(sock->passed, sock->cookie);
 	return true;
@@ -396,7 +396,7 @@ void stream_passed_take_back(struct stream_sock *sock)
 	if (sock->passed == NULL)
 		return;
 	atomic_fetch_sub(&sock->passed->page->given, 1);
-	passed_ring_event(sock->passed);
+	passed_signal_event(sock->passed);
 }
 
 void stream_passed_to_stranger(struct stream_sock *sock)
@@ -404,7 +404,7 @@ void stream_passed_to_stranger(struct stream_sock *sock)
 	if (sock->passed == NULL)
 		return;
 	atomic_fetch_add(&sock->passed->page->given, 1);
-	passed_ring_event(sock->passed);
+	passed_signal_event(sock->passed);
 }
 
 bool stream_passed_is_known(const struct stream_sock *sock)
@@ -425,7 +425,7 @@ bool stream_passed_may_resume(const struct stream_sock *sock)
 void stream_passed_serves(struct stream_sock *sock)
 {
 	if (!sock->passed->gave && !atomic_exchange(&sock->passed->page->served, true))
-		passed_ring_event(sock->passed);
+		passed_signal_event(sock->passed);
 }
 
 /* ---- arriving ---- */
@@ -448,7 +448,7 @@ static void passed_search_file(struct vma_file *file, void *arg)
 static void passed_note_taken(const struct stream_passed *passed)
 {
 	atomic_fetch_add(&passed->page->taken, 1);
-	passed_ring_event(passed);
+	passed_signal_event(passed);
 }
 
 /* This process has it under another number: its own, or by fork. */

@@ -118,7 +118,7 @@ static bool is_closed(int fd)
 	return vma_os.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 || info.tcpi_state == TCP_CLOSE;
 }
 
-/* Connected, until it has left for TIME_WAIT. The segment may come some time after it was said. */
+/* Connected, until it has left for TIME_WAIT. The segment may come some time after it was reinjected. */
 static int placeholder_finish(int fd, const struct sockaddr_in *name, const struct vma_tcp_closed *closed,
                               struct vma_nic *by)
 {

@@ -99,7 +99,7 @@ static void reading_take_turn(struct reading *r, struct vma_tcp_conn *conn)
 
 /* What a read answers that finds nothing queued; -EAGAIN: it waits. Bytes are published before what comes after them.
  */
-static ssize_t recv_nothing(struct stream_sock *sock, const struct vma_tcp_conn *conn)
+static ssize_t recv_when_empty(struct stream_sock *sock, const struct vma_tcp_conn *conn)
 {
 	bool fin = atomic_load_explicit(&sock->fin_seen, memory_order_acquire);
 	int error = atomic_load_explicit(&sock->so_error, memory_order_acquire);
@@ -170,7 +170,7 @@ static int reading_go_on(struct reading *r, const struct vma_tcp_conn *conn, boo
 		if (recv_at_end(sock, conn)) /* what came before the end, since it was looked, is still to be taken */
 			return vma_tcp_rx_bytes(conn) > r->skip ? 0 : 1;
 	} else {
-		rc = recv_nothing(sock, conn);
+		rc = recv_when_empty(sock, conn);
 		if (rc != -EAGAIN)
 			return rc == 0 ? 1 : (int)rc;
 		if (nonblocking)
@@ -322,7 +322,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	ssize_t rc;
 	int error;
 
-	/* What is queued for a batch may wait for what comes without waiting. */
+	/* A tx batch need not leave before bytes that have come already are read. */
 	if (recv_is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_has_queued(vma_thread_self()))
 		vma_flush_sends(vma_thread_self());
 	if (__builtin_expect(recv_is_os(sock), 0)) {

@@ -1,6 +1,5 @@
 /*
- * reinject.c - reinjection: segments in the peer's place, by a raw socket, to an address of this host. They do not
- * leave the host.
+ * reinject.c - segments in the peer's place, by a raw socket, to an address of this host. They do not leave the host.
  *
  *   FIN, acknowledged ───────────┐                              the peer does not repeat it: there is no other way
  *   out of order, but SACKed ────┼── raw socket ── kernel       the peer would find out by a timeout (RFC 2018, 8)
@@ -58,7 +57,7 @@ static int reinject_open_socket(struct reinject *reinject)
 }
 
 /* An IPv4 packet from its header on. */
-static int reinject_say(struct reinject *reinject, const void *packet, size_t len)
+static int reinject_send(struct reinject *reinject, const void *packet, size_t len)
 {
 	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = reinject->name.sin_addr};
 	int rc = reinject->by != NULL ? 0 : reinject_open_socket(reinject);
@@ -73,7 +72,7 @@ static int reinject_say(struct reinject *reinject, const void *packet, size_t le
 
 /* ---- segments that are made here ---- */
 
-static int reinject_say_segment(struct reinject *reinject, uint8_t *packet, uint32_t seq, size_t len, uint8_t flags)
+static int reinject_send_segment(struct reinject *reinject, uint8_t *packet, uint32_t seq, size_t len, uint8_t flags)
 {
 	uint8_t *tcp = packet + 20;
 	uint16_t sum;
@@ -94,14 +93,14 @@ static int reinject_say_segment(struct reinject *reinject, uint8_t *packet, uint
 	sum = (uint16_t)~vma_csum_fold(vma_csum_add(
 	        vma_csum_pseudo4(packet + 12, packet + 16, IPPROTO_TCP, (uint32_t)(20 + len)), tcp, 20 + len));
 	memcpy(tcp + 16, &sum, 2);
-	return reinject_say(reinject, packet, HEADERS + len);
+	return reinject_send(reinject, packet, HEADERS + len);
 }
 
 int reinject_fin(struct reinject *reinject, uint32_t seq)
 {
 	uint8_t packet[HEADERS];
 
-	return reinject_say_segment(reinject, packet, seq, 0, 0x11); /* ACK, FIN */
+	return reinject_send_segment(reinject, packet, seq, 0, 0x11); /* ACK, FIN */
 }
 
 void reinject_early(struct reinject *reinject, struct vma_tcp_conn *conn)
@@ -116,7 +115,7 @@ void reinject_early(struct reinject *reinject, struct vma_tcp_conn *conn)
 	for (unsigned i = 0;; i++) {
 		len = vma_tcp_export_early(conn, i, &seq, &fin, packet + HEADERS, PACKET_MAX - HEADERS);
 		if (len == -ENOENT ||
-		    (len >= 0 && reinject_say_segment(reinject, packet, seq, (size_t)len, fin ? 0x11 : 0x10) < 0))
+		    (len >= 0 && reinject_send_segment(reinject, packet, seq, (size_t)len, fin ? 0x11 : 0x10) < 0))
 			break;
 	}
 	vma_free(packet);
@@ -158,7 +157,7 @@ static void on_late(struct vma_tcp_late *late, struct vma_buf *packet)
 		                     copy + l4, wanted - l4));
 		memcpy(copy + l4 + 16, &sum, 2);
 		copy[8] = 255;
-		reinject_say(reinject, copy, wanted);
+		reinject_send(reinject, copy, wanted);
 	}
 	vma_free(copy);
 }

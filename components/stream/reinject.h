@@ -1,6 +1,6 @@
 /*
- * reinject - segments of a connection's peer are said to the kernel once more: what the peer has sent to us, and the
- *          kernel, which has the connection now, should have heard.
+ * reinject - segments of a connection's peer are given to the kernel: the peer has sent them to us, and the kernel has
+ *            the connection now.
  */
 #ifndef VMA_STREAM_REINJECT_H
 #define VMA_STREAM_REINJECT_H
@@ -11,7 +11,7 @@ struct reinject {
 	struct vma_tcp_late late; /* first */
 	struct sockaddr_in name, peer;
 	struct vma_bufarena *arena;
-	struct vma_nic *by; /* its vmad says them; NULL: this process */
+	struct vma_nic *by; /* its vmad sends them; NULL: this process */
 	bool to_loopback;   /* the socket is bound to the loopback interface */
 	uint32_t snd_una;   /* what the peer has acknowledged, and its window as a header says it */
 	uint16_t window;
@@ -25,7 +25,7 @@ void reinject_begin(struct reinject *reinject, const struct sockaddr_in *name, c
 void reinject_end(struct reinject *reinject);
 /* The peer's FIN, which we have acknowledged. -EPERM, ... */
 int reinject_fin(struct reinject *reinject, uint32_t seq);
-/* What came out of order. The peer will say again what cannot be said. */
+/* What came out of order. The peer sends again what cannot be reinjected. */
 void reinject_early(struct reinject *reinject, struct vma_tcp_conn *conn);
 
 #endif

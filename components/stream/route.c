@@ -45,7 +45,7 @@ enum vma_sock_reason stream_place_of(struct vma_net *net, uint32_t ifindex, stru
 	return VMA_SOCK_OFFLOADED;
 }
 
-/* ---- a way ---- */
+/* ---- a route ---- */
 
 static struct vma_net_key route_key_of(const struct stream_sock *sock, uint32_t local, uint16_t local_port_be,
                                        const struct sockaddr_in *peer, bool ports)
@@ -226,8 +226,8 @@ static bool leads_elsewhere(const struct stream_sock *sock, const struct vma_net
 }
 
 /*
- * A connection keeps its device for life, so it goes on as the kernel's if its way is another: at once, since whatever
- * the peer says meets a kernel that knows of no such connection. If that fails, it is tried again every second.
+ * A connection keeps its device for life, so it goes on as the kernel's if its route is another: at once, since
+ * whatever the peer says meets a kernel that knows of no such connection. If that fails, it is tried again every second.
  */
 bool stream_route_part(struct stream_sock *sock)
 {
@@ -317,7 +317,7 @@ void stream_route_leave(struct stream_sock *sock)
 	vma_net_path_put(sock->engine->net, path);
 }
 
-/* Its SYN came along some way, which serves until then. */
+/* The path that its SYN came by serves until then. */
 void stream_route_find(struct stream_sock *sock, struct vma_engine *engine)
 {
 	struct vma_net_key key =

@@ -48,7 +48,7 @@ ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags)
  * The kernel's sk_stream_error: an error that waits comes instead of EPIPE, and EPIPE with a signal, which this thread
  * gets when it leaves.
  */
-static ssize_t send_broken(struct stream_sock *sock, int flags)
+static ssize_t send_take_error(struct stream_sock *sock, int flags)
 {
 	int error = atomic_exchange(&sock->so_error, 0);
 
@@ -143,7 +143,7 @@ struct writing {
 	bool nonblocking;
 	bool stays;            /* stream_stay: it may wait */
 	bool unpushed;         /* committed, and not sent yet */
-	bool queues;           /* what is committed last waits for a batch, */
+	bool queues;           /* what is committed last goes into a tx batch, */
 	struct vma_ring *ring; /* here */
 };
 
@@ -321,7 +321,7 @@ static ssize_t writing_send_all(struct writing *w)
 			return -EBADF;
 		if (__builtin_expect(sock->file.os_only, 0))
 			return -ESTALE; /* handed over to the kernel */
-		return rc == -EPIPE ? send_broken(sock, w->flags) : rc;
+		return rc == -EPIPE ? send_take_error(sock, w->flags) : rc;
 	}
 }
 
@@ -390,7 +390,7 @@ static ssize_t send_by_os(struct stream_sock *sock, int fd, const struct msghdr 
 		vma_file_set_own_poll(&sock->file, false);
 	}
 	if (!sock->file.os_only && atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0)
-		return send_broken(sock, flags);
+		return send_take_error(sock, flags);
 	return stream_send_os(fd, msg, flags);
 }
 

@@ -1,4 +1,4 @@
-/* stream.c - the life of a TCP object: made for a kernel socket, told of the world's changes, forked, closed. */
+/* stream.c - the life of a TCP object: made for a kernel socket, told of changes around it, forked, closed. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -89,7 +89,7 @@ static void net_changed(struct vma_file *file)
 
 /* ---- the end ---- */
 
-/* A send that has begun comes before the end, and none after it: see give_turn in send.c. */
+/* A send that has begun comes before the end, and none after it: see writing_give_turn in send.c. */
 static void await_sends(struct stream_sock *sock)
 {
 	stream_turn_take(&sock->writer);
@@ -118,7 +118,7 @@ static void stream_close_file(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 
-	if (atomic_load(&sock->bequeathed))
+	if (atomic_load(&sock->exec_exported))
 		stream_fork_queue_leave_queued(sock);
 	pthread_mutex_lock(&file->lock);
 	if (file->os_only) {

@@ -99,10 +99,10 @@ struct stream_sock {
 	_Atomic bool os_accept;                       /* the shadow's queue is asked by one thread at a time */
 	_Atomic uint32_t accepts;                     /* which queue comes first */
 	_Atomic bool looked;                          /* accepted from, or polled, in this process */
-	struct stream_fork_queue *_Atomic fork_queue; /* made at a fork, or when it is bequeathed; NULL: neither was */
+	struct stream_fork_queue *_Atomic fork_queue; /* made at a fork, or with exec_exported; NULL: not made */
 	struct vma_task fork_queue_task;              /* something waits there */
 	bool fork_queue_watched;                      /* under file.lock */
-	_Atomic bool bequeathed;      /* a program has it by exec: what comes here is left to all who have it */
+	_Atomic bool exec_exported;   /* a program has it by exec: what comes here is left to all who have it */
 	struct stream_tally *tally;   /* shared with what was accepted; NULL: nothing is counted */
 	uint64_t accepted_ns;         /* with a tally */
 	bool hands_over;              /* under file.lock: the kernel's for good, as others use it, or its connections */
@@ -271,8 +271,8 @@ void stream_fork_queue_leave(struct stream_sock *listener);
 bool stream_fork_queue_waits(const struct stream_sock *listener);
 int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
 /*
- * The listener was bequeathed to a program that has it by exec, and is the kernel's: what is queued is left where all
- * of them find it, now and whenever something comes; the internal thread's, without the lock. The descriptor for that
+ * Another program has got the listener by exec, and it is the kernel's: what is queued is left where all processes that
+ * have it find it, now and whenever something comes. Internal thread, without the lock. The descriptor for that
  * program, -1: none.
  */
 int stream_fork_queue_exec_export(struct stream_sock *listener);
@@ -316,7 +316,7 @@ bool stream_route_part(struct stream_sock *sock);
 void stream_route_retry(struct stream_sock *sock);
 /* All that a connection has to know of a path but how it is written into frames. */
 struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t);
-/* An accepted connection: the kernel's way to its peer. file.lock. */
+/* An accepted connection: the kernel's route to its peer. file.lock. */
 void stream_route_find(struct stream_sock *sock, struct vma_engine *engine);
 
 /* ---- port.c ---- */
@@ -444,10 +444,9 @@ int stream_give_control(struct msghdr *msg, int level, int type, const void *dat
 /* The kernel's own call, outside, since it may block. */
 ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags);
 ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);
-/* The thread has sends queued for a batch that may wait a moment longer. */
+/* The thread has a tx batch, which may wait a moment longer. */
 bool stream_has_queued(const struct vma_thread *self);
-/* After a call that has found at once what it wanted; not while sends wait for a batch: they would leave with a drive.
- */
+/* After a call that has found at once what it wanted. Not while there is a tx batch: it would leave with a drive. */
 static inline void stream_pass(struct vma_thread *self)
 {
 	if (self->tx_queued == 0)

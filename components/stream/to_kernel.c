@@ -67,7 +67,7 @@ static int read_queued(const struct vma_repair_bytes *base, uint64_t offset, siz
 	return 0;
 }
 
-static void move_tell_repair(const struct move *m, struct vma_repair *out)
+static void move_fill_repair(const struct move *m, struct vma_repair *out)
 {
 	const struct vma_tcp_export *what = &m->what;
 	struct vma_flow_key key;
@@ -104,7 +104,7 @@ static int move_repair(const struct move *m, int *incomplete)
 	const struct queued queued = {.base = {.read = read_queued}, .move = m};
 	struct vma_repair what;
 
-	move_tell_repair(m, &what);
+	move_fill_repair(m, &what);
 	return m->by != NULL ? vma_nic_repair_socket(m->by, m->fd, &what, &queued.base, incomplete)
 	                     : vma_repair_socket(m->fd, &what, &queued.base, incomplete);
 }
@@ -124,7 +124,7 @@ static void kernel_begin_life(struct move *m, int incomplete)
 
 	m->ifindex = 0;
 	vma_os.getsockopt(m->fd, SOL_SOCKET, SO_BINDTOIFINDEX, &m->ifindex, &len);
-	bind_to_interface(m, 0); /* for what is said by the loopback interface */
+	bind_to_interface(m, 0); /* for what is reinjected by the loopback interface */
 	if (incomplete == 0 && m->what.fin_received && m->by == NULL)
 		incomplete = reinject_fin(&m->reinject, m->what.rcv_nxt);
 	if (incomplete < 0)
@@ -170,24 +170,25 @@ static int move_alone(struct move *m)
 	return rc;
 }
 
-/* The NIC's rule goes. */
-static void move_part(struct move *m)
+/* The NIC's rule goes, and what had come for it meanwhile is the kernel's. */
+static void move_drop_rule(struct move *m)
 {
 	vma_tcp_export_detach(m->conn);
 	reinject_end(&m->reinject);
 	bind_to_interface(m, m->ifindex);
 }
 
-static int move_and_part(struct move *m)
+static int move_and_drop_rule(struct move *m)
 {
 	const int rc = move_alone(m);
 
 	if (rc == 0)
-		move_part(m);
+		move_drop_rule(m);
 	return rc;
 }
 
-/* By the interface's vmad, if it can. The ring's flag comes after its lock: who has that may need the flag to part. */
+/* By the interface's vmad, if it can. The ring's flag comes after the lock of vma_nic_repair_begin: a thread that has
+ * the lock may need the flag to drop the rule. */
 static int move_by_vmad(struct move *m)
 {
 	int rc;
@@ -198,7 +199,7 @@ static int move_by_vmad(struct move *m)
 		m->by = NULL;
 		return -EPERM;
 	}
-	rc = move_and_part(m);
+	rc = move_and_drop_rule(m);
 	vma_nic_repair_end(m->by);
 	return rc;
 }
@@ -235,9 +236,9 @@ int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 		return -EBADF;
 	stream_options_settle(sock, fd);
 	vma_tcp_steer(m.conn); /* without one (the NIC has no room) it is a matter of luck */
-	vma_ring_ctxs_progress(stream_rings(&sock->file)); /* what has come is taken, and need not be said again */
+	vma_ring_ctxs_progress(stream_rings(&sock->file)); /* what has come is taken, and need not be reinjected */
 	stream_move_begin(sock);
-	rc = move_and_part(&m);
+	rc = move_and_drop_rule(&m);
 	if (rc == -EPERM)
 		rc = move_by_vmad(&m);
 	stream_move_end(sock, rc);

@@ -52,8 +52,8 @@ void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
 }
 
 /*
- * Sends that were queued for a batch were made before the end, so they leave before the RST, as the kernel's have by
- * then, if the windows allow them. No FIN follows them.
+ * Sends of a tx batch were made before the end, so they leave before the RST, as the kernel's have by then, if the
+ * windows allow them. No FIN follows them.
  */
 static void conn_reset(struct vma_tcp_conn *conn)
 {

@@ -4,7 +4,7 @@
  * No thread drives from begin to end, so what is exported stays true while the other stack gets it. Packets that were
  * steered to us before the NIC has taken the rule back are passed on to the caller, which carries them to the other
  * stack. What comes later still (or all of it, if the caller carries nothing) finds no connection. A listener on its
- * port would answer with RST, so the connections that have gone are remembered for a second.
+ * port would answer with RST, so exported connections are remembered for a second.
  */
 #include <errno.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #define EXPORTED_NS TCP_NS_PER_S
 #define WAYS 8
 
-/* ---- who has gone ---- */
+/* ---- connections that were exported ---- */
 
 /* The set of a peer: the oldest in it makes way, long before its time only when very many go within a second. */
 static struct tcp_exported *exported_set_of(const struct vma_tcp *tcp, const uint8_t *peer, uint16_t peer_port_be)

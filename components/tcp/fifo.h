@@ -30,7 +30,7 @@ struct fifo_chunk {
 struct fifo_memory {
 	void *(*alloc)(size_t size);
 	void (*free)(void *memory);
-	_Atomic int64_t *used; /* bytes of all chunks that there are are counted here; NULL: nowhere */
+	_Atomic int64_t *used; /* bytes of all chunks are counted here; NULL: nowhere */
 };
 struct tcp_fifo {
 	const struct fifo_memory *memory;

@@ -1,7 +1,7 @@
 /*
- * minisocks.c - minisocks: what connections leave to the owner of the device when their process ends.
+ * minisocks.c - what connections leave to the owner of the device when their process ends.
  *
- * The process that the peer speaks to next is gone. A kernel that never knew of the connection would answer the peer's
+ * When the peer speaks next, the process is gone. A kernel that never knew of the connection would answer the peer's
  * FIN, and what it has on its way. So the owner is told how far each connection has come, before the flows end. No
  * thread holds the receive flag while the owner listens. If something changes meanwhile, that is lost, as the segment
  * that changed it might have been; the peer sends it again.

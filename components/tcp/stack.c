@@ -94,9 +94,9 @@ uint64_t tcp_again_ns(const struct vma_tcp *tcp)
 }
 
 /*
- * With one kick. On a fast path, such as between two network namespaces, the answers are there when it returns, ACKs of
- * what was sent and data for what was acknowledged, and each lets more go: these are read before more is sent, or the
- * receive queue would run over.
+ * With one kick. If the peer is near, in another network namespace for example, the answers are there when the kick
+ * returns: ACKs of what was sent, and data for what was acknowledged. Each lets more go, so they are read before more
+ * is sent, or the receive queue would run over.
  *
  * What the NIC does not take stays at the front, until it is tried again.
  */

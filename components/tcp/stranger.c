@@ -2,8 +2,9 @@
  * stranger.c - a segment that no connection here takes, while another process or the kernel may have the connection.
  *
  * A RST would cut a connection that lives elsewhere. Silence leaves a peer alone that has lost its connection. If a
- * peer sends data, it sends it again, and is judged then. But an ACK without data may be all that the peer ever sends:
- * the answer to a RST whose number was not exact (RFC 5961 3.2). So the peer is asked when the time of silence is over:
+ * peer sends data, it sends it again, and is answered then. But an ACK without data may be all that the peer ever
+ * sends: the answer to a RST whose number was not exact (RFC 5961 3.2). So the peer is asked when the time of silence
+ * is over:
  *
  *   ACK ──> nothing ──silence, ASK_NS at least──> a keep-alive probe (RFC 1122 4.2.3.6) ──> ACK ──> RST
  *                                                                                      └──> its stack, if it has one
@@ -16,8 +17,8 @@
  * came here: hence ASK_NS.
  *
  * Threads: the driver.
- * Memory: TCP_STRANGERS places, made when the first is needed. If another takes a stranger's place, the stranger is
- * judged as a new one.
+ * Memory: TCP_STRANGERS places, made when the first is needed. If another takes a stranger's place, the stranger
+ * counts as a new one.
  */
 #include <string.h>
 

@@ -9,20 +9,21 @@
  *   state.c                what is published: state, readiness, events
  *   rx/read.c, tx/write.c  the application's side of the two fifos
  *   rx/input.c             a burst's segments of one connection into lwIP     recovery_ack_*, rx/window.c
- *   rx/message.c           the shortest path of a burst that is one message   recovery_acked_last, rx/window.c
+ *   rx/message.c           the fastest path of a burst that is one message    recovery_acked_last, rx/window.c
  *   tx/output.c            from the send fifo into segments and frames        recovery_*
- *   tx/compose.c           the short path of the usual segment that leaves; rx/predict.c has that of the one that comes
+ *   rx/predict.c           the fast path of the usual segment that comes,
+ *   tx/compose.c           and of the usual one that leaves
  *   loss/recovery.c        recovery begins and ends, retransmission, undo     loss/scoreboard.c, timer/rtt.c, cc/cc.c
  *   loss/scoreboard.c      marks on segments: SACKed, lost, sent again
  *   cc/rate.c              how fast what is sent is delivered, and leaves
- *   timer/timers.c         what each timer of a connection does; timer/persist.c, timer/keepalive.c  timer/wheel.c
+ *   timer/timers.c         what each timer of a connection does               timer/persist.c, keepalive.c, wheel.c
  *   rx/window.c            receive window and buffer sizes, delayed ACKs
  *   listener.c             half-open connections, accept
  *   syncookie.c            a request that the peer keeps in our place
  *   pending.c              connections that wait for accept, and that another process may take
  *   timewait.c             what is left of a connection in TIME_WAIT
  *   export.c               a connection leaves for another stack
- *   minisocks.c            what connections leave to the device's owner when their process ends (minisocks)
+ *   minisocks.c            what connections leave to the device's owner when their process ends
  *   fifo.c                 bytes from one thread to another
  *   lwip/port.c            what lwIP asks of its surroundings, and calls back
  *
@@ -104,7 +105,7 @@ struct vma_tcp_conn {
 	_Atomic int urgent_byte;       /* -1: not there (any more) */
 	size_t rx_step;                /* reader's: bytes that its last look at the front has stepped over */
 
-	/* posted values, under post_lock of the poster's side: a seqlock is not worth it, a spin of two stores */
+	/* posted values: each is exchanged for NULL or 0 by the driver */
 	struct vma_tcp_path *_Atomic path_request; /* exchanged; the driver frees it after copying */
 	_Atomic uint64_t icmp_request;             /* type << 56 | code << 48 | mtu << 32 | seq; the last one counts */
 
@@ -121,7 +122,7 @@ struct vma_tcp_conn {
 	uint32_t mss;               /* bytes of data per segment now, options deducted */
 	uint16_t ip_id;             /* of the next segment: its own, or peers would see how much others are sent */
 	uint64_t fed;               /* bytes of tx that lwIP has in segments (stream offset) */
-	_Atomic uint64_t more_from; /* writer's: bytes from here on may wait for a batch; UINT64_MAX: none */
+	_Atomic uint64_t more_from; /* writer's: bytes from here on may wait for more; UINT64_MAX: none */
 	_Atomic uint64_t urgent_tx; /* writer's: stream offset behind the urgent byte to send; 0: none */
 	struct tcp_rtt rtt;
 	struct tcp_cc cc;
@@ -236,7 +237,7 @@ struct vma_tcp {
 	struct vma_tcp_conn *opening;   /* that connection */
 	struct tcp_exported *exported;  /* TCP_EXPORTED of them; NULL: there was none yet */
 	uint32_t gro_left;              /* connections whose segments may be merged in this run */
-	bool predicts_nothing;          /* for tests: every segment goes through lwIP, no short way is taken */
+	bool predicts_nothing;          /* for tests: every segment goes through lwIP, the fast path is not taken */
 	uint32_t alone;                 /* for tests: messages that tx/output.c has found alone */
 	struct vma_nic_member *member;  /* of the ring's queue pair; NULL: none. pending.c */
 	uint32_t pending_at;            /* where a free place is looked for next */

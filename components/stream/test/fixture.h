@@ -243,7 +243,7 @@ static bool fixture_peer_accepted(struct vma_tcp_listener *listener, void *arg, 
 static const struct vma_tcp_listener_owner fixture_listener_owner = {.admit = fixture_peer_admit,
                                                                      .accepted = fixture_peer_accepted};
 
-static inline struct vma_tcp_listener *fixture_fixture_peer_listen(uint16_t port)
+static inline struct vma_tcp_listener *fixture_peer_listen(uint16_t port)
 {
 	struct vma_tcp_options options;
 	struct vma_tcp_listen_attr attr = {.owner = &fixture_listener_owner,
@@ -339,7 +339,7 @@ static inline void fixture_peer_drive(void)
 	vma_leave(self);
 }
 
-static inline void fixture_fixture_peer_send(struct fixture_conn *peer, const void *data, size_t size)
+static inline void fixture_peer_send(struct fixture_conn *peer, const void *data, size_t size)
 {
 	struct iovec spans[4];
 	const uint8_t *from = data;
@@ -451,7 +451,7 @@ static inline struct stream_sock *fixture_sock_of(int fd)
 	return stream_sock(vma_fd_lookup(fd));
 }
 
-static inline int fixture_fixture_socket(int flags)
+static inline int fixture_stream_socket(int flags)
 {
 	int fd = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
 	const int on = 1;
@@ -561,10 +561,10 @@ static inline void do_close(int fd)
 /* A connected pair: the socket (non-blocking calls at first), and what the peer has of it. */
 static inline int fixture_pair(struct vma_tcp_listener **listener, struct fixture_conn **peer, int flags)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 	unsigned before = atomic_load(&fixture.n_accepted);
 
-	*listener = fixture_fixture_peer_listen(7000);
+	*listener = fixture_peer_listen(7000);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	fixture_until(atomic_load(&fixture.n_accepted) > before && do_poll(fd) & EPOLLOUT);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
@@ -617,7 +617,7 @@ static inline void fixture_reset(void)
 	fixture.no_device = false;
 }
 
-static int fixture_fixture_start(void **state)
+static int fixture_set_up_peer(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_tcp_attr tcp = {.name = "peer", .gro_streams_max = 32};
@@ -643,7 +643,7 @@ static int fixture_fixture_start(void **state)
 }
 
 /* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
-static inline void fixture_fixture_catch_faults(void)
+static inline void fixture_take_handlers_back(void)
 {
 	vma_os.sigaction(SIGSEGV, &fixture.on_segv, NULL);
 	vma_os.sigaction(SIGBUS, &fixture.on_bus, NULL);
@@ -663,7 +663,7 @@ static inline void fixture_own_ports(void)
 	close(fd);
 }
 
-static inline int fixture_fixture_run(const char *name, const struct CMUnitTest *tests, size_t count)
+static inline int fixture_run_tests(const char *name, const struct CMUnitTest *tests, size_t count)
 {
 
 	if (small_engine("8192", "512") == NULL)
@@ -674,12 +674,12 @@ static inline int fixture_fixture_run(const char *name, const struct CMUnitTest 
 	fixture_reset();
 	vma_test_filter();
 	fixture_own_ports();
-	return _cmocka_run_group_tests(name, tests, count, fixture_fixture_start, NULL);
+	return _cmocka_run_group_tests(name, tests, count, fixture_set_up_peer, NULL);
 }
 #define FIXTURE_MAIN(name, tests)                                                                                      \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		return fixture_fixture_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                           \
+		return fixture_run_tests(name, tests, sizeof(tests) / sizeof((tests)[0]));                             \
 	}
 
 #endif

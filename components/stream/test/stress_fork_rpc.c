@@ -107,7 +107,7 @@ static void fork_rpc_count(uint64_t id, enum fork_rpc_answer got)
 }
 
 /* Some do not wait: they take the question back while it is answered. */
-static void fork_rpc_call_on(unsigned seed)
+static void fork_rpc_keep_calling(unsigned seed)
 {
 	struct fork_rpc_parent parent = {.wake = fork_rpc_wake, .is_alive = is_alive};
 
@@ -156,7 +156,7 @@ static void test_every_answer_is_that_of_the_question(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < CHILDREN; i++)
-		child[i] = begin_child(fork_rpc_call_on, i);
+		child[i] = begin_child(fork_rpc_keep_calling, i);
 	begin_ns = vma_now_ns();
 	do
 		answer_for(FOR_NS);
@@ -206,7 +206,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 			fork_rpc_status_of(child[i]);
 			killed++;
 		}
-		child[i] = begin_child(fork_rpc_call_on, killed);
+		child[i] = begin_child(fork_rpc_keep_calling, killed);
 		answer_for(3000000);
 	}
 	for (unsigned i = 0; i < CHILDREN; i++) {

@@ -197,7 +197,7 @@ static void *stream_work(void *arg)
 	struct timeval timeout = {.tv_sec = 1};
 
 	while (!atomic_load(&stop)) {
-		int fd = fixture_fixture_socket(0);
+		int fd = fixture_stream_socket(0);
 
 		CALL(int, stream_setsockopt(vma_fd_lookup(fd), fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
 		atomic_store(&attempt_fd, fd);
@@ -261,7 +261,7 @@ static void stream_ask(struct vma_file *file, int fd)
 	stream_getsockopt(file, fd, SOL_SOCKET, SO_ERROR, &bytes, &len);
 }
 
-static void stream_stream_set(struct vma_file *file, int fd, int value)
+static void set_some_options(struct vma_file *file, int fd, int value)
 {
 	stream_setsockopt(file, fd, IPPROTO_TCP, TCP_NODELAY, &value, sizeof(value));
 	stream_setsockopt(file, fd, IPPROTO_TCP, TCP_CORK, &value, sizeof(value));
@@ -308,7 +308,7 @@ static void *meddle(void *arg)
 		if (file != NULL && file->kind == VMA_FILE_TCP) {
 			peek(file, fd);
 			stream_ask(file, fd);
-			stream_stream_set(file, fd, stream_roll(&seed) % 2);
+			set_some_options(file, fd, stream_roll(&seed) % 2);
 			end_in_the_middle(file, fd, &seed);
 		}
 		vma_leave(self);
@@ -337,7 +337,7 @@ static void *come_and_go(void *arg)
 	uint32_t seed = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
-		int fd = fixture_fixture_socket(SOCK_NONBLOCK), child;
+		int fd = fixture_stream_socket(SOCK_NONBLOCK), child;
 
 		assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
 		assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEPORT, 1), 0);
@@ -381,7 +381,7 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	const char *seconds = getenv("STRESS_SECONDS");
 	pthread_t peer, looker, meddler, server, worker[WORKERS], sharer[SHARERS];
 	struct vma_tcp_listener *listener = peer_listens();
-	int fd = fixture_fixture_socket(0);
+	int fd = fixture_stream_socket(0);
 
 	(void)state;
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);

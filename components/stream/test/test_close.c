@@ -5,7 +5,7 @@
 
 #include "../fork_rpc.h"
 
-static bool close_has(const struct fixture_conn *peer, uint32_t events)
+static bool peer_has_events(const struct fixture_conn *peer, uint32_t events)
 {
 	return (atomic_load(&peer->events) & events) == events;
 }
@@ -20,7 +20,7 @@ static void test_close_delivers_and_says_the_end(void **state)
 	(void)state;
 	assert_int_equal(do_send(fd, "bye", 3, 0), 3);
 	do_close(fd);
-	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	assert_int_equal(fixture_peer_recv(peer, text, 8), 3);
 	assert_memory_equal(text, "bye", 3);
 	assert_true(vma_tcp_rx_eof(peer->conn));
@@ -34,10 +34,10 @@ static void test_close_with_unread_bytes_resets(void **state)
 	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_fixture_peer_send(peer, "x", 1);
+	fixture_peer_send(peer, "x", 1);
 	fixture_until(do_poll(fd) & EPOLLIN);
 	do_close(fd);
-	fixture_until(close_has(peer, VMA_TCP_FAILED));
+	fixture_until(peer_has_events(peer, VMA_TCP_FAILED));
 	assert_int_equal(vma_tcp_error(peer->conn), ECONNRESET);
 	fixture_pair_end(-1, listener, peer);
 }
@@ -59,7 +59,7 @@ static void test_linger_zero_resets(void **state)
 	(void)state;
 	set_linger(fd, 0);
 	do_close(fd);
-	fixture_until(close_has(peer, VMA_TCP_FAILED));
+	fixture_until(peer_has_events(peer, VMA_TCP_FAILED));
 	fixture_pair_end(-1, listener, peer);
 }
 
@@ -79,7 +79,7 @@ static void test_linger_waits_until_all_is_acknowledged(void **state)
 	assert_true(vma_now_ns() - begun < 2000000000);
 	fixture_peer_rests();
 	assert_int_equal(vma_tcp_rx_bytes(peer->conn), 3);
-	assert_true(close_has(peer, VMA_TCP_PEER_CLOSED));
+	assert_true(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	fixture_pair_end(-1, listener, peer);
 }
 
@@ -97,7 +97,7 @@ static void test_linger_waits_no_longer_than_it_is_told(void **state)
 	do_close(fd); /* the peer is not driven */
 	took = vma_now_ns() - begun;
 	assert_true(took > 900000000 && took < 2500000000);
-	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED)); /* and is delivered all the same */
+	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED)); /* and is delivered all the same */
 	fixture_pair_end(-1, listener, peer);
 }
 
@@ -110,10 +110,10 @@ static void test_half_closed_it_reads_on(void **state)
 
 	(void)state;
 	assert_int_equal(do_shutdown(fd, SHUT_WR), 0);
-	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	assert_true(do_poll(fd) & EPOLLOUT); /* a write would not wait: EPIPE */
 	assert_false(do_poll(fd) & EPOLLHUP);
-	fixture_fixture_peer_send(peer, "more", 4);
+	fixture_peer_send(peer, "more", 4);
 	fixture_until(do_poll(fd) & EPOLLIN);
 	assert_int_equal(do_recv(fd, text, 8, 0), 4);
 	vma_tcp_close(peer->conn, false);
@@ -148,7 +148,7 @@ static void *close_later(void *arg)
 static void *close_send_later(void *arg)
 {
 	usleep(150000);
-	fixture_fixture_peer_send(arg, "late", 4);
+	fixture_peer_send(arg, "late", 4);
 	return NULL;
 }
 
@@ -168,7 +168,7 @@ static void test_closed_by_another_thread_a_read_goes_on(void **state)
 	pthread_join(closer, NULL);
 	pthread_join(sender, NULL);
 	fixture_peer_rests();
-	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	fixture_pair_end(-1, listener, peer);
 }
 
@@ -190,8 +190,8 @@ static void test_a_call_that_finds_it_closed_is_ebadf(void **state)
 	assert_int_equal(CALL(ssize_t, stream_sendmsg(file, fd, &m.msg, MSG_NOSIGNAL)), -EBADF);
 	assert_int_equal(CALL(ssize_t, stream_recvmsg(file, fd, &m.msg, 0)), -EBADF);
 	assert_int_equal(CALL(int, stream_connect(file, fd, &none, sizeof(none))), -EBADF);
-	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED)); /* and is not reset: what is left of it goes its way */
-	assert_false(close_has(peer, VMA_TCP_FAILED));
+	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED)); /* and is not reset: it ends in order */
+	assert_false(peer_has_events(peer, VMA_TCP_FAILED));
 	assert_int_equal(vma_tcp_rx_bytes(peer->conn), 0);
 	fixture_pair_end(-1, listener, peer);
 	CALL(int, (vma_file_put(file), 0));
@@ -228,14 +228,14 @@ static void test_closed_by_another_thread_a_send_goes_first_or_not_at_all(void *
 	pthread_create(&sender, NULL, send_found, file);
 	usleep(20000);
 	pthread_create(&closer, NULL, close_now, &fd);
-	fixture_never(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_never(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	stream_turn_give(&stream_sock(file)->writer);
 	pthread_join(sender, &sent);
 	pthread_join(closer, NULL);
 	assert_true((intptr_t)sent == 4 || (intptr_t)sent == -EBADF);
-	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	assert_int_equal(vma_tcp_rx_bytes(peer->conn), (intptr_t)sent == 4 ? 4 : 0);
-	assert_false(close_has(peer, VMA_TCP_FAILED));
+	assert_false(peer_has_events(peer, VMA_TCP_FAILED));
 	fixture_pair_end(-1, listener, peer);
 	CALL(int, (vma_file_put(file), 0));
 }
@@ -271,10 +271,10 @@ static void test_a_duplicate_keeps_it_open(void **state)
 	(void)state;
 	assert_int_equal(CALL(int, vma_fd_install(copy, vma_fd_lookup(fd))), 0);
 	do_close(fd);
-	fixture_never(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_never(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	assert_int_equal(do_send(copy, "x", 1, 0), 1);
 	do_close(copy);
-	fixture_until(close_has(peer, VMA_TCP_PEER_CLOSED));
+	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	fixture_pair_end(-1, listener, peer);
 }
 
@@ -301,8 +301,8 @@ static void test_what_a_child_does_with_its_copy_is_no_matter(void **state)
 	vma_engine_fork_parent();
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(WEXITSTATUS(status), 7);
-	fixture_never(close_has(peer, VMA_TCP_PEER_CLOSED));
-	fixture_fixture_peer_send(peer, "still", 5);
+	fixture_never(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
+	fixture_peer_send(peer, "still", 5);
 	fixture_until(do_poll(fd) & EPOLLIN);
 	assert_int_equal(do_recv(fd, text, 8, 0), 5);
 	fixture_pair_end(fd, listener, peer);
@@ -358,7 +358,7 @@ static bool child_sees_move(int fd, uint64_t id)
 	child = fork();
 	if (child == 0) {
 		vma_engine_fork_child();
-		/* The page is a fork_owner's first field. */
+		/* The page is the first field of struct stream_fork_owner. */
 		_exit(fork_rpc_is_moving(*(struct fork_rpc_page **)stream_sock(vma_fd_lookup(fd))->fork_owner, id) ? 7
 		                                                                                                   : 8);
 	}
@@ -425,7 +425,7 @@ static void test_at_exit_what_was_sent_arrives(void **state)
 	fixture_peer_runs();
 	vma_stream_exit();
 	fixture_peer_rests();
-	assert_true(close_has(peer, VMA_TCP_PEER_CLOSED));
+	assert_true(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	got = fixture_peer_recv(peer, bytes, sizeof(bytes));
 	assert_int_equal(got, 16000);
 	fixture_pair_end(fd, listener, peer);

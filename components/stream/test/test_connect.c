@@ -16,8 +16,8 @@ static void test_a_connection_goes_past_the_kernel(void **state)
 
 static void test_an_attempt_is_under_way_until_the_peer_answers(void **state)
 {
-	struct vma_tcp_listener *listener = fixture_fixture_peer_listen(7000);
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	struct vma_tcp_listener *listener = fixture_peer_listen(7000);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
@@ -32,8 +32,8 @@ static void test_an_attempt_is_under_way_until_the_peer_answers(void **state)
 
 static void test_a_blocking_connect_waits(void **state)
 {
-	struct vma_tcp_listener *listener = fixture_fixture_peer_listen(7000);
-	int fd = fixture_fixture_socket(0);
+	struct vma_tcp_listener *listener = fixture_peer_listen(7000);
+	int fd = fixture_stream_socket(0);
 
 	(void)state;
 	fixture_peer_runs();
@@ -45,7 +45,7 @@ static void test_a_blocking_connect_waits(void **state)
 
 static void test_nobody_listens_is_refused_and_told_once(void **state)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 	struct vma_flow nobody;
 
 	(void)state;
@@ -66,7 +66,7 @@ static void test_nobody_listens_is_refused_and_told_once(void **state)
 static void test_a_socket_that_was_refused_connects_again(void **state)
 {
 	struct vma_tcp_listener *listener;
-	int fd = fixture_fixture_socket(0);
+	int fd = fixture_stream_socket(0);
 	struct vma_flow nobody;
 
 	(void)state;
@@ -76,7 +76,7 @@ static void test_a_socket_that_was_refused_connects_again(void **state)
 	fixture_peer_rests();
 	vma_ring_detach(fixture.peer_ring, &nobody);
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP);
-	listener = fixture_fixture_peer_listen(7000);
+	listener = fixture_peer_listen(7000);
 	fixture_peer_runs();
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
 	fixture_peer_rests();
@@ -86,7 +86,7 @@ static void test_a_socket_that_was_refused_connects_again(void **state)
 
 static void test_a_neighbour_that_does_not_answer_is_unreachable(void **state)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	fixture.path.state = VMA_NET_RESOLVING;
@@ -102,7 +102,7 @@ static void test_a_neighbour_that_does_not_answer_is_unreachable(void **state)
 
 static void test_an_attempt_that_has_failed_already_is_told_later(void **state)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	fixture_path_becomes(VMA_NET_FAILED, EHOSTUNREACH);
@@ -116,8 +116,8 @@ static void test_an_attempt_that_has_failed_already_is_told_later(void **state)
 
 static void test_the_syn_waits_for_the_neighbour(void **state)
 {
-	struct vma_tcp_listener *listener = fixture_fixture_peer_listen(7000);
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	struct vma_tcp_listener *listener = fixture_peer_listen(7000);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	fixture.path.state = VMA_NET_RESOLVING;
@@ -167,8 +167,8 @@ static void test_the_shadow_has_the_port(void **state)
 
 static void test_a_bound_port_is_kept(void **state)
 {
-	struct vma_tcp_listener *listener = fixture_fixture_peer_listen(7000);
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	struct vma_tcp_listener *listener = fixture_peer_listen(7000);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, 7123), 0);
@@ -181,7 +181,7 @@ static void test_a_bound_port_is_kept(void **state)
 /* To loopback the route is not even looked up: here it says that a device of ours leads there. */
 static void loopback_is_the_kernel_s(bool asked)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 	int server = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct sockaddr_in name = fixture_name_of("127.0.0.1", 0);
 	socklen_t len = sizeof(name);
@@ -216,7 +216,7 @@ static void test_loopback_is_the_kernel_s_without_a_question(void **state)
 
 static void test_an_option_of_the_kernel_s_only_keeps_it_there(void **state)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_DONTROUTE, 1), 0);
@@ -252,7 +252,7 @@ static void assert_congestion(int fd, const char *expected)
 
 static void test_congestion_control_is_the_kernel_s_by_default(void **state)
 {
-	int kernel = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = fixture_fixture_socket(SOCK_NONBLOCK),
+	int kernel = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = fixture_stream_socket(SOCK_NONBLOCK),
 	    known;
 	char name[16] = "";
 	socklen_t len = sizeof(name) - 1;
@@ -269,7 +269,7 @@ static void test_congestion_control_is_what_the_socket_says(void **state)
 {
 	static const char *const names[] = {"reno", "cubic", "bbr"};
 	static const int ours[] = {VMA_TCP_CC_LWIP, VMA_TCP_CC_CUBIC, VMA_TCP_CC_BBR};
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
 
@@ -291,7 +291,7 @@ static void test_congestion_control_is_what_the_socket_says(void **state)
 /* Which of our own the kernel's socket never heard of. */
 static void test_congestion_control_says_the_algorithm_in_force(void **state)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK), again;
+	int fd = fixture_stream_socket(SOCK_NONBLOCK), again;
 	struct vma_conf *conf = &fixture_sock_of(fd)->engine->conf;
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
@@ -303,7 +303,7 @@ static void test_congestion_control_says_the_algorithm_in_force(void **state)
 	do_close(fd);
 	conf->given[VMA_CONF_AT_tcp_cc_algo] = true;
 	conf->tcp_cc_algo = VMA_TCP_CC_NONE;
-	again = fixture_fixture_socket(SOCK_NONBLOCK);
+	again = fixture_stream_socket(SOCK_NONBLOCK);
 	assert_int_equal(fixture_sock_of(again)->options.congestion, VMA_TCP_CC_NONE);
 	assert_congestion(again, "none");
 	assert_int_equal(do_set_congestion(again, "reno"), 0);
@@ -334,7 +334,7 @@ static void test_segments_are_as_small_as_the_environment_says(void **state)
 	assert_int_equal(info.known.tcpi_snd_mss, 600);
 	fixture_pair_end(fd, listener, peer);
 	conf->mss = 10;
-	fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	fd = fixture_stream_socket(SOCK_NONBLOCK);
 	assert_int_equal(fixture_sock_of(fd)->options.maxseg, 88);
 	do_close(fd);
 	conf->mss = 0;
@@ -368,9 +368,9 @@ static void let_the_answer_come(void)
 
 static void test_an_answer_that_comes_while_it_is_disconnected_connects_nothing(void **state)
 {
-	struct vma_tcp_listener *listener = fixture_fixture_peer_listen(7000);
+	struct vma_tcp_listener *listener = fixture_peer_listen(7000);
 	struct sockaddr none = {.sa_family = AF_UNSPEC};
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
 	(void)state;
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
@@ -433,7 +433,7 @@ static void test_the_kernels_choice_of_a_port_is_none_that_rests_here(void **sta
 	vma_tcp_close(peer->conn, false);
 	fixture_until(vma_os.bind(other, (struct sockaddr *)&name, sizeof(name)) == 0); /* in TIME_WAIT */
 	vma_os.close(other);
-	next = fixture_fixture_socket(SOCK_NONBLOCK);
+	next = fixture_stream_socket(SOCK_NONBLOCK);
 	os_bind = vma_os.bind;
 	vma_os.bind = chooses;
 	first_choice_be = resting_be;

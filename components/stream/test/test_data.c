@@ -46,7 +46,7 @@ static void test_bytes_come_in_order_whatever_the_pieces(void **state)
 
 	(void)state;
 	data_fill(out, 10000);
-	fixture_fixture_peer_send(p.peer, out, 10000);
+	fixture_peer_send(p.peer, out, 10000);
 	for (size_t piece = 1; done < 10000; piece = piece * 3 % 977 + 1) {
 		size_t want = piece < 10000 - done ? piece : 10000 - done;
 
@@ -85,7 +85,7 @@ static void test_peeking_takes_nothing(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_peer_send(p.peer, "hello", 5);
 	fixture_until(queued(p.fd) == 5);
 	assert_int_equal(do_recv(p.fd, in, 3, MSG_PEEK), 3);
 	assert_int_equal(do_recv(p.fd, in, 100, MSG_PEEK), 5);
@@ -100,7 +100,7 @@ static void test_trunc_throws_away(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_peer_send(p.peer, "hello", 5);
 	fixture_until(queued(p.fd) == 5);
 	memset(in, 'x', 5);
 	assert_int_equal(do_recv(p.fd, in, 4, MSG_TRUNC), 4);
@@ -113,7 +113,7 @@ static void test_trunc_throws_away(void **state)
 static void *data_send_later(void *arg)
 {
 	usleep(50000);
-	fixture_fixture_peer_send(arg, "world", 5);
+	fixture_peer_send(arg, "world", 5);
 	return NULL;
 }
 
@@ -123,7 +123,7 @@ static void test_a_blocking_read_waits_and_waitall_for_all(void **state)
 	pthread_t thread;
 
 	(void)state;
-	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_peer_send(p.peer, "hello", 5);
 	fixture_until(queued(p.fd) == 5);
 	pthread_create(&thread, NULL, data_send_later, p.peer);
 	fixture_peer_runs();
@@ -139,8 +139,8 @@ static void *send_the_rest(void *arg)
 {
 	struct fixture_conn *peer = arg;
 
-	fixture_fixture_peer_send(peer, "el", 2);
-	fixture_fixture_peer_send(peer, "lo", 2);
+	fixture_peer_send(peer, "el", 2);
+	fixture_peer_send(peer, "lo", 2);
 	vma_tcp_shutdown(peer->conn, SHUT_WR);
 	for (int i = 0; i < 50; i++)
 		fixture_drive();
@@ -154,7 +154,7 @@ static void test_waitall_has_the_bytes_that_came_with_the_end(void **state)
 		struct pair p = pair(0);
 		pthread_t thread;
 
-		fixture_fixture_peer_send(p.peer, "h", 1);
+		fixture_peer_send(p.peer, "h", 1);
 		pthread_create(&thread, NULL, send_the_rest, p.peer);
 		assert_int_equal(do_recv(p.fd, in, 5, MSG_WAITALL), 5);
 		assert_memory_equal(in, "hello", 5);
@@ -173,7 +173,7 @@ static void test_a_timeout_ends_a_read_with_what_there_is(void **state)
 	                                             sizeof(timeout))),
 	                 0);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), -EAGAIN);
-	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_peer_send(p.peer, "hello", 5);
 	fixture_until(queued(p.fd) == 5);
 	assert_int_equal(do_recv(p.fd, in, 10, MSG_WAITALL), 5);
 	pair_end(&p);
@@ -185,10 +185,10 @@ static void test_rcvlowat_is_what_readable_means(void **state)
 
 	(void)state;
 	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVLOWAT, 6), 0);
-	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_peer_send(p.peer, "hello", 5);
 	fixture_until(queued(p.fd) == 5);
 	assert_false(do_poll(p.fd) & EPOLLIN);
-	fixture_fixture_peer_send(p.peer, "!", 1);
+	fixture_peer_send(p.peer, "!", 1);
 	fixture_until(do_poll(p.fd) & EPOLLIN);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 6);
 	pair_end(&p);
@@ -199,7 +199,7 @@ static void test_the_end_comes_after_the_bytes(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_fixture_peer_send(p.peer, "bye", 3);
+	fixture_peer_send(p.peer, "bye", 3);
 	vma_tcp_shutdown(p.peer->conn, SHUT_WR);
 	fixture_until(do_poll(p.fd) & EPOLLRDHUP);
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
@@ -214,7 +214,7 @@ static void test_a_reset_is_told_once_and_after_what_is_queued(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_fixture_peer_send(p.peer, "bye", 3);
+	fixture_peer_send(p.peer, "bye", 3);
 	fixture_until(queued(p.fd) == 3);
 	vma_tcp_close(p.peer->conn, true);
 	fixture_until(do_poll(p.fd) & EPOLLHUP);
@@ -316,8 +316,8 @@ static void test_bad_pointers_are_faults_and_cost_no_byte(void **state)
 	uint8_t *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	(void)state;
-	fixture_fixture_catch_faults();
-	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_take_handlers_back();
+	fixture_peer_send(p.peer, "hello", 5);
 	fixture_until(queued(p.fd) == 5);
 	assert_int_equal(do_recv(p.fd, page, 10, 0), -EFAULT);
 	assert_int_equal(do_recv(p.fd, (void *)-4096L, 10, 0), -EFAULT);
@@ -340,7 +340,7 @@ static void test_several_pieces_are_one_stream(void **state)
 	fixture_until(vma_tcp_rx_bytes(p.peer->conn) == 5);
 	assert_int_equal(fixture_peer_recv(p.peer, in, 10), 5);
 	assert_memory_equal(in, "abcde", 5);
-	fixture_fixture_peer_send(p.peer, "12345", 5);
+	fixture_peer_send(p.peer, "12345", 5);
 	fixture_until(queued(p.fd) == 5);
 	msg = (struct msghdr){.msg_iov = into, .msg_iovlen = 2};
 	assert_int_equal(CALL(ssize_t, stream_recvmsg(vma_fd_lookup(p.fd), p.fd, &msg, 0)), 5);
@@ -361,7 +361,7 @@ static void test_queues_tell_their_sizes(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_peer_send(p.peer, "hello", 5);
 	fixture_until(queued(p.fd) == 5);
 	assert_int_equal(size_of(p.fd, FIONREAD), 5);
 	assert_int_equal(do_send(p.fd, "abc", 3, 0), 3);
@@ -433,11 +433,11 @@ static void test_an_urgent_byte_ends_a_read_and_is_read_by_itself(void **state)
 	struct iovec span;
 
 	(void)state;
-	fixture_fixture_peer_send(p.peer, "abc", 3);
+	fixture_peer_send(p.peer, "abc", 3);
 	assert_int_equal(vma_tcp_tx_reserve(p.peer->conn, 1, &span, 1), 1);
 	*(char *)span.iov_base = 'X';
 	vma_tcp_tx_commit(p.peer->conn, 1, VMA_TCP_TX_URGENT);
-	fixture_fixture_peer_send(p.peer, "def", 3);
+	fixture_peer_send(p.peer, "def", 3);
 	fixture_until(do_poll(p.fd) & EPOLLPRI && vma_tcp_rx_mark(stream_conn(fixture_sock_of(p.fd))) == 3);
 	fixture_drive();
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
@@ -470,7 +470,7 @@ static void test_o_async_signals_what_comes(void **state)
 	assert_int_equal(CALL(int, stream_fcntl(file, p.fd, F_SETOWN, (void *)(long)getpid())), 0);
 	assert_int_equal(CALL(int, stream_fcntl(file, p.fd, F_SETFL, (void *)(long)(O_NONBLOCK | O_ASYNC))), 0);
 	assert_int_equal(signals_io, 0);
-	fixture_fixture_peer_send(p.peer, "hello", 5);
+	fixture_peer_send(p.peer, "hello", 5);
 	fixture_until(queued(p.fd) == 5 && signals_io > 0);
 	CALL(int, stream_fcntl(file, p.fd, F_SETFL, (void *)(long)O_NONBLOCK));
 	vma_sigaction(SIGIO, &before, NULL);
@@ -507,7 +507,7 @@ static void test_several_readers_get_every_byte_once(void **state)
 			usleep(100);
 			continue;
 		}
-		fixture_fixture_peer_send(p.peer, &sent, sizeof(sent));
+		fixture_peer_send(p.peer, &sent, sizeof(sent));
 		sent++;
 	}
 	vma_tcp_shutdown(p.peer->conn, SHUT_WR);
@@ -572,7 +572,7 @@ static void queue(struct pair *p, const char *text, int n)
 	vma_thread_self()->tx_queued_tsc = vma_tsc() + vma_tsc_of_nsec(1000000000);
 }
 
-static void test_answers_to_several_wait_for_a_batch(void **state)
+static void test_answers_to_several_leave_as_a_batch(void **state)
 {
 	struct pair p = pair(SOCK_NONBLOCK);
 	uint64_t before;
@@ -599,7 +599,7 @@ static void test_what_has_come_already_is_read_before_they_leave(void **state)
 
 	(void)state;
 	hold_internal_thread();
-	fixture_fixture_peer_send(p.peer, out, 300);
+	fixture_peer_send(p.peer, out, 300);
 	fixture_until(queued(p.fd) == 300);
 	before = stream_data_segments_out(&p);
 	queue(&p, "answer", 2);
@@ -644,7 +644,7 @@ static void test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago(v
 	uint64_t before;
 
 	(void)state;
-	fixture_fixture_peer_send(p.peer, out, 300);
+	fixture_peer_send(p.peer, out, 300);
 	fixture_until(queued(p.fd) == 300);
 	vma_thread_has_ready(self, 0);
 	self->pass_rings = 1;
@@ -744,7 +744,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_urgent_byte_ends_a_read_and_is_read_by_itself),
         cmocka_unit_test(test_o_async_signals_what_comes),
         cmocka_unit_test(test_several_readers_get_every_byte_once),
-        cmocka_unit_test(test_answers_to_several_wait_for_a_batch),
+        cmocka_unit_test(test_answers_to_several_leave_as_a_batch),
         cmocka_unit_test(test_what_has_come_already_is_read_before_they_leave),
         cmocka_unit_test(test_eight_sends_are_a_full_batch),
         cmocka_unit_test(test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago),

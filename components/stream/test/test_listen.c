@@ -1,9 +1,9 @@
 /* listen and accept. */
 #include "fixture.h"
 
-static int listen_listener_at(uint16_t port, int backlog)
+static int open_listener_at(uint16_t port, int backlog)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
 	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, port), 0);
@@ -25,7 +25,7 @@ static void listen_forget_all(struct fixture_conn *peers, unsigned n)
 
 static void test_a_listener_is_offloaded_and_its_shadow_listens(void **state)
 {
-	int fd = listen_listener_at(7100, 4), on = 0;
+	int fd = open_listener_at(7100, 4), on = 0;
 	socklen_t len = sizeof(on);
 
 	(void)state;
@@ -54,7 +54,7 @@ static int listen_that_looks(int fd, int backlog)
 /* Who finds the shadow listening would have a connection of the kernel's. */
 static void test_connections_are_taken_before_the_shadow_listens(void **state)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 	struct fixture_conn peer;
 
 	(void)state;
@@ -67,7 +67,7 @@ static void test_connections_are_taken_before_the_shadow_listens(void **state)
 	do_close(fd);
 
 	refuse_listen = true;
-	fd = fixture_fixture_socket(SOCK_NONBLOCK);
+	fd = fixture_stream_socket(SOCK_NONBLOCK);
 	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, 7151), 0);
 	assert_int_equal(do_listen(fd, 4), -EADDRINUSE);
 	assert_int_equal(reason_meanwhile, VMA_SOCK_OFFLOADED);
@@ -86,7 +86,7 @@ static void test_connections_are_taken_before_the_shadow_listens(void **state)
 
 static void test_a_connection_is_accepted_with_its_names(void **state)
 {
-	int fd = listen_listener_at(7101, 4), child;
+	int fd = open_listener_at(7101, 4), child;
 	struct sockaddr_in from, name;
 	socklen_t len = sizeof(name);
 	struct fixture_conn peer;
@@ -117,7 +117,7 @@ static uint64_t listen_segments_out(int fd)
 }
 
 /* What the thread holds back for longer than its 20 us, however slow the machine is. */
-static void listen_answer(int child)
+static void answer_in_two_sends(int child)
 {
 	assert_int_equal(do_send(child, "header", 6, 0), 6);
 	vma_thread_self()->tx_queued_tsc = vma_tsc() + vma_tsc_of_nsec(1000000000);
@@ -137,7 +137,7 @@ static bool answers_and_closes(int fd, uint16_t from, bool peer_closes)
 	child = do_accept(fd, NULL, SOCK_NONBLOCK);
 	assert_true(child >= 0);
 	before = listen_segments_out(child);
-	listen_answer(child);
+	answer_in_two_sends(child);
 	held = listen_segments_out(child) == before;
 	if (peer_closes) {
 		vma_tcp_close(peer.conn, false);
@@ -161,7 +161,7 @@ static bool is_ever_held(int fd, uint16_t from)
 
 static void test_answers_wait_for_the_close_that_follows_them_each_time(void **state)
 {
-	int fd = listen_listener_at(7160, 4);
+	int fd = open_listener_at(7160, 4);
 
 	(void)state;
 	for (uint16_t i = 0; i < 16; i++)
@@ -177,7 +177,7 @@ static void test_answers_wait_for_the_close_that_follows_them_each_time(void **s
 
 static void test_a_listener_on_any_address_accepts(void **state)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK), child;
+	int fd = fixture_stream_socket(SOCK_NONBLOCK), child;
 	struct fixture_conn peer;
 
 	(void)state;
@@ -194,7 +194,7 @@ static void test_a_listener_on_any_address_accepts(void **state)
 
 static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK), client = vma_os.socket(AF_INET, SOCK_STREAM, 0), child = -1;
+	int fd = fixture_stream_socket(SOCK_NONBLOCK), client = vma_os.socket(AF_INET, SOCK_STREAM, 0), child = -1;
 	struct sockaddr_in to = fixture_name_of("127.0.0.1", 7103), from;
 
 	(void)state;
@@ -212,7 +212,7 @@ static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
 
 static void test_connections_come_in_the_order_of_their_arrival(void **state)
 {
-	int fd = listen_listener_at(7104, 16);
+	int fd = open_listener_at(7104, 16);
 	struct fixture_conn peer[8];
 	struct sockaddr_in from;
 
@@ -234,7 +234,7 @@ static void test_connections_come_in_the_order_of_their_arrival(void **state)
 
 static void test_beyond_the_backlog_requests_are_dropped(void **state)
 {
-	int fd = listen_listener_at(7105, 1);
+	int fd = open_listener_at(7105, 1);
 	struct fixture_conn peer[4];
 
 	(void)state;
@@ -250,7 +250,7 @@ static void test_beyond_the_backlog_requests_are_dropped(void **state)
 
 static void test_without_descriptors_the_connection_stays_queued(void **state)
 {
-	int fd = listen_listener_at(7106, 4), child, fill[1024];
+	int fd = open_listener_at(7106, 4), child, fill[1024];
 	struct fixture_conn peer;
 	unsigned n = 0;
 	struct rlimit limit, few;
@@ -278,7 +278,7 @@ static void test_without_descriptors_the_connection_stays_queued(void **state)
 
 static void test_a_closed_listener_resets_what_waits(void **state)
 {
-	int fd = listen_listener_at(7107, 4);
+	int fd = open_listener_at(7107, 4);
 	struct fixture_conn peer;
 
 	(void)state;
@@ -292,7 +292,7 @@ static void test_a_closed_listener_resets_what_waits(void **state)
 
 static void test_shut_down_it_does_not_listen_any_more(void **state)
 {
-	int fd = listen_listener_at(7108, 4);
+	int fd = open_listener_at(7108, 4);
 
 	(void)state;
 	assert_int_equal(do_shutdown(fd, SHUT_RD), 0);
@@ -305,7 +305,7 @@ static void test_shut_down_it_does_not_listen_any_more(void **state)
 /* It and the connections that it had before share a tally, which goes with the last of them. */
 static void test_it_listens_again_while_a_connection_of_before_lives(void **state)
 {
-	int fd = listen_listener_at(7120, 4), old, newer;
+	int fd = open_listener_at(7120, 4), old, newer;
 	struct fixture_conn peers[2];
 
 	(void)state;
@@ -334,7 +334,7 @@ static void *listen_shut_later(void *arg)
 
 static void test_shutdown_ends_an_accept_that_waits(void **state)
 {
-	int fd = listen_listener_at(7109, 4);
+	int fd = open_listener_at(7109, 4);
 	pthread_t thread;
 
 	(void)state;
@@ -354,7 +354,7 @@ static void *connect_later(void *arg)
 
 static void test_a_blocking_accept_waits_for_a_connection(void **state)
 {
-	int fd = listen_listener_at(7110, 4), child;
+	int fd = open_listener_at(7110, 4), child;
 	struct fixture_conn peer;
 	pthread_t thread;
 
@@ -379,7 +379,7 @@ static void test_sockets_of_one_port_share_what_comes(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		fd[i] = fixture_fixture_socket(SOCK_NONBLOCK);
+		fd[i] = fixture_stream_socket(SOCK_NONBLOCK);
 		assert_int_equal(do_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
 		assert_int_equal(do_bind(fd[i], FIXTURE_LOCAL, 7111), 0);
 		assert_int_equal(do_listen(fd[i], 64), 0);
@@ -410,7 +410,7 @@ static void test_who_does_not_accept_gets_no_more_than_its_backlog(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		fd[i] = fixture_fixture_socket(SOCK_NONBLOCK);
+		fd[i] = fixture_stream_socket(SOCK_NONBLOCK);
 		assert_int_equal(do_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
 		assert_int_equal(do_bind(fd[i], FIXTURE_LOCAL, 7114), 0);
 		assert_int_equal(do_listen(fd[i], 1), 0);
@@ -433,7 +433,7 @@ static void test_who_does_not_accept_gets_no_more_than_its_backlog(void **state)
 
 static void test_an_address_that_comes_and_goes_is_followed(void **state)
 {
-	int fd = listen_listener_at(7112, 4);
+	int fd = open_listener_at(7112, 4);
 	struct vma_file *file = vma_fd_lookup(fd);
 
 	(void)state;
@@ -448,7 +448,7 @@ static void test_an_address_that_comes_and_goes_is_followed(void **state)
 
 static void test_a_connection_inherits_the_listener_s_options(void **state)
 {
-	int fd = fixture_fixture_socket(SOCK_NONBLOCK), child;
+	int fd = fixture_stream_socket(SOCK_NONBLOCK), child;
 	struct fixture_conn peer;
 
 	(void)state;
@@ -474,7 +474,7 @@ static void test_a_connection_inherits_the_listener_s_options(void **state)
 /* The flows were revoked, or the network changed, and the process forked before the update was made. */
 static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up(void **state)
 {
-	int fd = listen_listener_at(7160, 4);
+	int fd = open_listener_at(7160, 4);
 
 	(void)state;
 	stream_fork_queue_leave(fixture_sock_of(fd));

@@ -13,7 +13,7 @@ static struct {
 	bool repairing;
 } kernel;
 
-static int move_answer(int fd, int level, int name, const void *value, socklen_t len)
+static int answer_repair_call(int fd, int level, int name, const void *value, socklen_t len)
 {
 	const bool is_repair =
 	        level == IPPROTO_TCP && (name == TCP_REPAIR || name == TCP_REPAIR_QUEUE || name == TCP_QUEUE_SEQ ||
@@ -51,7 +51,7 @@ static void move_goes_on(int fd, struct fixture_conn *peer)
 {
 	char got[8] = "";
 
-	fixture_fixture_peer_send(peer, "to us", 5);
+	fixture_peer_send(peer, "to us", 5);
 	fixture_until(vma_tcp_rx_bytes(stream_conn(fixture_sock_of(fd))) == 5);
 	assert_int_equal(do_recv(fd, got, sizeof(got), 0), 5);
 	assert_memory_equal(got, "to us", 5);
@@ -74,7 +74,7 @@ static void fail_at(int call, int error)
 	kernel.calls = 0;
 	kernel.fails_at = call;
 	kernel.error = error;
-	vma_repair_setsockopt = move_answer;
+	vma_repair_setsockopt = answer_repair_call;
 	assert_int_equal(try_to_move(fd), -error);
 	vma_repair_setsockopt = kernel.setsockopt;
 	assert_false(kernel.repairing);
@@ -104,7 +104,7 @@ static void test_a_step_that_fails_is_undone(void **state)
 
 static void test_what_has_no_connection_is_not_moved(void **state)
 {
-	int fd = fixture_fixture_socket(0);
+	int fd = fixture_stream_socket(0);
 
 	(void)state;
 	assert_int_equal(try_to_move(fd), -ENOTCONN);

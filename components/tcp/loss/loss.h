@@ -43,9 +43,9 @@ struct tcp_ack_delta {
 };
 
 /*
- * Loss detection and retransmission; recovery.c's own, but for what is read by info. Where a search goes on is
- * kept as the last segment that it has passed (NULL: none, it begins at the head of pcb->unacked), so that segments
- * added at the end need no care, and one that is freed takes all before it along.
+ * Loss detection and retransmission; recovery.c's own, but for what is read by info. Where a search goes on is kept as
+ * the last segment that it has passed (NULL: none, it begins at the head of pcb->unacked), so that segments added at
+ * the end need no care, and one that is freed takes all before it along.
  */
 struct tcp_seg_list {
 	struct tcp_seg *first, *last;
@@ -83,8 +83,7 @@ struct tcp_recovery {
 		uint32_t left, right;
 	} block[4];
 
-	/* scoreboard.h: what is lost, in the order in which it is to leave; and has left again, the oldest first
-	 */
+	/* scoreboard.h: what is lost, in the order in which it is to leave; and has left again, the oldest first */
 	struct tcp_seg_list waiting, resent;
 	struct tcp_seg *lost_last; /* the one that came to `waiting` last; NULL: it is not there any more */
 
@@ -94,7 +93,7 @@ struct tcp_recovery {
 	uint64_t rack_sent_ns, rack_rtt_ns;
 	uint32_t rack_number;    /* its */
 	uint32_t sends;          /* segments, all that were sent: the last one's number */
-	uint64_t reorder_due_ns; /* when the next segment is to be validated by time; UINT64_MAX: none */
+	uint64_t reorder_due_ns; /* when time decides about the next segment; UINT64_MAX: none waits for that */
 	uint32_t reorder_steps;  /* quarters of the lowest round-trip time */
 	uint32_t reorder_round;  /* seq: no further step before it is acknowledged */
 	bool reordering_seen;
@@ -142,7 +141,7 @@ struct tcp_recovery {
  * Nothing here sends but recovery_retransmit; timeouts leave marks and call tcp_ready.
  *
  * Where a look at a few fields tells that nothing of this would find anything to do, it is not asked:
- * tx/output.c:  new data, if it is one message and has room (alone):        recovery_sent_at only
+ * tx/output.c:  new data, if it is one message and has room (bytes_alone):  recovery_sent_at only
  *               nothing is out and nothing waits (is_quiet):                no retransmission, no new data
  * rx/message.c: a message that acknowledges the one segment that is out,
  *               or nothing, while nothing is to be decided, for both

@@ -1,6 +1,6 @@
 /*
- * recovery - what recovery.c, its neighbours undo.c and retransmit.c, and rx/message.c need of each other. tcp_priv.h
- * has what the rest of tcp calls.
+ * recovery - what recovery.c, its neighbours undo.c and retransmit.c, and rx/message.c need of each other. loss.h has
+ * what the rest of tcp calls.
  *
  * Threads: the driver.
  */

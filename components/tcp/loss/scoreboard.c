@@ -30,8 +30,8 @@ static struct tcp_seg_list *list_of(struct tcp_recovery *r, const struct tcp_seg
 }
 
 /*
- * Behind all others, if it is; behind the one that came before it, if that is its place: what a validation finds comes
- * in a row. Else, being lost once more, before all others. So no walk is needed, and the order is that of sequence
+ * Behind all others, if it is; behind the one that came before it, if that is its place: what one check finds comes in
+ * a row. Else, being lost once more, before all others. So no walk is needed, and the order is that of sequence
  * numbers but for what a peer makes of it.
  */
 static void list_wait(struct tcp_recovery *r, struct tcp_seg *seg)
@@ -356,7 +356,7 @@ static void detect_lost_originals(struct vma_tcp_conn *conn, uint64_t window_ns)
 }
 
 /* Retransmissions are lost by time only: the first that is not ends it, since all others were sent later. */
-static void detect_lost_again(struct vma_tcp_conn *conn, uint64_t window_ns)
+static void detect_lost_retransmissions(struct vma_tcp_conn *conn, uint64_t window_ns)
 {
 	struct tcp_seg *seg;
 
@@ -374,7 +374,7 @@ void scoreboard_detect_losses(struct vma_tcp_conn *conn)
 		return;
 	window_ns = reorder_window_ns(conn);
 	detect_lost_originals(conn, window_ns);
-	detect_lost_again(conn, window_ns);
+	detect_lost_retransmissions(conn, window_ns);
 }
 
 struct tcp_seg *scoreboard_next_lost(struct vma_tcp_conn *conn)

@@ -3,8 +3,8 @@
  *
  * A segment is in one of these states; RETRANSMITTED never stands without LOST:
  *
- *   in flight ──marked lost──> LOST ──sent again──> LOST RETRANSMITTED ──marked lost again──> LOST
- *       └──────────────────────┴───────────┴── SACKed ──> SACKED      (acknowledged: gone)
+ *   in flight ──found lost──> LOST ──sent again──> LOST RETRANSMITTED ──found lost again──> LOST
+ *       └──────────────────────┴────────────────────────────┴── SACKed ──> SACKED      (acknowledged: gone)
  *
  * What is lost is decided by two rules:
  *   RFC 6675  dup_threshold segments above it have been SACKed. Counted in segments, not in bytes: each arrived by
@@ -18,7 +18,7 @@
  * retransmission that is lost again may then be found a little later.
  *
  * Cost: an ACK without SACK blocks costs the segments that it acknowledges; one with blocks also the segments newly
- * SACKed, those newly validated, and for each block a bisection and a step for each sixteen segments in it that the
+ * SACKed, those newly checked, and for each block a bisection and a step for each sixteen segments in it that the
  * last ACK did not name (sack_index.h). The list is walked whole after a timeout and an undo.
  *
  * Threads: the driver. Example: test/test_recovery.c.
@@ -77,11 +77,11 @@ static inline void scoreboard_newest(struct tcp_recovery *r, const struct tcp_se
 	r->rack_rtt_ns = now_ns - seg->sent_ns;
 }
 
-/* What ack->ackno acknowledges leaves the sums; it is still in the list. Notes in recovery.news. */
+/* What ack->ackno acknowledges leaves the sums; it is still in the list. Notes in recovery.delta. */
 void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
-/* What begins at seq has arrived after others, up to high_sacked, that were sent later: the path's way, to be awaited.
- */
+/* What begins at seq has arrived after others, up to high_sacked, that were sent later. The path does that, so it is to
+ * be awaited. */
 void scoreboard_reordered(struct vma_tcp_conn *conn, uint32_t seq, uint32_t high_sacked);
 void scoreboard_detect_losses(struct vma_tcp_conn *conn); /* marks what is lost, sets recovery.reorder_due_ns */
 void scoreboard_lose(struct vma_tcp_conn *conn, struct tcp_seg *seg);

@@ -5,7 +5,7 @@
 #include "../tcp_priv.h"
 #include "port.h"
 
-/* One hook of lwIP's is not needed: rx/input.c has validated before. */
+/* One hook of lwIP's is not needed: rx/input.c has validated the segment before. */
 err_t tcp_hook_inpacket(struct tcp_pcb *pcb, struct tcp_hdr *hdr, u16_t optlen, u16_t opt1len, u8_t *opt2,
                         struct pbuf *p)
 {

@@ -76,12 +76,12 @@ struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packet
 
 /*
  * Hooks in the adapted source, implemented by the files in brackets; driver.
- *   hook_inpacket   before a segment is processed: ERR_OK, or anything else to drop it     [rx/input.c]
+ *   hook_inpacket   before a segment is processed: ERR_OK, or anything else to drop it     [callbacks.c]
  *   hook_isn        the initial sequence number of a connection; lwIP sends the SYN of
- *                   tcp_connect with the number before it, a SYN-ACK with this one        [conn.c]
+ *                   tcp_connect with the number before it, a SYN-ACK with this one        [connect.c]
  *   hook_passive    a SYN has made pcb, its options are parsed, the answer comes next:
  *                   ERR_OK, or anything else to give it up (pcb->errf, and pcb is freed)  [listener.c]
- *   ip4_output_if   a finished segment, p->payload at the TCP header                      [tx/output.c]
+ *   ip4_output_if   a finished segment, p->payload at the TCP header                      [tx/frame.c]
  */
 err_t tcp_hook_inpacket(struct tcp_pcb *pcb, struct tcp_hdr *hdr, u16_t optlen, u16_t opt1len, u8_t *opt2,
                         struct pbuf *p);

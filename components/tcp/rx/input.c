@@ -372,7 +372,7 @@ static void feed_run(struct vma_tcp_conn *conn, struct run *run)
 		return;
 	}
 	conn->last_in_ns = conn->tcp->now_ns;
-	note_ack(conn, s, &conn->tcp->ack); /* as it has been validated */
+	note_ack(conn, s, &conn->tcp->ack); /* once more: tcp_validate may have changed it */
 	urgent_note(conn, s);
 	through_lwip(conn, run, &before);
 }

@@ -105,7 +105,7 @@ static inline bool is_calm(const struct vma_tcp_conn *conn)
 	       !r->tail_probe_out && !r->undo_first_ack;
 }
 
-/* As feed of input.c, before it asks tcp_predict. */
+/* As feed_run of input.c, before it asks tcp_predict. */
 static inline bool may_predict(const struct vma_tcp_conn *conn)
 {
 	return !conn->tcp->predicts_nothing && !budget_refuses(conn) &&
@@ -179,7 +179,7 @@ static inline void message_take_ack(struct vma_tcp_conn *conn, const struct mess
 	lwip_given();
 }
 
-/* As conclude of input.c: what was fed has been sent and acknowledged, all of it. */
+/* As conclude_segment of input.c: what was fed has been sent and acknowledged, all of it. */
 static inline void message_conclude(struct vma_tcp_conn *conn, const struct message *m)
 {
 	struct tcp_pcb *pcb = conn->pcb;

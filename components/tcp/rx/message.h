@@ -1,4 +1,4 @@
-/* message.h - the messages of a conversation, by the shortest path (message.c). */
+/* message.h - the messages of a conversation, by the fastest path (message.c). */
 #ifndef VMA_TCP_RX_MESSAGE_H
 #define VMA_TCP_RX_MESSAGE_H
 

@@ -1,5 +1,5 @@
 /*
- * predict.h - the short path of a received segment: the usual one of an undisturbed connection, without lwIP.
+ * predict.h - the fast path of a received segment: the usual one of an undisturbed connection, without lwIP.
  *
  * Threads: the driver.
  */
@@ -10,8 +10,8 @@
 
 /*
  * Whether the segment (n packets in a row, *s as one) is one that an undisturbed, established connection expects, which
- * tcp_validate would not object to: then it is done with but for what recovery_ack_after and conclude do, and the
- * packets are gone. False: nothing has been done. Within lwip_enter; conn->tcp->ack is filled in.
+ * tcp_validate would not object to: then it is done with but for what recovery_ack_after and conclude_segment
+ * do, and the packets are gone. False: nothing has been done. Within lwip_enter; conn->tcp->ack is filled in.
  */
 bool tcp_predict(struct vma_tcp_conn *conn, const struct segment *s, struct vma_buf *const *packets, unsigned n);
 

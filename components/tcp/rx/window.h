@@ -32,7 +32,7 @@ struct tcp_window {
 	uint32_t rcv_wup;  /* rcv_nxt in the last ACK sent: what came since is not acknowledged */
 	uint32_t rcv_mss;  /* estimate of the peer's segments */
 	uint32_t rcv_edge; /* up to which sequence number the peer has been told that it may send */
-	uint64_t ato_ns;   /* how long an ACK may wait for a batch */
+	uint64_t ato_ns;   /* how long an ACK may wait for data that takes it along */
 };
 
 void window_init(struct vma_tcp_conn *conn);

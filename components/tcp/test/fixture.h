@@ -3,8 +3,8 @@
  *
  *   side 0: 10.0.0.1 ── ring ══ wire ══ ring ── 10.0.0.2: side 1
  *
- * One thread. fixture_run(ns) lets time pass: frames travel and timers fire, each at its time. What sockets do is done by the
- * tests themselves, through the calls of <vma/tcp.h>; an app is a connection's owner that notes what it is told.
+ * One thread. fixture_run(ns) lets time pass: frames travel and timers fire, each at its time. What sockets do is done
+ * by the tests themselves, through the calls of <vma/tcp.h>; an app is a connection's owner that notes what it is told.
  */
 #ifndef VMA_TCP_TEST_FIXTURE_H
 #define VMA_TCP_TEST_FIXTURE_H
@@ -313,7 +313,7 @@ static inline struct app *fixture_connect_from(int i, uint16_t local_port)
 }
 
 /* The last that was accepted. */
-static inline struct app *tcp_pair_accepted(void)
+static inline struct app *fixture_last_accepted(void)
 {
 	assert_true(fixture_accepted_count > 0);
 	return fixture_accepted[fixture_accepted_count - 1];
@@ -326,7 +326,7 @@ static inline void establish(struct app **client, struct app **server)
 		fixture_listen_on(1);
 	*client = fixture_connect_from(0, (uint16_t)(1000 + fixture_accepted_count));
 	fixture_run(1 * MS);
-	*server = tcp_pair_accepted();
+	*server = fixture_last_accepted();
 	assert_int_equal(vma_tcp_state((*client)->conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state((*server)->conn), TCP_ESTABLISHED);
 }
@@ -438,7 +438,7 @@ static inline struct vma_tcp_counts counts_of(int i)
 	return counts;
 }
 
-static inline uint32_t fixture_ready(const struct app *app)
+static inline uint32_t fixture_readiness(const struct app *app)
 {
 	return vma_tcp_readiness(app->conn);
 }

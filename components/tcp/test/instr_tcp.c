@@ -166,7 +166,7 @@ static void tcp_ping_pong(const struct phases *p, unsigned messages)
 	}
 }
 
-static void tcp_tcp_bulk(const struct phases *p, unsigned segments)
+static void tcp_send_bulk(const struct phases *p, unsigned segments)
 {
 	uint64_t left = (uint64_t)segments * SEGMENT, missing = 0;
 	unsigned i = 0;
@@ -263,7 +263,7 @@ static void open_sides(bool no_timestamps)
 	tcp_open_side(1, nic[1], no_timestamps);
 }
 
-static void instr_tcp_listen_at(const struct vma_tcp_options *options)
+static void tcp_open_listener(const struct vma_tcp_options *options)
 {
 	static const struct vma_tcp_listener_owner listener_owner = {.admit = tcp_admit, .accepted = tcp_accepted};
 	struct vma_tcp_listen_attr attr = {.owner = &listener_owner,
@@ -328,14 +328,14 @@ int main(int argc, char **argv)
 	if (is_bbr)
 		options.congestion = VMA_TCP_CC_BBR;
 	open_sides(is_bbr);
-	instr_tcp_listen_at(&options);
+	tcp_open_listener(&options);
 	for (unsigned i = 0; i < p->connections; i++)
 		connect_one(i, &options);
 	tcp_ping_pong(&quiet, p->connections * 4 > 1024 ? p->connections * 4 : 1024); /* each has found its memory */
 	received = 0;
 	if (strstr(name, "bulk") != NULL) {
-		tcp_tcp_bulk(&quiet, 4096);
-		tcp_tcp_bulk(p, messages);
+		tcp_send_bulk(&quiet, 4096);
+		tcp_send_bulk(p, messages);
 	} else {
 		tcp_ping_pong(p, messages);
 	}

@@ -110,10 +110,10 @@ err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb)
 	return fixture->passive;
 }
 
-static inline void fixture_open(struct fixture *w, const struct vma_tcp_host *host)
+static inline void lwip_fixture_open(struct fixture *w, const struct vma_tcp_host *host)
 {
 	struct vma_bufarena_attr arena = {.capacity = 4 * FIXTURE_BUFS + 256};
-	struct vma_bufpool_attr pool = {.name = "world"};
+	struct vma_bufpool_attr pool = {.name = "fixture"};
 	uint32_t first;
 
 	memset(w, 0, sizeof(*w));
@@ -132,7 +132,7 @@ static inline void fixture_open(struct fixture *w, const struct vma_tcp_host *ho
 }
 
 /* Every frame has come back. */
-static inline void fixture_frames_are_back(struct fixture *w)
+static inline void lwip_fixture_frames_are_back(struct fixture *w)
 {
 	struct vma_buf *bufs[FIXTURE_BUFS];
 
@@ -141,10 +141,10 @@ static inline void fixture_frames_are_back(struct fixture *w)
 }
 
 /* Nothing of lwIP may be left, and every frame has come back. */
-static inline void lwip_fixture_fixture_close(struct fixture *w)
+static inline void lwip_fixture_close(struct fixture *w)
 {
 	assert_int_equal(port_memory_in_use(&w->tcp), 0);
-	fixture_frames_are_back(w);
+	lwip_fixture_frames_are_back(w);
 	port_memory_destroy(&w->tcp);
 	vma_bufpool_retire(w->pool, NULL, NULL);
 	vma_bufarena_destroy(w->arena);
@@ -152,8 +152,8 @@ static inline void lwip_fixture_fixture_close(struct fixture *w)
 }
 
 /* A received packet: Ethernet and IPv4 headers (left blank: the ring has read them), TCP with `options`, payload. */
-static inline struct vma_buf *fixture_packet(struct fixture *w, const struct tcp_hdr *hdr, const void *options,
-                                             uint32_t options_len, const void *payload, uint32_t payload_len)
+static inline struct vma_buf *lwip_fixture_packet(struct fixture *w, const struct tcp_hdr *hdr, const void *options,
+                                                  uint32_t options_len, const void *payload, uint32_t payload_len)
 {
 	struct vma_buf *buf;
 	char *at;
@@ -184,7 +184,7 @@ struct segment {
 };
 
 /* The peer sends a segment: lwIP gets it. Within lwip_enter. */
-static inline void fixture_input(struct fixture *w, struct segment s)
+static inline void lwip_fixture_input(struct fixture *w, struct segment s)
 {
 	struct tcp_hdr hdr = {
 	        .src = htons(s.src_port ? s.src_port : PEER_PORT),
@@ -201,22 +201,22 @@ static inline void fixture_input(struct fixture *w, struct segment s)
 	if (s.options_len)
 		memcpy(header + sizeof(hdr), s.options, s.options_len);
 	p = port_pbuf_of(&w->tcp,
-	                 fixture_packet(w, &hdr, s.options, s.options_len, s.payload,
-	                                s.payload ? (uint32_t)strlen(s.payload) : 0),
+	                 lwip_fixture_packet(w, &hdr, s.options, s.options_len, s.payload,
+	                                     s.payload ? (uint32_t)strlen(s.payload) : 0),
 	                 header, (uint8_t)(20 + s.options_len));
 	assert_non_null(p);
 	lwip_input(fixture_peer, fixture_local, p);
 }
 
-static inline void fixture_segment(struct fixture *w, struct segment s)
+static inline void lwip_fixture_segment(struct fixture *w, struct segment s)
 {
 	lwip_enter(&w->tcp, &w->conn);
-	fixture_input(w, s);
+	lwip_fixture_input(w, s);
 	lwip_leave();
 }
 
 /* The connection is being made: its SYN is out. */
-static inline void fixture_connect(struct fixture *w)
+static inline void lwip_fixture_connect(struct fixture *w)
 {
 	ip_addr_t local, peer;
 	struct tcp_pcb *pcb;
@@ -238,26 +238,26 @@ static inline void fixture_connect(struct fixture *w)
 static const uint8_t fixture_syn_options[] = {2, 4, 0x05, 0xb4, 1, 3, 3, 7}; /* MSS 1460, window scale 7 */
 
 /* Established: the peer's next byte is 5001, ours FIXTURE_ISN + 1. */
-static inline void fixture_establish(struct fixture *w)
+static inline void lwip_fixture_establish(struct fixture *w)
 {
-	fixture_connect(w);
-	fixture_segment(w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-	                                    .seq = 5000,
-	                                    .ack = FIXTURE_ISN + 1,
-	                                    .options = fixture_syn_options,
-	                                    .options_len = sizeof(fixture_syn_options)});
+	lwip_fixture_connect(w);
+	lwip_fixture_segment(w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+	                                         .seq = 5000,
+	                                         .ack = FIXTURE_ISN + 1,
+	                                         .options = fixture_syn_options,
+	                                         .options_len = sizeof(fixture_syn_options)});
 	assert_int_equal(w->conn.pcb->state, ESTABLISHED);
 }
 
 /* Output as the stack would do it after input. */
-static inline void lwip_fixture_fixture_output(struct fixture *w)
+static inline void lwip_fixture_output(struct fixture *w)
 {
 	lwip_enter(&w->tcp, &w->conn);
 	tcp_output(w->conn.pcb);
 	lwip_leave();
 }
 
-static inline void fixture_abort(struct fixture *w)
+static inline void lwip_fixture_abort(struct fixture *w)
 {
 	lwip_enter(&w->tcp, &w->conn);
 	tcp_abort(w->conn.pcb);

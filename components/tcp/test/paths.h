@@ -1,6 +1,6 @@
 /*
- * ways - the same conversation played the fast path and the general one (predicts_nothing), and all that is known of
- * the connection afterwards, to be compared.
+ * paths - the same conversation, played on the fast path and on the slow one (predicts_nothing), and all that is known
+ * of the connection afterwards, to be compared.
  */
 #ifndef VMA_TCP_TEST_PATHS_H
 #define VMA_TCP_TEST_PATHS_H
@@ -194,8 +194,8 @@ static inline const char *known_difference(const struct known *a, const struct k
 			byte++;
 		memcpy(&left, x + byte / 8 * 8, 8);
 		memcpy(&right, y + byte / 8 * 8, 8);
-		snprintf(text, size, "%s+%zu: %#llx the fast path, %#llx the slow", fields[i].name, byte / 8 * 8,
-		         (unsigned long long)left, (unsigned long long)right);
+		snprintf(text, size, "%s+%zu: %#llx on the fast path, %#llx on the slow one", fields[i].name,
+		         byte / 8 * 8, (unsigned long long)left, (unsigned long long)right);
 		return text;
 	}
 	return NULL;
@@ -264,7 +264,7 @@ static inline void close_path(void)
 	raw_close(NULL);
 }
 
-/* The other way notes each segment whole before it looks at it. */
+/* The slow path notes each segment whole before it looks at it. */
 static inline void mark_path(void)
 {
 	memset(&side[0].tcp->ack, 0xee, sizeof(side[0].tcp->ack));

@@ -1,5 +1,5 @@
 /*
- * raw - a peer without a stack: side 1 of a pair sends the segments that a test says, and keeps those that come.
+ * raw - a peer without a stack: side 1 of the fixture sends the segments that a test says, and keeps those that come.
  *
  * Numbers are relative: mine from the raw peer's initial sequence number RAW_ISN, theirs from the stack's.
  */

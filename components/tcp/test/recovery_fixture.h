@@ -3,9 +3,9 @@
  * network in virtual time that loses what it is told to lose, and a receiver that acknowledges by RFC 2018, 2883 and
  * 7323. After each step the scoreboard is compared with sums taken from the marks themselves.
  *
- *   fixture_begin ── fixture_write ── recovery_fixture_fixture_run ──> output ──> network ──> receiver
- *                                   ^              recovery_* <──────── ACKs ┘
- *                                   └── timers (wheel)
+ *   fixture_begin ── fixture_write ── fixture_run_until ──> output ──> network ──> receiver
+ *                                       ^                   recovery_* <──────── ACKs ┘
+ *                                       └── timers (wheel)
  */
 #ifndef RECOVERY_FIXTURE_H
 #define RECOVERY_FIXTURE_H
@@ -71,15 +71,15 @@ static struct fixture w;
 
 /* ---- the network ---- */
 
-static uint32_t recovery_fixture_draw(void)
+static uint32_t fixture_draw(void)
 {
 	w.seed = w.seed * 1664525 + 1013904223;
 	return w.seed >> 8;
 }
 
-static bool recovery_fixture_chance(double p)
+static bool fixture_chance(double p)
 {
-	return recovery_fixture_draw() % 100000 < p * 100000;
+	return fixture_draw() % 100000 < p * 100000;
 }
 
 static void fly(const struct flying *what, uint64_t leaves_ns)
@@ -88,7 +88,7 @@ static void fly(const struct flying *what, uint64_t leaves_ns)
 
 	assert_non_null(copy);
 	*copy = *what;
-	copy->at_ns = leaves_ns + w.delay_ns + (w.jitter_ns ? recovery_fixture_draw() % w.jitter_ns : 0);
+	copy->at_ns = leaves_ns + w.delay_ns + (w.jitter_ns ? fixture_draw() % w.jitter_ns : 0);
 	while (*place && (*place)->at_ns <= copy->at_ns)
 		place = &(*place)->next;
 	copy->next = *place;
@@ -122,7 +122,7 @@ static void transmit(struct tcp_seg *seg, bool again)
 		w.last_again_ns = w.tcp.now_ns;
 		w.last_again_seq = data.seq;
 	}
-	if ((w.drop && w.drop(data.seq - ISS, false)) || recovery_fixture_chance(w.loss))
+	if ((w.drop && w.drop(data.seq - ISS, false)) || fixture_chance(w.loss))
 		return;
 	if (pass_link(data.len, &leaves_ns))
 		fly(&data, leaves_ns);
@@ -192,12 +192,12 @@ static void send_ack(const struct range *dsack)
 		ack->block[ack->blocks].left = w.ooo[i].left;
 		ack->block[ack->blocks++].right = w.ooo[i].right;
 	}
-	if ((w.drop && w.drop(w.rcv_nxt - ISS, true)) || recovery_fixture_chance(w.ack_loss))
+	if ((w.drop && w.drop(w.rcv_nxt - ISS, true)) || fixture_chance(w.ack_loss))
 		return;
 	fly(&answer, w.tcp.now_ns);
 }
 
-static void recovery_fixture_receive(const struct flying *data)
+static void fixture_receive(const struct flying *data)
 {
 	struct range range = {data->seq, data->seq + data->len};
 	bool twice = has_already(range.left, range.right), in_order = data->seq == w.rcv_nxt;
@@ -263,7 +263,7 @@ static void check_index(void)
 	}
 }
 
-static void recovery_fixture_check(void)
+static void fixture_check(void)
 {
 	const struct tcp_recovery *r = &w.conn.recovery;
 	uint32_t sacked = 0, segments = 0, lost = 0, again = 0;
@@ -378,19 +378,19 @@ static bool send_new(void)
 	return true;
 }
 
-static void recovery_fixture_fixture_output(void)
+static void fixture_output(void)
 {
 	w.ready = false;
 	if (w.error)
 		return;
 	if (recovery_retransmit(&w.conn) == 0) {
 		while (send_new())
-			recovery_fixture_check();
+			fixture_check();
 	}
 	recovery_output_done(&w.conn);
 	timers_retransmit_update(&w.conn);
 	assert_true(!w.pcb.unacked || wheel_is_set(&w.conn.timer[TCP_TIMER_RETRANSMIT]));
-	recovery_fixture_check();
+	fixture_check();
 }
 
 static void take_ack(const struct tcp_ack *ack)
@@ -422,7 +422,7 @@ static void fixture_fire(struct tcp_timer_node *node, void *arg)
 }
 
 /* Events in order until nothing flies and no timer runs, or the time has come. */
-static void recovery_fixture_fixture_run(uint64_t until_ns)
+static void fixture_run_until(uint64_t until_ns)
 {
 	unsigned stands_still = 0;
 
@@ -431,7 +431,7 @@ static void recovery_fixture_fixture_run(uint64_t until_ns)
 		struct flying *first = w.flying;
 
 		if (w.ready) {
-			recovery_fixture_fixture_output();
+			fixture_output();
 			continue;
 		}
 		if (first && first->at_ns < next_ns)
@@ -448,7 +448,7 @@ static void recovery_fixture_fixture_run(uint64_t until_ns)
 			if (first->is_ack)
 				take_ack(&first->ack);
 			else
-				recovery_fixture_receive(first);
+				fixture_receive(first);
 			free(first);
 		} else {
 			wheel_advance(&w.tcp.wheel, w.tcp.now_ns, fixture_fire, NULL);

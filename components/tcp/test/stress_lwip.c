@@ -15,7 +15,7 @@ static void lwip_converse(struct fixture *w, unsigned i, const char *payload)
 {
 	uint32_t bytes = (uint32_t)strlen(payload), ours = FIXTURE_ISN + 1;
 
-	fixture_establish(w);
+	lwip_fixture_establish(w);
 	lwip_enter(&w->tcp, &w->conn);
 	assert_int_equal(tcp_write(w->conn.pcb, payload, (u16_t)bytes, 0), ERR_OK);
 	assert_int_equal(tcp_output(w->conn.pcb), ERR_OK);
@@ -24,10 +24,11 @@ static void lwip_converse(struct fixture *w, unsigned i, const char *payload)
 	assert_memory_equal(w->sent.bytes + w->sent.len - bytes, payload, bytes);
 	w->received_bytes = 0;
 	/* The second half first. */
-	fixture_segment(
+	lwip_fixture_segment(
 	        w, (struct segment){.flags = TCP_ACK, .seq = 5001 + bytes, .ack = ours + bytes, .payload = payload});
 	assert_int_equal(w->received_bytes, 0);
-	fixture_segment(w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = ours + bytes, .payload = payload});
+	lwip_fixture_segment(w,
+	                     (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = ours + bytes, .payload = payload});
 	assert_int_equal(w->received_bytes, 2 * bytes);
 	lwip_enter(&w->tcp, &w->conn);
 	tcp_ack_now(w->conn.pcb);
@@ -35,9 +36,9 @@ static void lwip_converse(struct fixture *w, unsigned i, const char *payload)
 	lwip_leave();
 	assert_int_equal(w->sent.ack, 5001 + 2 * bytes);
 	if (i % 2)
-		fixture_segment(w, (struct segment){.flags = TCP_RST, .seq = 5001 + 2 * bytes});
+		lwip_fixture_segment(w, (struct segment){.flags = TCP_RST, .seq = 5001 + 2 * bytes});
 	else
-		fixture_abort(w);
+		lwip_fixture_abort(w);
 	assert_null(w->conn.pcb);
 	assert_int_equal(port_memory_in_use(&w->tcp), 0);
 }
@@ -60,12 +61,12 @@ static void test_two_threads_in_lwip_do_not_see_each_other(void **state)
 	(void)state;
 	assert_int_equal(pthread_barrier_init(&together, NULL, 2), 0);
 	for (unsigned i = 0; i < 2; i++)
-		fixture_open(&fixtures[i], NULL);
+		lwip_fixture_open(&fixtures[i], NULL);
 	assert_int_equal(pthread_create(&thread, NULL, lwip_talk, &fixtures[1]), 0);
 	lwip_talk(&fixtures[0]); /* here, where a failed assertion can say so */
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	for (unsigned i = 0; i < 2; i++)
-		lwip_fixture_fixture_close(&fixtures[i]);
+		lwip_fixture_close(&fixtures[i]);
 	pthread_barrier_destroy(&together);
 }
 

@@ -1,6 +1,6 @@
 /*
- * A message that is alone in the send fifo takes a way of its own (tx/output.c, `alone`): it does in a conversation,
- * and does not where something else is to be done, which then is done.
+ * A message that is alone in the send fifo takes a path of its own (tx/output.c, bytes_alone): it does in a
+ * conversation, and does not where something else is to be done, which then is done.
  */
 #include "raw.h"
 
@@ -190,7 +190,7 @@ static void test_after_a_silence_the_window_is_looked_at_first(void **state)
 	app_free(app);
 }
 
-static void test_what_has_to_wait_for_its_time_and_urgent_data_go_the_slow_path(void **state)
+static void test_what_has_to_wait_for_its_time_and_urgent_data_take_the_slow_path(void **state)
 {
 	struct app *app = alone_begin();
 	const struct raw_segment *s;
@@ -255,7 +255,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_a_window_that_is_closed_or_too_small_holds_it_back),
         RAW_CASE(test_recovery_and_its_marks_are_asked_first),
         RAW_CASE(test_after_a_silence_the_window_is_looked_at_first),
-        RAW_CASE(test_what_has_to_wait_for_its_time_and_urgent_data_go_the_slow_path),
+        RAW_CASE(test_what_has_to_wait_for_its_time_and_urgent_data_take_the_slow_path),
         RAW_CASE(test_what_is_written_before_the_handshake_is_over_waits_for_it),
         RAW_CASE(test_a_fin_goes_along_or_behind),
 };

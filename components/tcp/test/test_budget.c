@@ -107,7 +107,7 @@ static void test_writer_that_waits_for_memory_is_told(void **state)
 		while (fixture_send_bytes(client[i], EACH) != 0)
 			;
 		assert_true(vma_tcp_tx_queued(client[i]->conn) <= 4608);
-		waiting += (fixture_ready(client[i]) & EPOLLOUT) == 0;
+		waiting += (fixture_readiness(client[i]) & EPOLLOUT) == 0;
 		take_events(client[i]);
 	}
 	assert_int_equal(waiting, CONNS);

@@ -25,7 +25,7 @@ static void test_half_closed_connection_still_receives(void **state)
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE_WAIT);
 	assert_true(take_events(server) & VMA_TCP_PEER_CLOSED);
 	assert_false(vma_tcp_rx_eof(server->conn)); /* five bytes before it */
-	assert_int_equal(fixture_ready(server), IN_BITS | OUT_BITS | EPOLLRDHUP);
+	assert_int_equal(fixture_readiness(server), IN_BITS | OUT_BITS | EPOLLRDHUP);
 	assert_int_equal(read_bytes(server, 100), 5);
 	assert_true(vma_tcp_rx_eof(server->conn));
 	transfer(server, client, 50000, SEC);
@@ -38,7 +38,7 @@ static void test_half_closed_connection_still_receives(void **state)
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE); /* and TIME_WAIT, which is no longer it */
 	assert_int_equal(counts_of(0).time_waits, 1);
 	assert_int_equal(counts_of(1).time_waits, 0);
-	assert_int_equal(fixture_ready(client), IN_BITS | OUT_BITS | EPOLLRDHUP | EPOLLHUP);
+	assert_int_equal(fixture_readiness(client), IN_BITS | OUT_BITS | EPOLLRDHUP | EPOLLHUP);
 	app_free(client);
 }
 
@@ -255,7 +255,7 @@ static void test_shutdown_of_reading_alone_resets_nobody(void **state)
 	(void)state;
 	assert_int_equal(vma_tcp_shutdown(app->conn, SHUT_RD), 0);
 	fixture_settle();
-	assert_int_equal(fixture_ready(app), IN_BITS | OUT_BITS | EPOLLRDHUP);
+	assert_int_equal(fixture_readiness(app), IN_BITS | OUT_BITS | EPOLLRDHUP);
 	assert_true(vma_tcp_rx_eof(app->conn));
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);

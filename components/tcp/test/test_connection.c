@@ -11,7 +11,7 @@ static void test_handshake_makes_a_connection_on_both_sides(void **state)
 	assert_true(take_events(server) & VMA_TCP_CONNECTED);
 	assert_int_equal(frames_sent(0), 2); /* SYN, ACK */
 	assert_int_equal(frames_sent(1), 1); /* SYN-ACK */
-	assert_int_equal(fixture_ready(client), EPOLLOUT | EPOLLWRNORM);
+	assert_int_equal(fixture_readiness(client), EPOLLOUT | EPOLLWRNORM);
 	app_free(client);
 }
 
@@ -75,7 +75,7 @@ static void test_only_what_is_lost_is_sent_again(void **state)
 	fixture_listen_on(1);
 	client = fixture_connect_from(0, 1000);
 	fixture_run(MS);
-	server = tcp_pair_accepted();
+	server = fixture_last_accepted();
 	wire_faults(0, lossy);
 	wire_faults(1, lossy);
 	for (unsigned turn = 0; got < all && turn < 100000; turn++, fixture_now_ns += 20000) {

@@ -1,4 +1,4 @@
-/* What seeds have found (test_seeds.c), each in the smallest fixture that shows it. */
+/* What seeds have found (test_seeds.c), each in the smallest case that shows it. */
 #include "raw.h"
 
 static int open_jumbo(void **state)

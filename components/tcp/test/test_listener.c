@@ -19,9 +19,9 @@ static void test_data_with_the_last_ack_of_the_handshake_arrives(void **state)
 	assert_int_equal(fixture_accepted_count, 0);
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(fixture_accepted_count, 1);
-	assert_int_equal(read_bytes(tcp_pair_accepted(), 100), 10);
-	assert_true(tcp_pair_accepted()->events & VMA_TCP_CONNECTED);
-	assert_true(tcp_pair_accepted()->events & VMA_TCP_READABLE);
+	assert_int_equal(read_bytes(fixture_last_accepted(), 100), 10);
+	assert_true(fixture_last_accepted()->events & VMA_TCP_CONNECTED);
+	assert_true(fixture_last_accepted()->events & VMA_TCP_READABLE);
 }
 
 static void test_syn_ack_offers_only_what_was_asked_for(void **state)
@@ -425,7 +425,7 @@ static void test_deferred_accept_waits_for_data(void **state)
 	fixture_run(2 * SEC);
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(fixture_accepted_count, 1);
-	assert_int_equal(vma_tcp_rx_bytes(tcp_pair_accepted()->conn), 10);
+	assert_int_equal(vma_tcp_rx_bytes(fixture_last_accepted()->conn), 10);
 }
 
 static void test_deferred_accept_does_not_wait_for_ever(void **state)

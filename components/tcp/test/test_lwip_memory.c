@@ -31,7 +31,7 @@ static int setup(void **state)
 	(void)state;
 	allocs = frees = 0;
 	dry = false;
-	fixture_open(&w, &counting);
+	lwip_fixture_open(&w, &counting);
 	lwip_enter(&w.tcp, &w.conn);
 	return 0;
 }
@@ -40,7 +40,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	lwip_leave();
-	lwip_fixture_fixture_close(&w);
+	lwip_fixture_close(&w);
 	assert_int_equal(allocs, frees);
 	return 0;
 }

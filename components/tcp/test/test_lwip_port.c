@@ -9,14 +9,14 @@ static struct fixture w;
 static int setup(void **state)
 {
 	(void)state;
-	fixture_open(&w, NULL);
+	lwip_fixture_open(&w, NULL);
 	return 0;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	lwip_fixture_fixture_close(&w);
+	lwip_fixture_close(&w);
 	return 0;
 }
 
@@ -25,21 +25,21 @@ static int teardown(void **state)
 static void test_connect_and_accept_of_the_answer_establish(void **state)
 {
 	(void)state;
-	fixture_connect(&w);
+	lwip_fixture_connect(&w);
 	assert_int_equal(w.sent.flags, TCP_SYN);
 	assert_int_equal(w.sent.seq, FIXTURE_ISN);
 	assert_int_equal(w.conn.pcb->state, SYN_SENT);
-	fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = FIXTURE_ISN + 1});
+	lwip_fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(w.conn.pcb->state, ESTABLISHED);
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 	assert_int_equal(w.sent.flags, TCP_RST | TCP_ACK);
 }
 
 static void test_pcb_that_a_reset_ends_is_gone_from_its_connection(void **state)
 {
 	(void)state;
-	fixture_establish(&w);
-	fixture_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
+	lwip_fixture_establish(&w);
+	lwip_fixture_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
 	assert_null(w.conn.pcb);
 	assert_int_equal(w.errs, 1);
 	assert_int_equal(w.err_told, ERR_RST);
@@ -50,34 +50,34 @@ static void test_pcb_that_a_reset_ends_is_gone_from_its_connection(void **state)
 static void test_pcb_in_time_wait_stays_until_it_is_ended(void **state)
 {
 	(void)state;
-	fixture_establish(&w);
+	lwip_fixture_establish(&w);
 	lwip_enter(&w.tcp, &w.conn);
 	assert_int_equal(tcp_close(w.conn.pcb), ERR_OK);
 	lwip_leave();
 	assert_int_equal(w.sent.flags, TCP_FIN | TCP_ACK);
-	fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 2});
+	lwip_fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 2});
 	assert_non_null(w.conn.pcb);
 	assert_int_equal(w.conn.pcb->state, TIME_WAIT);
-	lwip_fixture_fixture_output(&w);
+	lwip_fixture_output(&w);
 	assert_int_equal(w.sent.ack, 5002);
 	/* A second FIN finds it again. */
 	w.sent.count = 0;
-	fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 2});
+	lwip_fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 2});
 	assert_int_equal(w.sent.count, 1);
 	assert_int_equal(w.sent.flags, TCP_ACK);
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 static void test_pcb_that_the_last_ack_ends_is_gone_from_its_connection(void **state)
 {
 	(void)state;
-	fixture_establish(&w);
-	fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
+	lwip_fixture_establish(&w);
+	lwip_fixture_segment(&w, (struct segment){.flags = TCP_FIN | TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(w.conn.pcb->state, CLOSE_WAIT);
 	lwip_enter(&w.tcp, &w.conn);
 	assert_int_equal(tcp_close(w.conn.pcb), ERR_OK);
 	lwip_leave();
-	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = FIXTURE_ISN + 2});
+	lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = FIXTURE_ISN + 2});
 	assert_null(w.conn.pcb);
 }
 
@@ -91,7 +91,7 @@ static void test_pcb_that_was_bound_and_not_connected_can_be_entered_and_ended(v
 	w.conn.pcb = tcp_new();
 	assert_int_equal(tcp_bind(w.conn.pcb, &local, LOCAL_PORT), ERR_OK);
 	lwip_leave();
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 static void lwip_port_listen_here(void)
@@ -120,10 +120,10 @@ static void lwip_port_close_listener(void)
 static void syn_to_listener(void)
 {
 	lwip_enter_listener(&w.tcp, w.listener);
-	fixture_input(&w, (struct segment){.flags = TCP_SYN,
-	                                   .seq = 5000,
-	                                   .options = fixture_syn_options,
-	                                   .options_len = sizeof(fixture_syn_options)});
+	lwip_fixture_input(&w, (struct segment){.flags = TCP_SYN,
+	                                        .seq = 5000,
+	                                        .options = fixture_syn_options,
+	                                        .options_len = sizeof(fixture_syn_options)});
 	lwip_leave();
 }
 
@@ -137,11 +137,11 @@ static void test_pcb_that_a_syn_makes_is_given_to_the_hook_before_the_answer(voi
 	assert_int_equal(w.conn.pcb->state, SYN_RCVD);
 	assert_int_equal(w.sent.flags, TCP_SYN | TCP_ACK);
 	assert_int_equal(w.sent.window, 30000);
-	fixture_segment(&w,
-	                (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "hello"});
+	lwip_fixture_segment(
+	        &w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "hello"});
 	assert_int_equal(w.conn.pcb->state, ESTABLISHED);
 	assert_int_equal(w.received_bytes, 5);
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 	lwip_port_close_listener();
 }
 
@@ -163,7 +163,7 @@ static void test_listener_answers_an_unmatched_segment_with_a_reset(void **state
 	(void)state;
 	lwip_port_listen_here();
 	lwip_enter_listener(&w.tcp, w.listener);
-	fixture_input(&w, (struct segment){.flags = TCP_ACK, .seq = 1, .ack = 77});
+	lwip_fixture_input(&w, (struct segment){.flags = TCP_ACK, .seq = 1, .ack = 77});
 	lwip_leave();
 	assert_true(w.sent.flags & TCP_RST);
 	assert_int_equal(w.sent.seq, 77);
@@ -176,37 +176,39 @@ static void test_a_segment_reaches_the_connection_entered_and_no_other(void **st
 	struct tcp_pcb *first, *second;
 
 	(void)state;
-	fixture_establish(&w);
+	lwip_fixture_establish(&w);
 	first = w.conn.pcb;
 	w.conn.pcb = NULL;
-	fixture_establish(&w); /* the same ports: two that only lwip_enter tells apart */
+	lwip_fixture_establish(&w); /* the same ports: two that only lwip_enter tells apart */
 	second = w.conn.pcb;
-	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "x"});
+	lwip_fixture_segment(&w,
+	                     (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "x"});
 	assert_int_equal(first->rcv_nxt, 5001);
 	assert_int_equal(second->rcv_nxt, 5002);
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 	w.conn.pcb = first;
-	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "abc"});
+	lwip_fixture_segment(&w,
+	                     (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "abc"});
 	assert_int_equal(first->rcv_nxt, 5004);
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 static void test_the_hook_drops_what_it_refuses(void **state)
 {
 	(void)state;
-	fixture_establish(&w);
+	lwip_fixture_establish(&w);
 	w.inpacket = ERR_VAL;
-	fixture_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
+	lwip_fixture_segment(&w, (struct segment){.flags = TCP_RST, .seq = 5001});
 	assert_non_null(w.conn.pcb);
 	w.inpacket = ERR_OK;
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 static void *segment_in_another_thread(void *arg)
 {
 	fixture = arg;
-	fixture_segment(arg,
-	                (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "12345"});
+	lwip_fixture_segment(
+	        arg, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "12345"});
 	return NULL;
 }
 
@@ -215,13 +217,13 @@ static void test_a_connection_goes_on_in_another_thread(void **state)
 	pthread_t thread;
 
 	(void)state;
-	fixture_establish(&w);
+	lwip_fixture_establish(&w);
 	assert_int_equal(pthread_create(&thread, NULL, segment_in_another_thread, &w), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_int_equal(w.conn.pcb->rcv_nxt, 5006);
 	assert_int_equal(w.received_bytes, 5);
-	lwip_fixture_fixture_output(&w);
-	fixture_abort(&w);
+	lwip_fixture_output(&w);
+	lwip_fixture_abort(&w);
 }
 
 /* ---- pbufs of received frames ---- */
@@ -231,7 +233,7 @@ static struct vma_buf *plain_packet(uint32_t headroom, const char *payload)
 	struct tcp_hdr hdr = {.src = 1};
 
 	w.headroom = headroom;
-	return fixture_packet(&w, &hdr, NULL, 0, payload, (uint32_t)strlen(payload));
+	return lwip_fixture_packet(&w, &hdr, NULL, 0, payload, (uint32_t)strlen(payload));
 }
 
 static void free_pbuf(struct pbuf *p)
@@ -278,7 +280,7 @@ static void test_what_lwip_follows_lies_in_no_frame(void **state)
 	assert_int_equal(p->next->len, 7);
 	free_pbuf(p);
 	assert_int_equal(port_memory_in_use(&w.tcp), 0);
-	fixture_frames_are_back(&w);
+	lwip_fixture_frames_are_back(&w);
 }
 
 static void test_a_segment_without_data_keeps_no_frame(void **state)
@@ -286,7 +288,7 @@ static void test_a_segment_without_data_keeps_no_frame(void **state)
 	struct pbuf *p = pbuf_of(plain_packet(8, ""));
 
 	(void)state;
-	fixture_frames_are_back(&w);
+	lwip_fixture_frames_are_back(&w);
 	assert_int_equal(p->tot_len, 20);
 	assert_null(p->next);
 	free_pbuf(p);
@@ -310,7 +312,7 @@ static void test_a_first_buffer_may_end_with_the_header(void **state)
 	assert_int_equal(p->tot_len, 24);
 	assert_int_equal(pbuf_memcmp(p, 20, "data", 4), 0);
 	free_pbuf(p);
-	fixture_frames_are_back(&w);
+	lwip_fixture_frames_are_back(&w);
 }
 
 static void test_padding_behind_the_segment_is_left_out(void **state)
@@ -360,7 +362,7 @@ static void test_a_packet_of_several_buffers_is_a_chain(void **state)
 	assert_memory_equal(bytes, "one-two-three", 13);
 	free_pbuf(p);
 	assert_int_equal(port_memory_in_use(&w.tcp), 0);
-	fixture_frames_are_back(&w);
+	lwip_fixture_frames_are_back(&w);
 }
 
 static void test_a_buffer_that_holds_nothing_but_padding_is_given_back_at_once(void **state)
@@ -374,7 +376,7 @@ static void test_a_buffer_that_holds_nothing_but_padding_is_given_back_at_once(v
 	assert_int_equal(p->tot_len, 28);
 	assert_null(p->next->next->next);
 	free_pbuf(p);
-	fixture_frames_are_back(&w);
+	lwip_fixture_frames_are_back(&w);
 }
 
 static size_t allocs_left;
@@ -395,7 +397,7 @@ static void test_without_memory_for_a_pbuf_the_packet_remains_the_callers(void *
 		assert_null(p);
 		assert_int_equal(port_memory_in_use(&w.tcp), 0);
 		vma_buf_put_chain(w.arena, packet);
-		fixture_frames_are_back(&w);
+		lwip_fixture_frames_are_back(&w);
 		port_memory_destroy(&w.tcp); /* what the first try left in the lists */
 		allocs_left = 1;
 		assert_int_equal(port_memory_create(&w.tcp), 0);
@@ -409,18 +411,21 @@ static void test_out_of_order_segments_keep_their_frames_until_the_hole_is_fille
 	struct vma_buf *bufs[FIXTURE_BUFS];
 
 	(void)state;
-	fixture_establish(&w);
-	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5004, .ack = FIXTURE_ISN + 1, .payload = "def"});
-	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5010, .ack = FIXTURE_ISN + 1, .payload = "jkl"});
+	lwip_fixture_establish(&w);
+	lwip_fixture_segment(&w,
+	                     (struct segment){.flags = TCP_ACK, .seq = 5004, .ack = FIXTURE_ISN + 1, .payload = "def"});
+	lwip_fixture_segment(&w,
+	                     (struct segment){.flags = TCP_ACK, .seq = 5010, .ack = FIXTURE_ISN + 1, .payload = "jkl"});
 	assert_int_equal(w.received_bytes, 0);
 	assert_int_equal(vma_bufpool_get(w.pool, bufs, FIXTURE_BUFS), FIXTURE_BUFS - 2);
 	vma_buf_put_burst(w.arena, bufs, FIXTURE_BUFS - 2);
-	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "abc"});
+	lwip_fixture_segment(&w,
+	                     (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "abc"});
 	assert_int_equal(w.received_bytes, 6);
 	assert_int_equal(vma_bufpool_get(w.pool, bufs, FIXTURE_BUFS), FIXTURE_BUFS - 1);
 	vma_buf_put_burst(w.arena, bufs, FIXTURE_BUFS - 1);
-	fixture_abort(&w); /* with one still queued */
-	fixture_frames_are_back(&w);
+	lwip_fixture_abort(&w); /* with one still queued */
+	lwip_fixture_frames_are_back(&w);
 }
 
 /* ---- what was changed in lwIP ---- */
@@ -451,12 +456,12 @@ static void establish_with_mss(uint16_t mss)
 {
 	uint8_t options[4] = {2, 4, (uint8_t)(mss >> 8), (uint8_t)mss};
 
-	fixture_connect(&w);
-	fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-	                                     .seq = 5000,
-	                                     .ack = FIXTURE_ISN + 1,
-	                                     .options = options,
-	                                     .options_len = 4});
+	lwip_fixture_connect(&w);
+	lwip_fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+	                                          .seq = 5000,
+	                                          .ack = FIXTURE_ISN + 1,
+	                                          .options = options,
+	                                          .options_len = 4});
 }
 
 static void test_the_end_of_the_unacknowledged_list_is_known(void **state)
@@ -468,14 +473,14 @@ static void test_the_end_of_the_unacknowledged_list_is_known(void **state)
 
 		write_segments(3);
 		assert_ptr_equal(w.conn.pcb->unacked_last, last_unacked());
-		fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 400});
+		lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 400});
 		assert_ptr_equal(w.conn.pcb->unacked_last, last_unacked());
 		write_segments(2);
 		assert_ptr_equal(w.conn.pcb->unacked_last, last_unacked());
-		fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 5 * 400});
+		lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = una + 5 * 400});
 		assert_null(w.conn.pcb->unacked);
 	}
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 static void test_a_new_segment_has_been_sent_never_and_carries_no_mark(void **state)
@@ -492,9 +497,9 @@ static void test_a_new_segment_has_been_sent_never_and_carries_no_mark(void **st
 			seg->marks = SEG_SACKED | SEG_LOST | SEG_RETRANSMITTED;
 			seg->sent_ns = seg->first_sent_ns = 0xffff;
 		}
-		fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = w.conn.pcb->snd_nxt});
+		lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = w.conn.pcb->snd_nxt});
 	}
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 static void test_duplicate_acks_retransmit_nothing(void **state)
@@ -504,11 +509,11 @@ static void test_duplicate_acks_retransmit_nothing(void **state)
 	write_segments(4);
 	w.sent.count = 0;
 	for (unsigned i = 0; i < 6; i++) {
-		fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
-		lwip_fixture_fixture_output(&w);
+		lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
+		lwip_fixture_output(&w);
 	}
 	assert_int_equal(w.sent.count, 0);
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 static void test_input_sends_nothing_by_itself(void **state)
@@ -521,14 +526,16 @@ static void test_input_sends_nothing_by_itself(void **state)
 	assert_int_equal(tcp_write(w.conn.pcb, bytes, sizeof(bytes), 0), ERR_OK);
 	lwip_leave();
 	w.sent.count = 0;
-	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "x"});
-	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = FIXTURE_ISN + 1, .payload = "y"});
+	lwip_fixture_segment(&w,
+	                     (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1, .payload = "x"});
+	lwip_fixture_segment(&w,
+	                     (struct segment){.flags = TCP_ACK, .seq = 5002, .ack = FIXTURE_ISN + 1, .payload = "y"});
 	assert_int_equal(w.sent.count, 0);
-	lwip_fixture_fixture_output(&w);
+	lwip_fixture_output(&w);
 	assert_int_equal(w.sent.count, 1);
 	assert_int_equal(w.sent.payload, 400);
 	assert_int_equal(w.sent.ack, 5003);
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 static void test_a_segment_can_be_sent_again_as_it_is(void **state)
@@ -544,7 +551,7 @@ static void test_a_segment_can_be_sent_again_as_it_is(void **state)
 	lwip_leave();
 	assert_int_equal(w.sent.payload, 100);
 	assert_memory_equal(first, w.sent.bytes, w.sent.len);
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 static void test_each_connection_has_a_window_of_its_own(void **state)
@@ -554,22 +561,22 @@ static void test_each_connection_has_a_window_of_its_own(void **state)
 	w.rcv_wnd_max = 1 << 20;
 	syn_to_listener();
 	assert_int_equal(w.sent.window, 65535); /* never scaled in a SYN */
-	fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
+	lwip_fixture_segment(&w, (struct segment){.flags = TCP_ACK, .seq = 5001, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(TCP_WND_MAX(w.conn.pcb), 1 << 20);
 	lwip_enter(&w.tcp, &w.conn);
 	tcp_ack_now(w.conn.pcb);
 	tcp_output(w.conn.pcb);
 	lwip_leave();
 	assert_int_equal(w.sent.window, (1 << 20) >> 7);
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 	lwip_port_close_listener();
 	/* Without the peer's window scale option 65535 is all that there is. */
 	w.conn.pcb = NULL;
-	fixture_connect(&w);
+	lwip_fixture_connect(&w);
 	w.conn.pcb->rcv_wnd_max = 1 << 20;
-	fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = FIXTURE_ISN + 1});
+	lwip_fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK, .seq = 5000, .ack = FIXTURE_ISN + 1});
 	assert_int_equal(TCP_WND_MAX(w.conn.pcb), 65535);
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 static void test_a_small_window_holds_from_the_syn_on(void **state)
@@ -586,15 +593,15 @@ static void test_a_small_window_holds_from_the_syn_on(void **state)
 	assert_int_equal(tcp_connect(w.conn.pcb, &peer, PEER_PORT, NULL), ERR_OK);
 	lwip_leave();
 	assert_int_equal(w.sent.window, 4096);
-	fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-	                                     .seq = 5000,
-	                                     .ack = FIXTURE_ISN + 1,
-	                                     .options = fixture_syn_options,
-	                                     .options_len = sizeof(fixture_syn_options)});
+	lwip_fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+	                                          .seq = 5000,
+	                                          .ack = FIXTURE_ISN + 1,
+	                                          .options = fixture_syn_options,
+	                                          .options_len = sizeof(fixture_syn_options)});
 	assert_int_equal(w.conn.pcb->rcv_wnd, 4096);
-	lwip_fixture_fixture_output(&w);
+	lwip_fixture_output(&w);
 	assert_int_equal(w.sent.window, 4096 >> 7);
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 static const uint8_t *find_option(uint8_t kind)
@@ -613,7 +620,7 @@ static void test_time_stamps_are_the_stacks_milliseconds_from_a_secret_origin(vo
 	uint32_t value;
 
 	(void)state;
-	fixture_connect(&w);
+	lwip_fixture_connect(&w);
 	stamp = find_option(8);
 	assert_non_null(stamp);
 	memcpy(&value, stamp + 2, 4);
@@ -622,7 +629,7 @@ static void test_time_stamps_are_the_stacks_milliseconds_from_a_secret_origin(vo
 	assert_int_equal(port_clock_ms(&w.tcp), ntohl(value) + 7);
 	assert_int_not_equal(port_clock_offset(other), port_clock_offset(w.tcp.attr.secret));
 	assert_non_null(find_option(4)); /* SACK permitted */
-	fixture_abort(&w);
+	lwip_fixture_abort(&w);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -74,16 +74,16 @@ static int setup(void **state)
 	static struct vma_tcp_conn second;
 
 	(void)state;
-	fixture_open(&w, NULL);
+	lwip_fixture_open(&w, NULL);
 	memset(taken, 0, sizeof(taken));
 	for (unsigned i = 0; i < 2; i++) {
-		fixture_connect(&w);
+		lwip_fixture_connect(&w);
 		w.conn.pcb->rcv_wnd_max = 8 << 20;
-		fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
-		                                     .seq = 5000,
-		                                     .ack = FIXTURE_ISN + 1,
-		                                     .options = sack_options,
-		                                     .options_len = sizeof(sack_options)});
+		lwip_fixture_segment(&w, (struct segment){.flags = TCP_SYN | TCP_ACK,
+		                                          .seq = 5000,
+		                                          .ack = FIXTURE_ISN + 1,
+		                                          .options = sack_options,
+		                                          .options_len = sizeof(sack_options)});
 		assert_true(w.conn.pcb->flags & TF_SACK);
 		tcp_recv(w.conn.pcb, lwip_queues_take);
 		conn[i] = i ? &w.conn : &second;
@@ -104,7 +104,7 @@ static int teardown(void **state)
 		tcp_abort(conn[i]->pcb);
 		lwip_leave();
 	}
-	lwip_fixture_fixture_close(&w);
+	lwip_fixture_close(&w);
 	return 0;
 }
 

@@ -1,12 +1,12 @@
 /*
- * The fast path of a conversation's message: it is taken where it is meant to be, and nowhere else; and what it does is
- * what all segments' way does, of which lwIP's is the measure (predicts_nothing). Each case is played on both paths,
- * and all that is known of the connection is compared.
+ * The fast path of a conversation's message: it is taken where it is meant to be, and nowhere else, and it does what
+ * the slow path through lwIP does (predicts_nothing). Each case is played on both paths, and all that is known of the
+ * connection is compared.
  */
 #include "paths.h"
 
-/* One message that acknowledges all; whether it went the fast path. */
-static bool goes_fast(void)
+/* One message that acknowledges all; whether it took the fast path. */
+static bool takes_fast_path(void)
 {
 	mark_path();
 	paths_message(64);
@@ -26,7 +26,7 @@ static void message_pass_time(void)
 
 enum { ROUNDS = 100 };
 
-static void test_ping_pong_goes_the_fast_path(void **state)
+static void test_ping_pong_takes_the_fast_path(void **state)
 {
 	static struct known known[PATHS][ROUNDS];
 
@@ -36,7 +36,7 @@ static void test_ping_pong_goes_the_fast_path(void **state)
 		for (int i = 0; i < ROUNDS; i++) {
 			fixture_send_bytes(app, 64);
 			message_pass_time();
-			assert_true(goes_fast() == (which == FAST));
+			assert_true(takes_fast_path() == (which == FAST));
 			paths_look(&known[which][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
 			message_pass_time();
@@ -48,7 +48,7 @@ static void test_ping_pong_goes_the_fast_path(void **state)
 }
 
 /* Nothing is out, so nothing is acknowledged. */
-static void test_messages_one_way_go_the_fast_path(void **state)
+static void test_messages_one_way_take_the_fast_path(void **state)
 {
 	static struct known known[PATHS][ROUNDS];
 
@@ -57,7 +57,7 @@ static void test_messages_one_way_go_the_fast_path(void **state)
 		open_on_path(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
 			message_pass_time();
-			assert_true(goes_fast() == (which == FAST));
+			assert_true(takes_fast_path() == (which == FAST));
 			paths_look(&known[which][i]);
 			if (i % 5 == 4)
 				assert_int_equal(read_bytes(app, 320), 320);
@@ -83,7 +83,7 @@ static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
 		fixture_send_bytes(app, 100);
 		raw_forget();
 		raw.window = 100;
-		assert_true(goes_fast() == (which == FAST));
+		assert_true(takes_fast_path() == (which == FAST));
 		assert_int_equal(raw_last()->len, 100);
 		paths_look(&known[which]);
 		close_path();
@@ -92,7 +92,7 @@ static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
 }
 
 /* Long ones, and some that nobody has read yet: more than the fifo's small chunk has room for. */
-static void test_long_messages_and_many_unread_go_the_fast_path(void **state)
+static void test_long_messages_and_many_unread_take_the_fast_path(void **state)
 {
 	static struct known known[PATHS][ROUNDS];
 	uint32_t unread = 0;
@@ -139,7 +139,7 @@ static void test_nothing_of_before_is_left(void **state)
 		r->rto_from_ns = r->probe_from_ns = r->rack_sent_ns = 1;
 		r->probe_wanted = app->conn->push_once = true;
 		app->conn->window.rcv_mss = 64; /* what is that long says something of the round trip */
-		assert_true(goes_fast() == (which == FAST));
+		assert_true(takes_fast_path() == (which == FAST));
 		paths_look(&known[which]);
 		assert_int_equal(known[which].recovery.backoff, 0);
 		assert_int_equal(known[which].recovery.persist_due_ns, 0);
@@ -160,7 +160,7 @@ static void test_an_acknowledgement_that_is_due_leaves_after_it(void **state)
 		raw_forget();
 		vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 1);
 		tcp_set_flags(app->conn->pcb, TF_ACK_NOW);
-		assert_true(goes_fast() == (which == FAST));
+		assert_true(takes_fast_path() == (which == FAST));
 		assert_int_equal(raw_last()->ack, mine);
 		paths_look(&known[which]);
 		close_path();
@@ -178,7 +178,7 @@ static void test_our_end_that_is_not_posted_yet_leaves_after_it(void **state)
 		fixture_send_bytes(app, 64);
 		message_pass_time();
 		atomic_store(&app->conn->shut_wr, true); /* by another thread, a moment ago */
-		assert_true(goes_fast() == (which == FAST));
+		assert_true(takes_fast_path() == (which == FAST));
 		assert_true(raw_last()->flags & TCP_FIN);
 		paths_look(&known[which]);
 		close_path();
@@ -196,7 +196,7 @@ static void test_more_that_is_said_after_it_holds_back(void **state)
 		open_on_path(which, true, true);
 		fixture_send_bytes(app, 64);
 		message_pass_time();
-		assert_true(goes_fast() == (which == FAST));
+		assert_true(takes_fast_path() == (which == FAST));
 		assert_int_equal(read_bytes(app, 64), 64);
 		raw_forget();
 		send_flags(app, 64, VMA_TCP_TX_MORE);
@@ -226,7 +226,7 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 		}
 		assert_int_equal(fixture_send_bytes(client, 4000), 4000);
 		fixture_settle();
-		assert_int_equal(fixture_ready(client) & EPOLLOUT, 0);
+		assert_int_equal(fixture_readiness(client) & EPOLLOUT, 0);
 		take_events(client);
 		assert_int_equal(read_bytes(server, 4000), 4000);
 		mark_path();
@@ -245,7 +245,7 @@ static void two_out(void)
 {
 	fixture_send_bytes(app, 64);
 	fixture_send_bytes(app, 64);
-	assert_false(goes_fast());
+	assert_false(takes_fast_path());
 }
 
 static void only_one_of_two_acknowledged(void)
@@ -289,7 +289,7 @@ static void sent_twice(void)
 	fixture_send_bytes(app, 64);
 	fixture_run(2 * SEC);
 	assert_true(app->conn->recovery.total_retransmits > 0);
-	assert_false(goes_fast());
+	assert_false(takes_fast_path());
 }
 
 static void probed(void)
@@ -300,20 +300,20 @@ static void probed(void)
 	fixture_send_bytes(app, 64);
 	fixture_run(210 * MS);
 	assert_true(app->conn->recovery.tail_probe_out);
-	assert_false(goes_fast());
-	assert_false(goes_fast()); /* whether it was needed is not known yet */
+	assert_false(takes_fast_path());
+	assert_false(takes_fast_path()); /* whether it was needed is not known yet */
 }
 
 static void first_answer_after_a_recovery(void)
 {
 	app->conn->recovery.undo_first_ack = true;
-	assert_false(goes_fast());
+	assert_false(takes_fast_path());
 }
 
 static void in_disorder(void)
 {
 	app->conn->recovery.state = TCP_RECOVERY_DISORDER;
-	assert_false(goes_fast());
+	assert_false(takes_fast_path());
 }
 
 static void marked(void)
@@ -323,7 +323,7 @@ static void marked(void)
 	app->conn->pcb->unacked->marks = 0;
 	raw_send_bytes(mine, theirs() - 64, 0);
 	app->conn->pcb->unacked->sends = 2;
-	assert_false(goes_fast());
+	assert_false(takes_fast_path());
 }
 
 /* Nothing is out, and what is behind it is in a segment that is not. */
@@ -341,14 +341,14 @@ static void without_a_frame(void)
 	assert_non_null(app->conn->pcb->unsent);
 	side[0].tcp->predicts_nothing = predicts_nothing;
 	vma_buf_put(fixture_arena, held[--n]); /* for the peer's */
-	assert_false(goes_fast());
+	assert_false(takes_fast_path());
 	while (n > 0)
 		vma_buf_put(fixture_arena, held[--n]);
 	fixture_run(10 * MS);
 	assert_null(app->conn->pcb->unsent);
 }
 
-static void message_a_pure_acknowledgement(void)
+static void an_acknowledgement_alone(void)
 {
 	fixture_send_bytes(app, 64);
 	mark_path();
@@ -372,7 +372,7 @@ static void behind_a_hole(void)
 	mark_path();
 	raw_send_bytes(mine + 100, theirs(), 64);
 	assert_false(was_fast());
-	assert_false(goes_fast()); /* which leaves a hole */
+	assert_false(takes_fast_path()); /* which leaves a hole */
 	raw_send_bytes(mine, theirs(), 36);
 	mine += 36 + 64;
 }
@@ -438,7 +438,7 @@ static void an_urgent_byte_to_come(void)
 	flags(TCP_URG, 100);
 	mine += 64;
 	assert_int_equal(atomic_load(&app->conn->urgent_byte), URGENT_EXPECTED);
-	assert_false(goes_fast());
+	assert_false(takes_fast_path());
 }
 
 static void other_options(void)
@@ -524,14 +524,14 @@ static void no_bytes_left(void)
 static void our_end_is_closed(void)
 {
 	vma_tcp_shutdown(app->conn, SHUT_WR);
-	assert_false(goes_fast());
+	assert_false(takes_fast_path());
 }
 
 static void not_sent_yet(void)
 {
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	raw_send(mine, theirs(), TCP_ACK, "", 0);
-	assert_false(goes_fast());
+	assert_false(takes_fast_path());
 }
 
 #define PLAYED(f)                                                                                                      \
@@ -553,7 +553,7 @@ static const struct {
         PLAYED(in_disorder),
         PLAYED(marked),
         PLAYED(without_a_frame),
-        PLAYED(message_a_pure_acknowledgement),
+        PLAYED(an_acknowledgement_alone),
         PLAYED(two_at_once),
         PLAYED(behind_a_hole),
         PLAYED(said_before),
@@ -597,7 +597,7 @@ static void message_play(int which, void (*what)(void), struct known known[3])
 	close_path();
 }
 
-static void test_other_segments_go_the_slow_path_with_the_same_result(void **state)
+static void test_other_segments_take_the_slow_path_with_the_same_result(void **state)
 {
 	static struct known known[PATHS][3];
 	char text[200];
@@ -626,7 +626,7 @@ static void test_a_model_of_the_path_learns_the_same_on_both_paths(void **state)
 			if (i % 5 != 4) /* else a message follows one, and acknowledges nothing */
 				fixture_send_bytes(app, 64 + i);
 			message_pass_time();
-			assert_true(goes_fast() == (which == FAST));
+			assert_true(takes_fast_path() == (which == FAST));
 			paths_look(&known[which][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
 		}
@@ -672,7 +672,7 @@ static void test_without_sack_it_is_not_taken_and_without_time_stamps_it_is(void
 		for (int i = 0; i < 5; i++) {
 			fixture_send_bytes(app, 64);
 			message_pass_time();
-			assert_true(goes_fast() == ((options & 2) != 0));
+			assert_true(takes_fast_path() == ((options & 2) != 0));
 			assert_int_equal(read_bytes(app, 64), 64);
 		}
 		close_path();
@@ -749,16 +749,16 @@ static void test_a_conversation_drawn_by_chance_is_the_same_on_both_paths(void *
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ping_pong_goes_the_fast_path),
-        cmocka_unit_test(test_messages_one_way_go_the_fast_path),
+        cmocka_unit_test(test_ping_pong_takes_the_fast_path),
+        cmocka_unit_test(test_messages_one_way_take_the_fast_path),
         cmocka_unit_test(test_what_waits_to_be_sent_is_sent_after_it),
-        cmocka_unit_test(test_long_messages_and_many_unread_go_the_fast_path),
+        cmocka_unit_test(test_long_messages_and_many_unread_take_the_fast_path),
         cmocka_unit_test(test_nothing_of_before_is_left),
         cmocka_unit_test(test_an_acknowledgement_that_is_due_leaves_after_it),
         cmocka_unit_test(test_our_end_that_is_not_posted_yet_leaves_after_it),
         cmocka_unit_test(test_more_that_is_said_after_it_holds_back),
         cmocka_unit_test(test_room_that_it_makes_is_told_with_it),
-        cmocka_unit_test(test_other_segments_go_the_slow_path_with_the_same_result),
+        cmocka_unit_test(test_other_segments_take_the_slow_path_with_the_same_result),
         cmocka_unit_test(test_a_model_of_the_path_learns_the_same_on_both_paths),
         cmocka_unit_test(test_what_comes_while_nothing_is_out_says_nothing_to_a_model),
         cmocka_unit_test(test_without_sack_it_is_not_taken_and_without_time_stamps_it_is),

@@ -37,10 +37,10 @@ static void test_link_is_filled_and_its_queue_stays_short(void **state)
 
 	(void)state;
 	model_begin(20 * MS, 0);
-	recovery_fixture_fixture_run(w.tcp.now_ns + SECOND);
+	fixture_run_until(w.tcp.now_ns + SECOND);
 	measure();
 	for (unsigned i = 0; i < 2000; i++) {
-		recovery_fixture_fixture_run(w.tcp.now_ns + MS);
+		fixture_run_until(w.tcp.now_ns + MS);
 		sum_ns += w.link_waits_ns;
 	}
 	assert_in_range(goodput(), 930, 1000);
@@ -61,7 +61,7 @@ static void test_random_loss_does_not_slow_down(void **state)
 	for (unsigned i = 0; i < 4; i++) {
 		model_begin(cases[i].rtt_ns, cases[i].loss);
 		measure();
-		recovery_fixture_fixture_run(w.tcp.now_ns + 5 * SECOND);
+		fixture_run_until(w.tcp.now_ns + 5 * SECOND);
 		assert_in_range(goodput(), cases[i].least, 1000);
 	}
 }
@@ -76,7 +76,7 @@ static void test_what_answers_to_loss_is_slow_there(void **state)
 	w.link_room_ns = SECOND;
 	fixture_write(UINT64_C(1) << 31);
 	measure();
-	recovery_fixture_fixture_run(w.tcp.now_ns + 5 * SECOND);
+	fixture_run_until(w.tcp.now_ns + 5 * SECOND);
 	assert_true(goodput() < 400);
 }
 
@@ -90,7 +90,7 @@ static void test_everything_arrives(void **state)
 		w.jitter_ns = seed % 3 * MS;
 		w.link_room_ns = 5 * MS;
 		atomic_store(&w.conn.tx.produced, 3000 * MSS + 17);
-		recovery_fixture_fixture_run(FOREVER);
+		fixture_run_until(FOREVER);
 		assert_true(all_arrived());
 		assert_int_equal(w.failed, 0);
 	}
@@ -106,7 +106,7 @@ static void test_everything_arrives_without_sack_and_without_time_stamps(void **
 		w.no_timestamps = seed & 1;
 		w.pcb.flags &= (tcpflags_t)~TF_SACK;
 		atomic_store(&w.conn.tx.produced, 500 * MSS);
-		recovery_fixture_fixture_run(FOREVER);
+		fixture_run_until(FOREVER);
 		assert_true(all_arrived());
 		assert_int_equal(w.failed, 0);
 	}
@@ -117,7 +117,7 @@ static void test_waiting_for_its_time_has_a_timer_and_is_no_closed_window(void *
 	(void)state;
 	model_begin(200 * MS, 0);
 	w.link_rate = 5000; /* a segment takes as long as the round trip */
-	recovery_fixture_fixture_run(w.tcp.now_ns + 60 * SECOND);
+	fixture_run_until(w.tcp.now_ns + 60 * SECOND);
 	assert_in_range(w.conn.cc.pacing_rate, 1000, 20000);
 	assert_int_equal(w.forced, 0);
 	assert_int_equal(w.keepalives, 0);
@@ -131,17 +131,17 @@ static void test_silence_of_the_peer_is_survived(void **state)
 
 	(void)state;
 	model_begin(20 * MS, 0);
-	recovery_fixture_fixture_run(w.tcp.now_ns + SECOND);
+	fixture_run_until(w.tcp.now_ns + SECOND);
 	before = w.conn.cc.cwnd;
 	w.mute = true;
-	recovery_fixture_fixture_run(w.tcp.now_ns + 3 * SECOND);
+	fixture_run_until(w.tcp.now_ns + 3 * SECOND);
 	assert_true(w.conn.counts.timeouts > 0);
 	assert_int_equal(w.conn.cc.cwnd, MSS);
 	w.mute = false;
-	recovery_fixture_fixture_run(w.tcp.now_ns + 10 * SECOND);
+	fixture_run_until(w.tcp.now_ns + 10 * SECOND);
 	assert_true(w.conn.cc.cwnd > before / 2);
 	measure();
-	recovery_fixture_fixture_run(w.tcp.now_ns + 2 * SECOND);
+	fixture_run_until(w.tcp.now_ns + 2 * SECOND);
 	assert_in_range(goodput(), 850, 1000);
 }
 
@@ -152,13 +152,13 @@ static void test_pause_of_the_application_costs_neither_rate_nor_window(void **s
 	(void)state;
 	model_begin(20 * MS, 0);
 	atomic_store(&w.conn.tx.produced, LINK);
-	recovery_fixture_fixture_run(w.tcp.now_ns + 3 * SECOND);
+	fixture_run_until(w.tcp.now_ns + 3 * SECOND);
 	assert_true(all_arrived());
 	rate = w.conn.cc.bbr.max_rate;
-	recovery_fixture_fixture_run(w.tcp.now_ns + 5 * SECOND);
+	fixture_run_until(w.tcp.now_ns + 5 * SECOND);
 	fixture_write(LINK / 5);
 	measure();
-	recovery_fixture_fixture_run(w.tcp.now_ns + 240 * MS);
+	fixture_run_until(w.tcp.now_ns + 240 * MS);
 	assert_true(all_arrived());
 	assert_in_range(w.conn.cc.bbr.max_rate, rate * 9 / 10, rate * 11 / 10);
 }

@@ -130,9 +130,9 @@ static void test_listener_without_sack_and_scaling_agrees_to_none(void **state)
 	assert_int_equal(raw_next()->options_len, 4);
 	raw.window = 3000;
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_false(tcp_pair_accepted()->conn->pcb->flags & TF_SACK);
+	assert_false(fixture_last_accepted()->conn->pcb->flags & TF_SACK);
 	raw_send_bytes(1, 1, 10);
-	assert_int_equal(tcp_pair_accepted()->conn->pcb->snd_wnd, 3000);
+	assert_int_equal(fixture_last_accepted()->conn->pcb->snd_wnd, 3000);
 }
 
 static void test_stack_without_time_stamps_takes_none_from_a_crossing_syn(void **state)
@@ -194,7 +194,7 @@ static void test_info_says_what_the_connection_is_like(void **state)
 	fixture_listen_on(1);
 	client = fixture_connect_from(0, 1000);
 	fixture_run(50 * MS);
-	server = tcp_pair_accepted();
+	server = fixture_last_accepted();
 	transfer(client, server, 100000, SEC);
 	fixture_run(100 * MS);
 	vma_tcp_info(client->conn, &info);

@@ -170,7 +170,7 @@ static void test_what_comes_while_another_sends_much_is_told_in_between(void **s
 	app_free(reader);
 }
 
-/* A run of both: who has a small MSS does not fill the wire with it before the other one's only segment. */
+/* One run has both: the one with a small MSS does not fill the wire before the other one's only segment. */
 static void test_small_segments_of_one_do_not_keep_another_waiting(void **state)
 {
 	struct app *small = raw_connect_wide(), *other = raw_connect_too();

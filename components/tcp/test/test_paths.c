@@ -1,12 +1,12 @@
 /*
- * Conversations drawn by chance, each played the fast path and the general one: after every step all that is known of
- * the connection, and all that the peer has got, is the same. test_message.c and test_alone.c have the single cases.
+ * Conversations drawn by chance, each played on the fast path and on the slow one: after every step all that is known
+ * of the connection, and all that the peer has got, is the same. test_message.c and test_alone.c have the single cases.
  *
  *   SEED=n    this one only
  *   SEEDS=n   so many of them (200), from SEED_BASE (1) on
  *
  * One side is a stack whose application does what applications do; the other is a peer that loses some segments and
- * answers what it has got. A quarter of the conversations is calm: what disturbs the short ways comes now and then
+ * answers what it has got. A quarter of the conversations is calm: what disturbs the fast path comes now and then
  * only.
  */
 #include "paths.h"
@@ -102,7 +102,7 @@ static void a_read(void)
 	read_bytes(app, peer.a * 5);
 }
 
-static void paths_a_pure_acknowledgement(void)
+static void an_empty_acknowledgement(void)
 {
 	raw_send(mine, peer.got, TCP_ACK, "", 0);
 }
@@ -306,7 +306,7 @@ static const struct action {
         ACTION(a_pause, 1),
         ACTION(a_moment, 1),
         ACTION(a_long_silence, 1),
-        ACTION(paths_a_pure_acknowledgement, 1),
+        ACTION(an_empty_acknowledgement, 1),
         ACTION(messages_at_once, 1),
         ACTION(a_hole, 1),
         ACTION(a_message_again, 1),
@@ -355,7 +355,7 @@ static const struct action *draw_action(bool calm)
 struct played {
 	struct known known[STEPS];
 	const struct action *action[STEPS];
-	unsigned steps, shorts, alone;
+	unsigned steps, fast, alone;
 };
 
 /* Which initial sequence number it has is the secret's doing: one is looked for that is followed by `end` soon. */
@@ -389,7 +389,7 @@ static void open_drawn(int which)
 	peer.lossy = paths_draw(&seed, 3) == 0;
 }
 
-/* Drawn all at once, whatever of it is used: on both paths have to find the same. */
+/* Drawn all at once, whatever of it is used: both paths have to find the same. */
 static void draw_step(void)
 {
 	peer.a = paths_draw(&seed, 1000);
@@ -402,7 +402,7 @@ static void draw_step(void)
 	raw.count = raw.seen = 0;
 }
 
-/* What must be so between two runs, either way. */
+/* What must be so between two runs, on either path. */
 static void check_timers(void)
 {
 	const struct vma_tcp *tcp = side[0].tcp;
@@ -421,7 +421,7 @@ static void check_timers(void)
 static void look_step(struct known *known)
 {
 	check_timers();
-	fixture_ready(app); /* a writer who finds no room */
+	fixture_readiness(app); /* a writer who finds no room */
 	paths_look(known);
 	known->counts.no_memory = known->stack_counts.no_memory = 0; /* how often it was asked for */
 	known->made_room = 0;                                        /* until it is told */
@@ -444,7 +444,7 @@ static void paths_converse(uint32_t number, int which, struct played *played)
 		played->action[i]->play();
 		fixture_settle();
 		look_step(&played->known[i]);
-		played->shorts += was_fast() && app->conn->counts.segments_in != came;
+		played->fast += was_fast() && app->conn->counts.segments_in != came;
 		played->steps++;
 	}
 	played->alone = side[0].tcp->alone;
@@ -459,7 +459,7 @@ static uint32_t playing; /* the seed; 0: none */
 
 static void say_how_to_replay(uint32_t number)
 {
-	printf("#   again: make test-tcp T='*both_ways*' SEED=%u\n", number);
+	printf("#   again: make test-tcp T='*on_both_paths*' SEED=%u\n", number);
 }
 
 /* An assertion has ended a conversation. */
@@ -501,7 +501,7 @@ static void test_whatever_happens_is_the_same_on_both_paths(void **state)
 {
 	uint32_t one = paths_number_of("SEED", 0), base = one != 0 ? one : paths_number_of("SEED_BASE", 1);
 	uint32_t most = one != 0 ? 1 : paths_number_of("SEEDS", 200), failed = 0;
-	uint64_t steps = 0, shorts = 0, alone = 0;
+	uint64_t steps = 0, fast = 0, alone = 0;
 
 	(void)state;
 	for (uint32_t number = base; number < base + most && failed < 5; number++) {
@@ -510,18 +510,18 @@ static void test_whatever_happens_is_the_same_on_both_paths(void **state)
 		for (int which = 0; which < PATHS; which++)
 			paths_converse(number, which, &played[which]);
 		failed += !is_the_same(number);
-		assert_int_equal(played[SLOW].shorts, 0);
+		assert_int_equal(played[SLOW].fast, 0);
 		assert_int_equal(played[SLOW].alone, 0);
 		steps += played[FAST].steps;
-		shorts += played[FAST].shorts;
+		fast += played[FAST].fast;
 		alone += played[FAST].alone;
 		playing = 0;
 	}
 	printf("# %u seeds from %u: %llu steps, in %llu nothing but messages came, %llu left alone\n", most, base,
-	       (unsigned long long)steps, (unsigned long long)shorts, (unsigned long long)alone);
+	       (unsigned long long)steps, (unsigned long long)fast, (unsigned long long)alone);
 	assert_int_equal(failed, 0);
 	if (most >= 20) {
-		assert_true(shorts > steps / 8);
+		assert_true(fast > steps / 8);
 		assert_true(alone > steps / 8);
 	}
 }

@@ -1,6 +1,6 @@
 /*
- * The short ways through input and output and those through lwIP do the same: one conversation, drawn by chance, takes
- * each, and after every segment what is known and what was sent is compared.
+ * The fast path through input and output and the slow one through lwIP do the same: one conversation, drawn by chance,
+ * takes each, and after every segment what is known and what was sent is compared.
  */
 #include "raw.h"
 

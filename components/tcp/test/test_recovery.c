@@ -54,7 +54,7 @@ static void test_nothing_is_sent_again_when_nothing_is_lost(void **state)
 	(void)state;
 	tcp_recovery_begin();
 	fixture_write(1000 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.agains, 0);
 	assert_int_equal(w.outs, 1000);
@@ -67,11 +67,11 @@ static void test_slow_start_doubles_each_round_trip(void **state)
 	(void)state;
 	tcp_recovery_begin();
 	fixture_write(10000 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	assert_int_equal(w.outs, 10);
-	recovery_fixture_fixture_run(100 * SECOND + 20 * MS + 1);
+	fixture_run_until(100 * SECOND + 20 * MS + 1);
 	assert_int_equal(w.outs, 10 + 20);
-	recovery_fixture_fixture_run(100 * SECOND + 40 * MS + 1);
+	fixture_run_until(100 * SECOND + 40 * MS + 1);
 	assert_int_equal(w.outs, 10 + 20 + 40);
 }
 
@@ -81,7 +81,7 @@ static void test_window_that_was_not_used_does_not_grow(void **state)
 	tcp_recovery_begin();
 	for (unsigned i = 0; i < 50; i++) {
 		fixture_write(2 * MSS);
-		recovery_fixture_fixture_run(w.tcp.now_ns + 50 * MS);
+		fixture_run_until(w.tcp.now_ns + 50 * MS);
 	}
 	assert_int_equal(w.conn.cc.cwnd, 10 * MSS);
 }
@@ -91,11 +91,11 @@ static void test_window_shrinks_after_silence(void **state)
 	(void)state;
 	tcp_recovery_begin();
 	fixture_write(300 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(w.conn.cc.cwnd > 100 * MSS);
-	recovery_fixture_fixture_run(w.tcp.now_ns + 3600 * SECOND);
+	fixture_run_until(w.tcp.now_ns + 3600 * SECOND);
 	fixture_write(100 * MSS);
-	recovery_fixture_fixture_run(w.tcp.now_ns + 1);
+	fixture_run_until(w.tcp.now_ns + 1);
 	assert_int_equal(w.conn.cc.cwnd, 10 * MSS);
 	assert_int_equal(scoreboard_out(&w.conn), 10 * MSS);
 }
@@ -109,13 +109,13 @@ static void test_window_stays_after_silence_where_the_host_says_so(void **state)
 	(void)state;
 	tcp_recovery_begin();
 	fixture_write(100 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 500 * MS);
+	fixture_run_until(100 * SECOND + 500 * MS);
 	cwnd = w.conn.cc.cwnd;
 	assert_true(cwnd > 40 * MSS);
 	w.tcp.attr.no_idle_restart = true;
-	recovery_fixture_fixture_run(110 * SECOND);
+	fixture_run_until(110 * SECOND);
 	fixture_write(MSS);
-	recovery_fixture_fixture_run(110 * SECOND + MS);
+	fixture_run_until(110 * SECOND + MS);
 	assert_int_equal(w.conn.cc.cwnd, cwnd);
 }
 
@@ -125,7 +125,7 @@ static void test_one_loss_is_repaired_in_one_more_round_trip(void **state)
 	begin_with_sample();
 	recovery_lose(3, 1);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.last_again_ns, 100 * SECOND + 20 * MS);
@@ -142,7 +142,7 @@ static void test_several_losses_in_a_window_need_no_more_time_than_one(void **st
 	recovery_lose(2, 1);
 	recovery_lose(4, 1);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.agains, 3);
 	assert_true(elapsed() <= 50 * MS);
@@ -158,9 +158,9 @@ static void test_window_is_halved_once_for_losses_of_one_flight(void **state)
 	recovery_lose(25, 1);
 	recovery_lose(29, 1);
 	fixture_write(200 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 55 * MS);
+	fixture_run_until(100 * SECOND + 55 * MS);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_FAST);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.conn.counts.fast_recoveries, 1);
 	assert_int_equal(w.agains, 3);
@@ -175,18 +175,18 @@ static void test_rate_is_reduced_in_proportion(void **state)
 	begin_with_sample();
 	recovery_lose(70, 1); /* the first of a flight of 80 */
 	fixture_write(2000 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 60 * MS + 1);
+	fixture_run_until(100 * SECOND + 60 * MS + 1);
 	before = w.sent;
 	assert_int_equal(before, 150);
-	recovery_fixture_fixture_run(100 * SECOND + 70 * MS + 1);
+	fixture_run_until(100 * SECOND + 70 * MS + 1);
 	sent = w.sent;
-	recovery_fixture_fixture_run(100 * SECOND + 80 * MS + 1);
+	fixture_run_until(100 * SECOND + 80 * MS + 1);
 	/* 79 segments SACKed at once in this network: half of them, one of which repairs the loss */
 	assert_in_range(w.sent - sent, 38, 41);
 	assert_true(recovery_pipe(&w.conn) <= w.conn.cc.ssthresh + MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 120 * MS);
+	fixture_run_until(100 * SECOND + 120 * MS);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.agains, 1);
 }
@@ -199,23 +199,23 @@ static void test_two_duplicates_are_reordering_and_let_new_data_out(void **state
 	begin_with_sample();
 	w.mute = true;
 	fixture_write(100 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 20 * MS);
+	fixture_run_until(100 * SECOND + 20 * MS);
 	assert_int_equal(w.outs, 10);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window, .blocks = 1};
 	ack.block[0].left = ISS + MSS;
 	ack.block[0].right = ISS + 2 * MSS;
 	take_ack(&ack);
-	recovery_fixture_fixture_output();
+	fixture_output();
 	assert_int_equal(w.outs, 11); /* RFC 3042 */
 	ack.block[0].right = ISS + 3 * MSS;
 	take_ack(&ack);
-	recovery_fixture_fixture_output();
+	fixture_output();
 	assert_int_equal(w.outs, 12);
 	assert_int_equal(w.agains, 0);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_DISORDER);
 	ack.block[0].right = ISS + 4 * MSS;
 	take_ack(&ack);
-	recovery_fixture_fixture_output();
+	fixture_output();
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_FAST);
 }
@@ -227,7 +227,7 @@ static void test_lost_retransmission_is_found_by_what_comes_after_it(void **stat
 	begin_with_sample();
 	recovery_lose(15, 2);
 	fixture_write(400 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.conn.counts.timeouts, 0);
 	assert_int_equal(w.agains, 2);
@@ -241,7 +241,7 @@ static void test_lost_retransmission_is_found_by_one_that_left_behind_it(void **
 	recovery_lose(3, 2);
 	recovery_lose(4, 1);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.conn.counts.timeouts, 0);
 	assert_int_equal(w.agains, 3);
@@ -253,7 +253,7 @@ static void test_retransmission_lost_thrice_is_still_no_timeout(void **state)
 	begin_with_sample();
 	recovery_lose(15, 4);
 	fixture_write(1000 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.conn.counts.timeouts, 0);
 	assert_int_equal(w.agains, 4);
@@ -268,12 +268,12 @@ static void test_segment_at_the_end_of_recovery_is_rescued_once(void **state)
 	recovery_lose(3, 1);
 	recovery_lose(9, 1); /* the last of all */
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 24 * MS);
+	fixture_run_until(100 * SECOND + 24 * MS);
 	assert_int_equal(w.agains, 1);
-	recovery_fixture_fixture_run(100 * SECOND + 26 * MS);
+	fixture_run_until(100 * SECOND + 26 * MS);
 	assert_int_equal(w.agains, 2);
 	assert_int_equal(w.last_again_seq, ISS + 9 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.agains, 2);
 	assert_int_equal(w.conn.counts.timeouts, 0);
@@ -283,9 +283,9 @@ static void test_segment_at_the_end_of_recovery_is_rescued_once(void **state)
 	recovery_lose(3, 3);
 	recovery_lose(9, 3);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 100 * MS);
+	fixture_run_until(100 * SECOND + 100 * MS);
 	assert_int_equal(w.agains, 2);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 }
 
@@ -298,7 +298,7 @@ static void test_what_waited_behind_a_hole_is_no_sample(void **state)
 	w.no_timestamps = true;
 	recovery_lose(3, 1);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.conn.rtt.latest_ns, 20 * MS);
@@ -314,14 +314,14 @@ static void test_answer_to_an_original_makes_nothing_lost(void **state)
 	w.mute = true;
 	w.conn.cc.cwnd = 11 * MSS;
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 3 * MS);
+	fixture_run_until(100 * SECOND + 3 * MS);
 	fixture_write(MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 5 * MS);
+	fixture_run_until(100 * SECOND + 5 * MS);
 	for (struct tcp_seg *seg = w.pcb.unacked; seg; seg = seg->next) {
 		if (seg_seq(seg) == ISS + 9 * MSS)
 			scoreboard_lose(&w.conn, seg);
 	}
-	recovery_fixture_fixture_output();
+	fixture_output();
 	assert_int_equal(w.last_again_seq, ISS + 9 * MSS);
 	w.tcp.now_ns = 100 * SECOND + 20 * MS;
 	ack = (struct tcp_ack){.ackno = ISS + 10 * MSS, .window = w.window};
@@ -340,23 +340,23 @@ static void test_what_leaves_below_the_threshold_grows_by_one_segment_per_ack(vo
 	w.mute = true;
 	w.conn.cc.cwnd = 40 * MSS;
 	fixture_write(1000 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 20 * MS);
+	fixture_run_until(100 * SECOND + 20 * MS);
 	assert_int_equal(w.outs, 40);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window, .blocks = 1};
 	ack.block[0].left = ISS + 30 * MSS;
 	ack.block[0].right = ISS + 40 * MSS;
 	take_ack(&ack); /* 30 lost, nothing in flight, ssthresh 20: ten delivered, ten may leave */
-	recovery_fixture_fixture_output();
+	fixture_output();
 	assert_int_equal(w.conn.cc.ssthresh, 20 * MSS);
 	assert_int_equal(w.agains, 10);
 	w.tcp.now_ns += 20 * MS;
 	ack.ackno = ISS + MSS;
 	take_ack(&ack); /* the first repair: one left, one more than that may come */
-	recovery_fixture_fixture_output();
+	fixture_output();
 	assert_int_equal(w.agains, 12);
 	ack.ackno = ISS + 2 * MSS;
 	take_ack(&ack);
-	recovery_fixture_fixture_output();
+	fixture_output();
 	assert_int_equal(w.agains, 14);
 	assert_int_equal(w.outs, 40);
 }
@@ -370,11 +370,11 @@ static void test_duplicates_never_stand_for_more_than_is_out(void **state)
 	without_sack();
 	w.mute = true;
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 20 * MS);
+	fixture_run_until(100 * SECOND + 20 * MS);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
 	for (unsigned i = 0; i < 100; i++) {
 		take_ack(&ack);
-		recovery_fixture_fixture_output();
+		fixture_output();
 	}
 	assert_int_equal(w.conn.recovery.dup_bytes, 9 * MSS);
 	assert_int_equal(w.agains, 1);
@@ -386,12 +386,12 @@ static void test_new_data_does_not_overtake_what_is_lost(void **state)
 	begin_with_sample();
 	w.mute = true;
 	fixture_write(100 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 50 * MS);
+	fixture_run_until(100 * SECOND + 50 * MS);
 	recovery_timeout(&w.conn);
 	w.conn.cc.cwnd = 5 * MSS;
 	assert_int_equal(recovery_may_send(&w.conn), 0);
 	w.pcb.snd_wnd = 0; /* nor when the window keeps it from leaving */
-	recovery_fixture_fixture_output();
+	fixture_output();
 	assert_int_equal(recovery_may_send(&w.conn), 0);
 }
 
@@ -403,13 +403,13 @@ static void test_use_of_the_window_is_forgotten_after_a_round(void **state)
 	begin_with_sample();
 	w.conn.cc.ssthresh = 20 * MSS; /* so that only a full window counts */
 	fixture_write(100 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	fixture_write(MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	cwnd = w.conn.cc.cwnd;
 	for (unsigned i = 0; i < 200; i++) {
 		fixture_write(2 * MSS);
-		recovery_fixture_fixture_run(w.tcp.now_ns + 100 * MS);
+		fixture_run_until(w.tcp.now_ns + 100 * MS);
 	}
 	assert_int_equal(w.conn.cc.cwnd, cwnd);
 }
@@ -425,7 +425,7 @@ static void test_newreno_repairs_one_loss_per_round_trip(void **state)
 	recovery_lose(14, 1);
 	recovery_lose(18, 1);
 	fixture_write(60 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.agains, 3);
 	assert_int_equal(w.conn.counts.timeouts, 0);
@@ -440,16 +440,16 @@ static void test_newreno_begins_at_the_third_duplicate(void **state)
 	begin_with_sample();
 	without_sack();
 	fixture_write(100 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
 	for (unsigned i = 0; i < 2; i++) {
 		take_ack(&ack);
-		recovery_fixture_fixture_output();
+		fixture_output();
 	}
 	assert_int_equal(w.outs, 12);
 	assert_int_equal(w.agains, 0);
 	take_ack(&ack);
-	recovery_fixture_fixture_output();
+	fixture_output();
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.last_again_seq, ISS);
 	assert_int_equal(w.conn.cc.ssthresh, 6 * MSS);
@@ -463,17 +463,17 @@ static void test_window_update_is_no_duplicate(void **state)
 	begin_with_sample();
 	without_sack();
 	fixture_write(100 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
 	for (unsigned i = 0; i < 5; i++) {
 		ack.window -= 1000;
 		take_ack(&ack);
-		recovery_fixture_fixture_output();
+		fixture_output();
 	}
 	ack.payload = 100;
 	for (unsigned i = 0; i < 5; i++) {
 		take_ack(&ack);
-		recovery_fixture_fixture_output();
+		fixture_output();
 	}
 	assert_int_equal(w.agains, 0);
 	assert_int_equal(w.conn.recovery.dup_acks, 0);
@@ -487,20 +487,20 @@ static void test_timeout_repeats_the_head_and_doubles(void **state)
 	begin_with_sample();
 	w.mute = true;
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 41 * MS + 1);
+	fixture_run_until(100 * SECOND + 41 * MS + 1);
 	assert_int_equal(w.conn.counts.tail_probes, 1);
-	recovery_fixture_fixture_run(100 * SECOND + 41 * MS + 219 * MS);
+	fixture_run_until(100 * SECOND + 41 * MS + 219 * MS);
 	assert_int_equal(w.agains, 1);
-	recovery_fixture_fixture_run(100 * SECOND + 41 * MS + 221 * MS); /* timeout: 20 + 200 ms after the probe */
+	fixture_run_until(100 * SECOND + 41 * MS + 221 * MS); /* timeout: 20 + 200 ms after the probe */
 	assert_int_equal(w.agains, 2);
 	assert_int_equal(w.last_again_seq, ISS);
 	assert_int_equal(w.conn.cc.cwnd, MSS);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_LOSS);
-	recovery_fixture_fixture_run(w.last_again_ns + 439 * MS);
+	fixture_run_until(w.last_again_ns + 439 * MS);
 	assert_int_equal(w.agains, 2);
-	recovery_fixture_fixture_run(w.last_again_ns + 441 * MS);
+	fixture_run_until(w.last_again_ns + 441 * MS);
 	assert_int_equal(w.agains, 3);
-	recovery_fixture_fixture_run(w.last_again_ns + 881 * MS);
+	fixture_run_until(w.last_again_ns + 881 * MS);
 	assert_int_equal(w.agains, 4);
 }
 
@@ -511,7 +511,7 @@ static void test_after_a_timeout_all_is_repaired_in_slow_start(void **state)
 	for (uint32_t i = 0; i < 10; i++)
 		recovery_lose(i, 1);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.conn.counts.spurious, 0);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
@@ -528,10 +528,10 @@ static void test_second_timeout_for_the_same_loss_leaves_the_threshold(void **st
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	w.mute = true;
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(101 * SECOND);
+	fixture_run_until(101 * SECOND);
 	ssthresh = w.conn.cc.ssthresh;
 	assert_int_equal(ssthresh, 7 * MSS);
-	recovery_fixture_fixture_run(120 * SECOND);
+	fixture_run_until(120 * SECOND);
 	assert_int_equal(w.conn.cc.ssthresh, ssthresh);
 }
 
@@ -541,10 +541,10 @@ static void test_receiver_that_drops_what_it_has_sacked_gets_it_again(void **sta
 	begin_with_sample();
 	recovery_lose(0, 3);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 50 * MS);
+	fixture_run_until(100 * SECOND + 50 * MS);
 	assert_true(w.conn.recovery.sacked_segments > 0);
 	w.ooo_count = 0; /* reneging */
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 }
 
@@ -556,13 +556,13 @@ static void test_receiver_that_drops_what_it_has_sacked_is_soon_known(void **sta
 	begin_with_sample();
 	recovery_lose(0, 1);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 25 * MS);
+	fixture_run_until(100 * SECOND + 25 * MS);
 	assert_int_equal(w.conn.recovery.sacked_segments, 9);
 	w.ooo_count = 0; /* reneging */
-	recovery_fixture_fixture_run(100 * SECOND + 150 * MS);
+	fixture_run_until(100 * SECOND + 150 * MS);
 	assert_true(all_arrived());
 	assert_int_equal(w.conn.counts.timeouts, 1);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 }
 
 static void test_all_lost_for_a_while_and_all_arrives(void **state)
@@ -570,11 +570,11 @@ static void test_all_lost_for_a_while_and_all_arrives(void **state)
 	(void)state;
 	begin_with_sample();
 	fixture_write(500 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 50 * MS);
+	fixture_run_until(100 * SECOND + 50 * MS);
 	w.mute = true;
-	recovery_fixture_fixture_run(200 * SECOND);
+	fixture_run_until(200 * SECOND);
 	w.mute = false;
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.error, 0);
 }
@@ -587,7 +587,7 @@ static void test_lost_tail_is_found_by_a_probe_not_by_a_timeout(void **state)
 	begin_with_sample();
 	recovery_lose(9, 1);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.conn.counts.tail_probes, 1);
 	assert_int_equal(w.conn.counts.timeouts, 0);
@@ -600,7 +600,7 @@ static void test_several_lost_at_the_tail_are_found_by_one_probe(void **state)
 	for (uint32_t i = 5; i < 10; i++)
 		recovery_lose(i, 1);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.conn.counts.tail_probes, 1);
 	assert_int_equal(w.conn.counts.timeouts, 0);
@@ -613,9 +613,9 @@ static void test_probe_is_new_data_if_there_is_some(void **state)
 	begin_with_sample();
 	w.mute = true;
 	fixture_write(11 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	assert_int_equal(w.outs, 10);
-	recovery_fixture_fixture_run(100 * SECOND + 50 * MS);
+	fixture_run_until(100 * SECOND + 50 * MS);
 	assert_int_equal(w.outs, 11);
 	assert_int_equal(w.agains, 0);
 	assert_int_equal(w.conn.counts.tail_probes, 1);
@@ -627,11 +627,11 @@ static void test_probe_that_repaired_a_loss_counts_as_one(void **state)
 	begin_with_sample();
 	recovery_lose(9, 1);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 500 * MS);
+	fixture_run_until(100 * SECOND + 500 * MS);
 	assert_true(all_arrived());
 	assert_true(w.conn.cc.ssthresh == UINT32_MAX);
 	fixture_write(5 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(w.conn.cc.ssthresh != UINT32_MAX);
 }
 
@@ -641,10 +641,10 @@ static void test_probe_for_nothing_counts_as_nothing(void **state)
 	begin_with_sample();
 	w.delay_ns = 40 * MS; /* later than the probe expects */
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 500 * MS);
+	fixture_run_until(100 * SECOND + 500 * MS);
 	assert_int_equal(w.conn.counts.tail_probes, 1);
 	fixture_write(5 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_true(w.conn.cc.ssthresh == UINT32_MAX);
 }
@@ -657,7 +657,7 @@ static void probe_after_duplicate(unsigned dsacks)
 	begin_with_sample();
 	recovery_lose(9, 1);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 25 * MS);
+	fixture_run_until(100 * SECOND + 25 * MS);
 	assert_int_equal(w.pcb.lastack, ISS + 9 * MSS);
 	twice.ackno = w.pcb.lastack;
 	twice.ts_ecr = w.ts_recent;
@@ -666,7 +666,7 @@ static void probe_after_duplicate(unsigned dsacks)
 	take_ack(&twice);
 	assert_int_equal(w.conn.counts.dup_acks_in, 1);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.conn.counts.tail_probes, 1);
 	assert_int_equal(w.conn.counts.timeouts, 0);
@@ -696,14 +696,14 @@ static void test_spurious_timeout_is_taken_back_by_time_stamps(void **state)
 	(void)state;
 	begin_with_sample();
 	fixture_write(300 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 55 * MS);
+	fixture_run_until(100 * SECOND + 55 * MS);
 	cwnd = w.conn.cc.cwnd;
 	all_late();
-	recovery_fixture_fixture_run(100 * SECOND + 2500 * MS);
+	fixture_run_until(100 * SECOND + 2500 * MS);
 	assert_true(w.conn.counts.timeouts > 0);
 	assert_true(w.conn.counts.spurious > 0);
 	assert_true(w.conn.cc.cwnd >= cwnd);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_in_range(w.agains, 1, 9);
 }
@@ -714,9 +714,9 @@ static void test_spurious_timeout_is_taken_back_without_time_stamps(void **state
 	begin_with_sample();
 	w.no_timestamps = true;
 	fixture_write(300 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 55 * MS);
+	fixture_run_until(100 * SECOND + 55 * MS);
 	all_late();
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_true(w.conn.counts.timeouts > 0);
 	assert_true(w.conn.counts.spurious > 0);
@@ -734,7 +734,7 @@ static void test_true_timeout_is_not_taken_back(void **state)
 		for (uint32_t i = 10; i < 30; i++)
 			recovery_lose(i, 2);
 		fixture_write(300 * MSS);
-		recovery_fixture_fixture_run(FOREVER);
+		fixture_run_until(FOREVER);
 		assert_true(all_arrived());
 		assert_true(w.conn.counts.timeouts > 0);
 		assert_int_equal(w.conn.counts.spurious, 0);
@@ -763,22 +763,22 @@ static void test_reordering_is_taken_back_and_learned_from(void **state)
 	(void)state;
 	begin_with_sample();
 	fixture_write(1000 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 45 * MS); /* a flight of 40: 30 to 69 */
+	fixture_run_until(100 * SECOND + 45 * MS); /* a flight of 40: 30 to 69 */
 	delay_segment(32, 8 * MS);
-	recovery_fixture_fixture_run(100 * SECOND + 100 * MS);
+	fixture_run_until(100 * SECOND + 100 * MS);
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.conn.counts.spurious, 1);
 	assert_true(w.conn.recovery.reordering_seen);
 	assert_true(w.conn.recovery.dup_threshold > 30);
 	/* The same again does not even begin a recovery. */
-	recovery_fixture_fixture_run(w.tcp.now_ns + 5 * MS);
+	fixture_run_until(w.tcp.now_ns + 5 * MS);
 	for (struct flying *f = w.flying; f; f = f->next) {
 		if (!f->is_ack) {
 			delay_segment((f->seq - ISS) / MSS + 2, 4 * MS);
 			break;
 		}
 	}
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.conn.counts.fast_recoveries, 1);
@@ -793,9 +793,9 @@ static void test_dsack_takes_back_what_time_stamps_could_not(void **state)
 	w.no_timestamps = true;
 	ssthresh_before = w.conn.cc.ssthresh;
 	fixture_write(100 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 45 * MS);
+	fixture_run_until(100 * SECOND + 45 * MS);
 	delay_segment(32, 8 * MS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.conn.counts.spurious, 1);
@@ -809,7 +809,7 @@ static void test_dsack_for_what_was_never_repeated_is_the_networks(void **state)
 	(void)state;
 	begin_with_sample();
 	fixture_write(100 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 25 * MS);
+	fixture_run_until(100 * SECOND + 25 * MS);
 	ack = (struct tcp_ack){.ackno = w.pcb.lastack, .window = w.window, .blocks = 1};
 	ack.block[0].left = ISS;
 	ack.block[0].right = ISS + MSS;
@@ -817,7 +817,7 @@ static void test_dsack_for_what_was_never_repeated_is_the_networks(void **state)
 	assert_int_equal(w.conn.recovery.reorder_steps, 0);
 	assert_false(w.conn.recovery.delta.dsack);
 	assert_int_equal(w.conn.recovery.sacked_segments, 0);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 }
 
@@ -839,7 +839,7 @@ static void test_impossible_sack_blocks_change_nothing(void **state)
 	(void)state;
 	begin_with_sample();
 	fixture_write(100 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct tcp_ack ack = {.ackno = ISS, .window = w.window, .blocks = 2};
 
@@ -849,7 +849,7 @@ static void test_impossible_sack_blocks_change_nothing(void **state)
 		assert_int_equal(w.conn.recovery.sacked_segments, 0);
 		assert_int_equal(w.conn.recovery.lost_bytes, 0);
 	}
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 }
 
@@ -860,12 +860,12 @@ static void test_ack_beyond_what_was_sent_changes_nothing(void **state)
 	(void)state;
 	begin_with_sample();
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	ack = (struct tcp_ack){.ackno = ISS + 11 * MSS, .window = w.window};
 	take_ack(&ack);
-	recovery_fixture_check();
+	fixture_check();
 	assert_int_equal(w.conn.recovery.delta.acked, 0);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 }
 
@@ -877,16 +877,16 @@ static void test_no_frame_means_later_not_never(void **state)
 	begin_with_sample();
 	recovery_lose(3, 1);
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 15 * MS);
+	fixture_run_until(100 * SECOND + 15 * MS);
 	w.frames = 0;
-	recovery_fixture_fixture_run(100 * SECOND + 25 * MS);
+	fixture_run_until(100 * SECOND + 25 * MS);
 	assert_int_equal(w.agains, 0);
 	assert_int_equal(scoreboard_waiting(&w.conn), MSS);
 	w.frames = -1;
 	w.ready = true; /* as tcp_retry does a millisecond later */
-	recovery_fixture_fixture_run(100 * SECOND + 26 * MS);
+	fixture_run_until(100 * SECOND + 26 * MS);
 	assert_int_equal(w.agains, 1);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 }
 
@@ -896,17 +896,17 @@ static void test_rebuilt_list_is_counted_anew(void **state)
 	begin_with_sample();
 	w.mute = true;
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	w.pcb.unacked->marks |= SEG_LOST;
 	w.pcb.unacked->next->marks |= SEG_LOST;
 	recovery_rescan(&w.conn);
-	recovery_fixture_check();
+	fixture_check();
 	assert_int_equal(scoreboard_waiting(&w.conn), 2 * MSS);
 	w.mute = false;
-	recovery_fixture_fixture_output();
+	fixture_output();
 	assert_int_equal(w.agains, 2);
 	assert_int_equal(w.conn.cc.cwnd, 10 * MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_int_equal(w.conn.counts.timeouts, 0);
 }
@@ -919,14 +919,14 @@ static void test_what_is_beyond_a_shrunk_window_waits(void **state)
 	begin_with_sample();
 	w.mute = true;
 	fixture_write(10 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	w.pcb.snd_wnd = w.window = 2 * MSS;
-	recovery_fixture_fixture_run(102 * SECOND);
+	fixture_run_until(102 * SECOND);
 	assert_true(w.conn.counts.timeouts >= 2);
 	ack = (struct tcp_ack){.ackno = ISS + MSS, .window = MSS};
 	w.agains = 0;
 	take_ack(&ack);
-	recovery_fixture_fixture_output();
+	fixture_output();
 	assert_int_equal(w.agains, 1); /* the head, and nothing behind it */
 }
 
@@ -940,7 +940,7 @@ static void take_sacks(uint32_t una, uint32_t left, uint32_t right, uint32_t lef
 	ack.block[1].left = ISS + left2 * MSS;
 	ack.block[1].right = ISS + right2 * MSS;
 	take_ack(&ack);
-	recovery_fixture_fixture_output();
+	fixture_output();
 }
 
 /* By one ACK new segments leave, by another at the same time an old one again. The new ones arrive first. */
@@ -953,7 +953,7 @@ static void test_what_leaves_again_behind_new_segments_is_not_lost_when_those_ar
 	rtt_sample(&w.conn.rtt, 2 * w.delay_ns, w.tcp.now_ns);
 	w.mute = true;
 	fixture_write(20 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	w.tcp.now_ns += 20 * MS;
 	take_sacks(0, 1, 4, 0, 0);
 	assert_int_equal(w.agains, 1); /* the head */
@@ -979,21 +979,21 @@ static void run_random(uint32_t seed)
 
 	fixture_begin(seed % 3);
 	w.seed = seed * 7919 + 1;
-	w.loss = losses[recovery_fixture_draw() % 6];
-	w.ack_loss = losses[recovery_fixture_draw() % 6];
-	w.delay_ns = (1 + recovery_fixture_draw() % 100) * (recovery_fixture_draw() % 2 ? MS : MS / 100);
-	w.jitter_ns = recovery_fixture_draw() % 2 ? 0 : recovery_fixture_draw() % (2 * w.delay_ns);
-	w.ack_every = 1 + recovery_fixture_draw() % 3;
-	w.no_timestamps = recovery_fixture_draw() % 4 == 0;
-	w.no_dsack = recovery_fixture_draw() % 4 == 0;
-	w.window = w.pcb.snd_wnd = recovery_fixture_draw() % 4 ? 1 << 24 : (2 + recovery_fixture_draw() % 30) * MSS;
-	if (recovery_fixture_draw() % 4 == 0)
+	w.loss = losses[fixture_draw() % 6];
+	w.ack_loss = losses[fixture_draw() % 6];
+	w.delay_ns = (1 + fixture_draw() % 100) * (fixture_draw() % 2 ? MS : MS / 100);
+	w.jitter_ns = fixture_draw() % 2 ? 0 : fixture_draw() % (2 * w.delay_ns);
+	w.ack_every = 1 + fixture_draw() % 3;
+	w.no_timestamps = fixture_draw() % 4 == 0;
+	w.no_dsack = fixture_draw() % 4 == 0;
+	w.window = w.pcb.snd_wnd = fixture_draw() % 4 ? 1 << 24 : (2 + fixture_draw() % 30) * MSS;
+	if (fixture_draw() % 4 == 0)
 		without_sack();
 	for (unsigned i = 0; i < 5; i++) {
-		fixture_write(recovery_fixture_draw() % (200 * MSS));
-		recovery_fixture_fixture_run(w.tcp.now_ns + recovery_fixture_draw() % 100 * MS);
+		fixture_write(fixture_draw() % (200 * MSS));
+		fixture_run_until(w.tcp.now_ns + fixture_draw() % 100 * MS);
 	}
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	if (!all_arrived())
 		fail_msg("seed %u: error %d, %u of %u bytes, state %d", seed, w.error, w.rcv_nxt - ISS,
 		         (uint32_t)fifo_produced(&w.conn.tx), (int)w.conn.recovery.state);
@@ -1024,7 +1024,7 @@ static void test_segments_are_looked_at_once(void **state)
 	w.mute = true;
 	w.conn.cc.cwnd = 4000 * MSS;
 	fixture_write(4000 * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	assert_int_equal(w.outs, 4000);
 	/* A head that is missing, and SACKs that grow by a segment each: the search goes on where it was. */
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window, .blocks = 1};
@@ -1039,7 +1039,7 @@ static void test_segments_are_looked_at_once(void **state)
 		recovery_ack_after(&w.conn, &ack);
 		recovery_retransmit(&w.conn);
 	}
-	recovery_fixture_check();
+	fixture_check();
 	assert_int_equal(w.conn.recovery.sacked_segments, 3998);
 }
 

@@ -16,7 +16,7 @@ static void begin_large(void)
 	w.conn.cc.cwnd = OUT * MSS;
 	w.pcb.snd_wnd = w.window = OUT * MSS;
 	fixture_write(OUT * MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	assert_int_equal(w.outs, OUT);
 	w.frames = 0; /* nothing leaves: what is acknowledged is what is counted */
 }
@@ -61,7 +61,7 @@ static void test_blocks_that_come_from_the_end_on_cost_no_walk(void **state)
 		assert_true(steps <= 4 * 2 * SACK_STRETCH);
 	}
 	assert_true(first <= 4 * 2 * SACK_STRETCH);
-	recovery_fixture_check();
+	fixture_check();
 	assert_int_equal(w.conn.recovery.sacked_segments, OUT / 8 * 4);
 }
 
@@ -78,7 +78,7 @@ static void test_large_blocks_that_are_known_cost_a_step_for_each_stretch(void *
 		assert_true(take_blocks(ends, 2) <= 4 * SACK_STRETCH);
 		assert_true(take_blocks(all, 1) <= STRETCHES + 2 * SACK_STRETCH);
 	}
-	recovery_fixture_check();
+	fixture_check();
 }
 
 /* Edges inside segments mark none, and make no stretch one to be looked at more than once in an ACK. */
@@ -97,7 +97,7 @@ static void test_blocks_of_parts_of_segments_cost_no_walk(void **state)
 		take_ack(&ack);
 		assert_true(w.conn.recovery.sack_steps - before <= 4 * 2 * SACK_STRETCH);
 	}
-	recovery_fixture_check();
+	fixture_check();
 	assert_int_equal(w.conn.recovery.sacked_segments, 0);
 }
 
@@ -112,7 +112,7 @@ static void test_lost_segments_are_at_hand(void **state)
 	(void)state;
 	begin_large();
 	take_blocks(all_but_each_other, 1);
-	recovery_fixture_check();
+	fixture_check();
 	assert_true(scoreboard_waiting(&w.conn) == OUT / 2 * MSS);
 	for (uint32_t before = w.pcb.lastack - 1; (seg = scoreboard_next_lost(&w.conn)) != NULL; n++) {
 		assert_true(TCP_SEQ_GT(seg_seq(seg), before));
@@ -122,12 +122,12 @@ static void test_lost_segments_are_at_hand(void **state)
 		scoreboard_resent(&w.conn, seg);
 	}
 	assert_int_equal(n, OUT / 2);
-	recovery_fixture_check();
+	fixture_check();
 	/* The tenth is delivered, a round trip later: those that left before it are lost again, and go first. */
 	w.tcp.now_ns += SECOND;
 	assert_ptr_equal(r->resent.first, w.pcb.unacked);
 	take_blocks((const uint32_t[][2]){{10, 11}, {OUT / 2, OUT}}, 2);
-	recovery_fixture_check();
+	fixture_check();
 	assert_int_equal(scoreboard_waiting(&w.conn), 10 * MSS);
 	assert_ptr_equal(scoreboard_next_lost(&w.conn), w.pcb.unacked);
 	assert_int_equal(seg_seq(r->resent.first), ISS + 11 * MSS);
@@ -145,7 +145,7 @@ static void test_without_memory_for_the_index_blocks_count_all_the_same(void **s
 	begin_large();
 	w.conn.memory.alloc = no_memory;
 	take_blocks((const uint32_t[][2]){{OUT - 10, OUT - 5}, {5, 10}}, 2);
-	recovery_fixture_check();
+	fixture_check();
 	assert_int_equal(w.conn.recovery.sacked_segments, 10);
 }
 
@@ -159,23 +159,23 @@ static void test_index_follows_the_list(void **state)
 		struct tcp_ack ack;
 
 		for (unsigned k = 0; k < 3; k++) {
-			blocks[k][0] = head + 1 + recovery_fixture_draw() % (OUT - head - 1);
-			blocks[k][1] = blocks[k][0] + 1 + recovery_fixture_draw() % (k == 0 ? 3 : 300);
+			blocks[k][0] = head + 1 + fixture_draw() % (OUT - head - 1);
+			blocks[k][1] = blocks[k][0] + 1 + fixture_draw() % (k == 0 ? 3 : 300);
 			if (blocks[k][1] > OUT)
 				blocks[k][1] = OUT;
 		}
 		ack = blocks_of((const uint32_t(*)[2])blocks, 3);
-		if (recovery_fixture_draw() % 3 == 0)
-			ack.ackno += recovery_fixture_draw() % 20 * MSS;
+		if (fixture_draw() % 3 == 0)
+			ack.ackno += fixture_draw() % 20 * MSS;
 		if (TCP_SEQ_GT(ack.ackno, ISS + (OUT - 100) * MSS))
 			break;
 		take_ack(&ack);
 		if (i % 16 == 0)
-			recovery_fixture_check();
+			fixture_check();
 		if (i % 500 == 250)
 			recovery_rescan(&w.conn);
 	}
-	recovery_fixture_check();
+	fixture_check();
 }
 
 static int sack_cost_end(void **state)

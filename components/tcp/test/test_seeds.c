@@ -1,5 +1,5 @@
 /*
- * Two stacks talk to each other, a seed decides how, and what must be so is so: see sim_seed.h. One seed is one fixture
+ * Two stacks talk to each other, a seed decides how, and what must be so is so: see sim_seed.h. One seed is one link
  * and a few connections.
  *
  * seconds: 40

@@ -139,7 +139,7 @@ static void test_one_that_waits_may_end(void **state)
 	free_all(1);
 }
 
-/* It waits for its run, not for a window: no probe is sent. */
+/* It waits for its turn, not for a window: no probe is sent. */
 static void test_waiting_for_the_share_is_no_closed_window(void **state)
 {
 	(void)state;

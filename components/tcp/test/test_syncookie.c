@@ -99,9 +99,9 @@ static void test_client_gets_in_during_a_flood(void **state)
 	assert_int_equal(fixture_accepted_count, 1);
 	assert_int_equal(raw_unseen(), 0); /* its SYN-ACK is not said again */
 	raw_send_bytes(1, 1, 100);
-	assert_int_equal(read_bytes(tcp_pair_accepted(), 1000), 100);
+	assert_int_equal(read_bytes(fixture_last_accepted(), 1000), 100);
 	raw_forget();
-	assert_int_equal(fixture_send_bytes(tcp_pair_accepted(), 3000), 3000);
+	assert_int_equal(fixture_send_bytes(fixture_last_accepted(), 3000), 3000);
 	fixture_settle();
 	assert_int_equal(raw_next()->len, 536); /* the largest that is known to fit into 1000 */
 	assert_int_equal(counts_of(0).cookies_sent, 1);
@@ -116,7 +116,7 @@ static void test_data_brings_the_cookie_when_the_ack_was_lost(void **state)
 	raw_next();
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(fixture_accepted_count, 1);
-	assert_int_equal(read_bytes(tcp_pair_accepted(), 100), 10);
+	assert_int_equal(read_bytes(fixture_last_accepted(), 100), 10);
 }
 
 /* A flood has taken the ACK and the first data: what comes behind them is no reason for a reset yet. */
@@ -132,7 +132,7 @@ static void test_segments_behind_the_one_with_the_cookie_may_come_first(void **s
 	raw_send_bytes(1, 1, 10);
 	raw_send_bytes(11, 1, 20);
 	assert_int_equal(fixture_accepted_count, 1);
-	assert_int_equal(read_bytes(tcp_pair_accepted(), 100), 30);
+	assert_int_equal(read_bytes(fixture_last_accepted(), 100), 30);
 }
 
 static void test_wrong_or_old_cookie_is_reset_when_it_comes_again(void **state)
@@ -186,12 +186,12 @@ static void test_time_stamps_bring_back_scaling_and_sack(void **state)
 	raw.ts_ecr = stamp;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
-	vma_tcp_info(tcp_pair_accepted()->conn, &info);
+	vma_tcp_info(fixture_last_accepted()->conn, &info);
 	assert_int_equal(info.known.tcpi_options & 7, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
 	assert_int_equal(info.known.tcpi_snd_wscale, 9);
 	assert_int_equal(info.known.tcpi_snd_mss, 1448);
 	raw_send_bytes(1, 1, 100);
-	assert_int_equal(read_bytes(tcp_pair_accepted(), 1000), 100);
+	assert_int_equal(read_bytes(fixture_last_accepted(), 1000), 100);
 }
 
 static bool is_something_of_the_peers_left(void)
@@ -214,7 +214,7 @@ static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **st
 	raw_syn(0);
 	raw_next();
 	raw_send(1, 1, TCP_ACK, "", 0);
-	server = tcp_pair_accepted();
+	server = fixture_last_accepted();
 	vma_tcp_close(server->conn, false);
 	fixture_settle();
 	raw_next();
@@ -237,7 +237,7 @@ static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **st
 	assert_int_equal(fixture_accepted_count, 2);
 	assert_int_equal(counts_of(0).cookies_received, 1);
 	assert_true(is_something_of_the_peers_left());
-	assert_int_equal(read_bytes(tcp_pair_accepted(), 100), 1);
+	assert_int_equal(read_bytes(fixture_last_accepted(), 100), 1);
 }
 
 static void test_full_queue_of_the_owner_takes_the_cookie_later(void **state)
@@ -308,7 +308,7 @@ static void test_cookie_without_memory_is_as_good_as_lost(void **state)
 	assert_int_equal(fixture_accepted_count, 0);
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(fixture_accepted_count, 1);
-	assert_int_equal(read_bytes(tcp_pair_accepted(), 100), 10);
+	assert_int_equal(read_bytes(fixture_last_accepted(), 100), 10);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -58,7 +58,7 @@ static void test_syn_is_repeated_as_the_kernel_does(void **state)
 	(void)state;
 	begin_in_the_void(SYN_SENT);
 	send_flag(TCP_SYN);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_again_at(times, 10);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_false(w.reset);
@@ -73,7 +73,7 @@ static void test_syncnt_limits_it(void **state)
 	begin_in_the_void(SYN_SENT);
 	option(VMA_TCP_OPT_SYNCNT, 1);
 	send_flag(TCP_SYN);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_again_at(times, 2);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_int_equal(passed() / MS, 3000); /* 1 s + 2 s: the time that one doubled repetition would take */
@@ -85,7 +85,7 @@ static void test_user_timeout_ends_a_handshake_to_the_point(void **state)
 	begin_in_the_void(SYN_SENT);
 	option(VMA_TCP_OPT_USER_TIMEOUT, 2500);
 	send_flag(TCP_SYN);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_int_equal(passed() / MS, 2500);
 }
@@ -96,7 +96,7 @@ static void test_soft_error_is_the_reason_that_is_told(void **state)
 	begin_in_the_void(SYN_SENT);
 	w.conn.soft_error = EHOSTUNREACH;
 	send_flag(TCP_SYN);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, EHOSTUNREACH);
 }
 
@@ -108,7 +108,7 @@ static void test_syn_ack_is_repeated_five_times_doubled(void **state)
 	begin_in_the_void(SYN_RCVD);
 	w.conn.passive = true;
 	send_flag(TCP_SYN | TCP_ACK);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_again_at(times, 5);
 	assert_int_equal(passed() / MS, 63000);
 	assert_false(w.reset);
@@ -121,7 +121,7 @@ static void test_user_timeout_is_not_a_requests(void **state)
 	w.conn.passive = true;
 	option(VMA_TCP_OPT_USER_TIMEOUT, 100);
 	send_flag(TCP_SYN | TCP_ACK);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(passed() / MS, 63000);
 }
 
@@ -137,7 +137,7 @@ static void test_deferred_accept_repeats_nothing_until_its_time_is_over(void **s
 	w.conn.defer_data = true;
 	option(VMA_TCP_OPT_DEFER_ACCEPT, 10);
 	send_flag(TCP_SYN | TCP_ACK);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_again_at(times, 2);
 }
 
@@ -146,10 +146,10 @@ static void test_handshake_gets_through_at_last(void **state)
 	(void)state;
 	begin_in_the_void(SYN_SENT);
 	send_flag(TCP_SYN);
-	recovery_fixture_fixture_run(103500 * MS);
+	fixture_run_until(103500 * MS);
 	w.drop = NULL;
 	w.rcv_nxt = ISS;
-	recovery_fixture_fixture_run(105 * SECOND);
+	fixture_run_until(105 * SECOND);
 	assert_int_equal(w.pcb.state, ESTABLISHED);
 	assert_null(w.pcb.unacked);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
@@ -167,10 +167,10 @@ static void test_data_is_given_up_after_the_kernels_time(void **state)
 	begin_in_the_void(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	fixture_write(MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 900 * MS);
+	fixture_run_until(100 * SECOND + 900 * MS);
 	assert_true(w.conn.recovery.timeouts > 0);
 	first_ns = w.conn.recovery.stuck_since_ns;
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_false(w.reset);
 	/* 200 ms doubled 15 times, no interval above 120 s: 924.6 s, and then the next timeout */
@@ -186,9 +186,9 @@ static void test_retries2_shortens_that(void **state)
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	option(VMA_TCP_OPT_RETRIES2, 3);
 	fixture_write(MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 900 * MS);
+	fixture_run_until(100 * SECOND + 900 * MS);
 	first_ns = w.conn.recovery.stuck_since_ns;
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_in_range((w.tcp.now_ns - first_ns) / MS, 3000, 6800);
 }
@@ -202,9 +202,9 @@ static void test_user_timeout_ends_it_to_the_point(void **state)
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	option(VMA_TCP_OPT_USER_TIMEOUT, 5000);
 	fixture_write(MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 900 * MS);
+	fixture_run_until(100 * SECOND + 900 * MS);
 	first_ns = w.conn.recovery.stuck_since_ns;
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_int_equal((w.tcp.now_ns - first_ns) / MS, 5000);
 }
@@ -218,10 +218,10 @@ static void test_progress_begins_the_count_anew(void **state)
 	for (unsigned i = 0; i < 5; i++) {
 		w.drop = note_again;
 		fixture_write(MSS);
-		recovery_fixture_fixture_run(w.tcp.now_ns + 1 * SECOND);
+		fixture_run_until(w.tcp.now_ns + 1 * SECOND);
 		assert_true(w.conn.recovery.timeouts > 0);
 		w.drop = NULL;
-		recovery_fixture_fixture_run(w.tcp.now_ns + 4 * SECOND);
+		fixture_run_until(w.tcp.now_ns + 4 * SECOND);
 		assert_int_equal(w.error, 0);
 		assert_true(all_arrived());
 	}
@@ -234,7 +234,7 @@ static void test_connection_without_owner_is_given_up_sooner(void **state)
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	w.conn.is_orphan = true;
 	fixture_write(MSS);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_in_range(passed() / SECOND, 102, 225); /* eight retries: 102.2 s */
 }
@@ -245,14 +245,14 @@ static void test_window_that_was_taken_back_is_waited_for_while_the_peer_answers
 	begin_in_the_void(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	fixture_write(MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	w.pcb.snd_wnd = w.window = 0;
 	for (unsigned i = 0; i < 60; i++) {
-		recovery_fixture_fixture_run(w.tcp.now_ns + 60 * SECOND);
+		fixture_run_until(w.tcp.now_ns + 60 * SECOND);
 		w.conn.last_in_ns = w.tcp.now_ns;
 	}
 	assert_int_equal(w.error, 0);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
 }
 
@@ -270,19 +270,19 @@ static void test_closed_window_is_probed_at_growing_intervals_without_end(void *
 {
 	(void)state;
 	begin_with_closed_window();
-	recovery_fixture_fixture_run(100 * SECOND + 219 * MS);
+	fixture_run_until(100 * SECOND + 219 * MS);
 	assert_int_equal(w.keepalives, 0);
-	recovery_fixture_fixture_run(100 * SECOND + 221 * MS);
+	fixture_run_until(100 * SECOND + 221 * MS);
 	assert_int_equal(w.keepalives, 1);
-	recovery_fixture_fixture_run(100 * SECOND + (220 + 440) * MS + MS);
+	fixture_run_until(100 * SECOND + (220 + 440) * MS + MS);
 	assert_int_equal(w.keepalives, 2);
-	recovery_fixture_fixture_run(100 * SECOND + (220 + 440 + 880) * MS + MS);
+	fixture_run_until(100 * SECOND + (220 + 440 + 880) * MS + MS);
 	assert_int_equal(w.keepalives, 3);
-	recovery_fixture_fixture_run(10000 * SECOND);
+	fixture_run_until(10000 * SECOND);
 	assert_int_equal(w.error, 0);
 	assert_in_range(w.keepalives, 80, 100); /* 120 s apart at last */
 	w.window = 1 << 20;
-	recovery_fixture_fixture_run(10000 * SECOND + 125 * SECOND);
+	fixture_run_until(10000 * SECOND + 125 * SECOND);
 	assert_true(all_arrived());
 	assert_int_equal(w.conn.recovery.persist_backoff, 0);
 }
@@ -296,9 +296,9 @@ static void test_window_is_not_probed_before_the_wait_has_begun(void **state)
 	timers_fire(&w.conn, TCP_TIMER_RETRANSMIT);
 	assert_int_equal(w.keepalives + w.forced, 0);
 	assert_int_equal(w.conn.recovery.persist_backoff, 0);
-	recovery_fixture_fixture_run(100 * SECOND + 219 * MS);
+	fixture_run_until(100 * SECOND + 219 * MS);
 	assert_int_equal(w.keepalives, 0);
-	recovery_fixture_fixture_run(100 * SECOND + 221 * MS);
+	fixture_run_until(100 * SECOND + 221 * MS);
 	assert_int_equal(w.keepalives, 1);
 }
 
@@ -307,7 +307,7 @@ static void test_probes_without_any_answer_end(void **state)
 	(void)state;
 	begin_with_closed_window();
 	w.mute = true;
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_int_equal(w.keepalives, 15);
 	assert_false(w.reset);
@@ -318,7 +318,7 @@ static void test_user_timeout_ends_the_wait_for_a_window_even_if_the_peer_answer
 	(void)state;
 	begin_with_closed_window();
 	option(VMA_TCP_OPT_USER_TIMEOUT, 3000);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_in_range(passed() / MS, 3000, 6000);
 }
@@ -330,11 +330,11 @@ static void test_window_of_a_few_bytes_is_used_in_the_end(void **state)
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	w.pcb.snd_wnd = w.window = 100; /* less than a segment: not worth sending at once */
 	fixture_write(MSS);
-	recovery_fixture_fixture_run(100 * SECOND + 200 * MS);
+	fixture_run_until(100 * SECOND + 200 * MS);
 	assert_int_equal(w.outs, 0);
-	recovery_fixture_fixture_run(100 * SECOND + 230 * MS);
+	fixture_run_until(100 * SECOND + 230 * MS);
 	assert_int_equal(w.forced, 1);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 }
 
@@ -343,11 +343,11 @@ static void test_probe_without_a_frame_is_tried_a_millisecond_later_and_not_coun
 	(void)state;
 	begin_with_closed_window();
 	w.frames = 0;
-	recovery_fixture_fixture_run(100 * SECOND + 230 * MS);
+	fixture_run_until(100 * SECOND + 230 * MS);
 	assert_int_equal(w.keepalives, 0);
 	assert_int_equal(w.conn.recovery.persist_backoff, 0);
 	w.frames = -1;
-	recovery_fixture_fixture_run(100 * SECOND + 232 * MS);
+	fixture_run_until(100 * SECOND + 232 * MS);
 	assert_int_equal(w.keepalives, 1);
 }
 
@@ -367,11 +367,11 @@ static void test_idle_connection_is_asked_after_keepidle(void **state)
 {
 	(void)state;
 	begin_keepalive();
-	recovery_fixture_fixture_run(100 * SECOND + 9999 * MS);
+	fixture_run_until(100 * SECOND + 9999 * MS);
 	assert_int_equal(w.keepalives, 0);
-	recovery_fixture_fixture_run(100 * SECOND + 10001 * MS);
+	fixture_run_until(100 * SECOND + 10001 * MS);
 	assert_int_equal(w.keepalives, 1);
-	recovery_fixture_fixture_run(1000 * SECOND); /* it answers: every 10 s and a round trip */
+	fixture_run_until(1000 * SECOND); /* it answers: every 10 s and a round trip */
 	assert_int_equal(w.error, 0);
 	assert_in_range(w.keepalives, 80, 90);
 }
@@ -381,7 +381,7 @@ static void test_silent_peer_is_given_up_with_a_reset(void **state)
 	(void)state;
 	begin_keepalive();
 	w.mute = true;
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.keepalives, 3);
 	assert_int_equal(passed() / MS, 16000); /* 10 s, then 3 times 2 s */
 	assert_int_equal(w.error, ETIMEDOUT);
@@ -394,7 +394,7 @@ static void test_user_timeout_overrides_keepcnt(void **state)
 	begin_keepalive();
 	option(VMA_TCP_OPT_USER_TIMEOUT, 11000);
 	w.mute = true;
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.keepalives, 1);
 	assert_int_equal(passed() / MS, 12000);
 }
@@ -405,7 +405,7 @@ static void test_traffic_puts_the_question_off(void **state)
 	begin_keepalive();
 	for (unsigned i = 0; i < 50; i++) {
 		fixture_write(100);
-		recovery_fixture_fixture_run(w.tcp.now_ns + 9 * SECOND);
+		fixture_run_until(w.tcp.now_ns + 9 * SECOND);
 	}
 	assert_int_equal(w.keepalives, 0);
 }
@@ -424,10 +424,10 @@ static void test_keepalive_without_a_frame_is_tried_a_millisecond_later(void **s
 	(void)state;
 	begin_keepalive();
 	w.frames = 0;
-	recovery_fixture_fixture_run(111 * SECOND);
+	fixture_run_until(111 * SECOND);
 	assert_int_equal(w.conn.recovery.probes, 0);
 	w.frames = -1;
-	recovery_fixture_fixture_run(111 * SECOND + 2 * MS);
+	fixture_run_until(111 * SECOND + 2 * MS);
 	assert_int_equal(w.keepalives, 1);
 }
 
@@ -468,7 +468,7 @@ static void test_half_closed_connection_without_owner_ends_after_a_minute(void *
 	w.conn.is_orphan = true;
 	w.pcb.state = FIN_WAIT_2;
 	w.ready = true;
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(passed() / MS, 60000);
 	assert_int_equal(w.failed, 1);
 	assert_false(w.reset);
@@ -483,7 +483,7 @@ static void test_linger2_says_how_long(void **state)
 	w.conn.is_orphan = true;
 	w.pcb.state = FIN_WAIT_2;
 	w.ready = true;
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(passed() / MS, 5000);
 }
 
@@ -495,7 +495,7 @@ static void test_negative_linger2_resets_at_once(void **state)
 	w.conn.is_orphan = true;
 	w.pcb.state = FIN_WAIT_2;
 	w.ready = true;
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(passed(), 0);
 	assert_true(w.reset);
 }
@@ -506,7 +506,7 @@ static void test_half_closed_connection_with_owner_stays(void **state)
 	fixture_begin(VMA_TCP_CC_CUBIC);
 	w.pcb.state = FIN_WAIT_2;
 	w.ready = true;
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.failed, 0);
 }
 
@@ -517,13 +517,13 @@ static void test_delayed_acknowledgement_comes_in_time(void **state)
 	(void)state;
 	fixture_begin(VMA_TCP_CC_CUBIC);
 	timers_delack(&w.conn, 40 * MS);
-	recovery_fixture_fixture_run(100 * SECOND + 39 * MS);
+	fixture_run_until(100 * SECOND + 39 * MS);
 	assert_int_equal(w.forced, 0);
-	recovery_fixture_fixture_run(100 * SECOND + 41 * MS);
+	fixture_run_until(100 * SECOND + 41 * MS);
 	assert_int_equal(w.forced, 1);
 	timers_delack(&w.conn, 40 * MS);
 	timers_delack(&w.conn, 0);
-	recovery_fixture_fixture_run(FOREVER);
+	fixture_run_until(FOREVER);
 	assert_int_equal(w.forced, 1);
 }
 
@@ -534,7 +534,7 @@ static void test_stopped_timers_do_not_fire(void **state)
 	timers_delack(&w.conn, 40 * MS);
 	fixture_write(MSS);
 	w.drop = note_again;
-	recovery_fixture_fixture_run(100 * SECOND + 1);
+	fixture_run_until(100 * SECOND + 1);
 	timers_stop(&w.conn);
 	assert_true(wheel_next(&w.tcp.wheel) == UINT64_MAX);
 }

@@ -287,7 +287,7 @@ static void test_the_oldest_is_found_behind_many_of_another_service(void **state
 		struct app *client = fixture_connect_from(0, port), *server;
 
 		fixture_run(MS);
-		server = tcp_pair_accepted();
+		server = fixture_last_accepted();
 		vma_tcp_close(client->conn, false);
 		fixture_run(MS);
 		vma_tcp_close(server->conn, false);
@@ -320,7 +320,7 @@ static void test_new_request_opens_it_again_with_a_listener(void **state)
 	raw_syn(0);
 	raw_next();
 	raw_send(1, 1, TCP_ACK, "", 0);
-	server = tcp_pair_accepted();
+	server = fixture_last_accepted();
 	vma_tcp_close(server->conn, false);
 	fixture_settle();
 	raw_next();
@@ -346,7 +346,7 @@ static void test_many_connect_and_close_from_few_ports(void **state)
 			struct app *client = fixture_connect_from(0, port), *server;
 
 			fixture_run(MS);
-			server = tcp_pair_accepted();
+			server = fixture_last_accepted();
 			vma_tcp_close(client->conn, false);
 			fixture_run(MS);
 			vma_tcp_close(server->conn, false);

@@ -35,7 +35,7 @@ static void test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte(void *
 
 	(void)state;
 	assert_true(app->events & VMA_TCP_URGENT);
-	assert_true(fixture_ready(app) & EPOLLPRI);
+	assert_true(fixture_readiness(app) & EPOLLPRI);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
@@ -58,7 +58,7 @@ static void test_urgent_byte_is_read_by_itself_once(void **state)
 	assert_int_equal(byte, 'X');
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
-	assert_false(fixture_ready(app) & EPOLLPRI);
+	assert_false(fixture_readiness(app) & EPOLLPRI);
 	assert_int_equal(vma_tcp_rx_mark(app->conn), 3); /* the mark stays */
 	app_free(app);
 }
@@ -105,10 +105,10 @@ static void test_lone_urgent_byte_is_nothing_to_read(void **state)
 	(void)state;
 	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 1, "X", 1);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
-	assert_false(fixture_ready(app) & EPOLLIN);
+	assert_false(fixture_readiness(app) & EPOLLIN);
 	assert_int_equal(urgent_read_text(app, text, 15), 0);
 	raw_send(2, 1, TCP_ACK, "abc", 3);
-	assert_true(fixture_ready(app) & EPOLLIN);
+	assert_true(fixture_readiness(app) & EPOLLIN);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "abc");
 	app_free(app);

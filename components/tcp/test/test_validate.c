@@ -30,11 +30,11 @@ static void test_refused_connection_fails_with_econnrefused(void **state)
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(app->conn), ECONNREFUSED);
 	assert_true(take_events(app) & VMA_TCP_FAILED);
-	assert_int_equal(fixture_ready(app),
+	assert_int_equal(fixture_readiness(app),
 	                 EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLOUT | EPOLLWRNORM | EPOLLHUP | EPOLLERR);
 	assert_int_equal(vma_tcp_error_take(app->conn), ECONNREFUSED);
 	assert_int_equal(vma_tcp_error_take(app->conn), 0);
-	assert_false(fixture_ready(app) & EPOLLERR);
+	assert_false(fixture_readiness(app) & EPOLLERR);
 	app_free(app);
 }
 

@@ -477,7 +477,7 @@ static void test_receive_buffer_grows_with_what_is_read_in_a_round_trip(void **s
 	fixture_listen_on(1);
 	client = fixture_connect_from(0, 1000);
 	fixture_run(100 * MS);
-	server = tcp_pair_accepted();
+	server = fixture_last_accepted();
 	first = atomic_load(&server->conn->rcvbuf);
 	transfer(client, server, 8000000, 100 * SEC);
 	assert_true(atomic_load(&server->conn->rcvbuf) > 4 * first);
@@ -498,7 +498,7 @@ static void test_fixed_receive_buffer_does_not_grow(void **state)
 	fixture_listen_on(1);
 	client = fixture_connect_from(0, 1000);
 	fixture_run(100 * MS);
-	server = tcp_pair_accepted();
+	server = fixture_last_accepted();
 	transfer(client, server, 1000000, 100 * SEC);
 	assert_int_equal(atomic_load(&server->conn->rcvbuf), 30000);
 	wire_faults(0, none);
@@ -518,7 +518,7 @@ static void test_writer_hears_of_room(void **state)
 		fixture_run(MS);
 	take_events(client);
 	assert_int_equal(vma_tcp_tx_room(client->conn), 0);
-	assert_false(fixture_ready(client) & EPOLLOUT);
+	assert_false(fixture_readiness(client) & EPOLLOUT);
 	fixture_run(10 * MS);
 	assert_false(client->events & VMA_TCP_WRITABLE);
 	read_bytes(server, 1000000);
@@ -526,7 +526,7 @@ static void test_writer_hears_of_room(void **state)
 	read_bytes(server, 1000000);
 	fixture_run(SEC);
 	assert_true(client->events & VMA_TCP_WRITABLE);
-	assert_true(fixture_ready(client) & EPOLLOUT);
+	assert_true(fixture_readiness(client) & EPOLLOUT);
 	app_free(client);
 }
 
@@ -543,7 +543,7 @@ static void test_notsent_lowat_limits_what_waits(void **state)
 	fixture_send_bytes(app, 1000);
 	fixture_settle();
 	assert_int_equal(vma_tcp_tx_room(app->conn), 0);
-	assert_false(fixture_ready(app) & EPOLLOUT);
+	assert_false(fixture_readiness(app) & EPOLLOUT);
 	raw.window = 5000;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_true(vma_tcp_tx_room(app->conn) > 0);

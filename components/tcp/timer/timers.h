@@ -1,6 +1,6 @@
 /*
- * timers - what timers.c and its neighbours persist.c and keepalive.c need of each other. tcp_priv.h has what the rest
- * of tcp calls.
+ * timers - what timers.c and its neighbours persist.c and keepalive.c need of each other. timer.h has what the rest of
+ * tcp calls.
  *
  * Threads: the driver.
  */

@@ -1,5 +1,5 @@
 /*
- * compose.c - new data of an established connection becomes a segment, and the segment a frame, by the short path: the
+ * compose.c - new data of an established connection becomes a segment, and the segment a frame, by the fast path: the
  * counterpart of rx/predict.c.
  *
  * The segment is made of the same objects as lwIP's, so it is sent again, cut, joined and freed like any other. lwIP's
@@ -12,7 +12,7 @@
 #include "frame.h"
 #include "../lwip/objects.h"
 
-/* No FIN is to go along, nothing waits before it, and there is a way. */
+/* No FIN is to go along, nothing waits before it, and there is a path to the peer. */
 static bool is_simple(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;

@@ -13,10 +13,10 @@
 struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push);
 
 /*
- * The same in two steps, for the last bytes that there are, and where a segment is kept for it: first
- * the frame, which may leave then, and while it is on its way what the connection has to know of it. Nothing else is
- * done to the connection in between. lwIP has no part in it, so it need not be within lwip_enter. False: nothing has
- * happened, nor been counted.
+ * The same in two steps, for the last bytes that there are, and where a segment is kept for it: first the frame, which
+ * may leave then, and while it is on its way what the connection has to know of it. Nothing else is done to the
+ * connection in between. lwIP has no part in it, so it need not be within lwip_enter. False: nothing has happened, nor
+ * been counted.
  */
 struct compose_words {
 	uint32_t ports, seq, ack, flags, now, echo;

@@ -97,10 +97,10 @@ static bool seq_is_after(uint32_t a, uint32_t b)
 }
 
 /*
- * Whether a short segment waits for a batch: cork and MSG_MORE; Nagle's rule as Minshall has it, which the kernel
+ * Whether a short segment waits for more data: cork and MSG_MORE; Nagle's rule as Minshall has it, which the kernel
  * follows: only another short segment in flight is a reason. MSG_MORE does not outlast the next acknowledgement.
  */
-static inline bool waits_for_batch(const struct vma_tcp_conn *conn, uint64_t produced)
+static inline bool waits_for_more(const struct vma_tcp_conn *conn, uint64_t produced)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -253,7 +253,7 @@ static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
 		return 0;
 	if (conn->urgent_mode || atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed) != 0)
 		return 0;
-	if ((waits < most && waits_for_batch(conn, produced)) || window_left(pcb) < waits ||
+	if ((waits < most && waits_for_more(conn, produced)) || window_left(pcb) < waits ||
 	    pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN || conn->cc.cwnd < out + waits)
 		return 0;
 	if (pcb->unacked != NULL)
@@ -284,7 +284,7 @@ static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 		uint32_t n = produced - conn->fed < most ? (uint32_t)(produced - conn->fed) : most;
 
 		note_urgent(conn);
-		if (n < most && waits_for_batch(conn, produced))
+		if (n < most && waits_for_more(conn, produced))
 			break;
 		if (!segment_may_leave(conn, n) || (__builtin_expect(small, 0) && !share_take(conn)) ||
 		    !feed_segment(conn, n, produced))
@@ -310,7 +310,7 @@ static void output_feed(struct vma_tcp_conn *conn)
 	feed_end(conn);
 }
 
-/* What `alone` has let go. More may have come meanwhile. */
+/* What bytes_alone has let go. More may have come meanwhile. */
 static inline void feed_alone(struct vma_tcp_conn *conn, uint32_t n)
 {
 	conn->tcp->alone++;
@@ -408,9 +408,9 @@ void tcp_output_conn(struct vma_tcp_conn *conn)
 }
 
 /*
- * The frame leaves first, and what output and feed_alone would do about it follows while it is on its way: the peer's
- * answer is not waited for meanwhile. Bytes that come behind it, and a FIN, are posted by who writes or shuts, after
- * this or in another step; the first of these, which output would take along, are looked for nevertheless.
+ * The frame leaves first, and what output_conn and feed_alone would do about it follows while it is on its way: the
+ * peer's answer is not waited for meanwhile. Bytes that come behind it, and a FIN, are posted by who writes or shuts,
+ * after this or in another step; the first of these, which output_conn would take along, are looked for nevertheless.
  */
 bool tcp_output_message(struct vma_tcp_conn *conn)
 {

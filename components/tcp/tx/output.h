@@ -8,7 +8,8 @@
 struct tcp_seg;
 struct vma_tcp_conn;
 
-/* Within lwip_enter, and the pcb is there: feeds lwIP from the send fifo as far as windows, Nagle, cork and MSS allow, and sends; also ACKs that are due. */
+/* Within lwip_enter, and the pcb is there: feeds lwIP from the send fifo as far as windows, Nagle, cork and MSS allow,
+ * and sends; also ACKs that are due. */
 void tcp_output_conn(struct vma_tcp_conn *conn);
 /* The same where it comes to one message, with nothing else to send and no FIN: not within lwip_enter. False: it is
  * something else, and nothing has been done. */
@@ -19,8 +20,7 @@ void tcp_output_ack(struct vma_tcp_conn *conn); /* an empty ACK now; within lwip
 /* The MSS has become smaller: segments that are too long are cut. */
 void tcp_output_resegment(struct vma_tcp_conn *conn);
 bool tcp_output_shorten(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* one that is unacknowledged; lwip_enter */
-/* All that is not SACKed is to be sent again: short segments become long ones. Recovery forgets its notes afterwards.
- */
+/* All that is not SACKed is to be sent again: short segments become long ones. Then recovery forgets its notes. */
 void tcp_output_join(struct vma_tcp_conn *conn);
 /* The stream offset below which nothing is in lwIP's hands any more: what may be released of tx. */
 uint64_t tcp_output_released(const struct vma_tcp_conn *conn);
