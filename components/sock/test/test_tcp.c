@@ -378,7 +378,7 @@ static long writes(void)
 	return count_in(fopen("/proc/thread-self/io", "r"), "syscw:");
 }
 
-/* Sends for a batch, five times a millisecond, are said so to the thread. Returns how many of them have woken it. */
+/* Tells the thread, five times a millisecond, that frames wait. Returns how many of these calls have woken it. */
 static long say_that_frames_wait(const struct pair *pair, int many)
 {
 	const long before = writes();
