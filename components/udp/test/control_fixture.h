@@ -47,7 +47,7 @@ static struct {
 
 static struct {
 	_Alignas(64) uint8_t bytes[256];
-} fixture_device_priv; /* what engine/ring_ctx.c keeps of a device: its list of ring contexts */
+} fixture_device_priv; /* what sock's ring_ctx.c keeps of a device: its list of ring contexts */
 
 static inline uint32_t control_fixture_ip(const char *text)
 {

@@ -271,7 +271,7 @@ static inline void fixture_detach(struct fixture_attached *attached)
 
 /* ---- the whole ---- */
 
-static struct vma_device_priv_space { /* what engine/ring_ctx.c keeps of a device: its list of ring contexts */
+static struct vma_device_priv_space { /* what sock's ring_ctx.c keeps of a device: its list of ring contexts */
 	_Alignas(64) uint8_t bytes[256];
 } fixture_device_priv;
 static struct vma_device fixture_device;
