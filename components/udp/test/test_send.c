@@ -77,7 +77,7 @@ static ssize_t send_msg(const struct msghdr *msg, int flags)
 	return len;
 }
 
-static ssize_t send_data_to(const struct sockaddr_in *to, const void *data, size_t size, int flags)
+static ssize_t send_send_to(const struct sockaddr_in *to, const void *data, size_t size, int flags)
 {
 	struct {
 		struct msghdr msg;
@@ -93,7 +93,7 @@ static ssize_t send_data_to(const struct sockaddr_in *to, const void *data, size
 
 static ssize_t send_text(const char *text)
 {
-	return send_data_to(NULL, text, strlen(text), 0);
+	return send_send_to(NULL, text, strlen(text), 0);
 }
 
 static void assert_peer_gets(const char *text)
@@ -155,7 +155,7 @@ static void test_every_length_up_to_the_mtu_leaves_whole(void **state)
 	for (size_t i = 0; i < MAX; i++)
 		data[i] = (uint8_t)(i * 7);
 	for (size_t len = 0; len <= MAX; len += len < 70 || len > MAX - 5 ? 1 : 97) {
-		assert_int_equal(send_data_to(NULL, data, len, 0), len);
+		assert_int_equal(send_send_to(NULL, data, len, 0), len);
 		vma_flush_sends(vma_thread_self());
 		assert_int_equal(fixture_peer_receive(), 1); /* the peer's ring has checked both sums */
 		assert_int_equal(fixture_payload_len(), len);
@@ -192,8 +192,8 @@ static void test_bad_pointer_is_efault_and_nothing_leaves(void **state)
 	(void)state;
 	udp_fixture_catch_faults();
 	connect_it();
-	assert_int_equal(send_data_to(NULL, page, 10, 0), -EFAULT);
-	assert_int_equal(send_data_to(page, "x", 1, 0), -EFAULT);
+	assert_int_equal(send_send_to(NULL, page, 10, 0), -EFAULT);
+	assert_int_equal(send_send_to(page, "x", 1, 0), -EFAULT);
 	assert_int_equal(fixture_peer_receive(), 0);
 	munmap(page, 4096);
 }
@@ -207,7 +207,7 @@ static void test_longer_than_the_mtu_goes_through_the_shadow(void **state)
 	memset(data, 'x', MAX + 1);
 	assert_int_equal(send_text(data), MAX + 1);
 	assert_kernel_gets(data);
-	assert_int_equal(send_data_to(NULL, data, 70000, 0), -EMSGSIZE);
+	assert_int_equal(send_send_to(NULL, data, 70000, 0), -EMSGSIZE);
 }
 
 static void test_ttl_and_tos_are_in_the_header_after_a_reset(void **state)
@@ -332,10 +332,10 @@ static void test_first_unconnected_datagram_is_offloaded_already(void **state)
 
 	(void)state;
 	udp_send_reset();
-	assert_int_equal(send_data_to(&to, "x", 1, 0), 1);
+	assert_int_equal(send_send_to(&to, "x", 1, 0), 1);
 	assert_peer_gets("x");
 	assert_int_equal(fake_net.asked_for.flags, 0);
-	assert_int_equal(send_data_to(&to, "yz", 2, 0), 2);
+	assert_int_equal(send_send_to(&to, "yz", 2, 0), 2);
 	assert_peer_gets("yz");
 	assert_int_equal(atomic_load(&fake_net.gets), 1);
 }
@@ -359,8 +359,8 @@ static void test_second_destination_of_a_slot_is_offloaded_at_once(void **state)
 
 	(void)state;
 	udp_send_reset();
-	assert_int_equal(send_data_to(&other, "x", 1, 0), 1);
-	assert_int_equal(send_data_to(&to, "first", 5, 0), 5);
+	assert_int_equal(send_send_to(&other, "x", 1, 0), 1);
+	assert_int_equal(send_send_to(&to, "first", 5, 0), 5);
 	assert_peer_gets("first");
 	assert_int_equal(atomic_load(&fake_net.gets), 2);
 	assert_int_equal(atomic_load(&fake_net.wants), 0);
@@ -372,14 +372,14 @@ static void test_one_more_destination_of_a_slot_is_offloaded_once_its_path_is_kn
 
 	(void)state;
 	udp_send_reset();
-	assert_int_equal(send_data_to(&other, "x", 1, 0), 1);
+	assert_int_equal(send_send_to(&other, "x", 1, 0), 1);
 	atomic_store(&sock->dst_asked_tsc, vma_tsc()); /* no place in the cache for a while */
 	atomic_store(&sock->dst_made_tsc, vma_tsc());
-	send_data_to(&to, "first", 5, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
+	send_send_to(&to, "first", 5, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
 	assert_int_equal(sent(), 1);
 	assert_int_equal(atomic_load(&fake_net.wants), 1);
 	fake_net.known = true;
-	assert_int_equal(send_data_to(&to, "second", 6, 0), 6);
+	assert_int_equal(send_send_to(&to, "second", 6, 0), 6);
 	assert_peer_gets("second");
 }
 
@@ -389,9 +389,9 @@ static void test_wanted_destination_gets_the_slot_in_time(void **state)
 
 	(void)state;
 	udp_send_reset();
-	assert_int_equal(send_data_to(&other, "x", 1, 0), 1);
+	assert_int_equal(send_send_to(&other, "x", 1, 0), 1);
 	fake_net.known = true;
-	assert_int_equal(send_data_to(&to, "y", 1, 0), 1);
+	assert_int_equal(send_send_to(&to, "y", 1, 0), 1);
 	assert_peer_gets("y");
 	fixture_wait_until(atomic_load(&fake_net.gets) == 2); /* by the internal thread */
 }
@@ -405,7 +405,7 @@ static void test_connected_socket_sends_elsewhere_when_told(void **state)
 	connect_it();
 	sock->peer = remote(PORT + 1);
 	udp_send_reset();
-	assert_int_equal(send_data_to(&to, "x", 1, 0), 1);
+	assert_int_equal(send_send_to(&to, "x", 1, 0), 1);
 	assert_peer_gets("x");
 }
 
@@ -419,7 +419,7 @@ static void test_destinations_that_share_a_slot_are_all_offloaded(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		to[i] = sharing_a_slot(i);
 	for (int i = 0; i < 300; i++)
-		assert_int_equal(send_data_to(&to[i % 3], "x", 1, 0), 1);
+		assert_int_equal(send_send_to(&to[i % 3], "x", 1, 0), 1);
 	assert_int_equal(sent(), 300);
 	/* The cache is not made anew for each of them. */
 	assert_true(atomic_load(&fake_net.gets) < 150);
@@ -431,16 +431,16 @@ static void test_bad_addresses_get_the_kernels_answer(void **state)
 
 	(void)state;
 	udp_send_reset();
-	assert_int_equal(send_data_to(NULL, "x", 1, 0), -EDESTADDRREQ);
-	assert_int_equal(send_data_to(&to, "x", 1, 0), -EINVAL);
+	assert_int_equal(send_send_to(NULL, "x", 1, 0), -EDESTADDRREQ);
+	assert_int_equal(send_send_to(&to, "x", 1, 0), -EINVAL);
 	to = remote(PORT);
 	to.sin_family = AF_INET6;
-	assert_int_equal(send_data_to(&to, "x", 1, 0), -EAFNOSUPPORT);
+	assert_int_equal(send_send_to(&to, "x", 1, 0), -EAFNOSUPPORT);
 	to = remote(PORT);
 	to.sin_addr.s_addr = INADDR_BROADCAST;
 	fake_net.known = true;
 	fake_net.template.type = RTN_BROADCAST;
-	assert_true(send_data_to(&to, "x", 1, 0) < 0);
+	assert_true(send_send_to(&to, "x", 1, 0) < 0);
 	assert_int_equal(sent(), 0);
 }
 
@@ -452,11 +452,11 @@ static void test_first_send_of_an_unbound_socket_binds_it(void **state)
 	fixture_close(sock);
 	sock = udp_fixture_socket(false);
 	fake_net.template.state = VMA_NET_USE_OS; /* it is on this host */
-	assert_int_equal(send_data_to(&sink_addr, "x", 1, 0), 1);
+	assert_int_equal(send_send_to(&sink_addr, "x", 1, 0), 1);
 	assert_kernel_gets("x");
 	assert_int_equal(fixture.binds, before + 1);
 	assert_true(sock->local.sin_port != 0);
-	assert_int_equal(send_data_to(&sink_addr, "y", 1, 0), 1);
+	assert_int_equal(send_send_to(&sink_addr, "y", 1, 0), 1);
 	assert_int_equal(fixture.binds, before + 1);
 }
 
@@ -544,10 +544,10 @@ static void test_unserved_flags_and_control_messages_go_through_the_shadow(void 
 	assert_int_equal(send_msg(&msg, 0), -EINVAL);
 	msg.msg_controllen = 1000000;
 	assert_int_equal(send_msg(&msg, 0), -ENOBUFS);
-	assert_int_equal(send_data_to(NULL, "route", 5, MSG_DONTROUTE), 5);
+	assert_int_equal(send_send_to(NULL, "route", 5, MSG_DONTROUTE), 5);
 	assert_kernel_gets("route");
-	assert_int_equal(send_data_to(NULL, "oob", 3, MSG_OOB), -EOPNOTSUPP);
-	assert_int_equal(send_data_to(NULL, "plain", 5, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM), 5);
+	assert_int_equal(send_send_to(NULL, "oob", 3, MSG_OOB), -EOPNOTSUPP);
+	assert_int_equal(send_send_to(NULL, "plain", 5, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM), 5);
 	assert_peer_gets("plain");
 }
 
@@ -599,7 +599,7 @@ static void test_datagram_in_parts_is_one_of_the_shadows(void **state)
 {
 	(void)state;
 	connect_it();
-	assert_int_equal(send_data_to(NULL, "begin-", 6, MSG_MORE), 6);
+	assert_int_equal(send_send_to(NULL, "begin-", 6, MSG_MORE), 6);
 	assert_int_equal(send_text("end"), 3);
 	assert_kernel_gets("begin-end");
 	assert_int_equal(send_text("next"), 4);
@@ -733,7 +733,7 @@ static unsigned udp_send_fill_up(void)
 {
 	unsigned n = 0;
 
-	while (send_data_to(NULL, "x", 1, MSG_DONTWAIT) == 1)
+	while (send_send_to(NULL, "x", 1, MSG_DONTWAIT) == 1)
 		n++;
 	return n;
 }
@@ -746,7 +746,7 @@ static void test_full_queue_is_eagain_and_nothing_is_lost(void **state)
 	connect_it();
 	n = udp_send_fill_up();
 	assert_true(n > 100);
-	assert_int_equal(send_data_to(NULL, "x", 1, MSG_DONTWAIT), -EAGAIN);
+	assert_int_equal(send_send_to(NULL, "x", 1, MSG_DONTWAIT), -EAGAIN);
 	assert_true(vma_stats_read(&sock->stats->tx_eagain) >= 1);
 	vma_flush_sends(vma_thread_self());
 	assert_int_equal(fixture_peer_receive(), n);
@@ -762,11 +762,11 @@ static void test_full_queue_drops_what_does_not_wait_where_that_is_wished(void *
 	connect_it();
 	n = udp_send_fill_up();
 	vma_engine()->conf.given[VMA_CONF_AT_tx_nonblocked_eagains] = true;
-	assert_int_equal(send_data_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
-	assert_int_equal(send_data_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
+	assert_int_equal(send_send_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
+	assert_int_equal(send_send_to(NULL, "xyz", 3, MSG_DONTWAIT), 3);
 	assert_int_equal(vma_stats_read(&sock->stats->tx_drops), 2);
 	assert_int_equal(fixture_peer_receive(), n);
-	assert_int_equal(send_data_to(NULL, "again", 5, MSG_DONTWAIT), 5);
+	assert_int_equal(send_send_to(NULL, "again", 5, MSG_DONTWAIT), 5);
 	assert_peer_gets("again");
 	assert_int_equal(vma_stats_read(&sock->stats->tx_drops), 2);
 	vma_engine()->conf.given[VMA_CONF_AT_tx_nonblocked_eagains] = false;
@@ -783,7 +783,7 @@ static void test_lost_queue_pair_leaves_its_sends_to_the_kernel(void **state)
 	atomic_store(&qp->lost, true);
 	assert_int_equal(send_text("waits"), 5);
 	assert_kernel_has("waits");
-	assert_int_equal(send_data_to(NULL, "does not", 8, MSG_DONTWAIT), 8);
+	assert_int_equal(send_send_to(NULL, "does not", 8, MSG_DONTWAIT), 8);
 	assert_kernel_has("does not");
 	atomic_store(&qp->lost, false);
 	fixture_peer_receive();
