@@ -89,7 +89,7 @@ static const struct vma_tcp_listener_owner listens = {.admit = tcp_echo_admit, .
 /* ---- what is done about it ---- */
 
 /* As many bytes as have come, and fit. */
-static void tcp_echo_echo(struct conn *conn)
+static void tcp_echo_back(struct conn *conn)
 {
 	struct iovec from, to;
 
@@ -126,7 +126,7 @@ static void serve_all(void)
 		struct conn *conn = *place;
 
 		if (!conn->over)
-			tcp_echo_echo(conn);
+			tcp_echo_back(conn);
 		if (!conn->over)
 			steer_in_time(conn);
 		if (!conn->over) {

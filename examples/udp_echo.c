@@ -20,7 +20,7 @@ static uint64_t echoed, refused;
  * Runs inside vma_ring_progress, once per datagram. Frames of the receive side are few and belong to it, so the payload
  * moves into a frame of the transmit side, and the received one goes back at once.
  */
-static bool udp_echo_echo(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool udp_echo_packet(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	const char *frame = vma_buf_data(stack.arena, packet);
 	struct vma_pkt_udp headers;
@@ -68,7 +68,7 @@ int main(int argc, char **argv)
 		return udp_echo_usage(2);
 	stack.device = argv[optind];
 
-	if (stack_open(&stack, udp_echo_echo, NULL) != 0) {
+	if (stack_open(&stack, udp_echo_packet, NULL) != 0) {
 		stack_close(&stack);
 		return 1;
 	}

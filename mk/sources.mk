@@ -16,10 +16,10 @@ jemalloc_STAMP := $(if $(JEMALLOC_DIR),$(JEMALLOC_DIR)/configure,$(SOURCES)/jema
 # jemalloc for control objects, beside whatever malloc the application has: every symbol begins with vma_je_, none
 # replaces one of libc (no pthread_create wrapper either: --disable-libdl), and its thread state is reached by a pthread
 # key (force_tls=0): 2.6 KB of thread-local storage would, with the few bytes of ours that must be of the initial-exec
-# model, be more than a library may have that dlopen loads. It registers no handlers for fork, and the end of a thread comes
-# to it through ours: components/sock/thread/mem.c. It starts with its first call: its constructor is taken out, which would cost
-# each program that is executed a hundred pages. One archive serves all variants; those of the sanitizers use
-# libc's malloc instead.
+# model, be more than a library may have that dlopen loads. It registers no handlers for fork, and the end of a thread
+# comes to it through ours: components/sock/thread/mem.c. It starts with its first call: its constructor is taken out,
+# which would cost each program that is executed a hundred pages. One archive serves all variants; those of the
+# sanitizers use libc's malloc instead.
 JE_LIB := build/lib/libvma-je.a
 JE_BUILD := build/jemalloc
 JE_CONFIGURE := --with-jemalloc-prefix=vma_je_ --with-private-namespace=vma_je_ --without-export \

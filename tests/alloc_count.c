@@ -41,7 +41,7 @@ static void __attribute__((constructor)) alloc_count_start(void)
 	atomic_store(&counters, shared);
 }
 
-static void alloc_count_count(void)
+static void alloc_count_call(void)
 {
 	if (other == 0)
 		other = gettid() == getpid() ? 1 : 2;
@@ -50,37 +50,37 @@ static void alloc_count_count(void)
 
 void *malloc(size_t size)
 {
-	alloc_count_count();
+	alloc_count_call();
 	return __libc_malloc(size);
 }
 
 void *calloc(size_t n, size_t size)
 {
-	alloc_count_count();
+	alloc_count_call();
 	return __libc_calloc(n, size);
 }
 
 void *realloc(void *old, size_t size)
 {
-	alloc_count_count();
+	alloc_count_call();
 	return __libc_realloc(old, size);
 }
 
 void *memalign(size_t align, size_t size)
 {
-	alloc_count_count();
+	alloc_count_call();
 	return __libc_memalign(align, size);
 }
 
 void *aligned_alloc(size_t align, size_t size)
 {
-	alloc_count_count();
+	alloc_count_call();
 	return __libc_memalign(align, size);
 }
 
 int posix_memalign(void **out, size_t align, size_t size)
 {
-	alloc_count_count();
+	alloc_count_call();
 	*out = __libc_memalign(align, size);
 	return *out == NULL ? ENOMEM : 0;
 }

@@ -137,10 +137,7 @@ struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct soc
 	return key;
 }
 
-/*
- * ---- ring contexts: held by the socket until it is destroyed, which is after everybody who saw a destination has left
- * ----
- */
+/* ---- ring contexts: the socket holds them until it is destroyed; by then no thread can see a destination ---- */
 
 struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex)
 {

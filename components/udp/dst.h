@@ -2,7 +2,7 @@
  * dst.h - what send.c asks of dst.c: destinations, and the options and ring contexts that they are made of.
  *
  *   control path ── udp_dst_reset ──> tx (options), dst (connected)        all are replaced whole, under dst_lock,
- *   internal thread ── dst_task ────> dst_more[], ring contexts            and read without a lock, inside
+ *   internal thread ── dst_task ────> dst_more[], ring_ctxs                and read without a lock, inside
  *   sender: cached and current? ── yes ──> send
  *             └─ no: udp_dst_find makes the first of a slot, or one in another's place; else one on the stack, and asks
  *

@@ -9,7 +9,7 @@
 /*
  * A sender would like the cache to have `key` (0: the peer again). Never waits. All four accesses of want and asked are
  * sequentially consistent: a sender that finds `asked` set has written its request before the task clears it, so that
- * run sees the request.
+ * the task sees the request.
  */
 static void dst_ask(struct udp_sock *sock, uint64_t key)
 {
@@ -21,7 +21,7 @@ static void dst_ask(struct udp_sock *sock, uint64_t key)
 	vma_engine_post(&sock->dst_task);
 }
 
-/* As ask, for what may be wanted again and again without ever coming true: once in a while. */
+/* As dst_ask, for what may be wanted again and again without ever coming true: once in a while. */
 static void ask_seldom(struct udp_sock *sock, uint64_t key, uint64_t nsec)
 {
 	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_asked_tsc, memory_order_relaxed);
@@ -61,7 +61,9 @@ static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp
 	return own;
 }
 
-/* Here and now: a question to the kernel, and for the first of all perhaps a ring context. With the lock, which is given back.
+/*
+ * Here and now: a question to the kernel, and for the first of all perhaps a ring context. With the lock, which is
+ * given back.
  */
 static const struct udp_dst *make_now(struct udp_sock *sock, uint64_t key)
 {

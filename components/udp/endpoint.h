@@ -1,12 +1,12 @@
 /*
  * endpoint.h - flow keys of an interface and their members, the sockets of this process (endpoint.c).
  *
- *   ring ── key ──> members' flows ──┬─ unicast: the first one's sink asks the endpoint, which has chosen ──> one socket
+ *   ring ── key ──> members' flows ──┬─ unicast: the first one's sink asks the endpoint, which has chosen ─> one socket
  *                                    └─ group, broadcast: each member's own sink ──> every socket
  *
  * Members of a key are on one ring: two queue pairs that want the same key would have it taken from both.
  *
- * Threads: all but the sinks hold the lock of flows.c (udp_flows_lock), which is taken after a file's lock and before
+ * Threads: all but the sinks hold the lock of flows.c (flows_lock), which is taken after a file's lock and before
  *          all locks of the engine. Sinks run inside, in the thread that drives the ring, and take no lock.
  */
 #ifndef VMA_UDP_ENDPOINT_H

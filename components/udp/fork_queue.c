@@ -1,6 +1,6 @@
 /*
- * fork_queue.c - fork_queue: datagrams that were queued when the process forked. In the kernel the first reader gets
- * them, parent or child, and so it is here.
+ * fork_queue.c - the fork queue: datagrams that were queued when the process forked. In the kernel the first reader
+ * gets them, parent or child, and so it is here.
  *
  *   fork ── flows given back, queues emptied ──> memory that parent and child share ──> recv, here or there
  *

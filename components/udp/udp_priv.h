@@ -2,7 +2,7 @@
  * udp_priv - the socket, its queues and its destinations; shared by the files of udp.
  *
  * Threads: a queue has one producer, the thread that drives its ring, and one consumer, the thread that takes a
- * datagram (udp_reader_lock). The data path reads attachments, destinations and options inside, without a lock; they
+ * datagram (reader_lock). The data path reads attachments, destinations and options inside, without a lock; they
  * are replaced whole and retired. Fields of the control path need file.lock. dst_lock is a leaf. Locks are taken in
  * this order: file.lock, the one of flows.c, the engine's, the rings'.
  */
@@ -156,7 +156,7 @@ struct udp_sock {
 	_Atomic uint32_t rcvbuf;                   /* bytes */
 	_Atomic uint64_t rcvtimeo_ns, sndtimeo_ns; /* UINT64_MAX: none */
 	pthread_mutex_t reader;                    /* waiting room for `taking` */
-	_Atomic bool taking;                       /* the moment of taking a datagram: udp_reader_lock */
+	_Atomic bool taking;                       /* the moment of taking a datagram: reader_lock in recv.c */
 	_Atomic bool inherited;                    /* by fork, and not taken up here: the first receive or send does */
 	struct vma_spin spin;
 	_Atomic uint32_t os_countdown; /* looks until the OS is asked again (racy, harmless) */

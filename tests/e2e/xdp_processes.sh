@@ -241,7 +241,7 @@ stop plain
 
 serve members 7025 vmad start="$vmad" shadow members=10
 ping 1.3 7025
-check "none of a flow's eleven shadows is foreign" all_back 7025
+check "none of a flow's eleven shadows is a conflict" all_back 7025
 kill -STOP "$(vmad_pid)"
 kill -KILL "$(fdstore_pid)"
 kill -KILL "$(vmad_pid)"
@@ -285,26 +285,26 @@ stop blue; stop vmad
 
 # ---- kernel sockets of no client ----
 
-start foreign b "$client" kernel "$IP_B" 7040
-wait_for 2 log_has foreign ready
+start kernel_sock b "$client" kernel "$IP_B" 7040
+wait_for 2 log_has kernel_sock ready
 start robber b "$client" serve "$IF_B" "$IP_B" 7040
 finish robber 5
 check "a port that a kernel socket has is not offloaded" log_has robber 'flow 7040: Address already in use'
 check "and the line names it" log_has robber '7040 stays with the kernel: another socket \(inode [0-9]+'
-stop foreign
+stop kernel_sock
 serve shadowed 7041 shadow
 sleep 1.2
 ping 0.3 7041
-check "a flow's own shadow is not foreign" all_back 7041
+check "a flow's own shadow is no conflict" all_back 7041
 stop shadowed
 serve late 7042
 ping 0.3 7042
 check "a free port is offloaded" all_back 7042
-start foreign b "$client" kernel "$IP_B" 7042
+start kernel_sock b "$client" kernel "$IP_B" 7042
 check "until a kernel socket wants it" wait_for 3 log_has late '^revoked 7042'
 ping 0.3 7042
 check "which then gets the packets" all_back 7042
-stop foreign; stop late
+stop kernel_sock; stop late
 
 # ---- little memory ----
 

@@ -65,7 +65,7 @@ done
 
 # ---- the fdstore's name, and a vmad that is killed ----
 
-check "the fdstore's name is held" squat keeper "vma/fdstore/$ifindex" open
+check "the fdstore's name is held" squat holder "vma/fdstore/$ifindex" open
 check "vmad owns the interface" owner_up owner
 start served b "$client" serve "$IF_B" "$IP_B" 7001 vmad
 check "a client is served" wait_for 10 log_has served "^ready 7001 "
@@ -76,7 +76,7 @@ check "and goes on where the dead one has ended" log_has second "goes on where a
 check "the client is served" wait_for 10 serves
 stop served
 stop second
-stop keeper KILL
+stop holder KILL
 
 check "a dead vmad's socket is left" owner_up owner --keep 0
 stop owner KILL

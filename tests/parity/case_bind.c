@@ -5,7 +5,7 @@
 
 #include "parity.h"
 
-static int bind_bind_to(int fd, const char *ip, int port)
+static int bind_to_ip(int fd, const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 
@@ -33,14 +33,14 @@ CASE(bind_says_its_address, "a bound socket has its address, and no peer")
 	expect_os(s, VMA_SOCK_NEW);
 	say_name("fresh", s);
 	say_peer("fresh", s);
-	RES(bind_bind_to(s, here, 0));
+	RES(bind_to_ip(s, here, 0));
 	say_name("bound", s);
 	say_peer("bound", s);
 	expect_offloaded(s);
-	RES(bind_bind_to(s, here, 0));
+	RES(bind_to_ip(s, here, 0));
 	RES(close(s));
 	s = udp_socket();
-	RES(bind_bind_to(s, "0.0.0.0", 7001));
+	RES(bind_to_ip(s, "0.0.0.0", 7001));
 	say_name("to all", s);
 	expect_offloaded(s);
 	close(s);
@@ -51,9 +51,9 @@ CASE(bind_refuses, "bind: what is refused, and with what errno")
 	int s = udp_socket(), other = udp_at(here, 7001);
 	struct sockaddr_in address = address_of(here, 7002);
 
-	RES(bind_bind_to(s, "10.99.0.1", 7002));
-	RES(bind_bind_to(s, here, 7001));
-	RES(bind_bind_to(s, "0.0.0.0", 7001));
+	RES(bind_to_ip(s, "10.99.0.1", 7002));
+	RES(bind_to_ip(s, here, 7001));
+	RES(bind_to_ip(s, "0.0.0.0", 7001));
 	RES(bind(s, (struct sockaddr *)&address, sizeof(address) - 8));
 	RES(bind(s, (struct sockaddr *)&address, 0));
 	RES(bind(s, (struct sockaddr *)&address, 4096));
@@ -63,7 +63,7 @@ CASE(bind_refuses, "bind: what is refused, and with what errno")
 	address.sin_family = AF_UNSPEC;
 	RES(bind(s, (struct sockaddr *)&address, sizeof(address)));
 	say_name("still unbound", s);
-	RES(bind_bind_to(s, here_second, 7001));
+	RES(bind_to_ip(s, here_second, 7001));
 	say_name("the same port on another address", s);
 	expect_offloaded(s);
 	expect_offloaded(other);
@@ -255,7 +255,7 @@ CASE(other_sockets, "sockets that are not UDP over IPv4 are the OS's")
 	int pair[2], s;
 
 	s = socket(AF_INET, SOCK_STREAM, 0);
-	RES(bind_bind_to(s, here, 7009));
+	RES(bind_to_ip(s, here, 7009));
 	RES(listen(s, 5));
 	say_name("tcp", s);
 	RES(close(s));
@@ -271,10 +271,10 @@ CASE(other_sockets, "sockets that are not UDP over IPv4 are the OS's")
 	RES(socket(AF_INET, 99, 0));
 	RES(socket(9999, SOCK_DGRAM, 0));
 	OKAY(s = socket(AF_INET, SOCK_DGRAM, IPPROTO_UDP));
-	RES(bind_bind_to(s, here, 7010));
+	RES(bind_to_ip(s, here, 7010));
 	expect_offloaded(s);
 	OKAY(s = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-	RES(bind_bind_to(s, here, 7011));
+	RES(bind_to_ip(s, here, 7011));
 	take(s, 0, 0);
 	expect_offloaded(s);
 }

@@ -1,7 +1,7 @@
 /*
  * exec: sockets that a program inherits from the one that executed it.
  *
- * An successor is this program once more, started by fork and exec, with the socket under its number SUCCESSOR_FD (a
+ * A successor is this program once more, started by fork and exec, with the socket under its number SUCCESSOR_FD (a
  * copy, as supervisors make it) or under the number that it had. It is preloaded as its parent is, or plain. Lines of a
  * script say what it does; it prints what it sees, and is waited for.
  */
@@ -141,7 +141,7 @@ static void exec_dial(int slot, int at)
 	peer(far(), "dial %d %s %d", slot, here, port_of(at));
 }
 
-/* The successor is there, and waits: nothing to be seen tells it. */
+/* Waits until the successor is there and sleeps: nothing that can be seen tells it. */
 static void exec_await_successor(void)
 {
 	pause_ms(400);

@@ -29,7 +29,7 @@ static int with_queued(int n)
 }
 
 /* What a child prints is printed before its parent goes on. */
-static pid_t fork_fork_quietly(void)
+static pid_t fork_quietly(void)
 {
 	pid_t pid;
 
@@ -62,7 +62,7 @@ CASE(fork_shares_what_is_queued,
      "of what was queued at a fork the child reads the first, the parent the rest, nobody twice")
 {
 	int s = with_queued(6);
-	pid_t pid = fork_fork_quietly();
+	pid_t pid = fork_quietly();
 
 	if (pid == 0) {
 		say_next_len(s);
@@ -87,11 +87,11 @@ CASE(fork_twice_with_a_queue,
      "two forks, and the queue is there for the child of the child, and for the parent after it")
 {
 	int s = with_queued(3);
-	pid_t pid = fork_fork_quietly(), second;
+	pid_t pid = fork_quietly(), second;
 
 	if (pid == 0) {
 		take(s, 1000, 0);
-		second = fork_fork_quietly();
+		second = fork_quietly();
 		if (second == 0) {
 			take(s, 1000, 0);
 			fflush(stdout);
@@ -125,7 +125,7 @@ CASE(fork_queue_is_readable, "select, poll and epoll in a child tell of what was
 	pid_t pid;
 
 	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
-	pid = fork_fork_quietly();
+	pid = fork_quietly();
 	if (pid == 0) {
 		say_ready("poll", poll(&fd, 1, 1000));
 		FD_ZERO(&fds);
@@ -185,7 +185,7 @@ CASE(fork_per_client,
 		name_port(peer_open(far(), i, there, 0), "client");
 		peer_send(far(), i, here, 7410, 40, i);
 		RES(recvfrom(s, &byte, 1, MSG_PEEK, (struct sockaddr *)&client, &len));
-		pid = fork_fork_quietly();
+		pid = fork_quietly();
 		if (pid == 0)
 			_exit(fork_serve(s, &client));
 		close(s);

@@ -531,8 +531,7 @@ static void say_messages(int s)
 		say("level %d, type %d, %zu bytes", c->cmsg_level, c->cmsg_type, (size_t)c->cmsg_len);
 }
 
-CASE(inherited_messages,
-     "what comes along with data is wished by a child, and its parent gets it, also with what was queued")
+CASE(inherited_messages, "a child asks for control messages, and its parent gets them, also with what was queued")
 {
 	struct sockaddr_in first, second;
 	int s = ours(7434, &first, &second);

@@ -41,7 +41,7 @@ static pid_t copy_quietly(pid_t (*copy)(void))
 	return child;
 }
 
-static pid_t tcp_fork_fork_quietly(void)
+static pid_t tcp_fork_quietly(void)
 {
 	return copy_quietly(fork);
 }
@@ -129,7 +129,7 @@ CASE(tcp_fork_child_goes_on, "a client forks, and the child goes on with the con
 	far_writes(1, 100, 1, 1);
 	tcp_fork_answer(s, 2);
 	far_reads(1, 50, 2, 1);
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
 		tcp_fork_answer(s, 4);
 		tcp_fork_answer(s, 6);
@@ -166,7 +166,7 @@ CASE(tcp_fork_segment_size, "a connection that was handed over sends segments as
 	pid_t child;
 
 	say_segment_size(s);
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
 		tcp_fork_answer(s, 2);
 		say_segment_size(s);
@@ -185,7 +185,7 @@ CASE(tcp_fork_both_write, "parent and child both write; the end comes when both 
 	pid_t child;
 
 	say_write(s, 100, 1, 0);
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
 		say_write(s, 100, 2, 0);
 		exit(0);
@@ -202,11 +202,11 @@ CASE(tcp_fork_both_write, "parent and child both write; the end comes when both 
 CASE(tcp_fork_parent_ends_first, "the parent exits at once: the child has the connection")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there));
-	pid_t parent = tcp_fork_fork_quietly();
+	pid_t parent = tcp_fork_quietly();
 
 	if (parent == 0) {
 		int s = tcp_to(there, port);
-		pid_t child = tcp_fork_fork_quietly();
+		pid_t child = tcp_fork_quietly();
 
 		if (child != 0)
 			exit(0);
@@ -231,7 +231,7 @@ CASE(tcp_fork_child_ends, "a child that closes the connection, or only ends, cos
 
 	segments_begin();
 	for (int i = 0; i < 3; i++) {
-		child = tcp_fork_fork_quietly();
+		child = tcp_fork_quietly();
 		if (child == 0) {
 			if (i == 1)
 				close(s);
@@ -266,7 +266,7 @@ CASE(tcp_fork_programs, "system, popen, fork and exec in between leave the conne
 		give_up("popen");
 	pclose(pipe);
 	say("popen: %s", strtok(line, "\n"));
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
 		execl("/bin/true", "true", NULL);
 		_exit(1);
@@ -282,7 +282,7 @@ CASE(tcp_fork_programs, "system, popen, fork and exec in between leave the conne
 CASE(tcp_fork_exec, "the child's next program has the connection as its standard input and output")
 {
 	int at, s = tcp_in(&at);
-	pid_t child = tcp_fork_fork_quietly();
+	pid_t child = tcp_fork_quietly();
 
 	if (child == 0) {
 		dup2(s, 0);
@@ -306,7 +306,7 @@ CASE(tcp_fork_exec, "the child's next program has the connection as its standard
 CASE(tcp_exec, "the process itself becomes another program, and its connection goes along")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s;
-	pid_t child = tcp_fork_fork_quietly();
+	pid_t child = tcp_fork_quietly();
 
 	if (child == 0) {
 		s = tcp_to(there, port);
@@ -334,7 +334,7 @@ CASE(tcp_fork_unread, "what had come before the child has the connection, and wa
 	far_writes(1, BLOCK, 1, 2);
 	let_arrive(100);
 	say_read(s, 1000, MSG_WAITALL | MSG_PEEK);
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
 		close(at);
 		for (int i = 0; i < 6; i++)
@@ -367,7 +367,7 @@ CASE(tcp_fork_unsent, "what was written and has not left yet arrives, and after 
 		}
 		blocks++;
 	}
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
 		pause_ms(100);
 		say_write(s, 100, 6, 0);
@@ -390,9 +390,9 @@ CASE(tcp_fork_bulk, "a connection is handed over while megabytes go through it, 
 	peer(far(), "later 1 write 1 %d 1 %d", BLOCK, BLOCKS);
 	for (int i = 0; i < 3; i++)
 		got += recv(s, bytes, sizeof(bytes), MSG_WAITALL) == BLOCK && seed_of(bytes, BLOCK) == i + 1;
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
-		writer = tcp_fork_fork_quietly();
+		writer = tcp_fork_quietly();
 		for (int i = 3; i < BLOCKS; i++) {
 			if (writer == 0) {
 				fill(bytes, sizeof(bytes), i);
@@ -424,7 +424,7 @@ CASE(tcp_fork_peer_closed, "the peer has closed its side before the child comes 
 	far_writes(1, 100, 1, 1);
 	far_shuts(1, SHUT_WR);
 	let_arrive(100);
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
 		close(at);
 		say_state("in the child", s, POLLIN | POLLRDHUP, 1000);
@@ -448,7 +448,7 @@ CASE(tcp_fork_half_closed, "this side was shut down before the fork: the child r
 	RES(shutdown(s, SHUT_WR));
 	far_reads(1, 100, 1, 1);
 	far_reads(1, 1, 0, 1);
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
 		say_read(s, 100, MSG_WAITALL);
 		RES(send(s, "x", 1, MSG_NOSIGNAL));
@@ -467,7 +467,7 @@ CASE(tcp_fork_waits, "the first thing that a child does with the connection is t
 	pid_t child;
 
 	for (int how = 0; how < 3; how++) {
-		child = tcp_fork_fork_quietly();
+		child = tcp_fork_quietly();
 		if (child == 0) {
 			struct epoll_event event = {.events = EPOLLIN};
 			struct timeval wait = {3, 0};
@@ -505,7 +505,7 @@ CASE(tcp_fork_parent_waits,
 
 	if (epoll_ctl(ep, EPOLL_CTL_ADD, s, &event) != 0)
 		give_up("epoll_ctl");
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
 		pause_ms(100);
 		say_write(s, 100, 1, 0);
@@ -519,7 +519,7 @@ CASE(tcp_fork_parent_waits,
 	tcp_fork_await(child);
 	expect_os(s, VMA_SOCK_FORKED);
 	far_reads(1, 100, 1, 1);
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
 		say_write(s, 100, 3, 0);
 		exit(0);
@@ -534,7 +534,7 @@ CASE(tcp_fork_parent_waits,
 CASE(tcp_fork_parent_reads, "the parent is in recv while the child takes the connection over")
 {
 	int s = tcp_out();
-	pid_t child = tcp_fork_fork_quietly();
+	pid_t child = tcp_fork_quietly();
 
 	if (child == 0) {
 		pause_ms(100);
@@ -557,7 +557,7 @@ CASE(tcp_fork_names, "both names and the options are the same in the child, befo
 	RES(setsockopt(s, 6, 1, &one, sizeof(one)));
 	if (pipe(to_child) != 0)
 		give_up("pipe");
-	child = tcp_fork_fork_quietly();
+	child = tcp_fork_quietly();
 	if (child == 0) {
 		for (int i = 0; i < 2; i++) {
 			socklen_t len = sizeof(one);

@@ -41,7 +41,7 @@ static bool is_answer(int fd, const struct icmphdr *echo)
 	       got.un.echo.sequence == echo->un.echo.sequence;
 }
 
-static bool peer_ping_ping(int fd, int number)
+static bool peer_ping_once(int fd, int number)
 {
 	struct icmphdr echo = {.type = ICMP_ECHO};
 	struct pollfd answered = {.fd = fd, .events = POLLIN};
@@ -68,7 +68,7 @@ void ping_command(const char *args, char *answer, size_t size)
 	if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof(to)) != 0) {
 		snprintf(answer, size, "failed: ping whom?");
 	} else {
-		while (number < times && peer_ping_ping(fd, number))
+		while (number < times && peer_ping_once(fd, number))
 			number++;
 		snprintf(answer, size, "%s", number == times ? "ok" : "failed: no answer");
 	}

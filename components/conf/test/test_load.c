@@ -42,7 +42,7 @@ static unsigned lines_heard(void)
 	return lines;
 }
 
-static void load_load(char *const *env)
+static void load_env(char *const *env)
 {
 	load_as(env, false);
 }
@@ -50,7 +50,7 @@ static void load_load(char *const *env)
 static void test_empty_environment_gives_the_defaults_in_silence(void **state)
 {
 	(void)state;
-	load_load(ENV(NULL));
+	load_env(ENV(NULL));
 	assert_string_equal(heard, "");
 	assert_int_equal(conf.spec, VMA_SPEC_NONE);
 	assert_int_equal(conf.tracelevel, VMA_LOG_INFO);
@@ -98,18 +98,18 @@ static void test_empty_environment_gives_the_defaults_in_silence(void **state)
 	assert_string_equal(conf.internal_thread_affinity, "-1");
 	assert_int_equal(conf.wait_after_join_msec, 0);
 	assert_int_equal(conf.exception_handling, -1);
-	load_load(NULL);
+	load_env(NULL);
 	assert_int_equal(conf.rx_wre, 16000);
 }
 
 static void test_values_are_read_decimal_hexadecimal_or_as_words(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_RX_WRE=1024", "VMA_TX_WRE=0x200", "VMA_RX_BUFS=0X1Ff", "VMA_RX_SW_CSUM=0",
-	              "VMA_RING_ALLOCATION_LOGIC_RX=31", "VMA_RING_MIGRATION_RATIO_TX=-1", "VMA_NIC=XDP",
-	              "VMA_TRACELEVEL=2", "VMA_MEM_ALLOC_TYPE=anon", "VMA_THREAD_MODE=3", "VMA_CQ_POLL_BATCH_MAX=0032",
-	              "VMA_LOG_FILE=/tmp/x.%d", "VMA_STATS_SHMEM_DIR=", "OTHER=1", "VMA_RX_WRE_BATCHINGX=7", "VMA_QP",
-	              ""));
+	load_env(ENV("VMA_RX_WRE=1024", "VMA_TX_WRE=0x200", "VMA_RX_BUFS=0X1Ff", "VMA_RX_SW_CSUM=0",
+	             "VMA_RING_ALLOCATION_LOGIC_RX=31", "VMA_RING_MIGRATION_RATIO_TX=-1", "VMA_NIC=XDP",
+	             "VMA_TRACELEVEL=2", "VMA_MEM_ALLOC_TYPE=anon", "VMA_THREAD_MODE=3", "VMA_CQ_POLL_BATCH_MAX=0032",
+	             "VMA_LOG_FILE=/tmp/x.%d", "VMA_STATS_SHMEM_DIR=", "OTHER=1", "VMA_RX_WRE_BATCHINGX=7", "VMA_QP",
+	             ""));
 	assert_string_equal(heard, "VMA INFO: VMA_RING_MIGRATION_RATIO_TX is set, and has no effect here\n"
 	                           "VMA WARNING: VMA_RX_WRE_BATCHINGX is set, and is no parameter: it has no effect\n");
 	assert_int_equal(conf.rx_wre, 1024);
@@ -131,12 +131,12 @@ static void test_values_are_read_decimal_hexadecimal_or_as_words(void **state)
 static void test_profile_has_defaults_of_polling_and_of_a_text(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_SPEC=latency"));
+	load_env(ENV("VMA_SPEC=latency"));
 	assert_int_equal(conf.rx_poll, -1);
 	assert_int_equal(conf.select_poll, -1);
 	assert_int_equal(conf.progress_engine_interval, 100);
 	assert_string_equal(conf.internal_thread_affinity, "0");
-	load_load(ENV("VMA_SPEC=multi_ring_latency", "VMA_RX_POLL=7"));
+	load_env(ENV("VMA_SPEC=multi_ring_latency", "VMA_RX_POLL=7"));
 	assert_int_equal(conf.rx_poll, 7);
 	assert_int_equal(conf.select_poll_os_ratio, 0);
 	assert_int_equal(conf.select_skip_os, 0);
@@ -147,10 +147,10 @@ static void test_profile_has_defaults_of_polling_and_of_a_text(void **state)
 static void test_forced_look_at_the_os_changes_two_defaults(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_SELECT_POLL_OS_FORCE=1"));
+	load_env(ENV("VMA_SELECT_POLL_OS_FORCE=1"));
 	assert_int_equal(conf.select_poll_os_ratio, 1);
 	assert_int_equal(conf.select_skip_os, 1);
-	load_load(ENV("VMA_SELECT_POLL_OS_FORCE=1", "VMA_SELECT_SKIP_OS=9", "VMA_SELECT_POLL_OS_RATIO=0"));
+	load_env(ENV("VMA_SELECT_POLL_OS_FORCE=1", "VMA_SELECT_SKIP_OS=9", "VMA_SELECT_POLL_OS_RATIO=0"));
 	assert_int_equal(conf.select_poll_os_ratio, 0);
 	assert_int_equal(conf.select_skip_os, 9);
 }
@@ -158,11 +158,11 @@ static void test_forced_look_at_the_os_changes_two_defaults(void **state)
 static void test_old_name_counts_where_the_new_one_is_not_set(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_CQ_DRAIN_WCE_MAX=5"));
+	load_env(ENV("VMA_CQ_DRAIN_WCE_MAX=5"));
 	assert_int_equal(conf.progress_engine_wce_max, 5);
-	load_load(ENV("VMA_CQ_DRAIN_WCE_MAX=5", "VMA_PROGRESS_ENGINE_WCE_MAX=6"));
+	load_env(ENV("VMA_CQ_DRAIN_WCE_MAX=5", "VMA_PROGRESS_ENGINE_WCE_MAX=6"));
 	assert_int_equal(conf.progress_engine_wce_max, 6);
-	load_load(ENV("VMA_CQ_DRAIN_WCE_MAX=-5"));
+	load_env(ENV("VMA_CQ_DRAIN_WCE_MAX=-5"));
 	assert_int_equal(conf.progress_engine_wce_max, 10000);
 	assert_non_null(strstr(heard, "VMA_CQ_DRAIN_WCE_MAX='-5' is out of range"));
 }
@@ -181,10 +181,10 @@ static void test_processors_are_a_mask_or_a_list(void **state)
 	assert_true(CPU_ISSET(0, &cpus) && CPU_ISSET(4, &cpus) && CPU_ISSET(6, &cpus) && CPU_ISSET(1023, &cpus));
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		assert_int_equal(vma_conf_cpus(bad[i], &cpus), -EINVAL);
-	load_load(ENV("VMA_INTERNAL_THREAD_AFFINITY=1,"));
+	load_env(ENV("VMA_INTERNAL_THREAD_AFFINITY=1,"));
 	assert_string_equal(conf.internal_thread_affinity, "-1");
 	assert_non_null(strstr(heard, "VMA_INTERNAL_THREAD_AFFINITY='1,' is not understood; using '-1'"));
-	load_load(ENV("VMA_INTERNAL_THREAD_AFFINITY=0,1"));
+	load_env(ENV("VMA_INTERNAL_THREAD_AFFINITY=0,1"));
 	assert_string_equal(conf.internal_thread_affinity, "0,1");
 }
 
@@ -193,7 +193,7 @@ static void test_texts_do_not_depend_on_the_environment_living_on(void **state)
 	char entry[] = "VMA_LOG_FILE=/tmp/log";
 
 	(void)state;
-	load_load(ENV(entry));
+	load_env(ENV(entry));
 	memset(entry, 'x', sizeof(entry) - 1);
 	assert_string_equal(conf.log_file, "/tmp/log");
 	assert_true(conf.log_file >= conf.texts && conf.log_file < conf.texts + sizeof(conf.texts));
@@ -202,25 +202,25 @@ static void test_texts_do_not_depend_on_the_environment_living_on(void **state)
 static void test_first_of_two_settings_counts_as_with_getenv(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_RX_WRE=100", "VMA_RX_WRE=200"));
+	load_env(ENV("VMA_RX_WRE=100", "VMA_RX_WRE=200"));
 	assert_int_equal(conf.rx_wre, 100);
 }
 
 static void test_what_is_set_can_be_told_from_a_default(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_TCP_CC_ALGO=0", "VMA_RX_WRE=none", "VMA_CQ_DRAIN_WCE_MAX=17", "VMA_LOG_FILE=/tmp/log",
-	              "VMA_HUGETBL=1"));
+	load_env(ENV("VMA_TCP_CC_ALGO=0", "VMA_RX_WRE=none", "VMA_CQ_DRAIN_WCE_MAX=17", "VMA_LOG_FILE=/tmp/log",
+	             "VMA_HUGETBL=1"));
 	assert_true(conf.given[VMA_CONF_AT_tcp_cc_algo]);
 	assert_true(conf.given[VMA_CONF_AT_progress_engine_wce_max]);
 	assert_true(conf.given[VMA_CONF_AT_log_file]);
 	assert_true(conf.given[VMA_CONF_AT_mem_alloc_type]);
 	assert_false(conf.given[VMA_CONF_AT_rx_wre]);
 	assert_false(conf.given[VMA_CONF_AT_tx_wre]);
-	load_load(ENV(NULL));
+	load_env(ENV(NULL));
 	for (unsigned i = 0; i < VMA_CONF_COUNT; i++)
 		assert_false(conf.given[i]);
-	load_load(ENV("VMA_TCP_CC_ALGO=3"));
+	load_env(ENV("VMA_TCP_CC_ALGO=3"));
 	assert_int_equal(conf.tcp_cc_algo, 3);
 }
 
@@ -267,12 +267,12 @@ static void test_bad_value_is_warned_of_once_with_name_value_and_replacement(voi
 	struct vma_conf defaults;
 
 	(void)state;
-	load_load(ENV(NULL));
+	load_env(ENV(NULL));
 	memcpy(&defaults, &conf, sizeof(conf));
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		char wanted[256];
 
-		load_load(ENV((char *)cases[i].entry));
+		load_env(ENV((char *)cases[i].entry));
 		snprintf(wanted, sizeof(wanted), "VMA WARNING: %s", cases[i].warning);
 		if (strncmp(heard, wanted, strlen(wanted)) != 0)
 			fail_msg("%s: heard '%s'", cases[i].entry, heard);
@@ -284,7 +284,7 @@ static void test_bad_value_is_warned_of_once_with_name_value_and_replacement(voi
 static void test_profile_changes_defaults_and_what_is_set_wins(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_RX_WRE=512", "VMA_CQ_KEEP_QP_FULL=1", "VMA_SPEC=latency"));
+	load_env(ENV("VMA_RX_WRE=512", "VMA_CQ_KEEP_QP_FULL=1", "VMA_SPEC=latency"));
 	assert_string_equal(heard, "");
 	assert_int_equal(conf.spec, VMA_SPEC_LATENCY);
 	assert_int_equal(conf.rx_wre, 512);
@@ -299,7 +299,7 @@ static void test_profile_changes_defaults_and_what_is_set_wins(void **state)
 	assert_int_equal(conf.mem_alloc_type, 2);
 	assert_int_equal(conf.ring_allocation_logic_tx, 0);
 
-	load_load(ENV("VMA_SPEC=Multi_Ring_Latency", "VMA_RING_ALLOCATION_LOGIC_RX=10"));
+	load_env(ENV("VMA_SPEC=Multi_Ring_Latency", "VMA_RING_ALLOCATION_LOGIC_RX=10"));
 	assert_int_equal(conf.ring_allocation_logic_tx, 20);
 	assert_int_equal(conf.ring_allocation_logic_rx, 10);
 	assert_int_equal(conf.mem_alloc_type, 2);
@@ -310,7 +310,7 @@ static void test_profile_changes_defaults_and_what_is_set_wins(void **state)
 static void test_bad_value_under_a_profile_falls_back_to_the_profiles_default(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_SPEC=latency", "VMA_RX_WRE=quite-many"));
+	load_env(ENV("VMA_SPEC=latency", "VMA_RX_WRE=quite-many"));
 	assert_string_equal(
 	        heard, "VMA WARNING: VMA_RX_WRE='quite-many' is not understood (it takes 16..1048576); using 256\n");
 	assert_int_equal(conf.rx_wre, 256);
@@ -319,11 +319,11 @@ static void test_bad_value_under_a_profile_falls_back_to_the_profiles_default(vo
 static void test_old_name_of_huge_pages_is_understood(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_HUGETBL=1"));
+	load_env(ENV("VMA_HUGETBL=1"));
 	assert_int_equal(conf.mem_alloc_type, 2);
-	load_load(ENV("VMA_HUGETBL=0"));
+	load_env(ENV("VMA_HUGETBL=0"));
 	assert_int_equal(conf.mem_alloc_type, 1);
-	load_load(ENV("VMA_HUGETBL=1", "VMA_MEM_ALLOC_TYPE=0"));
+	load_env(ENV("VMA_HUGETBL=1", "VMA_MEM_ALLOC_TYPE=0"));
 	assert_int_equal(conf.mem_alloc_type, 0);
 	assert_string_equal(heard, "");
 }
@@ -333,12 +333,12 @@ static void test_details_follow_the_level_unless_set(void **state)
 	struct vma_log_attr attr;
 
 	(void)state;
-	load_load(ENV("VMA_TRACELEVEL=details"));
+	load_env(ENV("VMA_TRACELEVEL=details"));
 	assert_int_equal(conf.log_details, 0);
-	load_load(ENV("VMA_TRACELEVEL=4"));
+	load_env(ENV("VMA_TRACELEVEL=4"));
 	assert_int_equal(conf.tracelevel, VMA_LOG_DEBUG);
 	assert_int_equal(conf.log_details, 2);
-	load_load(ENV("VMA_TRACELEVEL=func_all", "VMA_LOG_DETAILS=0", "VMA_LOG_COLORS=0", "VMA_LOG_FILE=f"));
+	load_env(ENV("VMA_TRACELEVEL=func_all", "VMA_LOG_DETAILS=0", "VMA_LOG_COLORS=0", "VMA_LOG_FILE=f"));
 	vma_conf_log_attr(&conf, &attr);
 	assert_int_equal(attr.level, VMA_LOG_FINER);
 	assert_int_equal(attr.details, 0);
@@ -367,12 +367,12 @@ static void test_text_that_does_not_fit_is_warned_of(void **state)
 
 	(void)state;
 	memset(fits + strlen(fits), 'a', VMA_CONF_TEXT_MAX - 2);
-	load_load(ENV(fits, "VMA_STATS_SHMEM_DIR="));
+	load_env(ENV(fits, "VMA_STATS_SHMEM_DIR="));
 	assert_string_equal(heard, "");
 	assert_int_equal(strlen(conf.log_file), VMA_CONF_TEXT_MAX - 2);
 	assert_string_equal(conf.stats_shmem_dir, "");
 	memset(not +strlen(not ), 'b', VMA_CONF_TEXT_MAX);
-	load_load(ENV(not ));
+	load_env(ENV(not ));
 	assert_string_equal(conf.stats_shmem_dir, "/tmp/");
 	assert_non_null(strstr(heard, "VMA WARNING: VMA_STATS_SHMEM_DIR='bbbb"));
 	assert_non_null(strstr(heard, "b'... is too long; using '/tmp/'\n"));
@@ -430,11 +430,11 @@ static void test_no_name_or_field_is_listed_twice(void **state)
 static void test_what_nothing_obeys_is_said_once_when_it_is_set(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_BF=0", "VMA_UDP_3T_RULES=1", "VMA_RING_MIGRATION_RATIO_RX=7"));
+	load_env(ENV("VMA_BF=0", "VMA_UDP_3T_RULES=1", "VMA_RING_MIGRATION_RATIO_RX=7"));
 	assert_non_null(strstr(heard, "VMA_BF is set, and has no effect here"));
 	assert_non_null(strstr(heard, "VMA_UDP_3T_RULES is set, and has no effect here"));
 	assert_non_null(strstr(heard, "VMA_RING_MIGRATION_RATIO_RX is set, and has no effect here"));
-	load_load(ENV("VMA_BF=0"));
+	load_env(ENV("VMA_BF=0"));
 	assert_null(strstr(heard, "VMA_BF"));
 }
 
@@ -445,19 +445,19 @@ static void test_a_name_that_is_no_parameter_is_warned_of_once(void **state)
 	(void)state;
 	memset(longest + 8, 'L', sizeof(longest) - 8);
 	memcpy(longest + sizeof(longest) - 3, "=1", 3);
-	load_load(ENV("VMA_RXBUFS=5", "VMA_=1", "VMA=1", "VMAD_X=1", "XVMA_Y=1", "VMA_SPEC", "vma_rx_wre=1", longest));
+	load_env(ENV("VMA_RXBUFS=5", "VMA_=1", "VMA=1", "VMAD_X=1", "XVMA_Y=1", "VMA_SPEC", "vma_rx_wre=1", longest));
 	assert_non_null(strstr(heard, "VMA_RXBUFS is set, and is no parameter: it has no effect\n"));
 	assert_non_null(strstr(heard, "VMA_ is set, and is no parameter: it has no effect\n"));
 	assert_non_null(strstr(heard, "LLL... is set, and is no parameter: it has no effect\n"));
 	assert_int_equal(lines_heard(), 3);
-	load_load(ENV("VMA_RXBUFS=7"));
+	load_env(ENV("VMA_RXBUFS=7"));
 	assert_string_equal(heard, "");
 }
 
 static void test_every_name_that_means_something_is_known(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_HUGETBL=0", "VMA_CQ_DRAIN_WCE_MAX=10000"));
+	load_env(ENV("VMA_HUGETBL=0", "VMA_CQ_DRAIN_WCE_MAX=10000"));
 	assert_string_equal(heard, "");
 	for (size_t i = 0; i < conf_param_count; i++)
 		assert_true(conf_knows(conf_params[i].name, strlen(conf_params[i].name)));
@@ -469,7 +469,7 @@ static void test_every_name_that_means_something_is_known(void **state)
 static void test_a_file_of_rules_is_named_as_not_read(void **state)
 {
 	(void)state;
-	load_load(ENV("VMA_CONFIG_FILE=/no/such.conf"));
+	load_env(ENV("VMA_CONFIG_FILE=/no/such.conf"));
 	assert_string_equal(heard, "VMA WARNING: VMA_CONFIG_FILE='/no/such.conf' is not read: none of its rules has an "
 	                           "effect\n");
 }

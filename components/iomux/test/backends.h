@@ -100,21 +100,21 @@ static inline void fake_push(struct fake *fake)
 
 /* A loopback address of this process alone: what others send to 127.0.0.1, for a port that they had, is no news here.
  */
-static inline in_addr_t w_loopback(void)
+static inline in_addr_t backend_loopback(void)
 {
 	return htonl(INADDR_LOOPBACK | ((uint32_t)getpid() << 2 & 0xfffffc));
 }
 
-static inline int w_socket(struct backend *w)
+static inline int backend_socket(struct backend *be)
 {
-	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = w_loopback()};
+	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = backend_loopback()};
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
 
 	assert_true(fd >= 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
-	if (w->kind != KERNEL)
+	if (be->kind != KERNEL)
 		assert_int_equal(fake_install(fd), 0);
-	if (w->kind == OWN)
+	if (be->kind == OWN)
 		atomic_store(&fake_at(fd)->file.own_poll, true);
 	return fd;
 }
@@ -133,39 +133,39 @@ static inline void send_by_kernel(int to)
 #define ASKED_AGAIN_USEC 25 /* the OS is not asked twice within 20 us: what comes by a shadow may be seen so late */
 
 /* A datagram arrives. */
-static inline void w_send(struct backend *w, int fd)
+static inline void backend_send(struct backend *be, int fd)
 {
-	if (w->kind == OFFLOADED || w->kind == OWN)
+	if (be->kind == OFFLOADED || be->kind == OWN)
 		fake_push(fake_at(fd));
 	else
 		send_by_kernel(fd);
-	if (w->kind == SHADOW)
+	if (be->kind == SHADOW)
 		usleep(ASKED_AGAIN_USEC);
 }
 
 /* One is read. */
-static inline void w_recv(struct backend *w, int fd)
+static inline void backend_recv(struct backend *be, int fd)
 {
 	char byte;
 
-	if (w->kind == OFFLOADED || w->kind == OWN)
+	if (be->kind == OFFLOADED || be->kind == OWN)
 		assert_true(atomic_fetch_sub(&fake_at(fd)->queued, 1) > 0);
 	else
 		assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), 1);
 }
 
-static inline int w_dup(struct backend *w, int fd)
+static inline int backend_dup(struct backend *be, int fd)
 {
 	int copy = dup(fd);
 
-	if (w->kind != KERNEL && vma_fd_lookup(fd) != NULL)
+	if (be->kind != KERNEL && vma_fd_lookup(fd) != NULL)
 		assert_int_equal(vma_fd_install(copy, vma_fd_lookup(fd)), 0);
 	return copy;
 }
 
-static inline void w_close(struct backend *w, int fd)
+static inline void backend_close(struct backend *be, int fd)
 {
-	if (w->kind != KERNEL)
+	if (be->kind != KERNEL)
 		vma_fd_remove(fd);
 	close(fd);
 }
@@ -175,13 +175,13 @@ static inline int errno_of(int rc)
 	return rc < 0 ? -errno : rc;
 }
 
-static inline int w_ctl(struct backend *w, int epfd, int op, int fd, uint32_t events, uint64_t data)
+static inline int backend_ctl(struct backend *be, int epfd, int op, int fd, uint32_t events, uint64_t data)
 {
 	struct epoll_event event = {.events = events, .data.u64 = data};
 	struct vma_thread *self;
 	int rc;
 
-	if (w->kind == KERNEL)
+	if (be->kind == KERNEL)
 		return errno_of(epoll_ctl(epfd, op, fd, &event));
 	self = vma_enter();
 	rc = vma_iomux_epoll_ctl(epfd, op, fd, &event);
@@ -194,15 +194,15 @@ static inline struct timespec of_msec(int msec)
 	return (struct timespec){msec / 1000, msec % 1000 * 1000000L};
 }
 
-static __attribute__((noinline)) int w_wait_mask(struct backend *w, int epfd, struct epoll_event *events, int max,
-                                                 int msec, const sigset_t *mask)
+static __attribute__((noinline)) int backend_wait_mask(struct backend *be, int epfd, struct epoll_event *events,
+                                                       int max, int msec, const sigset_t *mask)
 {
 	struct timespec timeout = of_msec(msec), *to = msec < 0 ? NULL : &timeout;
 	struct vma_thread *self;
 	struct epoll_set *set;
 	int rc;
 
-	if (w->kind == KERNEL)
+	if (be->kind == KERNEL)
 		return errno_of(epoll_pwait2(epfd, events, max, to, mask));
 	self = vma_enter();
 	set = epoll_set_find(epfd);
@@ -212,19 +212,19 @@ static __attribute__((noinline)) int w_wait_mask(struct backend *w, int epfd, st
 	return set != NULL ? rc : vma_iomux_epoll_wait_os(epfd, events, max, to, mask);
 }
 
-static __attribute__((noinline, unused)) int w_wait(struct backend *w, int epfd, struct epoll_event *events, int max,
-                                                    int msec)
+static __attribute__((noinline, unused)) int backend_wait(struct backend *be, int epfd, struct epoll_event *events,
+                                                          int max, int msec)
 {
-	return w_wait_mask(w, epfd, events, max, msec, NULL);
+	return backend_wait_mask(be, epfd, events, max, msec, NULL);
 }
 
-static __attribute__((noinline, unused)) int w_ppoll(struct backend *w, struct pollfd *fds, nfds_t n,
-                                                     const struct timespec *timeout, const sigset_t *mask)
+static __attribute__((noinline, unused)) int backend_ppoll(struct backend *be, struct pollfd *fds, nfds_t n,
+                                                           const struct timespec *timeout, const sigset_t *mask)
 {
 	struct vma_thread *self;
 	int rc;
 
-	if (w->kind == KERNEL || !vma_iomux_poll_wants(fds, n))
+	if (be->kind == KERNEL || !vma_iomux_poll_wants(fds, n))
 		return errno_of(ppoll(fds, n, timeout, mask));
 	self = vma_enter();
 	rc = vma_iomux_poll(fds, n, timeout, mask);
@@ -232,20 +232,21 @@ static __attribute__((noinline, unused)) int w_ppoll(struct backend *w, struct p
 	return rc;
 }
 
-static inline int w_poll(struct backend *w, struct pollfd *fds, nfds_t n, int msec)
+static inline int backend_poll(struct backend *be, struct pollfd *fds, nfds_t n, int msec)
 {
 	struct timespec timeout = of_msec(msec);
 
-	return w_ppoll(w, fds, n, msec < 0 ? NULL : &timeout, NULL);
+	return backend_ppoll(be, fds, n, msec < 0 ? NULL : &timeout, NULL);
 }
 
-static __attribute__((noinline, unused)) int w_pselect(struct backend *w, int n, fd_set *r, fd_set *wr, fd_set *e,
-                                                       const struct timespec *timeout, const sigset_t *mask)
+static __attribute__((noinline, unused)) int backend_pselect(struct backend *be, int n, fd_set *r, fd_set *wr,
+                                                             fd_set *e, const struct timespec *timeout,
+                                                             const sigset_t *mask)
 {
 	struct vma_thread *self;
 	int rc;
 
-	if (w->kind == KERNEL || !vma_iomux_select_wants(n, r, wr, e))
+	if (be->kind == KERNEL || !vma_iomux_select_wants(n, r, wr, e))
 		return errno_of(pselect(n, r, wr, e, timeout, mask));
 	self = vma_enter();
 	rc = vma_iomux_select(n, r, wr, e, timeout, mask, NULL);
@@ -255,12 +256,12 @@ static __attribute__((noinline, unused)) int w_pselect(struct backend *w, int n,
 
 /* ---- what it sees ---- */
 
-#define say(w, ...) fprintf((w)->log, __VA_ARGS__)
+#define say(be, ...) fprintf((be)->log, __VA_ARGS__)
 
 /* "2: 1 a, 5 b": in the order of the data, because the kernel's order among several is its own affair. */
-static inline void backends_say_events(struct backend *w, struct epoll_event *events, int n)
+static inline void backends_say_events(struct backend *be, struct epoll_event *events, int n)
 {
-	say(w, "%d:", n);
+	say(be, "%d:", n);
 	for (int done = 0; done < n; done++) {
 		int least = -1;
 
@@ -268,37 +269,37 @@ static inline void backends_say_events(struct backend *w, struct epoll_event *ev
 			if (events[i].events != UINT32_MAX &&
 			    (least < 0 || events[i].data.u64 < events[least].data.u64))
 				least = i;
-		say(w, " %x %llx", events[least].events, (unsigned long long)events[least].data.u64);
+		say(be, " %x %llx", events[least].events, (unsigned long long)events[least].data.u64);
 		events[least].events = UINT32_MAX;
 	}
-	say(w, "\n");
+	say(be, "\n");
 }
 
-static inline void backends_see(struct backend *w, int epfd, int max, int msec)
+static inline void backends_see(struct backend *be, int epfd, int max, int msec)
 {
 	struct epoll_event events[64];
 
-	backends_say_events(w, events, w_wait(w, epfd, events, max, msec));
+	backends_say_events(be, events, backend_wait(be, epfd, events, max, msec));
 }
 
 /* ---- all of them ---- */
 
 /* cmocka puts its own handler in place for each test; the library's answers bad pointers. */
 static struct sigaction our_segv;
-static inline void in_all_backends(void (*scenario)(struct backend *w))
+static inline void in_all_backends(void (*scenario)(struct backend *be))
 {
 	struct backend backends[BACKENDS];
 
 	for (int k = 0; k < BACKENDS; k++) {
-		struct backend *w = &backends[k];
+		struct backend *be = &backends[k];
 
-		*w = (struct backend){.kind = (enum kind)k};
+		*be = (struct backend){.kind = (enum kind)k};
 		sigaction(SIGSEGV, &our_segv, NULL);
-		w->log = open_memstream(&w->seen, &w->size);
-		scenario(w);
-		fclose(w->log);
+		be->log = open_memstream(&be->seen, &be->size);
+		scenario(be);
+		fclose(be->log);
 		if (getenv("WORLDS") != NULL)
-			fprintf(stderr, "%d:\n%s", k, w->seen);
+			fprintf(stderr, "%d:\n%s", k, be->seen);
 	}
 	assert_true(backends[KERNEL].size > 0);
 	for (int k = KERNEL + 1; k < BACKENDS; k++)
@@ -323,7 +324,7 @@ static inline void in_all_backends(void (*scenario)(struct backend *w))
 /* A datagram in a while, from another thread. */
 struct later {
 	pthread_t thread;
-	struct backend *w;
+	struct backend *be;
 	int fd, msec;
 };
 static void *backends_send_later(void *arg)
@@ -331,12 +332,12 @@ static void *backends_send_later(void *arg)
 	struct later *later = arg;
 
 	usleep((useconds_t)later->msec * 1000);
-	w_send(later->w, later->fd);
+	backend_send(later->be, later->fd);
 	return NULL;
 }
-static inline void begin_later(struct later *later, struct backend *w, int fd, int msec)
+static inline void begin_later(struct later *later, struct backend *be, int fd, int msec)
 {
-	*later = (struct later){.w = w, .fd = fd, .msec = msec};
+	*later = (struct later){.be = be, .fd = fd, .msec = msec};
 	assert_int_equal(pthread_create(&later->thread, NULL, backends_send_later, later), 0);
 }
 static inline void end_later(struct later *later)

@@ -60,7 +60,7 @@ static void *crew_work(void *arg)
 		seed = seed * 1103515245 + 12345;
 		for (unsigned i = seed >> 16 & 1023; i > 0; i--)
 			atomic_signal_fence(memory_order_seq_cst);
-		if (w_wait(&backend, ep, &event, 1, -1) == 1)
+		if (backend_wait(&backend, ep, &event, 1, -1) == 1)
 			atomic_fetch_add(&told[event.data.u64], 1);
 		atomic_fetch_add(&came_out, 1);
 	}
@@ -105,10 +105,10 @@ static void tidy_up(void)
 	struct epoll_event event;
 
 	for (unsigned i = 0; i < CREW; i++) {
-		w_recv(&backend, fd[i]);
-		w_ctl(&backend, ep, EPOLL_CTL_MOD, fd[i], crew_events_of(i), i);
+		backend_recv(&backend, fd[i]);
+		backend_ctl(&backend, ep, EPOLL_CTL_MOD, fd[i], crew_events_of(i), i);
 	}
-	assert_int_equal(w_wait(&backend, ep, &event, 1, 0), 0);
+	assert_int_equal(backend_wait(&backend, ep, &event, 1, 0), 0);
 }
 
 static unsigned crew_play(unsigned *seed, uint64_t until)
@@ -130,7 +130,7 @@ static unsigned crew_play(unsigned *seed, uint64_t until)
 	return well ? round : 0;
 }
 
-static void crew_end_crew(pthread_t *threads)
+static void crew_end(pthread_t *threads)
 {
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < CREW; i++) {
@@ -152,19 +152,19 @@ static void test_as_many_come_out_as_there_are_events(void **state)
 	(void)state;
 	ep = epoll_create1(0);
 	for (unsigned i = 0; i < CREW; i++) {
-		fd[i] = w_socket(&backend);
+		fd[i] = backend_socket(&backend);
 		fake_at(fd[i])->file.ops = &slow_ops;
-		assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_ADD, fd[i], crew_events_of(i), i), 0);
+		assert_int_equal(backend_ctl(&backend, ep, EPOLL_CTL_ADD, fd[i], crew_events_of(i), i), 0);
 		number[i] = i;
 		assert_int_equal(pthread_create(&threads[i], NULL, crew_work, &number[i]), 0);
 	}
 	rounds = crew_play(&seed, vma_now_ns() + (uint64_t)(crew_seconds() * 1e9));
 	assert_int_not_equal(rounds, 0);
 	print_message("%u rounds\n", rounds);
-	crew_end_crew(threads);
+	crew_end(threads);
 	for (int i = 0; i < CREW; i++)
-		w_close(&backend, fd[i]);
-	w_close(&backend, ep);
+		backend_close(&backend, fd[i]);
+	backend_close(&backend, ep);
 	backends_settle();
 }
 

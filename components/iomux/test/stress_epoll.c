@@ -54,7 +54,7 @@ static void *collector(void *arg)
 
 	(void)arg;
 	for (;;) {
-		int n = w_wait(&backend, ep, events, 4, 500);
+		int n = backend_wait(&backend, ep, events, 4, 500);
 
 		if (n == 0 && atomic_load(&pushers_done))
 			return NULL;
@@ -65,7 +65,7 @@ static void *collector(void *arg)
 				continue; /* one of the churned */
 			atomic_fetch_add(&taken, (uint64_t)atomic_exchange(&fake[i]->queued, 0));
 			if (epoll_events_of((unsigned)i) & EPOLLONESHOT)
-				w_ctl(&backend, ep, EPOLL_CTL_MOD, fd[i], epoll_events_of((unsigned)i), i);
+				backend_ctl(&backend, ep, EPOLL_CTL_MOD, fd[i], epoll_events_of((unsigned)i), i);
 		}
 		if (n == 0 && atomic_load(&pushed) - atomic_load(&taken) > 100 && !atomic_load(&stop))
 			atomic_fetch_add(&late, 1);
@@ -78,27 +78,28 @@ static void *churner(void *arg)
 
 	(void)arg;
 	for (int i = 0; i < CHURNED; i++)
-		other[i] = w_socket(&backend);
+		other[i] = backend_socket(&backend);
 	for (unsigned n = 0; !atomic_load(&stop); n++) {
 		int *at = &other[n % CHURNED];
 
-		w_ctl(&backend, ep, EPOLL_CTL_ADD, *at, EPOLLIN | (n % 3 ? EPOLLET : 0), 1000 + n);
+		backend_ctl(&backend, ep, EPOLL_CTL_ADD, *at, EPOLLIN | (n % 3 ? EPOLLET : 0), 1000 + n);
 		fake_push(fake_at(*at));
-		w_ctl(&backend, ep, EPOLL_CTL_MOD, *at, EPOLLIN | EPOLLET, 1000 + n);
+		backend_ctl(&backend, ep, EPOLL_CTL_MOD, *at, EPOLLIN | EPOLLET, 1000 + n);
 		if (n % 2) {
-			w_ctl(&backend, ep, EPOLL_CTL_DEL, *at, 0, 0);
+			backend_ctl(&backend, ep, EPOLL_CTL_DEL, *at, 0, 0);
 		} else {
-			w_close(&backend, *at);
-			*at = w_socket(&backend);
+			backend_close(&backend, *at);
+			*at = backend_socket(&backend);
 		}
 		/* There again, it tells of what came meanwhile. */
-		assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_DEL, fd[n % FILES], 0, 0), 0);
+		assert_int_equal(backend_ctl(&backend, ep, EPOLL_CTL_DEL, fd[n % FILES], 0, 0), 0);
 		assert_int_equal(
-		        w_ctl(&backend, ep, EPOLL_CTL_ADD, fd[n % FILES], epoll_events_of(n % FILES), n % FILES), 0);
+		        backend_ctl(&backend, ep, EPOLL_CTL_ADD, fd[n % FILES], epoll_events_of(n % FILES), n % FILES),
+		        0);
 		vma_retire_poll();
 	}
 	for (int i = 0; i < CHURNED; i++)
-		w_close(&backend, other[i]);
+		backend_close(&backend, other[i]);
 	return NULL;
 }
 
@@ -115,9 +116,9 @@ static void every_datagram_is_taken(enum kind kind)
 	atomic_store(&pushers_done, false);
 	ep = epoll_create1(0);
 	for (unsigned i = 0; i < FILES; i++) {
-		fd[i] = w_socket(&backend);
+		fd[i] = backend_socket(&backend);
 		fake[i] = fake_at(fd[i]);
-		assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_ADD, fd[i], epoll_events_of(i), i), 0);
+		assert_int_equal(backend_ctl(&backend, ep, EPOLL_CTL_ADD, fd[i], epoll_events_of(i), i), 0);
 	}
 	for (int i = 0; i < COLLECTORS; i++)
 		pthread_create(&collect[i], NULL, collector, NULL);
@@ -141,8 +142,8 @@ static void every_datagram_is_taken(enum kind kind)
 	assert_int_equal(atomic_load(&late), 0);
 	print_message("%llu datagrams\n", (unsigned long long)atomic_load(&pushed));
 	for (int i = 0; i < FILES; i++)
-		w_close(&backend, fd[i]);
-	w_close(&backend, ep);
+		backend_close(&backend, fd[i]);
+	backend_close(&backend, ep);
 	backends_settle();
 }
 

@@ -88,7 +88,7 @@ static void *read_by_epoll(void *arg)
 
 	be_reader(*(int *)arg);
 	while (!atomic_load(&stop))
-		if (w_wait(&backend, ep, &event, 1, -1) == 1)
+		if (backend_wait(&backend, ep, &event, 1, -1) == 1)
 			while (readers_take(targets[event.data.u64]))
 				;
 	return NULL;
@@ -100,7 +100,7 @@ static void *read_by_poll(void *arg)
 	while (!atomic_load(&stop)) {
 		struct pollfd asked[2] = {{.fd = fds[2], .events = POLLIN}, {.fd = fds[3], .events = POLLIN}};
 
-		w_poll(&backend, asked, 2, -1);
+		backend_poll(&backend, asked, 2, -1);
 		for (int i = 0; i < 2; i++)
 			if (asked[i].revents & POLLIN)
 				readers_take(targets[2 + i]);
@@ -228,7 +228,8 @@ static void make_files(void)
 		vma_file_init(&targets[i]->file, VMA_FILE_UDP, &target_ops);
 		assert_int_equal(vma_fd_install(fds[i], &targets[i]->file), 0);
 		if (i < SET_FILES)
-			assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_ADD, fds[i], EPOLLIN | EPOLLET, (uint64_t)i), 0);
+			assert_int_equal(
+			        backend_ctl(&backend, ep, EPOLL_CTL_ADD, fds[i], EPOLLIN | EPOLLET, (uint64_t)i), 0);
 		fixture.things[i].flow.sink = readers_queue_one;
 		fixture.things[i].flow.owner = targets[i];
 	}
@@ -294,8 +295,8 @@ static void readers_run(void)
 	assert_true(total > 100);
 	end_readers(threads);
 	for (int i = 0; i < FILES; i++)
-		w_close(&backend, fds[i]);
-	w_close(&backend, ep);
+		backend_close(&backend, fds[i]);
+	backend_close(&backend, ep);
 	backends_settle();
 }
 
@@ -320,7 +321,7 @@ int main(void)
 	        cmocka_unit_test(test_no_datagram_lies_without_the_internal_thread),
 	};
 
-	if (wait_fixture_fixture_start(NULL) != 0)
+	if (wait_fixture_start(NULL) != 0)
 		return 1;
 	return run_backends(__FILE__, tests, 2);
 }

@@ -1,87 +1,87 @@
 /* Level, edge, one-shot, changes and refusals: as the kernel, whichever way datagrams come. */
 #include "backends.h"
 
-static void level_is_told_until_it_is_read(struct backend *w)
+static void level_is_told_until_it_is_read(struct backend *be)
 {
-	int ep = epoll_create1(0), fd = w_socket(w);
+	int ep = epoll_create1(0), fd = backend_socket(be);
 
-	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 7));
-	backends_see(w, ep, 8, 0);
-	w_send(w, fd);
-	w_send(w, fd);
-	backends_see(w, ep, 8, 0);
-	backends_see(w, ep, 8, 100);
-	w_recv(w, fd);
-	backends_see(w, ep, 8, 0);
-	w_recv(w, fd);
-	backends_see(w, ep, 8, 0);
-	w_send(w, fd);
-	backends_see(w, ep, 8, 0);
-	w_close(w, fd);
-	w_close(w, ep);
+	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 7));
+	backends_see(be, ep, 8, 0);
+	backend_send(be, fd);
+	backend_send(be, fd);
+	backends_see(be, ep, 8, 0);
+	backends_see(be, ep, 8, 100);
+	backend_recv(be, fd);
+	backends_see(be, ep, 8, 0);
+	backend_recv(be, fd);
+	backends_see(be, ep, 8, 0);
+	backend_send(be, fd);
+	backends_see(be, ep, 8, 0);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(level_is_told_until_it_is_read)
 
-static void edge_is_told_once_for_each_arrival(struct backend *w)
+static void edge_is_told_once_for_each_arrival(struct backend *be)
 {
-	int ep = epoll_create1(0), fd = w_socket(w);
+	int ep = epoll_create1(0), fd = backend_socket(be);
 
-	w_send(w, fd);
-	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1ULL << 63));
-	backends_see(w, ep, 8, 0);
-	backends_see(w, ep, 8, 0);
-	w_send(w, fd); /* unread data, new edge */
-	backends_see(w, ep, 8, 0);
-	backends_see(w, ep, 8, 0);
-	w_send(w, fd);
-	w_send(w, fd);
-	backends_see(w, ep, 8, 0);
-	backends_see(w, ep, 8, 0);
-	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 2)); /* tells what is there */
-	backends_see(w, ep, 8, 0);
-	backends_see(w, ep, 8, 0);
-	w_close(w, fd);
-	w_close(w, ep);
+	backend_send(be, fd);
+	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1ULL << 63));
+	backends_see(be, ep, 8, 0);
+	backends_see(be, ep, 8, 0);
+	backend_send(be, fd); /* unread data, new edge */
+	backends_see(be, ep, 8, 0);
+	backends_see(be, ep, 8, 0);
+	backend_send(be, fd);
+	backend_send(be, fd);
+	backends_see(be, ep, 8, 0);
+	backends_see(be, ep, 8, 0);
+	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 2)); /* tells what is there */
+	backends_see(be, ep, 8, 0);
+	backends_see(be, ep, 8, 0);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(edge_is_told_once_for_each_arrival)
 
-static void an_edge_of_what_was_read_meanwhile_is_none(struct backend *w)
+static void an_edge_of_what_was_read_meanwhile_is_none(struct backend *be)
 {
-	int ep = epoll_create1(0), fd = w_socket(w);
+	int ep = epoll_create1(0), fd = backend_socket(be);
 
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
-	w_send(w, fd);
-	w_recv(w, fd);
-	backends_see(w, ep, 8, 0);
-	w_send(w, fd);
-	backends_see(w, ep, 8, 0);
-	w_close(w, fd);
-	w_close(w, ep);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
+	backend_send(be, fd);
+	backend_recv(be, fd);
+	backends_see(be, ep, 8, 0);
+	backend_send(be, fd);
+	backends_see(be, ep, 8, 0);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(an_edge_of_what_was_read_meanwhile_is_none)
 
-static void one_shot_is_told_once_until_it_is_changed(struct backend *w)
+static void one_shot_is_told_once_until_it_is_changed(struct backend *be)
 {
-	int ep = epoll_create1(0), fd = w_socket(w);
+	int ep = epoll_create1(0), fd = backend_socket(be);
 
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT, 1);
-	w_send(w, fd);
-	backends_see(w, ep, 8, 0);
-	backends_see(w, ep, 8, 0);
-	w_send(w, fd);
-	backends_see(w, ep, 8, 0);
-	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT, 2));
-	backends_see(w, ep, 8, 0);
-	backends_see(w, ep, 8, 0);
-	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, EPOLLIN, 3));
-	backends_see(w, ep, 8, 0);
-	backends_see(w, ep, 8, 0);
-	w_close(w, fd);
-	w_close(w, ep);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT, 1);
+	backend_send(be, fd);
+	backends_see(be, ep, 8, 0);
+	backends_see(be, ep, 8, 0);
+	backend_send(be, fd);
+	backends_see(be, ep, 8, 0);
+	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT, 2));
+	backends_see(be, ep, 8, 0);
+	backends_see(be, ep, 8, 0);
+	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, EPOLLIN, 3));
+	backends_see(be, ep, 8, 0);
+	backends_see(be, ep, 8, 0);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(one_shot_is_told_once_until_it_is_changed)
 
-static void only_what_was_asked_for_is_told(struct backend *w)
+static void only_what_was_asked_for_is_told(struct backend *be)
 {
 	static const uint32_t requests[] = {EPOLLIN,
 	                                    EPOLLOUT,
@@ -91,101 +91,105 @@ static void only_what_was_asked_for_is_told(struct backend *w)
 	                                    EPOLLPRI,
 	                                    0,
 	                                    EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLMSG | EPOLLRDBAND};
-	int ep = epoll_create1(0), fd = w_socket(w);
+	int ep = epoll_create1(0), fd = backend_socket(be);
 
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, 0, 0);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, 0, 0);
 	for (unsigned i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
-		say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, requests[i], i));
-		backends_see(w, ep, 8, 0);
-		w_send(w, fd);
-		backends_see(w, ep, 8, 0);
-		w_recv(w, fd);
-		backends_see(w, ep, 8, 0);
-		say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, requests[i] | EPOLLET, i));
-		backends_see(w, ep, 8, 0);
-		backends_see(w, ep, 8, 0);
-		w_send(w, fd);
-		backends_see(w, ep, 8, 0);
-		backends_see(w, ep, 8, 0);
-		w_recv(w, fd);
+		say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, requests[i], i));
+		backends_see(be, ep, 8, 0);
+		backend_send(be, fd);
+		backends_see(be, ep, 8, 0);
+		backend_recv(be, fd);
+		backends_see(be, ep, 8, 0);
+		say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, requests[i] | EPOLLET, i));
+		backends_see(be, ep, 8, 0);
+		backends_see(be, ep, 8, 0);
+		backend_send(be, fd);
+		backends_see(be, ep, 8, 0);
+		backends_see(be, ep, 8, 0);
+		backend_recv(be, fd);
 	}
-	w_close(w, fd);
-	w_close(w, ep);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(only_what_was_asked_for_is_told)
 
-static void what_the_kernel_refuses_is_refused(struct backend *w)
+static void what_the_kernel_refuses_is_refused(struct backend *be)
 {
-	int ep = epoll_create1(0), other = epoll_create1(0), fd = w_socket(w), fd2 = w_socket(w), pipes[2];
-	int closed = w_socket(w);
+	int ep = epoll_create1(0), other = epoll_create1(0), fd = backend_socket(be), fd2 = backend_socket(be),
+	    pipes[2];
+	int closed = backend_socket(be);
 	FILE *file = tmpfile();
 
-	w_close(w, closed);
+	backend_close(be, closed);
 	assert_int_equal(pipe(pipes), 0);
 	/* before the set has a member of ours, and after */
 	for (int round = 0; round < 2; round++) {
-		say(w, "MOD %d DEL %d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd2, EPOLLIN, 0),
-		    w_ctl(w, ep, EPOLL_CTL_DEL, fd2, EPOLLIN, 0));
-		say(w, "op %d %d\n", w_ctl(w, ep, 4, fd, EPOLLIN, 0), w_ctl(w, ep, 0, fd, EPOLLIN, 0));
-		say(w, "closed %d\n", w_ctl(w, ep, EPOLL_CTL_ADD, closed, EPOLLIN, 0));
-		say(w, "no set %d %d\n", w_ctl(w, pipes[0], EPOLL_CTL_ADD, fd, EPOLLIN, 0),
-		    w_ctl(w, fd2, EPOLL_CTL_ADD, fd, EPOLLIN, 0));
-		say(w, "no fd %d %d\n", w_ctl(w, -1, EPOLL_CTL_ADD, fd, EPOLLIN, 0),
-		    w_ctl(w, ep, EPOLL_CTL_ADD, -1, EPOLLIN, 0));
-		say(w, "self %d\n", w_ctl(w, ep, EPOLL_CTL_ADD, ep, EPOLLIN, 0));
-		say(w, "file %d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fileno(file), EPOLLIN, 0));
-		say(w, "exclusive %d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLPRI | EPOLLEXCLUSIVE, 0));
-		say(w, "exclusive %d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT | EPOLLEXCLUSIVE, 0));
-		say(w, "exclusive set %d\n", w_ctl(w, ep, EPOLL_CTL_ADD, other, EPOLLIN | EPOLLEXCLUSIVE, 0));
-		say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET | EPOLLEXCLUSIVE, 0));
-		say(w, "again %d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 0));
-		say(w, "MOD of exclusive %d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, EPOLLIN, 0));
-		say(w, "DEL %d\n", w_ctl(w, ep, EPOLL_CTL_DEL, fd, 0, 0));
-		say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 0));
-		say(w, "MOD to exclusive %d\n", w_ctl(w, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLEXCLUSIVE, 0));
-		say(w, "DEL %d %d\n", w_ctl(w, ep, EPOLL_CTL_DEL, fd, 0, 0), w_ctl(w, ep, EPOLL_CTL_DEL, fd, 0, 0));
+		say(be, "MOD %d DEL %d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd2, EPOLLIN, 0),
+		    backend_ctl(be, ep, EPOLL_CTL_DEL, fd2, EPOLLIN, 0));
+		say(be, "op %d %d\n", backend_ctl(be, ep, 4, fd, EPOLLIN, 0), backend_ctl(be, ep, 0, fd, EPOLLIN, 0));
+		say(be, "closed %d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, closed, EPOLLIN, 0));
+		say(be, "no set %d %d\n", backend_ctl(be, pipes[0], EPOLL_CTL_ADD, fd, EPOLLIN, 0),
+		    backend_ctl(be, fd2, EPOLL_CTL_ADD, fd, EPOLLIN, 0));
+		say(be, "no fd %d %d\n", backend_ctl(be, -1, EPOLL_CTL_ADD, fd, EPOLLIN, 0),
+		    backend_ctl(be, ep, EPOLL_CTL_ADD, -1, EPOLLIN, 0));
+		say(be, "self %d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, ep, EPOLLIN, 0));
+		say(be, "file %d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, fileno(file), EPOLLIN, 0));
+		say(be, "exclusive %d\n",
+		    backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLPRI | EPOLLEXCLUSIVE, 0));
+		say(be, "exclusive %d\n",
+		    backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT | EPOLLEXCLUSIVE, 0));
+		say(be, "exclusive set %d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, other, EPOLLIN | EPOLLEXCLUSIVE, 0));
+		say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET | EPOLLEXCLUSIVE, 0));
+		say(be, "again %d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 0));
+		say(be, "MOD of exclusive %d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, EPOLLIN, 0));
+		say(be, "DEL %d\n", backend_ctl(be, ep, EPOLL_CTL_DEL, fd, 0, 0));
+		say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 0));
+		say(be, "MOD to exclusive %d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLEXCLUSIVE, 0));
+		say(be, "DEL %d %d\n", backend_ctl(be, ep, EPOLL_CTL_DEL, fd, 0, 0),
+		    backend_ctl(be, ep, EPOLL_CTL_DEL, fd, 0, 0));
 	}
 	fclose(file);
 	close(pipes[0]);
 	close(pipes[1]);
-	w_close(w, fd);
-	w_close(w, fd2);
-	w_close(w, other);
-	w_close(w, ep);
+	backend_close(be, fd);
+	backend_close(be, fd2);
+	backend_close(be, other);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(what_the_kernel_refuses_is_refused)
 
-static void bad_arguments_of_a_wait(struct backend *w)
+static void bad_arguments_of_a_wait(struct backend *be)
 {
-	int ep = epoll_create1(0), fd = w_socket(w);
+	int ep = epoll_create1(0), fd = backend_socket(be);
 	struct epoll_event *bad = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), good;
 	struct timespec odd = {0, 1000000000};
 
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 5);
-	w_send(w, fd);
-	say(w, "max %d %d %d\n", w_wait(w, ep, &good, 0, 0), w_wait(w, ep, &good, -1, 0),
-	    w_wait(w, ep, &good, INT32_MAX, 0));
-	say(w, "pointer %d\n", w_wait(w, ep, bad, 8, 0));
-	say(w, "and the event is still there: ");
-	backends_see(w, ep, 8, 0);
-	if (w->kind == KERNEL) {
-		say(w, "time %d", errno_of(epoll_pwait2(ep, &good, 1, &odd, NULL)));
-		say(w, " mask %d\n", errno_of(epoll_pwait2(ep, &good, 1, NULL, (sigset_t *)8)));
-		say(w, "event %d", errno_of(epoll_ctl(ep, EPOLL_CTL_MOD, fd, (struct epoll_event *)8)));
-		say(w, " of none %d\n", errno_of(epoll_ctl(ep, EPOLL_CTL_DEL, fd, (struct epoll_event *)8)));
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 5);
+	backend_send(be, fd);
+	say(be, "max %d %d %d\n", backend_wait(be, ep, &good, 0, 0), backend_wait(be, ep, &good, -1, 0),
+	    backend_wait(be, ep, &good, INT32_MAX, 0));
+	say(be, "pointer %d\n", backend_wait(be, ep, bad, 8, 0));
+	say(be, "and the event is still there: ");
+	backends_see(be, ep, 8, 0);
+	if (be->kind == KERNEL) {
+		say(be, "time %d", errno_of(epoll_pwait2(ep, &good, 1, &odd, NULL)));
+		say(be, " mask %d\n", errno_of(epoll_pwait2(ep, &good, 1, NULL, (sigset_t *)8)));
+		say(be, "event %d", errno_of(epoll_ctl(ep, EPOLL_CTL_MOD, fd, (struct epoll_event *)8)));
+		say(be, " of none %d\n", errno_of(epoll_ctl(ep, EPOLL_CTL_DEL, fd, (struct epoll_event *)8)));
 	} else {
 		struct vma_thread *self = vma_enter();
 		struct epoll_set *set = epoll_set_find(ep);
 
-		say(w, "time %d", vma_iomux_epoll_wait(&set->file, ep, &good, 1, &odd, NULL));
-		say(w, " mask %d\n", vma_iomux_epoll_wait(&set->file, ep, &good, 1, NULL, (sigset_t *)8));
-		say(w, "event %d", vma_iomux_epoll_ctl(ep, EPOLL_CTL_MOD, fd, (struct epoll_event *)8));
-		say(w, " of none %d\n", vma_iomux_epoll_ctl(ep, EPOLL_CTL_DEL, fd, (struct epoll_event *)8));
+		say(be, "time %d", vma_iomux_epoll_wait(&set->file, ep, &good, 1, &odd, NULL));
+		say(be, " mask %d\n", vma_iomux_epoll_wait(&set->file, ep, &good, 1, NULL, (sigset_t *)8));
+		say(be, "event %d", vma_iomux_epoll_ctl(ep, EPOLL_CTL_MOD, fd, (struct epoll_event *)8));
+		say(be, " of none %d\n", vma_iomux_epoll_ctl(ep, EPOLL_CTL_DEL, fd, (struct epoll_event *)8));
 		vma_leave(self);
 	}
 	munmap(bad, 4096);
-	w_close(w, fd);
-	w_close(w, ep);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 static void test_bad_arguments_of_a_wait(void **state)
 {
@@ -194,130 +198,130 @@ static void test_bad_arguments_of_a_wait(void **state)
 	in_all_backends(bad_arguments_of_a_wait);
 }
 
-static void members_of_the_os_are_told_beside_ours(struct backend *w)
+static void members_of_the_os_are_told_beside_ours(struct backend *be)
 {
-	int ep = epoll_create1(0), fd = w_socket(w), event = eventfd(0, 0), pipes[2];
+	int ep = epoll_create1(0), fd = backend_socket(be), event = eventfd(0, 0), pipes[2];
 
 	assert_int_equal(pipe(pipes), 0);
-	w_ctl(w, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 1); /* before the set is ours */
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 2);
-	w_ctl(w, ep, EPOLL_CTL_ADD, event, EPOLLIN | EPOLLET, 3);
-	backends_see(w, ep, 8, 0);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 1); /* before the set is ours */
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 2);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, event, EPOLLIN | EPOLLET, 3);
+	backends_see(be, ep, 8, 0);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
-	backends_see(w, ep, 8, 0);
-	backends_see(w, ep, 8, 50);
+	backends_see(be, ep, 8, 0);
+	backends_see(be, ep, 8, 50);
 	eventfd_write(event, 1);
-	backends_see(w, ep, 8, 0);
-	backends_see(w, ep, 8, 0);
-	w_send(w, fd);
+	backends_see(be, ep, 8, 0);
+	backends_see(be, ep, 8, 0);
+	backend_send(be, fd);
 	usleep(1000); /* a program that was busy elsewhere is told of everything */
-	backends_see(w, ep, 8, 0);
+	backends_see(be, ep, 8, 0);
 	close(pipes[1]);
 	usleep(1000);
-	backends_see(w, ep, 8, 0);
-	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_DEL, pipes[0], 0, 0));
-	backends_see(w, ep, 8, 0);
+	backends_see(be, ep, 8, 0);
+	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_DEL, pipes[0], 0, 0));
+	backends_see(be, ep, 8, 0);
 	close(pipes[0]);
 	close(event);
-	w_close(w, fd);
-	w_close(w, ep);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(members_of_the_os_are_told_beside_ours)
 
-static void all_get_their_turn_where_few_fit(struct backend *w)
+static void all_get_their_turn_where_few_fit(struct backend *be)
 {
 	int ep = epoll_create1(0), fd[5], pipes[2], told[6] = {0};
 	struct epoll_event events[2];
 
 	assert_int_equal(pipe(pipes), 0);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
-	w_ctl(w, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 5);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 5);
 	for (unsigned i = 0; i < 5; i++) {
-		fd[i] = w_socket(w);
-		w_ctl(w, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN, i);
-		w_send(w, fd[i]);
+		fd[i] = backend_socket(be);
+		backend_ctl(be, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN, i);
+		backend_send(be, fd[i]);
 	}
 	for (int i = 0; i < 60; i++) {
-		int n = w_wait(w, ep, events, i % 2 + 1, 0);
+		int n = backend_wait(be, ep, events, i % 2 + 1, 0);
 
 		assert_int_equal(n, i % 2 + 1);
 		for (int k = 0; k < n; k++)
 			told[events[k].data.u64]++;
 	}
 	for (int i = 0; i < 6; i++)
-		say(w, "%s\n", told[i] >= 4 ? "often" : "seldom");
+		say(be, "%s\n", told[i] >= 4 ? "often" : "seldom");
 	for (int i = 0; i < 5; i++)
-		w_close(w, fd[i]);
+		backend_close(be, fd[i]);
 	close(pipes[0]);
 	close(pipes[1]);
-	w_close(w, ep);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(all_get_their_turn_where_few_fit)
 
-static void a_file_in_two_sets_and_under_two_numbers(struct backend *w)
+static void a_file_in_two_sets_and_under_two_numbers(struct backend *be)
 {
-	int a = epoll_create1(0), b = epoll_create1(0), fd = w_socket(w), copy = w_dup(w, fd);
+	int a = epoll_create1(0), b = epoll_create1(0), fd = backend_socket(be), copy = backend_dup(be, fd);
 
-	w_ctl(w, a, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	say(w, "%d\n", w_ctl(w, a, EPOLL_CTL_ADD, copy, EPOLLIN | EPOLLET, 2));
-	say(w, "%d\n", w_ctl(w, b, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT, 3));
-	w_send(w, fd);
-	backends_see(w, a, 8, 0);
-	backends_see(w, b, 8, 0);
-	backends_see(w, a, 8, 0);
-	backends_see(w, b, 8, 0);
-	say(w, "%d\n", w_ctl(w, a, EPOLL_CTL_DEL, fd, 0, 0));
-	backends_see(w, a, 8, 0);
-	w_send(w, copy);
-	backends_see(w, a, 8, 0);
-	w_close(w, copy);
-	w_close(w, fd);
-	w_close(w, a);
-	w_close(w, b);
+	backend_ctl(be, a, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	say(be, "%d\n", backend_ctl(be, a, EPOLL_CTL_ADD, copy, EPOLLIN | EPOLLET, 2));
+	say(be, "%d\n", backend_ctl(be, b, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT, 3));
+	backend_send(be, fd);
+	backends_see(be, a, 8, 0);
+	backends_see(be, b, 8, 0);
+	backends_see(be, a, 8, 0);
+	backends_see(be, b, 8, 0);
+	say(be, "%d\n", backend_ctl(be, a, EPOLL_CTL_DEL, fd, 0, 0));
+	backends_see(be, a, 8, 0);
+	backend_send(be, copy);
+	backends_see(be, a, 8, 0);
+	backend_close(be, copy);
+	backend_close(be, fd);
+	backend_close(be, a);
+	backend_close(be, b);
 }
 SAME_ON_ALL_BACKENDS(a_file_in_two_sets_and_under_two_numbers)
 
-static void a_registration_goes_with_the_last_number(struct backend *w)
+static void a_registration_goes_with_the_last_number(struct backend *be)
 {
-	int ep = epoll_create1(0), fd = w_socket(w), copy = w_dup(w, fd), next;
+	int ep = epoll_create1(0), fd = backend_socket(be), copy = backend_dup(be, fd), next;
 
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	w_send(w, fd);
-	w_close(w, fd);
-	backends_see(w, ep, 8, 0); /* the copy keeps it */
-	say(w, "DEL %d\n", w_ctl(w, ep, EPOLL_CTL_DEL, fd, 0, 0));
-	next = w_socket(w); /* the same number, another socket */
-	say(w, "%d ADD %d\n", next == fd, w_ctl(w, ep, EPOLL_CTL_ADD, next, EPOLLIN, 2));
-	backends_see(w, ep, 8, 0);
-	w_close(w, copy);
-	backends_see(w, ep, 8, 0);
-	w_send(w, next);
-	backends_see(w, ep, 8, 0);
-	w_close(w, next);
-	backends_see(w, ep, 8, 0);
-	w_close(w, ep);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_send(be, fd);
+	backend_close(be, fd);
+	backends_see(be, ep, 8, 0); /* the copy keeps it */
+	say(be, "DEL %d\n", backend_ctl(be, ep, EPOLL_CTL_DEL, fd, 0, 0));
+	next = backend_socket(be); /* the same number, another socket */
+	say(be, "%d ADD %d\n", next == fd, backend_ctl(be, ep, EPOLL_CTL_ADD, next, EPOLLIN, 2));
+	backends_see(be, ep, 8, 0);
+	backend_close(be, copy);
+	backends_see(be, ep, 8, 0);
+	backend_send(be, next);
+	backends_see(be, ep, 8, 0);
+	backend_close(be, next);
+	backends_see(be, ep, 8, 0);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(a_registration_goes_with_the_last_number)
 
-static void a_wait_ends_by_an_arrival_or_in_time(struct backend *w)
+static void a_wait_ends_by_an_arrival_or_in_time(struct backend *be)
 {
-	int ep = epoll_create1(0), fd = w_socket(w);
+	int ep = epoll_create1(0), fd = backend_socket(be);
 	uint64_t begun = msec_now();
 	struct later later;
 
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	backends_see(w, ep, 8, 60);
-	say(w, "%d\n", msec_now() - begun >= 59 && msec_now() - begun < 1000);
-	begin_later(&later, w, fd, 30);
-	backends_see(w, ep, 8, 5000);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backends_see(be, ep, 8, 60);
+	say(be, "%d\n", msec_now() - begun >= 59 && msec_now() - begun < 1000);
+	begin_later(&later, be, fd, 30);
+	backends_see(be, ep, 8, 5000);
 	end_later(&later);
-	w_recv(w, fd);
-	begin_later(&later, w, fd, 30);
-	backends_see(w, ep, 8, -1);
+	backend_recv(be, fd);
+	begin_later(&later, be, fd, 30);
+	backends_see(be, ep, 8, -1);
 	end_later(&later);
-	say(w, "%d\n", msec_now() - begun < 3000);
-	w_close(w, fd);
-	w_close(w, ep);
+	say(be, "%d\n", msec_now() - begun < 3000);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(a_wait_ends_by_an_arrival_or_in_time)
 
@@ -329,13 +333,13 @@ static void set_own_poll(int fd, bool own)
 	vma_leave(self);
 }
 
-static void an_error_of_the_shadow_is_told(struct backend *w)
+static void an_error_of_the_shadow_is_told(struct backend *be)
 {
 	struct sockaddr_in addr;
 	socklen_t len = sizeof(addr);
-	int ep = epoll_create1(0), fd = w_socket(w), peer = socket(AF_INET, SOCK_DGRAM, 0);
+	int ep = epoll_create1(0), fd = backend_socket(be), peer = socket(AF_INET, SOCK_DGRAM, 0);
 
-	if (w->kind == OWN)
+	if (be->kind == OWN)
 		set_own_poll(fd, false); /* that it is told of is what sets the others apart */
 	memset(&addr, 0, sizeof(addr));
 	addr.sin_family = AF_INET;
@@ -344,14 +348,14 @@ static void an_error_of_the_shadow_is_told(struct backend *w)
 	assert_int_equal(getsockname(peer, (struct sockaddr *)&addr, &len), 0);
 	close(peer);
 	assert_int_equal(connect(fd, (struct sockaddr *)&addr, len), 0);
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	assert_int_equal(send(fd, "x", 1, 0), 1); /* refused */
-	backends_see(w, ep, 8, 200);
+	backends_see(be, ep, 8, 200);
 	assert_int_equal(recv(fd, &addr, 1, 0), -1);
-	say(w, "%d\n", errno);
-	backends_see(w, ep, 8, 0);
-	w_close(w, fd);
-	w_close(w, ep);
+	say(be, "%d\n", errno);
+	backends_see(be, ep, 8, 0);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(an_error_of_the_shadow_is_told)
 
@@ -360,7 +364,7 @@ SAME_ON_ALL_BACKENDS(an_error_of_the_shadow_is_told)
 static void test_idle_members_cost_nothing(void **state)
 {
 	enum { MEMBERS = 2000 };
-	struct backend w = {.kind = OFFLOADED};
+	struct backend be = {.kind = OFFLOADED};
 	int ep = epoll_create1(0), fd[MEMBERS], first;
 	struct epoll_event events[4];
 	uint32_t polls = 0;
@@ -370,21 +374,21 @@ static void test_idle_members_cost_nothing(void **state)
 		fd[i] = eventfd(0, 0);
 		if (fd[i] < 0) {
 			while (i-- > 0)
-				w_close(&w, fd[i]);
-			w_close(&w, ep);
+				backend_close(&be, fd[i]);
+			backend_close(&be, ep);
 			vma_test_skip("as many as %d descriptors are not to be had here", MEMBERS);
 		}
 		assert_int_equal(fake_install(fd[i]), 0);
-		assert_int_equal(w_ctl(&w, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN, (uint64_t)i), 0);
+		assert_int_equal(backend_ctl(&be, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN, (uint64_t)i), 0);
 	}
-	first = w_wait(&w, ep, events, 4, 0);
+	first = backend_wait(&be, ep, events, 4, 0);
 	assert_int_equal(first, 0);
 	for (int i = 0; i < MEMBERS; i++)
 		polls += atomic_exchange(&fake_at(fd[i])->polls, 0);
 	assert_true(polls >= MEMBERS); /* when they were added */
 	for (int i = 0; i < 1000; i++) {
 		fake_push(fake_at(fd[i]));
-		assert_int_equal(w_wait(&w, ep, events, 4, 0), 1);
+		assert_int_equal(backend_wait(&be, ep, events, 4, 0), 1);
 		assert_int_equal(events[0].data.u64, i);
 		atomic_store(&fake_at(fd[i])->queued, 0);
 	}
@@ -393,8 +397,8 @@ static void test_idle_members_cost_nothing(void **state)
 		polls += atomic_load(&fake_at(fd[i])->polls);
 	assert_true(polls <= 3000);
 	for (int i = 0; i < MEMBERS; i++)
-		w_close(&w, fd[i]);
-	w_close(&w, ep);
+		backend_close(&be, fd[i]);
+	backend_close(&be, ep);
 }
 
 static uint32_t polls_of(int fd)
@@ -408,40 +412,40 @@ static void test_member_that_is_not_ready_waits_for_its_news(void **state)
 {
 	struct backend backend = {.kind = OFFLOADED};
 	struct epoll_event event;
-	const int ep = epoll_create1(0), fd = w_socket(&backend);
+	const int ep = epoll_create1(0), fd = backend_socket(&backend);
 
 	(void)state;
-	assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1), 0);
+	assert_int_equal(backend_ctl(&backend, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1), 0);
 	polls_of(fd);
 	atomic_fetch_add(&fake_at(fd)->queued, 1); /* its watchers are not told yet */
-	assert_int_equal(w_wait(&backend, ep, &event, 1, 0), 0);
+	assert_int_equal(backend_wait(&backend, ep, &event, 1, 0), 0);
 	assert_int_equal(polls_of(fd), 0);
-	w_send(&backend, fd);
-	assert_int_equal(w_wait(&backend, ep, &event, 1, 0), 1);
-	assert_int_equal(w_wait(&backend, ep, &event, 1, 0), 0);
-	w_recv(&backend, fd);
-	w_recv(&backend, fd);
-	assert_int_equal(w_ctl(&backend, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 1), 0);
+	backend_send(&backend, fd);
+	assert_int_equal(backend_wait(&backend, ep, &event, 1, 0), 1);
+	assert_int_equal(backend_wait(&backend, ep, &event, 1, 0), 0);
+	backend_recv(&backend, fd);
+	backend_recv(&backend, fd);
+	assert_int_equal(backend_ctl(&backend, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 1), 0);
 	polls_of(fd);
-	assert_int_equal(w_wait(&backend, ep, &event, 1, 0), 0);
+	assert_int_equal(backend_wait(&backend, ep, &event, 1, 0), 0);
 	assert_int_equal(polls_of(fd), 0);
-	w_close(&backend, fd);
-	w_close(&backend, ep);
+	backend_close(&backend, fd);
+	backend_close(&backend, ep);
 	backends_settle();
 }
 
 static void test_rings_of_a_set_are_those_of_its_members(void **state)
 {
-	struct backend w = {.kind = OFFLOADED};
-	int ep = epoll_create1(0), outer = epoll_create1(0), a = w_socket(&w), b = w_socket(&w);
+	struct backend be = {.kind = OFFLOADED};
+	int ep = epoll_create1(0), outer = epoll_create1(0), a = backend_socket(&be), b = backend_socket(&be);
 	struct vma_file *set;
 	struct vma_watcher *watcher;
 
 	(void)state;
 	atomic_store(&fake_at(a)->rings, 6);
-	w_ctl(&w, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
-	w_ctl(&w, ep, EPOLL_CTL_ADD, b, EPOLLIN, 2);
-	w_ctl(&w, outer, EPOLL_CTL_ADD, ep, EPOLLIN, 3);
+	backend_ctl(&be, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
+	backend_ctl(&be, ep, EPOLL_CTL_ADD, b, EPOLLIN, 2);
+	backend_ctl(&be, outer, EPOLL_CTL_ADD, ep, EPOLLIN, 3);
 	set = &epoll_set_find(ep)->file;
 	assert_int_equal(set->ops->rings(set), 6);
 	atomic_store(&fake_at(b)->rings, 12);
@@ -449,14 +453,14 @@ static void test_rings_of_a_set_are_those_of_its_members(void **state)
 	watcher->rings(watcher, 12);
 	assert_int_equal(set->ops->rings(set), 14);
 	assert_int_equal(epoll_set_find(outer)->file.ops->rings(&epoll_set_find(outer)->file), 14);
-	w_ctl(&w, ep, EPOLL_CTL_DEL, a, 0, 0);
+	backend_ctl(&be, ep, EPOLL_CTL_DEL, a, 0, 0);
 	assert_int_equal(set->ops->rings(set), 12);
-	w_close(&w, b);
+	backend_close(&be, b);
 	assert_int_equal(set->ops->rings(set), 0);
 	assert_int_equal(epoll_set_find(outer)->file.ops->rings(&epoll_set_find(outer)->file), 0);
-	w_close(&w, a);
-	w_close(&w, ep);
-	w_close(&w, outer);
+	backend_close(&be, a);
+	backend_close(&be, ep);
+	backend_close(&be, outer);
 }
 
 /* A TCP socket that is not connected: for the kernel it has hung up. */
@@ -471,29 +475,29 @@ static int hung_up_socket(void)
 
 static void shadow_is_asked_when_it_counts(uint32_t events)
 {
-	struct backend w = {.kind = OFFLOADED};
+	struct backend be = {.kind = OFFLOADED};
 	int ep = epoll_create1(0), fd = hung_up_socket();
 	struct epoll_event event;
 
-	assert_int_equal(w_ctl(&w, ep, EPOLL_CTL_ADD, fd, events, 1), 0);
+	assert_int_equal(backend_ctl(&be, ep, EPOLL_CTL_ADD, fd, events, 1), 0);
 	for (int i = 0; i < 3; i++)
-		assert_int_equal(w_wait(&w, ep, &event, 1, 1), 0);
+		assert_int_equal(backend_wait(&be, ep, &event, 1, 1), 0);
 	fake_push(fake_at(fd));
-	assert_int_equal(w_wait(&w, ep, &event, 1, 100), 1);
+	assert_int_equal(backend_wait(&be, ep, &event, 1, 100), 1);
 	assert_int_equal(event.events, EPOLLIN);
 	atomic_store(&fake_at(fd)->queued, 0);
 	if (!(events & EPOLLEXCLUSIVE))
-		assert_int_equal(w_ctl(&w, ep, EPOLL_CTL_MOD, fd, events, 1), 0);
-	assert_int_equal(w_wait(&w, ep, &event, 1, 1), 0);
+		assert_int_equal(backend_ctl(&be, ep, EPOLL_CTL_MOD, fd, events, 1), 0);
+	assert_int_equal(backend_wait(&be, ep, &event, 1, 1), 0);
 	set_own_poll(fd, false);
-	assert_int_equal(w_wait(&w, ep, &event, 1, 100), 1);
+	assert_int_equal(backend_wait(&be, ep, &event, 1, 100), 1);
 	assert_int_equal(event.events, EPOLLHUP);
 	set_own_poll(fd, true);
-	w_wait(&w, ep, &event, 1, 1); /* what had been asked before */
-	assert_int_equal(w_wait(&w, ep, &event, 1, 1), 0);
-	assert_int_equal(w_ctl(&w, ep, EPOLL_CTL_DEL, fd, 0, 0), 0);
-	w_close(&w, fd);
-	w_close(&w, ep);
+	backend_wait(&be, ep, &event, 1, 1); /* what had been asked before */
+	assert_int_equal(backend_wait(&be, ep, &event, 1, 1), 0);
+	assert_int_equal(backend_ctl(&be, ep, EPOLL_CTL_DEL, fd, 0, 0), 0);
+	backend_close(&be, fd);
+	backend_close(&be, ep);
 }
 
 static void test_a_shadow_that_is_not_the_file_is_not_asked(void **state)
@@ -509,51 +513,52 @@ static void test_a_shadow_that_is_not_the_file_is_not_asked(void **state)
  */
 static void test_a_socket_that_is_kept_elsewhere_is_told_of_no_more(void **state)
 {
-	struct backend w = {.kind = SHADOW};
-	int ep = epoll_create1(0), fd = w_socket(&w), other = w_socket(&w), copy = (int)syscall(SYS_dup, fd);
+	struct backend be = {.kind = SHADOW};
+	int ep = epoll_create1(0), fd = backend_socket(&be), other = backend_socket(&be),
+	    copy = (int)syscall(SYS_dup, fd);
 	struct epoll_event event;
 
 	(void)state;
-	w_ctl(&w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	w_ctl(&w, ep, EPOLL_CTL_ADD, other, EPOLLIN, 2);
-	w_close(&w, fd);
+	backend_ctl(&be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_ctl(&be, ep, EPOLL_CTL_ADD, other, EPOLLIN, 2);
+	backend_close(&be, fd);
 	send_by_kernel(copy);
 	for (int i = 0; i < 8; i++) {
 		usleep(ASKED_AGAIN_USEC);
-		assert_int_equal(w_wait(&w, ep, &event, 1, 0), 0);
+		assert_int_equal(backend_wait(&be, ep, &event, 1, 0), 0);
 	}
 	assert_int_equal(iomux_os_epoll(epoll_set_find(ep)->s, &event, 1), 0);
-	w_send(&w, other);
-	assert_int_equal(w_wait(&w, ep, &event, 1, 0), 1);
+	backend_send(&be, other);
+	assert_int_equal(backend_wait(&be, ep, &event, 1, 0), 1);
 	assert_int_equal(event.data.u64, 2);
-	w_close(&w, other);
-	w_close(&w, ep);
+	backend_close(&be, other);
+	backend_close(&be, ep);
 	close(copy);
 }
 
 static void test_everything_is_freed_in_the_end(void **state)
 {
-	struct backend w = {.kind = OFFLOADED};
-	int before, ep = epoll_create1(0), fd = w_socket(&w), next;
+	struct backend be = {.kind = OFFLOADED};
+	int before, ep = epoll_create1(0), fd = backend_socket(&be), next;
 	struct epoll_event event;
 
 	(void)state;
 	backends_settle();
 	before = atomic_load(&fakes_destroyed);
-	w_ctl(&w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_ctl(&be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	for (int i = 0; i < 100; i++) {
-		w_send(&w, fd);
-		assert_int_equal(w_wait(&w, ep, &event, 1, 0), 1);
-		w_recv(&w, fd);
-		w_send(&w, fd); /* goes while it is queued */
-		w_close(&w, fd);
-		fd = w_socket(&w);
-		assert_int_equal(w_ctl(&w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1), 0);
+		backend_send(&be, fd);
+		assert_int_equal(backend_wait(&be, ep, &event, 1, 0), 1);
+		backend_recv(&be, fd);
+		backend_send(&be, fd); /* goes while it is queued */
+		backend_close(&be, fd);
+		fd = backend_socket(&be);
+		assert_int_equal(backend_ctl(&be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1), 0);
 		backends_settle();
 	}
 	assert_true(epoll_set_find(ep)->n_items < 20);
-	w_close(&w, ep);
-	w_close(&w, fd);
+	backend_close(&be, ep);
+	backend_close(&be, fd);
 	backends_settle();
 	assert_int_equal(atomic_load(&fakes_destroyed) - before, 101);
 	next = epoll_create1(0);

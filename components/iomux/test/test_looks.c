@@ -25,22 +25,22 @@ static int setup(void **state)
 
 	(void)state;
 	set_defaults(&vma_engine()->conf);
-	ours = w_socket(&backend);
+	ours = backend_socket(&backend);
 	atomic_store(&fake_at(ours)->rings, 1ULL << 63);
 	assert_int_equal(pipe(ends), 0);
 	os = ends[0];
 	os_end = ends[1];
 	set = epoll_create1(0);
-	assert_int_equal(w_ctl(&backend, set, EPOLL_CTL_ADD, ours, EPOLLIN, 1), 0);
-	assert_int_equal(w_ctl(&backend, set, EPOLL_CTL_ADD, os, EPOLLIN, 2), 0);
+	assert_int_equal(backend_ctl(&backend, set, EPOLL_CTL_ADD, ours, EPOLLIN, 1), 0);
+	assert_int_equal(backend_ctl(&backend, set, EPOLL_CTL_ADD, os, EPOLLIN, 2), 0);
 	return 0;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	w_close(&backend, set);
-	w_close(&backend, ours);
+	backend_close(&backend, set);
+	backend_close(&backend, ours);
 	close(os);
 	close(os_end);
 	return 0;
@@ -50,14 +50,14 @@ static int by_poll(int msec)
 {
 	struct pollfd fds[2] = {{.fd = ours, .events = POLLIN}, {.fd = os, .events = POLLIN}};
 
-	return w_poll(&backend, fds, 2, msec);
+	return backend_poll(&backend, fds, 2, msec);
 }
 
 static int by_epoll(int msec)
 {
 	struct epoll_event events[2];
 
-	return w_wait(&backend, set, events, 2, msec);
+	return backend_wait(&backend, set, events, 2, msec);
 }
 
 static const struct way {
@@ -151,7 +151,7 @@ static void test_what_is_all_the_oss_is_looked_at_if_forced(void **state)
 	(void)state;
 	FD_ZERO(&bits);
 	FD_SET(os, &bits);
-	assert_int_equal(w_ctl(&backend, all_os, EPOLL_CTL_ADD, os, EPOLLIN, 3), 0);
+	assert_int_equal(backend_ctl(&backend, all_os, EPOLL_CTL_ADD, os, EPOLLIN, 3), 0);
 	vma_engine()->conf.select_poll = -1;
 	vma_engine()->conf.rx_poll_yield = true;
 	vma_engine()->conf.select_poll_os_ratio = 1;
@@ -160,16 +160,16 @@ static void test_what_is_all_the_oss_is_looked_at_if_forced(void **state)
 		assert_int_equal(vma_iomux_poll_wants(&fd, 1), force);
 		assert_int_equal(vma_iomux_select_wants(os + 1, &bits, NULL, NULL), force);
 		before = calls;
-		assert_int_equal(w_poll(&backend, &fd, 1, WAIT_MSEC), 0);
+		assert_int_equal(backend_poll(&backend, &fd, 1, WAIT_MSEC), 0);
 		assert_true(force == (calls.yields > before.yields));
 		before = calls;
-		assert_int_equal(w_wait(&backend, all_os, &event, 1, WAIT_MSEC), 0);
+		assert_int_equal(backend_wait(&backend, all_os, &event, 1, WAIT_MSEC), 0);
 		assert_true(force == (calls.yields > before.yields));
 	}
 	assert_int_equal(write(os_end, "x", 1), 1);
-	assert_int_equal(w_wait(&backend, all_os, &event, 1, WAIT_MSEC), 1);
+	assert_int_equal(backend_wait(&backend, all_os, &event, 1, WAIT_MSEC), 1);
 	assert_int_equal(event.data.u64, 3);
-	w_close(&backend, all_os);
+	backend_close(&backend, all_os);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -3,185 +3,185 @@
 
 #include "backends.h"
 
-static void a_set_in_a_set_tells_of_its_members(struct backend *w)
+static void a_set_in_a_set_tells_of_its_members(struct backend *be)
 {
-	int outer = epoll_create1(0), inner = epoll_create1(0), fd = w_socket(w), pipes[2];
+	int outer = epoll_create1(0), inner = epoll_create1(0), fd = backend_socket(be), pipes[2];
 
 	assert_int_equal(pipe(pipes), 0);
-	w_ctl(w, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
-	say(w, "again %d, the other way %d\n", w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2),
-	    w_ctl(w, inner, EPOLL_CTL_ADD, outer, EPOLLIN, 2));
-	backends_see(w, outer, 8, 0);
-	w_send(w, fd);
-	backends_see(w, outer, 8, 0);
-	backends_see(w, outer, 8, 50);
-	backends_see(w, inner, 8, 0);
-	backends_see(w, outer, 8, 0);
-	w_recv(w, fd);
-	backends_see(w, outer, 8, 0);
-	backends_see(w, inner, 8, 0);
-	w_ctl(w, inner, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 3);
+	backend_ctl(be, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	say(be, "%d\n", backend_ctl(be, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
+	say(be, "again %d, the other way %d\n", backend_ctl(be, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2),
+	    backend_ctl(be, inner, EPOLL_CTL_ADD, outer, EPOLLIN, 2));
+	backends_see(be, outer, 8, 0);
+	backend_send(be, fd);
+	backends_see(be, outer, 8, 0);
+	backends_see(be, outer, 8, 50);
+	backends_see(be, inner, 8, 0);
+	backends_see(be, outer, 8, 0);
+	backend_recv(be, fd);
+	backends_see(be, outer, 8, 0);
+	backends_see(be, inner, 8, 0);
+	backend_ctl(be, inner, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 3);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
-	backends_see(w, outer, 8, 0);
-	backends_see(w, inner, 8, 0);
-	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_DEL, inner, 0, 0));
-	backends_see(w, outer, 8, 0);
+	backends_see(be, outer, 8, 0);
+	backends_see(be, inner, 8, 0);
+	say(be, "%d\n", backend_ctl(be, outer, EPOLL_CTL_DEL, inner, 0, 0));
+	backends_see(be, outer, 8, 0);
 	close(pipes[0]);
 	close(pipes[1]);
-	w_close(w, fd);
-	w_close(w, inner);
-	w_close(w, outer);
+	backend_close(be, fd);
+	backend_close(be, inner);
+	backend_close(be, outer);
 }
 SAME_ON_ALL_BACKENDS(a_set_in_a_set_tells_of_its_members)
 
-static void edges_of_a_set_in_a_set(struct backend *w)
+static void edges_of_a_set_in_a_set(struct backend *be)
 {
-	int outer = epoll_create1(0), inner = epoll_create1(0), fd = w_socket(w);
+	int outer = epoll_create1(0), inner = epoll_create1(0), fd = backend_socket(be);
 
-	w_ctl(w, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN | EPOLLET, 2);
-	w_send(w, fd);
-	backends_see(w, outer, 8, 0);
-	backends_see(w, outer, 8, 0);
-	w_send(w, fd);
-	backends_see(w, outer, 8, 0);
-	backends_see(w, outer, 8, 0);
-	w_ctl(w, outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLONESHOT, 3);
-	backends_see(w, outer, 8, 0);
-	backends_see(w, outer, 8, 0);
-	w_close(w, fd);
-	w_close(w, inner);
-	w_close(w, outer);
+	backend_ctl(be, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_ctl(be, outer, EPOLL_CTL_ADD, inner, EPOLLIN | EPOLLET, 2);
+	backend_send(be, fd);
+	backends_see(be, outer, 8, 0);
+	backends_see(be, outer, 8, 0);
+	backend_send(be, fd);
+	backends_see(be, outer, 8, 0);
+	backends_see(be, outer, 8, 0);
+	backend_ctl(be, outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLONESHOT, 3);
+	backends_see(be, outer, 8, 0);
+	backends_see(be, outer, 8, 0);
+	backend_close(be, fd);
+	backend_close(be, inner);
+	backend_close(be, outer);
 }
 SAME_ON_ALL_BACKENDS(edges_of_a_set_in_a_set)
 
-static void as_deep_as_the_kernel_allows_but_one(struct backend *w)
+static void as_deep_as_the_kernel_allows_but_one(struct backend *be)
 {
-	int ep[5], fd = w_socket(w);
+	int ep[5], fd = backend_socket(be);
 
 	for (int i = 0; i < 4; i++)
 		ep[i] = epoll_create1(0);
-	w_ctl(w, ep[0], EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_ctl(be, ep[0], EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	for (int i = 1; i < 4; i++)
-		say(w, "%d\n", w_ctl(w, ep[i], EPOLL_CTL_ADD, ep[i - 1], EPOLLIN, (uint64_t)i));
-	backends_see(w, ep[3], 8, 0);
-	w_send(w, fd);
+		say(be, "%d\n", backend_ctl(be, ep[i], EPOLL_CTL_ADD, ep[i - 1], EPOLLIN, (uint64_t)i));
+	backends_see(be, ep[3], 8, 0);
+	backend_send(be, fd);
 	for (int i = 3; i >= 0; i--)
-		backends_see(w, ep[i], 8, 0);
-	w_recv(w, fd);
-	backends_see(w, ep[3], 8, 0);
-	say(w, "loop %d\n", w_ctl(w, ep[0], EPOLL_CTL_ADD, ep[3], EPOLLIN, 1));
+		backends_see(be, ep[i], 8, 0);
+	backend_recv(be, fd);
+	backends_see(be, ep[3], 8, 0);
+	say(be, "loop %d\n", backend_ctl(be, ep[0], EPOLL_CTL_ADD, ep[3], EPOLLIN, 1));
 	for (int i = 0; i < 4; i++)
-		w_close(w, ep[i]);
-	w_close(w, fd);
+		backend_close(be, ep[i]);
+	backend_close(be, fd);
 }
 SAME_ON_ALL_BACKENDS(as_deep_as_the_kernel_allows_but_one)
 
-static void one_set_under_two_numbers_in_another(struct backend *w)
+static void one_set_under_two_numbers_in_another(struct backend *be)
 {
-	int outer = epoll_create1(0), inner = epoll_create1(0), copy, fd = w_socket(w);
+	int outer = epoll_create1(0), inner = epoll_create1(0), copy, fd = backend_socket(be);
 
-	w_ctl(w, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	copy = w_dup(w, inner);
-	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
-	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_ADD, copy, EPOLLIN, 3));
-	w_send(w, fd);
-	backends_see(w, outer, 8, 0);
-	w_ctl(w, outer, EPOLL_CTL_DEL, inner, 0, 0);
-	backends_see(w, outer, 8, 0);
-	w_close(w, fd);
-	w_close(w, inner);
-	w_close(w, copy);
-	w_close(w, outer);
+	backend_ctl(be, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	copy = backend_dup(be, inner);
+	say(be, "%d\n", backend_ctl(be, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
+	say(be, "%d\n", backend_ctl(be, outer, EPOLL_CTL_ADD, copy, EPOLLIN, 3));
+	backend_send(be, fd);
+	backends_see(be, outer, 8, 0);
+	backend_ctl(be, outer, EPOLL_CTL_DEL, inner, 0, 0);
+	backends_see(be, outer, 8, 0);
+	backend_close(be, fd);
+	backend_close(be, inner);
+	backend_close(be, copy);
+	backend_close(be, outer);
 }
 SAME_ON_ALL_BACKENDS(one_set_under_two_numbers_in_another)
 
 /* The outer set was the kernel's, and held the inner one, before the inner one got its socket. */
-static void an_outer_set_learns_that_its_member_became_ours(struct backend *w)
+static void an_outer_set_learns_that_its_member_became_ours(struct backend *be)
 {
-	int outer = epoll_create1(0), inner = epoll_create1(0), fd = w_socket(w);
+	int outer = epoll_create1(0), inner = epoll_create1(0), fd = backend_socket(be);
 	struct later later;
 
-	w_ctl(w, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 0x123456789abcdef0);
-	backends_see(w, outer, 8, 0);
-	w_ctl(w, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	backends_see(w, outer, 8, 0);
-	begin_later(&later, w, fd, 30);
-	backends_see(w, outer, 8, 2000);
+	backend_ctl(be, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 0x123456789abcdef0);
+	backends_see(be, outer, 8, 0);
+	backend_ctl(be, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backends_see(be, outer, 8, 0);
+	begin_later(&later, be, fd, 30);
+	backends_see(be, outer, 8, 2000);
 	end_later(&later);
-	w_recv(w, fd);
-	backends_see(w, outer, 8, 0);
-	say(w, "%d\n", w_ctl(w, outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLET, 5));
-	w_send(w, fd);
-	backends_see(w, outer, 8, 0);
-	backends_see(w, outer, 8, 0);
-	w_close(w, inner);
-	backends_see(w, outer, 8, 0);
-	w_close(w, fd);
-	w_close(w, outer);
+	backend_recv(be, fd);
+	backends_see(be, outer, 8, 0);
+	say(be, "%d\n", backend_ctl(be, outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLET, 5));
+	backend_send(be, fd);
+	backends_see(be, outer, 8, 0);
+	backends_see(be, outer, 8, 0);
+	backend_close(be, inner);
+	backends_see(be, outer, 8, 0);
+	backend_close(be, fd);
+	backend_close(be, outer);
 }
 SAME_ON_ALL_BACKENDS(an_outer_set_learns_that_its_member_became_ours)
 
 /* A copy was made before the set was ours; both numbers have been waited for. */
-static void a_copy_of_a_set_is_recognised(struct backend *w)
+static void a_copy_of_a_set_is_recognised(struct backend *be)
 {
-	int ep = epoll_create1(0), copy = dup(ep), fd = w_socket(w);
+	int ep = epoll_create1(0), copy = dup(ep), fd = backend_socket(be);
 
-	backends_see(w, copy, 8, 0);
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	w_send(w, fd);
-	backends_see(w, copy, 8, 0);
-	w_close(w, ep);
-	backends_see(w, copy, 8, 0);
-	say(w, "%d\n", w_ctl(w, copy, EPOLL_CTL_DEL, fd, 0, 0));
-	backends_see(w, copy, 8, 0);
-	w_close(w, fd);
-	w_close(w, copy);
+	backends_see(be, copy, 8, 0);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_send(be, fd);
+	backends_see(be, copy, 8, 0);
+	backend_close(be, ep);
+	backends_see(be, copy, 8, 0);
+	say(be, "%d\n", backend_ctl(be, copy, EPOLL_CTL_DEL, fd, 0, 0));
+	backends_see(be, copy, 8, 0);
+	backend_close(be, fd);
+	backend_close(be, copy);
 }
 SAME_ON_ALL_BACKENDS(a_copy_of_a_set_is_recognised)
 
-static void a_set_in_poll_and_select(struct backend *w)
+static void a_set_in_poll_and_select(struct backend *be)
 {
-	int ep = epoll_create1(0), fd = w_socket(w), event = eventfd(0, 0);
+	int ep = epoll_create1(0), fd = backend_socket(be), event = eventfd(0, 0);
 	struct pollfd pfd = {.fd = ep, .events = POLLIN | POLLOUT | POLLRDNORM};
 	struct timespec none = {0, 0};
 	struct later later;
 	fd_set set;
 
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	w_ctl(w, ep, EPOLL_CTL_ADD, event, EPOLLIN, 2);
-	say(w, "%d\n", w_poll(w, &pfd, 1, 0));
-	begin_later(&later, w, fd, 30);
-	say(w, "%d", w_poll(w, &pfd, 1, 2000));
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, event, EPOLLIN, 2);
+	say(be, "%d\n", backend_poll(be, &pfd, 1, 0));
+	begin_later(&later, be, fd, 30);
+	say(be, "%d", backend_poll(be, &pfd, 1, 2000));
 	end_later(&later);
-	say(w, " %x\n", pfd.revents);
+	say(be, " %x\n", pfd.revents);
 	FD_ZERO(&set);
 	FD_SET(ep, &set);
-	say(w, "%d\n", w_pselect(w, ep + 1, &set, NULL, NULL, &none, NULL));
-	w_recv(w, fd);
-	say(w, "%d\n", w_poll(w, &pfd, 1, 0));
+	say(be, "%d\n", backend_pselect(be, ep + 1, &set, NULL, NULL, &none, NULL));
+	backend_recv(be, fd);
+	say(be, "%d\n", backend_poll(be, &pfd, 1, 0));
 	eventfd_write(event, 1);
 	usleep(1000);
-	say(w, "%d\n", w_poll(w, &pfd, 1, 0));
+	say(be, "%d\n", backend_poll(be, &pfd, 1, 0));
 	close(event);
-	w_close(w, fd);
-	w_close(w, ep);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(a_set_in_poll_and_select)
 
 /* ---- fork: the fakes' queues are copied as they are, the kernel's are shared ---- */
 
-static void child_sees(struct backend *w, int ep, int outer, int fd)
+static void child_sees(struct backend *be, int ep, int outer, int fd)
 {
-	backends_see(w, outer, 8, 0);
-	w_send(w, fd);
-	backends_see(w, outer, 8, 0);
-	backends_see(w, ep, 8, 0);
-	say(w, "%d\n", w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 9));
-	w_recv(w, fd);
-	backends_see(w, ep, 8, 0);
-	fflush(w->log);
+	backends_see(be, outer, 8, 0);
+	backend_send(be, fd);
+	backends_see(be, outer, 8, 0);
+	backends_see(be, ep, 8, 0);
+	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 9));
+	backend_recv(be, fd);
+	backends_see(be, ep, 8, 0);
+	fflush(be->log);
 }
 
 static void forked_file(struct vma_file *file, void *arg)
@@ -191,41 +191,41 @@ static void forked_file(struct vma_file *file, void *arg)
 		file->ops->forked(file);
 }
 
-static void a_child_goes_on_with_its_copy(struct backend *w)
+static void a_child_goes_on_with_its_copy(struct backend *be)
 {
-	int ep = epoll_create1(0), outer = epoll_create1(0), fd = w_socket(w), results[2], status;
+	int ep = epoll_create1(0), outer = epoll_create1(0), fd = backend_socket(be), results[2], status;
 	char text[512] = "";
 	pid_t pid;
 
 	assert_int_equal(pipe(results), 0);
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	w_ctl(w, outer, EPOLL_CTL_ADD, ep, EPOLLIN, 2);
-	backends_see(w, outer, 8, 0);
-	fflush(w->log);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_ctl(be, outer, EPOLL_CTL_ADD, ep, EPOLLIN, 2);
+	backends_see(be, outer, 8, 0);
+	fflush(be->log);
 	pid = fork();
 	if (pid == 0) {
-		size_t from = w->size;
+		size_t from = be->size;
 		struct vma_thread *self = vma_enter();
 
-		if (w->kind != KERNEL)
+		if (be->kind != KERNEL)
 			vma_file_each(forked_file, NULL);
 		vma_leave(self);
-		child_sees(w, ep, outer, fd);
-		_exit(write(results[1], w->seen + from, w->size - from) == (ssize_t)(w->size - from) ? 0 : 1);
+		child_sees(be, ep, outer, fd);
+		_exit(write(results[1], be->seen + from, be->size - from) == (ssize_t)(be->size - from) ? 0 : 1);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 	assert_true(read(results[0], text, sizeof(text) - 1) > 0);
-	say(w, "%s", text);
-	backends_see(w, outer, 8, 0); /* the parent's is as it was */
-	w_send(w, fd);
-	backends_see(w, outer, 8, 0);
-	backends_see(w, ep, 8, 0);
+	say(be, "%s", text);
+	backends_see(be, outer, 8, 0); /* the parent's is as it was */
+	backend_send(be, fd);
+	backends_see(be, outer, 8, 0);
+	backends_see(be, ep, 8, 0);
 	close(results[0]);
 	close(results[1]);
-	w_close(w, fd);
-	w_close(w, ep);
-	w_close(w, outer);
+	backend_close(be, fd);
+	backend_close(be, ep);
+	backend_close(be, outer);
 }
 SAME_ON_ALL_BACKENDS(a_child_goes_on_with_its_copy)
 
@@ -235,8 +235,9 @@ SAME_ON_ALL_BACKENDS(a_child_goes_on_with_its_copy)
  */
 static void test_what_another_process_keeps_alive_is_forgotten(void **state)
 {
-	struct backend w = {.kind = SHADOW};
-	int ep = epoll_create1(0), fd = w_socket(&w), copy = w_dup(&w, fd), other = w_socket(&w), go[2], status;
+	struct backend be = {.kind = SHADOW};
+	int ep = epoll_create1(0), fd = backend_socket(&be), copy = backend_dup(&be, fd), other = backend_socket(&be),
+	    go[2], status;
 	struct epoll_event event;
 	struct rusage before, after;
 	char byte;
@@ -244,32 +245,32 @@ static void test_what_another_process_keeps_alive_is_forgotten(void **state)
 
 	(void)state;
 	assert_int_equal(pipe(go), 0);
-	w_ctl(&w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	w_ctl(&w, ep, EPOLL_CTL_ADD, other, EPOLLIN, 2);
-	w_send(&w, fd);
+	backend_ctl(&be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_ctl(&be, ep, EPOLL_CTL_ADD, other, EPOLLIN, 2);
+	backend_send(&be, fd);
 	pid = fork();
 	if (pid == 0) {
 		close(go[1]);
 		_exit(read(go[0], &byte, 1) == 0 ? 0 : 1);
 	}
-	w_close(&w, fd);
-	w_close(&w, copy);
+	backend_close(&be, fd);
+	backend_close(&be, copy);
 	getrusage(RUSAGE_SELF, &before);
-	assert_int_equal(w_wait(&w, ep, &event, 1, 200), 0);
+	assert_int_equal(backend_wait(&be, ep, &event, 1, 200), 0);
 	getrusage(RUSAGE_SELF, &after);
 	assert_true((after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec -
 	             before.ru_stime.tv_usec + 2000000) %
 	                    1000000 <
 	            100000);
-	w_send(&w, other);
-	assert_int_equal(w_wait(&w, ep, &event, 1, 200), 1);
+	backend_send(&be, other);
+	assert_int_equal(backend_wait(&be, ep, &event, 1, 200), 1);
 	assert_int_equal(event.data.u64, 2);
 	close(go[1]);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 	close(go[0]);
-	w_close(&w, other);
-	w_close(&w, ep);
+	backend_close(&be, other);
+	backend_close(&be, ep);
 }
 
 int main(void)

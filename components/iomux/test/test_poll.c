@@ -3,17 +3,17 @@
 
 #include "backends.h"
 
-static void say_fds(struct backend *w, int rc, const struct pollfd *fds, nfds_t n)
+static void say_fds(struct backend *be, int rc, const struct pollfd *fds, nfds_t n)
 {
-	say(w, "%d:", rc);
+	say(be, "%d:", rc);
 	for (nfds_t i = 0; i < n; i++)
-		say(w, " %x", (uint16_t)fds[i].revents);
-	say(w, "\n");
+		say(be, " %x", (uint16_t)fds[i].revents);
+	say(be, "\n");
 }
 
-static void a_mix_of_descriptors(struct backend *w)
+static void a_mix_of_descriptors(struct backend *be)
 {
-	int a = w_socket(w), b = w_socket(w), pipes[2], closed = dup(0);
+	int a = backend_socket(be), b = backend_socket(be), pipes[2], closed = dup(0);
 	struct pollfd fds[7];
 
 	close(closed);
@@ -25,83 +25,83 @@ static void a_mix_of_descriptors(struct backend *w)
 	fds[4] = (struct pollfd){.fd = -5, .events = POLLIN, .revents = 77};
 	fds[5] = (struct pollfd){.fd = a, .events = 0};
 	fds[6] = (struct pollfd){.fd = closed, .events = 0};
-	say_fds(w, w_poll(w, fds, 1, 0), fds, 1);
-	say_fds(w, w_poll(w, fds, 7, 0), fds, 7);
+	say_fds(be, backend_poll(be, fds, 1, 0), fds, 1);
+	say_fds(be, backend_poll(be, fds, 7, 0), fds, 7);
 	fds[6].fd = -1;
-	say_fds(w, w_poll(w, fds, 7, 100), fds, 7);
-	w_send(w, a);
-	say_fds(w, w_poll(w, fds, 1, 0), fds, 1);
+	say_fds(be, backend_poll(be, fds, 7, 100), fds, 7);
+	backend_send(be, a);
+	say_fds(be, backend_poll(be, fds, 1, 0), fds, 1);
 	usleep(1000);
-	say_fds(w, w_poll(w, fds, 7, -1), fds, 7);
-	w_recv(w, a);
-	w_send(w, b);
+	say_fds(be, backend_poll(be, fds, 7, -1), fds, 7);
+	backend_recv(be, a);
+	backend_send(be, b);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
 	usleep(1000);
-	say_fds(w, w_poll(w, fds, 7, 100), fds, 7);
+	say_fds(be, backend_poll(be, fds, 7, 100), fds, 7);
 	close(pipes[1]);
 	usleep(1000);
 	fds[3].fd = -1;
-	say_fds(w, w_poll(w, fds, 7, 100), fds, 7);
-	w_close(w, a);
-	say_fds(w, w_poll(w, fds, 7, 100), fds, 7);
+	say_fds(be, backend_poll(be, fds, 7, 100), fds, 7);
+	backend_close(be, a);
+	say_fds(be, backend_poll(be, fds, 7, 100), fds, 7);
 	close(pipes[0]);
-	w_close(w, b);
+	backend_close(be, b);
 }
 SAME_ON_ALL_BACKENDS(a_mix_of_descriptors)
 
-static void a_wait_ends_by_any_of_them_or_in_time(struct backend *w)
+static void a_wait_ends_by_any_of_them_or_in_time(struct backend *be)
 {
-	int a = w_socket(w), pipes[2];
+	int a = backend_socket(be), pipes[2];
 	struct pollfd fds[2] = {{.fd = a, .events = POLLIN}, {.events = POLLIN}};
 	uint64_t begun = msec_now();
 	struct later later;
 
 	assert_int_equal(pipe(pipes), 0);
 	fds[1].fd = pipes[0];
-	say_fds(w, w_poll(w, fds, 2, 60), fds, 2);
-	say(w, "%d\n", msec_now() - begun >= 59 && msec_now() - begun < 1000);
-	begin_later(&later, w, a, 30);
-	say_fds(w, w_poll(w, fds, 2, -1), fds, 2);
+	say_fds(be, backend_poll(be, fds, 2, 60), fds, 2);
+	say(be, "%d\n", msec_now() - begun >= 59 && msec_now() - begun < 1000);
+	begin_later(&later, be, a, 30);
+	say_fds(be, backend_poll(be, fds, 2, -1), fds, 2);
 	end_later(&later);
-	w_recv(w, a);
+	backend_recv(be, a);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
-	say_fds(w, w_poll(w, fds, 2, -1), fds, 2);
-	say(w, "%d\n", msec_now() - begun < 3000);
+	say_fds(be, backend_poll(be, fds, 2, -1), fds, 2);
+	say(be, "%d\n", msec_now() - begun < 3000);
 	close(pipes[0]);
 	close(pipes[1]);
-	w_close(w, a);
+	backend_close(be, a);
 }
 SAME_ON_ALL_BACKENDS(a_wait_ends_by_any_of_them_or_in_time)
 
-static void many_descriptors(struct backend *w)
+static void many_descriptors(struct backend *be)
 {
 	enum { N = 300 };
 	struct pollfd fds[N];
-	int a = w_socket(w);
+	int a = backend_socket(be);
 
 	for (int i = 0; i < N; i++)
 		fds[i] = (struct pollfd){.fd = i == N - 1 ? a : -1, .events = POLLIN};
-	say(w, "%d\n", w_poll(w, fds, N, 0));
-	w_send(w, a);
+	say(be, "%d\n", backend_poll(be, fds, N, 0));
+	backend_send(be, a);
 	usleep(100);
-	say(w, "%d %x\n", w_poll(w, fds, N, 10), fds[N - 1].revents);
-	w_close(w, a);
+	say(be, "%d %x\n", backend_poll(be, fds, N, 10), fds[N - 1].revents);
+	backend_close(be, a);
 }
 SAME_ON_ALL_BACKENDS(many_descriptors)
 
-static void refusals_of_poll(struct backend *w)
+static void refusals_of_poll(struct backend *be)
 {
-	int a = w_socket(w);
+	int a = backend_socket(be);
 	struct pollfd fds[2] = {{.fd = a, .events = POLLIN}}, *bad;
 	struct timespec odd[3] = {{0, 1000000000}, {-1, 0}, {0, -1}}, none = {0, 0};
 	struct rlimit limit, low;
 
 	bad = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	for (int i = 0; i < 3; i++)
-		say(w, "%d\n", w_ppoll(w, fds, 1, &odd[i], NULL));
-	say(w, "%d\n", w_ppoll(w, fds, 1, &none, (sigset_t *)8));
-	say(w, "%d\n", w_ppoll(w, (struct pollfd *)8, 1, &none, NULL));
-	bad->fd == 0 ? say(w, "%d\n", w_ppoll(w, bad, 1, &none, NULL)) : 0;
+		say(be, "%d\n", backend_ppoll(be, fds, 1, &odd[i], NULL));
+	say(be, "%d\n", backend_ppoll(be, fds, 1, &none, (sigset_t *)8));
+	say(be, "%d\n", backend_ppoll(be, (struct pollfd *)8, 1, &none, NULL));
+	bad->fd == 0 ? say(be, "%d\n", backend_ppoll(be, bad, 1, &none, NULL)) : 0;
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	low = (struct rlimit){100, limit.rlim_max};
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
@@ -110,11 +110,12 @@ static void refusals_of_poll(struct backend *w)
 
 		for (int i = 0; i < 101; i++)
 			more[i] = (struct pollfd){.fd = i == 0 ? a : -1};
-		say(w, "%d %d\n", w_ppoll(w, more, 100, &none, NULL), w_ppoll(w, more, 101, &none, NULL));
+		say(be, "%d %d\n", backend_ppoll(be, more, 100, &none, NULL),
+		    backend_ppoll(be, more, 101, &none, NULL));
 	}
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	munmap(bad, 4096);
-	w_close(w, a);
+	backend_close(be, a);
 }
 static void test_refusals_of_poll(void **state)
 {
@@ -125,15 +126,15 @@ static void test_refusals_of_poll(void **state)
 
 /* ---- select ---- */
 
-static void say_sets(struct backend *w, int rc, const int *fd, int n, fd_set *r, fd_set *wr, fd_set *e)
+static void say_sets(struct backend *be, int rc, const int *fd, int n, fd_set *r, fd_set *wr, fd_set *e)
 {
-	say(w, "%d:", rc);
+	say(be, "%d:", rc);
 	for (int i = 0; i < n; i++)
-		say(w, " %d%d%d", !!FD_ISSET(fd[i], r), !!FD_ISSET(fd[i], wr), !!FD_ISSET(fd[i], e));
-	say(w, "\n");
+		say(be, " %d%d%d", !!FD_ISSET(fd[i], r), !!FD_ISSET(fd[i], wr), !!FD_ISSET(fd[i], e));
+	say(be, "\n");
 }
 
-static void select_all(struct backend *w, const int *fd, int n, int in, int out, int except, int msec)
+static void select_all(struct backend *be, const int *fd, int n, int in, int out, int except, int msec)
 {
 	struct timespec timeout = of_msec(msec);
 	fd_set r, wr, e;
@@ -148,50 +149,50 @@ static void select_all(struct backend *w, const int *fd, int n, int in, int out,
 		out & 1 << i ? FD_SET(fd[i], &wr) : (void)0;
 		except & 1 << i ? FD_SET(fd[i], &e) : (void)0;
 	}
-	say_sets(w, w_pselect(w, most + 1, &r, &wr, &e, msec < 0 ? NULL : &timeout, NULL), fd, n, &r, &wr, &e);
+	say_sets(be, backend_pselect(be, most + 1, &r, &wr, &e, msec < 0 ? NULL : &timeout, NULL), fd, n, &r, &wr, &e);
 }
 
-static void bits_in_and_bits_out(struct backend *w)
+static void bits_in_and_bits_out(struct backend *be)
 {
 	int fd[4], pipes[2];
 
-	fd[0] = w_socket(w);
-	fd[1] = w_socket(w);
+	fd[0] = backend_socket(be);
+	fd[1] = backend_socket(be);
 	assert_int_equal(pipe(pipes), 0);
 	fd[2] = pipes[0];
 	fd[3] = pipes[1];
-	select_all(w, fd, 4, 7, 0, 15, 0);
-	select_all(w, fd, 4, 7, 0, 15, 20);
-	w_send(w, fd[0]);
+	select_all(be, fd, 4, 7, 0, 15, 0);
+	select_all(be, fd, 4, 7, 0, 15, 20);
+	backend_send(be, fd[0]);
 	usleep(1000);
-	select_all(w, fd, 4, 7, 0, 15, 0);
-	select_all(w, fd, 4, 7, 15, 15, 0);
-	select_all(w, fd, 4, 2, 1, 0, -1);
+	select_all(be, fd, 4, 7, 0, 15, 0);
+	select_all(be, fd, 4, 7, 15, 15, 0);
+	select_all(be, fd, 4, 2, 1, 0, -1);
 	close(pipes[1]);
 	usleep(1000);
-	select_all(w, fd, 3, 7, 0, 7, 20);
-	select_all(w, fd, 3, 2, 0, 4, 20); /* a hang-up that was not asked for */
+	select_all(be, fd, 3, 7, 0, 7, 20);
+	select_all(be, fd, 3, 2, 0, 4, 20); /* a hang-up that was not asked for */
 	close(pipes[0]);
-	select_all(w, fd, 3, 7, 0, 0, 20); /* closed: EBADF, bits as they were */
-	w_close(w, fd[0]);
-	w_close(w, fd[1]);
+	select_all(be, fd, 3, 7, 0, 0, 20); /* closed: EBADF, bits as they were */
+	backend_close(be, fd[0]);
+	backend_close(be, fd[1]);
 }
 SAME_ON_ALL_BACKENDS(bits_in_and_bits_out)
 
-static void refusals_of_select(struct backend *w)
+static void refusals_of_select(struct backend *be)
 {
-	int a = w_socket(w);
+	int a = backend_socket(be);
 	struct timespec odd = {0, 1000000000}, none = {0, 0};
 	fd_set r;
 
 	FD_ZERO(&r);
 	FD_SET(a, &r);
-	say(w, "%d\n", w_pselect(w, a + 1, &r, NULL, NULL, &odd, NULL));
-	say(w, "%d\n", w_pselect(w, -1, &r, NULL, NULL, &none, NULL));
-	say(w, "%d\n", w_pselect(w, a + 1, &r, (fd_set *)8, NULL, &none, NULL));
-	say(w, "still set %d\n", !!FD_ISSET(a, &r));
-	say(w, "%d\n", w_pselect(w, a, &r, NULL, NULL, &none, NULL));
-	w_close(w, a);
+	say(be, "%d\n", backend_pselect(be, a + 1, &r, NULL, NULL, &odd, NULL));
+	say(be, "%d\n", backend_pselect(be, -1, &r, NULL, NULL, &none, NULL));
+	say(be, "%d\n", backend_pselect(be, a + 1, &r, (fd_set *)8, NULL, &none, NULL));
+	say(be, "still set %d\n", !!FD_ISSET(a, &r));
+	say(be, "%d\n", backend_pselect(be, a, &r, NULL, NULL, &none, NULL));
+	backend_close(be, a);
 }
 static void test_refusals_of_select(void **state)
 {
@@ -201,62 +202,62 @@ static void test_refusals_of_select(void **state)
 }
 
 /* getdtablesize() with a set of ordinary size: the kernel looks at what its table has room for. */
-static void more_bits_than_the_table_has_room_for(struct backend *w)
+static void more_bits_than_the_table_has_room_for(struct backend *be)
 {
 	char *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	fd_set *r = (fd_set *)(memory + 4096 - sizeof(fd_set));
 	struct timespec none = {0, 0};
-	int a = w_socket(w), none_open = FD_SETSIZE - 1;
+	int a = backend_socket(be), none_open = FD_SETSIZE - 1;
 
 	munmap(memory + 4096, 4096);
 	FD_ZERO(r);
 	FD_SET(a, r);
-	w_send(w, a);
-	say(w, "%d %d\n", w_pselect(w, 100000, r, NULL, NULL, &none, NULL), !!FD_ISSET(a, r));
+	backend_send(be, a);
+	say(be, "%d %d\n", backend_pselect(be, 100000, r, NULL, NULL, &none, NULL), !!FD_ISSET(a, r));
 	while (fcntl(none_open, F_GETFD) >= 0) /* the library's own */
 		none_open--;
 	FD_SET(none_open, r); /* beyond the table: not looked at */
-	say(w, "%d\n", w_pselect(w, FD_SETSIZE, r, NULL, NULL, &none, NULL));
+	say(be, "%d\n", backend_pselect(be, FD_SETSIZE, r, NULL, NULL, &none, NULL));
 	munmap(memory, 4096);
-	w_close(w, a);
+	backend_close(be, a);
 }
 SAME_ON_ALL_BACKENDS(more_bits_than_the_table_has_room_for)
 
 /* Beside what is ready: the second time right after the first. */
-static void a_descriptor_that_is_not_open_is_told_each_time(struct backend *w)
+static void a_descriptor_that_is_not_open_is_told_each_time(struct backend *be)
 {
-	int a = w_socket(w), closed = dup(0), fds[2] = {a, closed};
+	int a = backend_socket(be), closed = dup(0), fds[2] = {a, closed};
 
 	close(closed);
-	w_send(w, a);
+	backend_send(be, a);
 	for (int i = 0; i < 3; i++)
-		select_all(w, fds, 2, 1, 0, 3, 0);
-	w_close(w, a);
+		select_all(be, fds, 2, 1, 0, 3, 0);
+	backend_close(be, a);
 }
 SAME_ON_ALL_BACKENDS(a_descriptor_that_is_not_open_is_told_each_time)
 
-static void sets_beyond_fd_setsize(struct backend *w)
+static void sets_beyond_fd_setsize(struct backend *be)
 {
-	int a = w_socket(w), high = fcntl(a, F_DUPFD, 3000);
+	int a = backend_socket(be), high = fcntl(a, F_DUPFD, 3000);
 	uint64_t r[64] = {0};
 	struct timespec none = {0, 0};
 
 	if (high < 0) {
-		w_close(w, a);
+		backend_close(be, a);
 		vma_test_skip("descriptor 3000 is not to be had here");
 	}
-	if (w->kind != KERNEL)
+	if (be->kind != KERNEL)
 		assert_int_equal(vma_fd_install(high, vma_fd_lookup(a)), 0);
 	r[high / 64] |= 1ULL << high % 64;
-	w_send(w, a);
-	say(w, "%d %d\n", w_pselect(w, high + 1, (fd_set *)r, NULL, NULL, &none, NULL),
+	backend_send(be, a);
+	say(be, "%d %d\n", backend_pselect(be, high + 1, (fd_set *)r, NULL, NULL, &none, NULL),
 	    !!(r[high / 64] & 1ULL << high % 64));
-	w_recv(w, a);
+	backend_recv(be, a);
 	usleep(100);
-	say(w, "%d %d\n", w_pselect(w, high + 1, (fd_set *)r, NULL, NULL, &none, NULL),
+	say(be, "%d %d\n", backend_pselect(be, high + 1, (fd_set *)r, NULL, NULL, &none, NULL),
 	    !!(r[high / 64] & 1ULL << high % 64));
-	w_close(w, high);
-	w_close(w, a);
+	backend_close(be, high);
+	backend_close(be, a);
 }
 SAME_ON_ALL_BACKENDS(sets_beyond_fd_setsize)
 
@@ -270,11 +271,11 @@ static void handler(int sig)
 }
 
 /* As interpose does it for the application's sigaction. */
-static void set_handler(struct backend *w, int flags)
+static void set_handler(struct backend *be, int flags)
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
 
-	if (w->kind == KERNEL)
+	if (be->kind == KERNEL)
 		assert_int_equal(sigaction(SIGUSR1, &action, NULL), 0);
 	else
 		assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
@@ -315,71 +316,71 @@ static bool end_signals(struct signaller *signaller)
 	return was_handled;
 }
 
-static void a_signal_ends_a_wait_whatever_its_flags(struct backend *w)
+static void a_signal_ends_a_wait_whatever_its_flags(struct backend *be)
 {
-	int a = w_socket(w), ep = epoll_create1(0);
+	int a = backend_socket(be), ep = epoll_create1(0);
 	struct pollfd pfd = {.fd = a, .events = POLLIN, .revents = 5};
 	struct signaller signaller;
 	struct epoll_event event;
 
-	w_ctl(w, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
 	for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
-		set_handler(w, flags);
+		set_handler(be, flags);
 		begin_signals(&signaller);
-		say(w, "%d", w_poll(w, &pfd, 1, 5000));
-		say(w, " %d %x\n", end_signals(&signaller), pfd.revents);
+		say(be, "%d", backend_poll(be, &pfd, 1, 5000));
+		say(be, " %d %x\n", end_signals(&signaller), pfd.revents);
 		begin_signals(&signaller);
-		say(w, "%d", w_wait(w, ep, &event, 1, 5000));
-		say(w, " %d\n", end_signals(&signaller));
+		say(be, "%d", backend_wait(be, ep, &event, 1, 5000));
+		say(be, " %d\n", end_signals(&signaller));
 	}
-	w_close(w, a);
-	w_close(w, ep);
+	backend_close(be, a);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(a_signal_ends_a_wait_whatever_its_flags)
 
-static void a_mask_holds_for_the_time_of_the_call(struct backend *w)
+static void a_mask_holds_for_the_time_of_the_call(struct backend *be)
 {
-	int a = w_socket(w), ep = epoll_create1(0);
+	int a = backend_socket(be), ep = epoll_create1(0);
 	struct pollfd pfd = {.fd = a, .events = POLLIN};
 	struct timespec timeout = {0, 30000000}, none = {0, 0};
 	sigset_t usr1, empty, before, now;
 	struct epoll_event event;
 
-	set_handler(w, 0);
+	set_handler(be, 0);
 	sigemptyset(&empty);
 	sigemptyset(&usr1);
 	sigaddset(&usr1, SIGUSR1);
-	w_ctl(w, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, a, EPOLLIN, 1);
 	pthread_sigmask(SIG_BLOCK, &usr1, &before);
 	pthread_kill(pthread_self(), SIGUSR1);
-	say(w, "blocked: %d %d\n", w_ppoll(w, &pfd, 1, &timeout, NULL), atomic_load(&handled));
-	say(w, "open: %d", w_ppoll(w, &pfd, 1, &timeout, &empty));
-	say(w, " %d\n", atomic_load(&handled));
+	say(be, "blocked: %d %d\n", backend_ppoll(be, &pfd, 1, &timeout, NULL), atomic_load(&handled));
+	say(be, "open: %d", backend_ppoll(be, &pfd, 1, &timeout, &empty));
+	say(be, " %d\n", atomic_load(&handled));
 	pthread_kill(pthread_self(), SIGUSR1);
-	say(w, "not waiting: %d", w_ppoll(w, &pfd, 1, &none, &empty));
-	say(w, " %d\n", atomic_load(&handled));
+	say(be, "not waiting: %d", backend_ppoll(be, &pfd, 1, &none, &empty));
+	say(be, " %d\n", atomic_load(&handled));
 	pthread_kill(pthread_self(), SIGUSR1);
-	say(w, "epoll, not waiting: %d", w_wait_mask(w, ep, &event, 1, 0, &empty));
-	say(w, " %d\n", atomic_load(&handled));
-	say(w, "epoll: %d", w_wait_mask(w, ep, &event, 1, 30, &empty));
-	say(w, " %d\n", atomic_load(&handled));
-	w_send(w, a);
+	say(be, "epoll, not waiting: %d", backend_wait_mask(be, ep, &event, 1, 0, &empty));
+	say(be, " %d\n", atomic_load(&handled));
+	say(be, "epoll: %d", backend_wait_mask(be, ep, &event, 1, 30, &empty));
+	say(be, " %d\n", atomic_load(&handled));
+	backend_send(be, a);
 	pthread_kill(pthread_self(), SIGUSR1);
-	say(w, "ready: %d", w_ppoll(w, &pfd, 1, &timeout, &empty));
-	say(w, " %d", atomic_load(&handled));
-	say(w, " epoll: %d", w_wait_mask(w, ep, &event, 1, 30, &empty));
-	say(w, " %d\n", atomic_load(&handled));
+	say(be, "ready: %d", backend_ppoll(be, &pfd, 1, &timeout, &empty));
+	say(be, " %d", atomic_load(&handled));
+	say(be, " epoll: %d", backend_wait_mask(be, ep, &event, 1, 30, &empty));
+	say(be, " %d\n", atomic_load(&handled));
 	pthread_sigmask(SIG_SETMASK, NULL, &now);
-	say(w, "still blocked: %d\n", sigismember(&now, SIGUSR1));
+	say(be, "still blocked: %d\n", sigismember(&now, SIGUSR1));
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	say(w, "%d\n", atomic_load(&handled));
-	w_recv(w, a);
+	say(be, "%d\n", atomic_load(&handled));
+	backend_recv(be, a);
 	pthread_sigmask(SIG_UNBLOCK, &usr1, NULL);
 	pthread_kill(pthread_self(), SIGUSR1);
-	say(w, "closed for the call: %d", w_ppoll(w, &pfd, 1, &timeout, &usr1));
-	say(w, " %d\n", atomic_load(&handled));
-	w_close(w, a);
-	w_close(w, ep);
+	say(be, "closed for the call: %d", backend_ppoll(be, &pfd, 1, &timeout, &usr1));
+	say(be, " %d\n", atomic_load(&handled));
+	backend_close(be, a);
+	backend_close(be, ep);
 }
 static void test_a_mask_holds_for_the_time_of_the_call(void **state)
 {
@@ -392,8 +393,8 @@ static void test_a_mask_holds_for_the_time_of_the_call(void **state)
 
 static void test_nothing_of_ours_is_the_kernels_call(void **state)
 {
-	struct backend w = {.kind = OFFLOADED};
-	int a = w_socket(&w);
+	struct backend be = {.kind = OFFLOADED};
+	int a = backend_socket(&be);
 	struct pollfd pfd = {.fd = 0, .events = POLLIN};
 	fd_set set;
 
@@ -407,14 +408,14 @@ static void test_nothing_of_ours_is_the_kernels_call(void **state)
 	FD_SET(a, &set);
 	assert_true(vma_iomux_select_wants(a + 1, NULL, NULL, &set));
 	assert_false(vma_iomux_select_wants(a, NULL, NULL, &set));
-	w_close(&w, a);
+	backend_close(&be, a);
 }
 
 /* (Where the C library reads it, and crashes.) */
 static void test_a_bad_timeout_is_a_fault(void **state)
 {
-	struct backend w = {.kind = OFFLOADED};
-	int a = w_socket(&w);
+	struct backend be = {.kind = OFFLOADED};
+	int a = backend_socket(&be);
 	struct pollfd pfd = {.fd = a, .events = POLLIN};
 	fd_set set;
 
@@ -423,15 +424,15 @@ static void test_a_bad_timeout_is_a_fault(void **state)
 	sigaction(SIGSEGV, &our_segv, NULL);
 	FD_ZERO(&set);
 	FD_SET(a, &set);
-	assert_int_equal(w_ppoll(&w, &pfd, 1, (struct timespec *)8, NULL), -EFAULT);
-	assert_int_equal(w_pselect(&w, a + 1, &set, NULL, NULL, (struct timespec *)8, NULL), -EFAULT);
-	w_close(&w, a);
+	assert_int_equal(backend_ppoll(&be, &pfd, 1, (struct timespec *)8, NULL), -EFAULT);
+	assert_int_equal(backend_pselect(&be, a + 1, &set, NULL, NULL, (struct timespec *)8, NULL), -EFAULT);
+	backend_close(&be, a);
 }
 
 static void test_what_is_left_of_the_timeout(void **state)
 {
-	struct backend w = {.kind = OFFLOADED};
-	int a = w_socket(&w);
+	struct backend be = {.kind = OFFLOADED};
+	int a = backend_socket(&be);
 	struct timespec timeout = {0, 500000000}, left = {9, 9};
 	struct vma_thread *self;
 	struct later later;
@@ -440,39 +441,39 @@ static void test_what_is_left_of_the_timeout(void **state)
 	(void)state;
 	FD_ZERO(&set);
 	FD_SET(a, &set);
-	begin_later(&later, &w, a, 100);
+	begin_later(&later, &be, a, 100);
 	self = vma_enter();
 	assert_int_equal(vma_iomux_select(a + 1, &set, NULL, NULL, &timeout, NULL, &left), 1);
 	end_later(&later);
 	assert_int_equal(left.tv_sec, 0);
 	assert_in_range(left.tv_nsec, 100000000, 401000000);
-	w_recv(&w, a);
+	backend_recv(&be, a);
 	timeout.tv_nsec = 1000000;
 	assert_int_equal(vma_iomux_select(a + 1, &set, NULL, NULL, &timeout, NULL, &left), 0);
 	assert_int_equal(left.tv_sec + left.tv_nsec, 0);
 	vma_leave(self);
-	w_close(&w, a);
+	backend_close(&be, a);
 }
 
 static void test_a_member_closed_by_another_thread_is_the_oss(void **state)
 {
-	struct backend w = {.kind = OFFLOADED};
-	int a = w_socket(&w), b = w_socket(&w);
+	struct backend be = {.kind = OFFLOADED};
+	int a = backend_socket(&be), b = backend_socket(&be);
 	struct pollfd fds[2] = {{.fd = a, .events = POLLIN}, {.fd = b, .events = POLLIN}};
 	struct later later;
 
 	(void)state;
-	begin_later(&later, &w, b, 100);
-	w_close(&w, a);
-	assert_int_equal(w_poll(&w, fds, 2, 1000), 1);
+	begin_later(&later, &be, b, 100);
+	backend_close(&be, a);
+	assert_int_equal(backend_poll(&be, fds, 2, 1000), 1);
 	assert_int_equal(fds[0].revents, POLLNVAL);
 	end_later(&later);
-	w_close(&w, b);
+	backend_close(&be, b);
 }
 
 static void test_a_shadow_that_is_not_the_file_is_not_asked(void **state)
 {
-	struct backend w = {.kind = OFFLOADED};
+	struct backend be = {.kind = OFFLOADED};
 	int fd = socket(AF_INET, SOCK_STREAM, 0); /* for the kernel it has hung up */
 	struct pollfd member = {.fd = fd, .events = POLLIN};
 	struct timespec soon = {0, 1000000};
@@ -481,20 +482,20 @@ static void test_a_shadow_that_is_not_the_file_is_not_asked(void **state)
 	(void)state;
 	assert_int_equal(fake_install(fd), 0);
 	atomic_store(&fake_at(fd)->file.own_poll, true);
-	assert_int_equal(w_poll(&w, &member, 1, 0), 0);
-	assert_int_equal(w_poll(&w, &member, 1, 2), 0);
+	assert_int_equal(backend_poll(&be, &member, 1, 0), 0);
+	assert_int_equal(backend_poll(&be, &member, 1, 2), 0);
 	FD_ZERO(&readable);
 	FD_SET(fd, &readable);
-	assert_int_equal(w_pselect(&w, fd + 1, &readable, NULL, NULL, &soon, NULL), 0);
+	assert_int_equal(backend_pselect(&be, fd + 1, &readable, NULL, NULL, &soon, NULL), 0);
 	fake_push(fake_at(fd));
-	assert_int_equal(w_poll(&w, &member, 1, 100), 1);
+	assert_int_equal(backend_poll(&be, &member, 1, 100), 1);
 	assert_int_equal(member.revents, POLLIN);
 	atomic_store(&fake_at(fd)->queued, 0);
 	atomic_store(&fake_at(fd)->file.own_poll, false);
 	usleep(ASKED_AGAIN_USEC);
-	assert_int_equal(w_poll(&w, &member, 1, 100), 1);
+	assert_int_equal(backend_poll(&be, &member, 1, 100), 1);
 	assert_int_equal(member.revents, POLLHUP);
-	w_close(&w, fd);
+	backend_close(&be, fd);
 }
 
 int main(void)

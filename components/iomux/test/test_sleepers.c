@@ -6,7 +6,7 @@
 #define THREADS 4
 
 struct crew {
-	struct backend *w;
+	struct backend *be;
 	int ep, msec;
 	uint32_t events;
 	pthread_t thread[THREADS];
@@ -17,7 +17,7 @@ static void *sleepers_wait_once(void *arg)
 {
 	struct crew *crew = arg;
 	struct epoll_event event;
-	int n = w_wait(crew->w, crew->ep, &event, 1, crew->msec);
+	int n = backend_wait(crew->be, crew->ep, &event, 1, crew->msec);
 
 	if (n == 1)
 		atomic_fetch_add(&crew->got, 1);
@@ -38,7 +38,7 @@ static void wait_for_return(struct crew *crew, int n)
 		usleep(1000);
 }
 
-static void sleepers_end_crew(struct crew *crew)
+static void sleepers_end(struct crew *crew)
 {
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(crew->thread[i], NULL);
@@ -49,116 +49,116 @@ static void say_who_is_back(struct crew *crew, int n)
 {
 	wait_for_return(crew, n);
 	usleep(20000); /* for those who should sleep on */
-	say(crew->w, "%d of %d\n", atomic_load(&crew->got), atomic_load(&crew->returned));
+	say(crew->be, "%d of %d\n", atomic_load(&crew->got), atomic_load(&crew->returned));
 }
 
-static void one_edge_wakes_one_thread(struct backend *w)
+static void one_edge_wakes_one_thread(struct backend *be)
 {
-	int ep = epoll_create1(0), fd = w_socket(w);
-	struct crew crew = {.w = w, .ep = ep, .msec = 5000};
+	int ep = epoll_create1(0), fd = backend_socket(be);
+	struct crew crew = {.be = be, .ep = ep, .msec = 5000};
 
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
 	begin_crew(&crew);
 	for (int i = 1; i <= THREADS; i++) {
-		w_send(w, fd);
+		backend_send(be, fd);
 		say_who_is_back(&crew, i);
 	}
-	sleepers_end_crew(&crew);
-	w_close(w, fd);
-	w_close(w, ep);
+	sleepers_end(&crew);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(one_edge_wakes_one_thread)
 
-static void every_member_wakes_its_own_thread(struct backend *w)
+static void every_member_wakes_its_own_thread(struct backend *be)
 {
 	int ep = epoll_create1(0), fd[THREADS];
-	struct crew crew = {.w = w, .ep = ep, .msec = 5000};
+	struct crew crew = {.be = be, .ep = ep, .msec = 5000};
 	uint64_t begun = msec_now();
 
 	for (int i = 0; i < THREADS; i++) {
-		fd[i] = w_socket(w);
-		w_ctl(w, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN | EPOLLONESHOT, 1);
+		fd[i] = backend_socket(be);
+		backend_ctl(be, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN | EPOLLONESHOT, 1);
 	}
 	begin_crew(&crew);
 	for (int i = 0; i < THREADS; i++)
-		w_send(w, fd[i]);
-	sleepers_end_crew(&crew);
-	say(w, "%d, in time: %d\n", atomic_load(&crew.got), msec_now() - begun < 2000);
+		backend_send(be, fd[i]);
+	sleepers_end(&crew);
+	say(be, "%d, in time: %d\n", atomic_load(&crew.got), msec_now() - begun < 2000);
 	for (int i = 0; i < THREADS; i++)
-		w_close(w, fd[i]);
-	w_close(w, ep);
+		backend_close(be, fd[i]);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(every_member_wakes_its_own_thread)
 
 /* The set was the kernel's when the threads began to wait for it. */
-static void threads_in_the_kernel_come_out_when_the_set_becomes_ours(struct backend *w)
+static void threads_in_the_kernel_come_out_when_the_set_becomes_ours(struct backend *be)
 {
 	int ep = epoll_create1(0), pipes[2], fd[THREADS];
-	struct crew crew = {.w = w, .ep = ep, .msec = 5000};
+	struct crew crew = {.be = be, .ep = ep, .msec = 5000};
 	uint64_t begun = msec_now();
 
 	assert_int_equal(pipe(pipes), 0);
-	w_ctl(w, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 2);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 2);
 	begin_crew(&crew);
 	for (int i = 0; i < THREADS; i++) {
-		fd[i] = w_socket(w);
-		w_ctl(w, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN | EPOLLONESHOT, 1);
+		fd[i] = backend_socket(be);
+		backend_ctl(be, ep, EPOLL_CTL_ADD, fd[i], EPOLLIN | EPOLLONESHOT, 1);
 	}
 	usleep(50000);
-	say(w, "%d\n", atomic_load(&crew.returned));
+	say(be, "%d\n", atomic_load(&crew.returned));
 	for (int i = 0; i < THREADS; i++)
-		w_send(w, fd[i]);
-	sleepers_end_crew(&crew);
-	say(w, "%d, in time: %d\n", atomic_load(&crew.got), msec_now() - begun < 2000);
-	backends_see(w, ep, 8, 0);
+		backend_send(be, fd[i]);
+	sleepers_end(&crew);
+	say(be, "%d, in time: %d\n", atomic_load(&crew.got), msec_now() - begun < 2000);
+	backends_see(be, ep, 8, 0);
 	close(pipes[0]);
 	close(pipes[1]);
 	for (int i = 0; i < THREADS; i++)
-		w_close(w, fd[i]);
-	w_close(w, ep);
+		backend_close(be, fd[i]);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(threads_in_the_kernel_come_out_when_the_set_becomes_ours)
 
-static void a_member_added_while_others_sleep_wakes_them(struct backend *w)
+static void a_member_added_while_others_sleep_wakes_them(struct backend *be)
 {
-	int ep = epoll_create1(0), first = w_socket(w), fd = w_socket(w);
-	struct crew crew = {.w = w, .ep = ep, .msec = 5000};
+	int ep = epoll_create1(0), first = backend_socket(be), fd = backend_socket(be);
+	struct crew crew = {.be = be, .ep = ep, .msec = 5000};
 
-	w_ctl(w, ep, EPOLL_CTL_ADD, first, EPOLLIN, 1);
-	w_send(w, fd);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, first, EPOLLIN, 1);
+	backend_send(be, fd);
 	begin_crew(&crew);
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 2);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 2);
 	say_who_is_back(&crew, 1);
-	w_ctl(w, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 2);
+	backend_ctl(be, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 2);
 	say_who_is_back(&crew, 2);
-	w_send(w, first); /* level: all are told */
-	sleepers_end_crew(&crew);
-	say(w, "%d\n", atomic_load(&crew.got));
-	w_close(w, fd);
-	w_close(w, first);
-	w_close(w, ep);
+	backend_send(be, first); /* level: all are told */
+	sleepers_end(&crew);
+	say(be, "%d\n", atomic_load(&crew.got));
+	backend_close(be, fd);
+	backend_close(be, first);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(a_member_added_while_others_sleep_wakes_them)
 
-static void a_member_of_the_os_wakes_too(struct backend *w)
+static void a_member_of_the_os_wakes_too(struct backend *be)
 {
-	int ep = epoll_create1(0), fd = w_socket(w), event = eventfd(0, 0);
-	struct crew crew = {.w = w, .ep = ep, .msec = 5000};
+	int ep = epoll_create1(0), fd = backend_socket(be), event = eventfd(0, 0);
+	struct crew crew = {.be = be, .ep = ep, .msec = 5000};
 
-	w_ctl(w, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	w_ctl(w, ep, EPOLL_CTL_ADD, event, EPOLLIN, 2);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+	backend_ctl(be, ep, EPOLL_CTL_ADD, event, EPOLLIN, 2);
 	begin_crew(&crew);
 	eventfd_write(event, 1);
-	sleepers_end_crew(&crew);
-	say(w, "%d\n", atomic_load(&crew.got)); /* level: all are told */
+	sleepers_end(&crew);
+	say(be, "%d\n", atomic_load(&crew.got)); /* level: all are told */
 	close(event);
-	w_close(w, fd);
-	w_close(w, ep);
+	backend_close(be, fd);
+	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(a_member_of_the_os_wakes_too)
 
 struct poller {
-	struct backend *w;
+	struct backend *be;
 	struct pollfd fds[2]; /* the second ends it */
 	int n;
 	_Atomic bool done;
@@ -168,16 +168,16 @@ static void *sleepers_poll_once(void *arg)
 {
 	struct poller *poller = arg;
 
-	poller->n = w_poll(poller->w, poller->fds, 2, 5000);
+	poller->n = backend_poll(poller->be, poller->fds, 2, 5000);
 	atomic_store(&poller->done, true);
 	return NULL;
 }
 
 /* The first in the queue waits for an error: a datagram is none of its business. */
-static void a_datagram_wakes_the_one_who_waits_for_data(struct backend *w)
+static void a_datagram_wakes_the_one_who_waits_for_data(struct backend *be)
 {
-	struct poller pollers[2] = {{.w = w}, {.w = w, .fds[0].events = POLLIN}};
-	int fd = w_socket(w), event = eventfd(0, 0);
+	struct poller pollers[2] = {{.be = be}, {.be = be, .fds[0].events = POLLIN}};
+	int fd = backend_socket(be), event = eventfd(0, 0);
 	pthread_t threads[2];
 
 	for (int i = 0; i < 2; i++) {
@@ -186,17 +186,17 @@ static void a_datagram_wakes_the_one_who_waits_for_data(struct backend *w)
 		assert_int_equal(pthread_create(&threads[i], NULL, sleepers_poll_once, &pollers[i]), 0);
 		usleep(50000); /* asleep by now */
 	}
-	w_send(w, fd);
+	backend_send(be, fd);
 	for (int msec = 0; msec < 2000 && !atomic_load(&pollers[1].done); msec++)
 		usleep(1000);
-	say(w, "%d %d\n", atomic_load(&pollers[0].done), atomic_load(&pollers[1].done));
+	say(be, "%d %d\n", atomic_load(&pollers[0].done), atomic_load(&pollers[1].done));
 	eventfd_write(event, 1);
 	for (int i = 0; i < 2; i++) {
 		pthread_join(threads[i], NULL);
-		say(w, "%d: %x\n", pollers[i].n, pollers[i].fds[0].revents);
+		say(be, "%d: %x\n", pollers[i].n, pollers[i].fds[0].revents);
 	}
 	close(event);
-	w_close(w, fd);
+	backend_close(be, fd);
 }
 SAME_ON_ALL_BACKENDS(a_datagram_wakes_the_one_who_waits_for_data)
 
@@ -211,26 +211,26 @@ static uint64_t cpu_usec(void)
 
 static void test_sleepers_stay_asleep_after_one_of_them_was_woken(void **state)
 {
-	struct backend w = {.kind = OFFLOADED};
-	int ep = epoll_create1(0), fd = w_socket(&w);
-	struct crew crew = {.w = &w, .ep = ep, .msec = 10000};
+	struct backend be = {.kind = OFFLOADED};
+	int ep = epoll_create1(0), fd = backend_socket(&be);
+	struct crew crew = {.be = &be, .ep = ep, .msec = 10000};
 	uint64_t before;
 
 	(void)state;
-	w_ctl(&w, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
+	backend_ctl(&be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
 	begin_crew(&crew);
 	before = cpu_usec();
-	w_send(&w, fd);
+	backend_send(&be, fd);
 	usleep(500000);
 	assert_true(cpu_usec() - before < 50000);
 	assert_int_equal(atomic_load(&crew.returned), 1);
 	for (int i = 2; i <= THREADS; i++) {
-		w_send(&w, fd);
+		backend_send(&be, fd);
 		wait_for_return(&crew, i);
 	}
-	sleepers_end_crew(&crew);
-	w_close(&w, fd);
-	w_close(&w, ep);
+	sleepers_end(&crew);
+	backend_close(&be, fd);
+	backend_close(&be, ep);
 }
 
 int main(void)

@@ -21,7 +21,7 @@ struct vma_engine_priv {
 
 struct vma_device_priv {
 	struct vma_device *next;
-	struct vma_ring_ctx *ring_ctxs; /* under the lock of ring contexts */
+	struct vma_ring_ctx *ring_ctxs; /* under the lock of ring_ctx.c */
 	uint32_t ring_ctxs_made;
 	int refused;         /* 0: it is open; else why not */
 	uint64_t refused_ns; /* when */
@@ -97,7 +97,7 @@ static inline void ring_ctx_note_arm(struct vma_ring_ctx *ring_ctx)
 }
 /* Nobody sleeps there, perhaps: then it is unarmed. */
 void ring_disarm_ask(struct vma_ring_ctx *ring_ctx);
-/* This thread, which busy-polls, has driven it: once for each arm. */
+/* This thread, a busy poller, has driven it: once for each arm. */
 void ring_disarm_busy_polled(struct vma_ring_ctx *ring_ctx);
 
 /*

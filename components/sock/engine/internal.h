@@ -1,7 +1,6 @@
 /*
- * internal - the internal thread's parts: internal.c sleeps and wakes, ring_housekeeping.c and tcp_housekeeping.c
- * do the
- *                 housekeeping of ring contexts, notify.c tells files.
+ * internal - the internal thread's parts: internal.c sleeps and wakes, ring_housekeeping.c and tcp_housekeeping.c do
+ * the housekeeping of ring contexts, notify.c tells files.
  *
  * A *turn* runs in the internal thread, inside, after every wake-up.
  *
@@ -26,7 +25,7 @@ enum internal_source { INTERNAL_NET, INTERNAL_WAKE, INTERNAL_RING_CTX, INTERNAL_
 int internal_set_add(int fd, uint32_t events, enum internal_source source, uint64_t number);
 void internal_set_remove(int fd);
 
-/* vfork_handoff.c: files that a vfork child passes on. */
+/* vfork_handoff.c: files that a vfork child passes on to its next program. */
 void vfork_handoffs_run(void);
 /* The thread begins a turn; from a vfork child, whose descriptors are copies. False: it has none any more. */
 bool internal_nudge(void);
@@ -38,20 +37,21 @@ bool internal_nudge(void);
 uint64_t ring_housekeeping_turn(struct vma_engine *engine, uint64_t now);
 uint64_t ring_housekeeping_turn_ending(uint64_t now); /* after retired memory was ended */
 /*
- * When the next turn is to be, for what was sent LATER, or busy-polled, since the last; after internal_wake_by knows
- * that.
+ * When the next turn is to be, for what was sent LATER since the last one, or for a thread that has begun to busy-poll;
+ * after internal_wake_by knows that.
  */
 uint64_t ring_housekeeping_again(void);
 void ring_housekeeping_take_event(struct vma_engine *engine, uint64_t number);
-/* The thread sleeps on the ring context's descriptor from now on. False: it does not, there is something, or somebody
- * drives.
+/*
+ * The thread sleeps on the ring context's descriptor from now on. False: it does not, there is something, or another
+ * thread drives.
  */
 bool ring_housekeeping_arm(struct vma_ring_ctx *ring_ctx);
 void ring_housekeeping_disarm(struct vma_ring_ctx *ring_ctx);
 void ring_housekeeping_fork_child(void);
 /* Whether the thread drives ring contexts that nobody else does: the user may have switched that off. */
 bool ring_housekeeping_drives(void);
-/* Any thread: it begins to busy-poll (wait/busy_poller.c). */
+/* Any thread, as it begins to busy-poll (wait/busy_poller.c). */
 void ring_housekeeping_note_busy_poller(void);
 /* Any thread: a ring context that the internal thread has armed sends much. */
 void ring_housekeeping_note_sends(struct vma_ring_ctx *ring_ctx);

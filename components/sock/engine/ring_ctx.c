@@ -1,6 +1,6 @@
 /*
- * ring_ctx - ring contexts: rings and their users. They are made by allocation logic, found by bit, and ended
- * when no holder is left.
+ * ring_ctx - ring contexts: rings and their users. They are made by allocation logic, found by bit, and ended when no
+ * holder is left.
  *
  * vma_ring_ctxs is read inside, without a lock. When the last reference of a ring context goes, it is taken out of its
  * chain under the lock. It keeps its own `next` for a thread that stands on it. It is destroyed when no thread that

@@ -9,7 +9,7 @@
  *   a busy poller     a watcher sleeps, but a spinner takes the packets, and arms again when it leaves
  *                     (wait/busy_poller.c)
  *
- * No other thread sleeps unarmed. A sleeper makes itself known (ring context->watcher, or `armed` of the internal
+ * No other thread sleeps unarmed. A sleeper makes itself known (ring_ctx->watcher, or `armed` of the internal
  * thread), then arms, with the ring's receive flag held. The unarming looks for both in a posted command, with that
  * flag held. If the arm came before, the flag has carried the mark along: it is seen, and nothing is done. If the arm
  * comes later, it arms anew. Marks are taken back when the sleep is over.

@@ -201,7 +201,7 @@ static void count_awake(struct vma_ring_ctx *ring_ctx, void *arg)
 	*(unsigned *)arg += !ring_ctx->armed && !has_stack(ring_ctx);
 }
 
-static bool conf_has_ring_ctx_housekeeping(const struct vma_conf *conf)
+static bool conf_has_housekeeping(const struct vma_conf *conf)
 {
 	return conf->progress_engine_interval != 0 && conf->progress_engine_wce_max != 0;
 }
@@ -210,11 +210,12 @@ bool ring_housekeeping_drives(void)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
-	return engine != NULL && conf_has_ring_ctx_housekeeping(&engine->conf);
+	return engine != NULL && conf_has_housekeeping(&engine->conf);
 }
 
-/* Leading is counted before (A); as for LATER frames, this look, or the one at `busy_polled` before the thread sleeps,
- * sees it.
+/*
+ * The busy poller is counted before (A). So, as with LATER frames, the thread sees it in this look, or in the one at
+ * `busy_polled` before it sleeps.
  */
 void ring_housekeeping_note_busy_poller(void)
 {
@@ -222,7 +223,7 @@ void ring_housekeeping_note_busy_poller(void)
 		internal_wake_by(vma_now_ns() + BUSY_POLL_NS);
 }
 
-static void look_led(struct vma_ring_ctx *ring_ctx, void *arg)
+static void look_for_busy_poller(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	*(bool *)arg |= busy_poller_exists(ring_ctx->id % 64);
 }
@@ -233,7 +234,7 @@ static uint64_t interval_of(const struct vma_conf *conf)
 	bool busy_polled = atomic_load(&housekeeping.busy_polled) && atomic_exchange(&housekeeping.busy_polled, false);
 
 	if (!busy_polled)
-		ring_ctxs_each(look_led, &busy_polled);
+		ring_ctxs_each(look_for_busy_poller, &busy_polled);
 	return busy_polled && interval > BUSY_POLL_NS ? BUSY_POLL_NS : interval;
 }
 
@@ -243,7 +244,7 @@ static void turn_driving(const struct vma_conf *conf, uint64_t now)
 	const uint64_t interval = interval_of(conf);
 	unsigned awake = 0;
 
-	if (!conf_has_ring_ctx_housekeeping(conf)) {
+	if (!conf_has_housekeeping(conf)) {
 		housekeeping.drive_ns = 0;
 		return;
 	}

@@ -25,7 +25,7 @@
  * So many messages in a millisecond are looked at, then the thread goes on with its work. Senders wait in the kernel
  * meanwhile: the queue of a socket is short.
  *
- * Threads: vma_taken_serve under the devices' lock; the internal thread answers; any thread asks.
+ * Threads: taken_serve under the devices' lock; the internal thread answers; any thread asks.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -175,8 +175,8 @@ static int is_same_file(int fd, pid_t other, int number)
  * question that nothing comes of costs a system call for each socket, so the next one waits for the next
  * millisecond.
  */
-static enum taken_answer answer_minisock(const struct inherited_question *question,
-                                         const struct vma_named_message *message, int *waiting_fd)
+static enum taken_answer answer_inherited(const struct inherited_question *question,
+                                          const struct vma_named_message *message, int *waiting_fd)
 {
 	struct search search = {.cookie = question->cookie};
 	const bool is_trusted = vma_named_is_trusted(&message->sender);
@@ -219,7 +219,7 @@ static bool answer_one(void)
 	if (rc == sizeof(question.taken) && vma_named_is_trusted(&message.sender))
 		answer = question_answer(&question.taken, message.fd);
 	else if (rc == sizeof(question.inherited))
-		answer = answer_minisock(&question.inherited, &message, &waiting_fd);
+		answer = answer_inherited(&question.inherited, &message, &waiting_fd);
 	if (message.fd >= 0)
 		syscall(SYS_close, message.fd);
 	byte = (uint8_t)answer;

@@ -32,7 +32,7 @@
 
 #define LOOK_FIRST_NS (MS / 10)
 #define LOOK_LAST_NS MS
-#define SOON_NS (5 * MS)   /* so long after it was armed, who drives the ring context drives it all the time */
+#define SOON_NS (5 * MS)   /* a thread that drives the ring context so soon after it was armed drives it all the time */
 #define STEER_NS (50 * MS) /* an accepted connection waits for one to two of these */
 #define STEER_AT_ONCE 16   /* each may cost a conversation with vmad; timers are to be kept meanwhile */
 #define PRUNE_NS MS        /* rules that nobody needs any more: so many as end in this time are deleted together */

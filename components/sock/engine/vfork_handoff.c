@@ -12,8 +12,8 @@
  *
  * A, B and C come in this order, all sequentially consistent. The thread looks at B after it has read what C wrote, or
  * later for another reason. So if it takes B it sees A, and a child that comes to the naps is answered. A child that is
- * killed before leaves at most a flag, which the next hand-off or nobody answers; one that is killed later leaves a
- * reference.
+ * killed before leaves at most a flag, which the next hand-off answers, if there is one. A child that is killed later
+ * leaves a reference.
  */
 #include <errno.h>
 #include <sys/syscall.h>

@@ -46,7 +46,7 @@ static void test_the_last_frame_of_a_row_leaves_soon(void **state)
 	uint64_t until = vma_now_ns() + (uint64_t)(later_stress_seconds() * 1e9), left = arrived(), rows = 0;
 	struct vma_flow flow = {
 	        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local = {10, 0, 0, 2}, .local_port_be = 0x4321},
-	        .sink = wait_fixture_fixture_sink,
+	        .sink = wait_fixture_sink,
 	        .owner = &fixture.things[0],
 	};
 	unsigned seed = 3;
@@ -77,4 +77,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_last_frame_of_a_row_leaves_soon),
 };
 
-VMA_TEST_MAIN_WITH(tests, wait_fixture_fixture_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_start, NULL)

@@ -167,4 +167,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_datagram_lies_while_its_receiver_sleeps),
 };
 
-VMA_TEST_MAIN_WITH(tests, wait_fixture_fixture_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_start, NULL)

@@ -164,4 +164,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_datagram_is_received_soon),
 };
 
-VMA_TEST_MAIN_WITH(tests, wait_fixture_fixture_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_start, NULL)

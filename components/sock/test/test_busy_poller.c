@@ -1,6 +1,6 @@
 /*
- * Who spins and delivers to sleepers busy-polls for them: packets do not ring at their watcher meanwhile, and do again
- * as soon as it has gone, however it goes.
+ * A thread that spins and delivers to sleepers is a busy poller: meanwhile packets do not wake the sleepers' watcher.
+ * They do again as soon as the busy poller has gone, however it goes.
  */
 #include <stdlib.h>
 
@@ -38,7 +38,7 @@ static bool has_slept_after(unsigned taken)
 	       atomic_load(&fixture.ring_ctx->watcher) == self;
 }
 
-/* Waits for thing 1 by spinning for ever: busy-polls as soon as something for thing 0 comes. */
+/* Waits for thing 1 by spinning for ever: becomes a busy poller as soon as something for thing 0 comes. */
 static struct {
 	pthread_t thread;
 	struct thing_wait wait;
@@ -129,7 +129,7 @@ static bool is_unarmed(void)
 	       atomic_load(&fixture.ring_ctx->arms) == atomic_load(&fixture.ring_ctx->arms_taken_down);
 }
 
-/* As long as the watcher is the quicker one nobody busy-polls. Returns how many the sleeper has got. */
+/* As long as the watcher is the quicker one, there is no busy poller. Returns how many the sleeper has got. */
 static unsigned start_to_busy_poll(void *(*how)(void *arg))
 {
 	unsigned sent = 0;
@@ -173,13 +173,13 @@ static void test_watcher_hears_nothing_while_somebody_busy_polls(void **state)
 	fixture_send(0);
 	assert_false(rings());
 	atomic_store(&hold_busy_poller, false);
-	fixture_wait_until(has_slept_after(taken + 1)); /* who busy-polls has delivered it */
+	fixture_wait_until(has_slept_after(taken + 1)); /* the busy poller has delivered it */
 	fixture_send(1);
 	fixture_wait_until(atomic_load(&busy_poller.done));
 	sleeper_hears(taken + 1);
 }
 
-/* Who busy-polls has lost its core: the internal thread looks, soon, whatever its usual interval. */
+/* The busy poller has lost its core: the internal thread looks, soon, whatever its usual interval. */
 static void test_stalled_busy_poller_keeps_nobody_waiting(void **state)
 {
 	unsigned taken;
@@ -267,11 +267,11 @@ static void test_busy_poller_that_waits_for_the_ring_no_more_arms_for_the_watche
 	assert_false(atomic_load(&busy_poller.done));
 }
 
-/* The internal thread looks at rings that nobody busy-polls once a minute: never, here. */
+/* The internal thread looks at rings without a busy poller once a minute: never, here. */
 static int busy_poll_start(void **state)
 {
 	setenv("VMA_PROGRESS_ENGINE_INTERVAL", "60000", 1);
-	return wait_fixture_fixture_start(state);
+	return wait_fixture_start(state);
 }
 
 static const struct CMUnitTest tests[] = {

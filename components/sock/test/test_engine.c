@@ -219,7 +219,7 @@ static void test_loopback_and_what_is_not_there_are_refused(void **state)
 
 /* ---- ring contexts ---- */
 
-static void test_interface_has_one_ring_ctx_that_stays(void **state)
+static void test_interface_has_one_ring_context_that_stays(void **state)
 {
 	struct vma_ring_ctx *a = ring_ctx_of_socket(1), *b = ring_ctx_of_socket(2);
 
@@ -233,7 +233,7 @@ static void test_interface_has_one_ring_ctx_that_stays(void **state)
 	vma_ring_ctx_put(a);
 }
 
-static void test_ring_ctx_of_a_socket_ends_with_it_and_its_number_is_used_again(void **state)
+static void test_ring_context_of_a_socket_ends_with_it_and_its_number_is_used_again(void **state)
 {
 	struct vma_ring_ctx *a, *b;
 	uint32_t id;
@@ -257,7 +257,7 @@ static void test_ring_ctx_of_a_socket_ends_with_it_and_its_number_is_used_again(
 	device.engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_INTERFACE;
 }
 
-static void test_limit_of_ring_ctxs_makes_sockets_share(void **state)
+static void test_limit_of_ring_contexts_makes_sockets_share(void **state)
 {
 	struct vma_ring_ctx *ring_ctxs[4];
 
@@ -331,7 +331,7 @@ static void test_ring_that_nobody_drives_is_driven_by_the_thread(void **state)
 	vma_ring_ctx_put(ring_ctx);
 }
 
-static void test_progress_drives_ring_ctxs_by_mask_and_counts_packets(void **state)
+static void test_progress_drives_ring_contexts_by_mask_and_counts_packets(void **state)
 {
 	struct vma_ring_ctx *ring_ctx = ring_ctx_of_socket(1);
 	struct vma_flow flow = flow_to();
@@ -689,11 +689,11 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exception_handling_says_whether_the_kernel_does_it),
         cmocka_unit_test(test_as_many_sockets_are_counted_as_configured),
         cmocka_unit_test(test_loopback_and_what_is_not_there_are_refused),
-        cmocka_unit_test(test_interface_has_one_ring_ctx_that_stays),
-        cmocka_unit_test(test_ring_ctx_of_a_socket_ends_with_it_and_its_number_is_used_again),
-        cmocka_unit_test(test_limit_of_ring_ctxs_makes_sockets_share),
+        cmocka_unit_test(test_interface_has_one_ring_context_that_stays),
+        cmocka_unit_test(test_ring_context_of_a_socket_ends_with_it_and_its_number_is_used_again),
+        cmocka_unit_test(test_limit_of_ring_contexts_makes_sockets_share),
         cmocka_unit_test(test_ring_that_nobody_drives_is_driven_by_the_thread),
-        cmocka_unit_test(test_progress_drives_ring_ctxs_by_mask_and_counts_packets),
+        cmocka_unit_test(test_progress_drives_ring_contexts_by_mask_and_counts_packets),
         cmocka_unit_test(test_frame_left_for_later_leaves_soon),
         cmocka_unit_test(test_idle_process_is_not_woken),
         cmocka_unit_test(test_ring_that_is_busy_and_not_slept_on_is_unarmed),

@@ -211,4 +211,4 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_it_asks_the_kernel_by_itself, begin, end),
         cmocka_unit_test_setup_teardown(test_nobody_begins_to_spin_while_cores_are_wanted, begin, end_burning),
 };
-VMA_TEST_MAIN_WITH(tests, wait_fixture_fixture_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_start, NULL)

@@ -72,7 +72,7 @@ static uint64_t held_up_ns(void)
 
 /* ---- the stack ---- */
 
-static void test_a_ring_ctx_has_one_stack_made_on_demand(void **state)
+static void test_a_ring_context_has_one_stack_made_on_demand(void **state)
 {
 	struct vma_tcp *first, *again, *of_another;
 	struct vma_ring_ctx *ring_ctx = new_ring_ctx(&first), *other = new_ring_ctx(&of_another);
@@ -378,7 +378,7 @@ static long writes(void)
 	return count_in(fopen("/proc/thread-self/io", "r"), "syscw:");
 }
 
-/* Sends for a batch, five times a millisecond, are said so to the thread. Returns how many of them have woken it. */
+/* Tells the thread, five times a millisecond, that frames wait. Returns how many of these calls have woken it. */
 static long say_that_frames_wait(const struct pair *pair, int many)
 {
 	const long before = writes();
@@ -564,7 +564,7 @@ static void test_a_connection_that_ends_before_it_is_steered_does_no_harm(void *
 
 /* ---- the end ---- */
 
-static void test_a_ring_ctx_that_is_put_lives_until_its_connections_have_ended(void **state)
+static void test_a_ring_context_that_is_put_lives_until_its_connections_have_ended(void **state)
 {
 	struct pair pair = tcp_fixture_connected();
 	const uint32_t id = pair.ring_ctx->id;
@@ -593,7 +593,7 @@ static void test_a_ring_ctx_that_is_put_lives_until_its_connections_have_ended(v
 	wait_until(!tcp_fixture_exists(pair.ring_ctx, id));
 }
 
-static void test_a_ring_ctx_that_is_wanted_again_meanwhile_stays(void **state)
+static void test_a_ring_context_that_is_wanted_again_meanwhile_stays(void **state)
 {
 	struct vma_ring_where where = {.socket_id = 999};
 	struct vma_ring_ctx *ring_ctx, *again;
@@ -614,7 +614,7 @@ static void test_a_ring_ctx_that_is_wanted_again_meanwhile_stays(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_ring_ctx_has_one_stack_made_on_demand),
+        cmocka_unit_test(test_a_ring_context_has_one_stack_made_on_demand),
         cmocka_unit_test(test_a_connection_is_made_and_carries_bytes_though_nobody_drives),
         cmocka_unit_test(test_a_packet_is_answered_at_once_when_nobody_drives),
         cmocka_unit_test(test_a_fin_is_answered_though_nobody_drives),
@@ -628,8 +628,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_thread_takes_over_soon_after_who_drove_has_stopped),
         cmocka_unit_test(test_an_accepted_connection_gets_a_rule_of_its_own_in_time),
         cmocka_unit_test(test_a_connection_that_ends_before_it_is_steered_does_no_harm),
-        cmocka_unit_test(test_a_ring_ctx_that_is_put_lives_until_its_connections_have_ended),
-        cmocka_unit_test(test_a_ring_ctx_that_is_wanted_again_meanwhile_stays),
+        cmocka_unit_test(test_a_ring_context_that_is_put_lives_until_its_connections_have_ended),
+        cmocka_unit_test(test_a_ring_context_that_is_wanted_again_meanwhile_stays),
 };
 
 VMA_TEST_MAIN_WITH(tests, tcp_fixture_start, tcp_fixture_stop)

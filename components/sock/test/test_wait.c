@@ -995,4 +995,4 @@ static const struct CMUnitTest tests[] = {
 
 VMA_TEST_FORKS_WITH_THREADS
 
-VMA_TEST_MAIN_WITH(tests, wait_fixture_fixture_start, NULL)
+VMA_TEST_MAIN_WITH(tests, wait_fixture_start, NULL)

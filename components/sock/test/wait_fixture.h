@@ -150,7 +150,7 @@ static inline uint64_t fixture_cpu_ns(void)
 		assert_true(is_so);                                                                                    \
 	} while (0)
 
-/* ---- the ring_ctx ---- */
+/* ---- the ring context ---- */
 
 static struct {
 	struct vma_nic *ends[2];
@@ -164,7 +164,7 @@ static struct {
 	_Atomic bool hold, held;
 } fixture;
 
-static bool wait_fixture_fixture_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool wait_fixture_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct thing *thing = flow->owner;
 
@@ -179,7 +179,7 @@ static inline int fixture_start_flows(void)
 	for (uint16_t i = 0; i < FIXTURE_THINGS; i++) {
 		fixture.things[i].flow = (struct vma_flow){
 		        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local = {10, 0, 0, 1}},
-		        .sink = wait_fixture_fixture_sink,
+		        .sink = wait_fixture_sink,
 		        .owner = &fixture.things[i],
 		};
 		fixture.things[i].flow.key.local_port_be = htons((uint16_t)(FIXTURE_PORT + i));
@@ -198,7 +198,7 @@ static void fixture_block(struct vma_task *task)
 	atomic_store(&fixture.held, false);
 }
 
-static inline int wait_fixture_fixture_start(void **state)
+static inline int wait_fixture_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 64, .tx_wre = 64, .thread_mode = VMA_THREAD_SPIN};
 	struct vma_ring_where where = {.socket_id = 1};

@@ -1,6 +1,6 @@
 /*
- * lead - busy pollers: a thread that spins and delivers to threads that sleep. While there is one, the watcher of the
- * ring need not hear of packets.
+ * busy_poller - a thread that spins and delivers to threads that sleep. While there is one, the watcher of the ring
+ * need not hear of packets.
  *
  * The kernel wakes a ring's watcher for each packet, whichever thread takes it. That is a wake-up on the sender's core
  * and two switches on the watcher's, each time for nothing, as long as another thread spins. So a spinner that has
@@ -12,9 +12,9 @@
  *
  * `busy_polls`, for the rings of each bit: the number of busy pollers, and whether one of them has unarmed, or a
  * watcher has not armed because of them (UNARMED).
- *   - A ring without a watcher is unarmed as engine/ring_disarm.c says. Else the thread that unarms does so, with the
- * receive flag, if there is a busy poller at that moment; it has set UNARMED (A) by the same step that finds the busy
- *     poller.
+ *   - A ring without a watcher is unarmed as engine/ring_disarm.c says. Else the thread that unarms does so, with
+ *     the receive flag, if there is a busy poller at that moment. It has set UNARMED (A) by the same step that finds
+ *     the busy poller.
  *   - A watcher claims the watch (B), then either finds a busy poller and sets UNARMED by the same step (C), or arms. A
  *     watcher that leaves gives the watch up (B), then does C, or looks for another.
  *   - The last busy poller to leave takes the count to zero and UNARMED down in one step (D). If UNARMED was up, it
@@ -34,7 +34,7 @@ enum { UNARMED = 1, BUSY_POLLER = 2 };
 
 static _Atomic uint32_t busy_polls[64];
 
-/* Sets UNARMED if somebody busy-polls. */
+/* Sets UNARMED if there is a busy poller. */
 bool busy_poller_covers(unsigned bit)
 {
 	uint32_t word = atomic_load(&busy_polls[bit]);

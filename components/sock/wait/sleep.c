@@ -227,7 +227,7 @@ struct pollset {
 };
 
 /*
- * A ring that wakes twice in a row has not been unarmed by who busy-polls: armed anew, it takes back what it has told.
+ * A ring that wakes twice in a row has not been unarmed by its busy poller: armed anew, it takes back what it has told.
  */
 static int sleep_arm_ring(const struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
 {
@@ -308,8 +308,10 @@ static void cancelled_asleep(void *arg)
 	vma_leave(self);
 }
 
-/* The time is in the pollset: a function that a cancelled thread leaves from within keeps nothing on the stack, of
- * which AddressSanitizer would believe for ever that it is in use. */
+/*
+ * The time is in the pollset: a cancelled thread leaves this function from within, and AddressSanitizer would believe
+ * for ever that what the function has on the stack is in use.
+ */
 static int sleep_on(struct pollset *pollset, struct pollfd *fds, unsigned n, uint64_t left)
 {
 	int rc;

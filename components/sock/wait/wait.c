@@ -39,7 +39,7 @@ static void be_patient(uint64_t rings, struct looks *looks)
 		vma_ring_idle(ring_ctx->ring, VMA_RING_RX, &looks->backoff, BUSY_NSEC);
 }
 
-/* They may be others than at the last look, a set has lost its last member there, say: who busy-polls drives. */
+/* They may be others than at the last look, if a set has lost its last member there, say: a busy poller drives. */
 static uint64_t rings_of(struct vma_wait *wait)
 {
 	const uint64_t rings = wait->ops->rings(wait);

@@ -2,7 +2,7 @@
  * wait - what the two halves of a wait share: wait.c looks and spins, sleep.c sleeps.
  *
  * Threads: a struct vma_wait belongs to the thread that waits. Functions that take a ring's bit may be called by any
- * thread, inside. lead and busy_poller_end work for the calling thread.
+ * thread, inside. busy_poller and busy_poller_end work for the calling thread.
  */
 #ifndef VMA_SOCK_WAIT_WAIT_H
 #define VMA_SOCK_WAIT_WAIT_H
@@ -60,14 +60,14 @@ void pass_watch_to_next(unsigned bit, const struct vma_thread *self);
 bool has_sleepers(unsigned bit);
 
 /*
- * busy_poller.c: whether somebody busy-polls the rings of this bit, who will look for a watcher, and arm for it, when
+ * busy_poller.c: whether the rings of this bit have a busy poller, which will look for a watcher, and arm for it, when
  * it leaves.
  */
 bool busy_poller_covers(unsigned bit);
 bool busy_poller_exists(unsigned bit);
 /* This thread, which spins, has driven these and got nothing for itself. */
 void busy_poller(struct vma_thread *self, uint64_t rings);
-/* Busy-polls these no more. may_drive: arming may run what others have left for who holds the ring's receive flag. */
+/* It busy-polls these no more. may_drive: arming may run what others have left for the holder of the receive flag. */
 void busy_poller_end(struct vma_thread *self, uint64_t rings, bool may_drive);
 void busy_poller_forked_child(void);
 

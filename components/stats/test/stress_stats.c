@@ -15,7 +15,7 @@ static char dir[64], path[128];
 static struct vma_stats *stats;
 static _Atomic bool stop;
 
-static int stats_make_stats(void **state)
+static int stress_make_stats(void **state)
 {
 	(void)state;
 	snprintf(dir, sizeof(dir), "/tmp/vma_stats_test.XXXXXX");
@@ -26,7 +26,7 @@ static int stats_make_stats(void **state)
 	return vma_stats_create(dir, &stats);
 }
 
-static int stats_remove_stats(void **state)
+static int stress_remove_stats(void **state)
 {
 	(void)state;
 	vma_stats_destroy(stats);
@@ -226,10 +226,10 @@ static void test_block_has_one_owner_and_a_reader_never_mixes_two(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_reader_sees_whole_values_that_only_grow, stats_make_stats,
-                                        stats_remove_stats),
-        cmocka_unit_test_setup_teardown(test_block_has_one_owner_and_a_reader_never_mixes_two, stats_make_stats,
-                                        stats_remove_stats),
+        cmocka_unit_test_setup_teardown(test_reader_sees_whole_values_that_only_grow, stress_make_stats,
+                                        stress_remove_stats),
+        cmocka_unit_test_setup_teardown(test_block_has_one_owner_and_a_reader_never_mixes_two, stress_make_stats,
+                                        stress_remove_stats),
 };
 
 VMA_TEST_MAIN(tests)

@@ -1,7 +1,7 @@
 /*
  * control_fixture.h - the control path on a link in memory: real engine, rings, kernel sockets and memberships; the
- *                 interfaces, addresses and routes are as the test says, because flows.c, targets.c and multicast.c are
- *                 compiled into the test with these in place of net's.
+ * interfaces, addresses and routes are as the test says, because flows.c, targets.c and multicast.c are compiled into
+ * the test with these in place of net's.
  *
  *   fixture: interface 1 (the loopback, which here is said to be Ethernet) with 10.77.0.1/24
  *   sock ── endpoints ── ring_ctxs ── end 0 ════ end 1 ── peer: a ring that the test sends from
@@ -47,7 +47,7 @@ static struct {
 
 static struct {
 	_Alignas(64) uint8_t bytes[256];
-} fixture_device_priv; /* what engine/ring_ctx.c keeps of a device: its list of ring contexts */
+} fixture_device_priv; /* what sock's ring_ctx.c keeps of a device: its list of ring contexts */
 
 static inline uint32_t control_fixture_ip(const char *text)
 {
@@ -235,7 +235,7 @@ static inline enum vma_sock_reason control_fixture_reason(int fd)
 	return atomic_load(&control_fixture_sock_of(fd)->reason);
 }
 
-static inline void control_fixture_fixture_close(int fd)
+static inline void control_fixture_close(int fd)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -315,7 +315,7 @@ static inline void fixture_catch_faults(void)
 	sigaction(SIGBUS, &fixture.on_bus, NULL);
 }
 
-static inline int control_fixture_fixture_run(const char *name, const struct CMUnitTest *tests, size_t count)
+static inline int control_fixture_run(const char *name, const struct CMUnitTest *tests, size_t count)
 {
 
 	if (small_engine("8192", "512") == NULL)
@@ -330,7 +330,7 @@ static inline int control_fixture_fixture_run(const char *name, const struct CMU
 #define FIXTURE_MAIN(name, tests)                                                                                      \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		return control_fixture_fixture_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                   \
+		return control_fixture_run(name, tests, sizeof(tests) / sizeof((tests)[0]));                           \
 	}
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * fake_net.h - paths as the test says, for dst.c, which is compiled into the test with these in place of net's.
  *
- * One path for all destinations: to fixture's remote address over fixture's device, until the test changes it.
+ * One path for all destinations: to the fixture's remote address over the fixture's device, until the test changes it.
  */
 #ifndef VMA_UDP_TEST_FAKE_NET_H
 #define VMA_UDP_TEST_FAKE_NET_H

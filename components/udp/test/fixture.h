@@ -145,7 +145,7 @@ static inline void fixture_peer_send_to(const uint8_t dst_ip[4], uint16_t sport,
 	assert_int_equal(vma_ring_send(fixture.peer, &seg, 1, 0), 1);
 }
 
-static inline void udp_fixture_fixture_peer_send(uint16_t sport, uint16_t dport, const void *data, uint32_t len)
+static inline void udp_fixture_peer_send(uint16_t sport, uint16_t dport, const void *data, uint32_t len)
 {
 	fixture_peer_send_to(fixture_local, sport, dport, data, len);
 }
@@ -176,7 +176,7 @@ static void fixture_destroy_sock(struct vma_file *file)
 static const struct vma_file_ops fixture_ops = {.name = "udp", .bind = fixture_bind, .destroy = fixture_destroy_sock};
 
 /* bind_it: the shadow to 127.0.0.1, the socket (as far as sending goes) to 10.0.0.1, same port. */
-static inline struct udp_sock *udp_fixture_fixture_socket(bool bind_it)
+static inline struct udp_sock *udp_fixture_socket(bool bind_it)
 {
 	struct udp_sock *sock = vma_alloc(sizeof(*sock));
 	int fd = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -234,7 +234,7 @@ struct fixture_attached {
 	struct udp_attachments *all;
 };
 
-static bool fixture_fixture_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool fixture_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	return udp_deliver(flow->owner, packet, info);
 }
@@ -253,7 +253,7 @@ static inline void fixture_attach(struct fixture_attached *attached, struct udp_
 	attached->flow.key =
 	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = sock->local.sin_port};
 	memcpy(attached->flow.key.local, local_ip, 4);
-	attached->flow.sink = fixture_fixture_sink;
+	attached->flow.sink = fixture_sink;
 	attached->flow.owner = &attached->at;
 	assert_int_equal(vma_ring_attach(fixture.ring_ctx->ring, &attached->flow), 0);
 	atomic_store(&sock->attachments, attached->all);
@@ -271,12 +271,12 @@ static inline void fixture_detach(struct fixture_attached *attached)
 
 /* ---- the whole ---- */
 
-static struct vma_device_priv_space { /* what engine/ring_ctx.c keeps of a device: its list of ring contexts */
+static struct vma_device_priv_space { /* what sock's ring_ctx.c keeps of a device: its list of ring contexts */
 	_Alignas(64) uint8_t bytes[256];
 } fixture_device_priv;
 static struct vma_device fixture_device;
 
-static int udp_fixture_fixture_start(void **state)
+static int udp_fixture_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
 	const struct vma_ring_where where = {.socket_id = 1};
@@ -303,7 +303,7 @@ static int udp_fixture_fixture_start(void **state)
 }
 
 /* What the peer gets: everything that is sent to one port of the remote address. */
-static inline void udp_fixture_fixture_peer_listen(uint16_t port)
+static inline void udp_fixture_peer_listen(uint16_t port)
 {
 	fixture.peer_flow = (struct vma_flow){.sink = fixture_take_frame};
 	fixture.peer_flow.key =
@@ -313,13 +313,13 @@ static inline void udp_fixture_fixture_peer_listen(uint16_t port)
 }
 
 /* cmocka puts handlers of its own around each test: a test of bad pointers takes the library's back. */
-static inline void udp_fixture_fixture_catch_faults(void)
+static inline void udp_fixture_catch_faults(void)
 {
 	vma_os.sigaction(SIGSEGV, &fixture.on_segv, NULL);
 	vma_os.sigaction(SIGBUS, &fixture.on_bus, NULL);
 }
 
-static inline int udp_fixture_fixture_run(const struct CMUnitTest *tests, size_t count)
+static inline int udp_fixture_run(const struct CMUnitTest *tests, size_t count)
 {
 
 	if (small_engine("8192", "512") == NULL)
@@ -328,12 +328,12 @@ static inline int udp_fixture_fixture_run(const struct CMUnitTest *tests, size_t
 	vma_os.sigaction(SIGSEGV, NULL, &fixture.on_segv);
 	vma_os.sigaction(SIGBUS, NULL, &fixture.on_bus);
 	vma_test_filter();
-	return _cmocka_run_group_tests("udp", tests, count, udp_fixture_fixture_start, NULL);
+	return _cmocka_run_group_tests("udp", tests, count, udp_fixture_start, NULL);
 }
 #define FIXTURE_MAIN(tests)                                                                                            \
 	int main(void)                                                                                                 \
 	{                                                                                                              \
-		return udp_fixture_fixture_run(tests, sizeof(tests) / sizeof((tests)[0]));                             \
+		return udp_fixture_run(tests, sizeof(tests) / sizeof((tests)[0]));                                     \
 	}
 
 #endif

@@ -1,7 +1,6 @@
 /*
  * fork_shared_fixture.h - relatives without a fork: a second object for the same kernel socket, by a copy of its
- * descriptor, with
- *             the memory that a child would have from its parent.
+ * descriptor, with the memory that a child would have from its parent.
  */
 #ifndef VMA_UDP_TEST_FORK_SHARED_FIXTURE_H
 #define VMA_UDP_TEST_FORK_SHARED_FIXTURE_H

@@ -192,7 +192,7 @@ static void udp_run(unsigned datagrams, bool quietly)
 
 /* ---- the fixture ---- */
 
-static bool udp_udp_deliver(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool instr_udp_deliver(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	return udp_deliver(member->owner, packet, info);
 }
@@ -285,7 +285,7 @@ static void instr_udp_open_sockets(void)
 	all->at[0] = attachment;
 	flow.key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = to.sin_port};
 	memcpy(flow.key.local, &to.sin_addr, 4);
-	flow.sink = udp_udp_deliver;
+	flow.sink = instr_udp_deliver;
 	flow.owner = attachment;
 	udp_must(vma_ring_attach(ring_ctx[1].ring, &flow), "attach");
 	atomic_store(&receiver->attachments, all);

@@ -50,7 +50,7 @@ static void flows_live(unsigned what)
 	control_fixture_set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	control_fixture_set(fd, SOL_SOCKET, SO_REUSEPORT, 1);
 	if (control_fixture_bind_to(fd, what % 3 != 0 ? "10.77.0.1" : "0.0.0.0", PORT) != 0) {
-		control_fixture_fixture_close(fd);
+		control_fixture_close(fd);
 		return;
 	}
 	if (what % 5 == 0)
@@ -65,7 +65,7 @@ static void flows_live(unsigned what)
 	if (what % 6 == 0)
 		control_fixture_join(fd, IP_DROP_MEMBERSHIP, "239.8.0.1");
 	atomic_fetch_add(&received, flows_drain(fd));
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 	atomic_fetch_add(&changes, 1);
 }
 
@@ -117,7 +117,7 @@ static void test_flows_change_under_traffic(void **state)
 	peer_send("10.77.0.2", 7000, "10.77.0.1", PORT, "the end");
 	assert_string_equal(control_fixture_receive(stays), "the end");
 	assert_int_equal(control_fixture_reason(stays), VMA_SOCK_OFFLOADED);
-	control_fixture_fixture_close(stays);
+	control_fixture_close(stays);
 	for (unsigned i = 0; i < UDP_PORTS; i++) {
 		assert_null(udp_ports[i].endpoints);
 		assert_null(udp_ports[i].flows);

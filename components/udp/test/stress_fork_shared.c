@@ -113,9 +113,9 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	for (int i = 0; i < LOOKERS; i++)
 		agrees(lookers[i]);
 	for (int i = 0; i < LOOKERS; i++)
-		control_fixture_fixture_close(lookers[i]);
-	control_fixture_fixture_close(changers[1]);
-	control_fixture_fixture_close(changers[0]);
+		control_fixture_close(lookers[i]);
+	control_fixture_close(changers[1]);
+	control_fixture_close(changers[0]);
 }
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(test_who_looks_finds_what_was_changed_before)};

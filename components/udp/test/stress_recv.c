@@ -71,7 +71,7 @@ static void recv_send_one(uint32_t number)
 	struct load load = {.number = number, .inverse = ~number};
 
 	memset(load.more, (uint8_t)number, sizeof(load.more));
-	udp_fixture_fixture_peer_send(PEER, fixture_port(sock), &load, sizeof(load));
+	udp_fixture_peer_send(PEER, fixture_port(sock), &load, sizeof(load));
 }
 
 /* The wire loses nothing as long as its lane has room. */
@@ -92,7 +92,7 @@ static void test_every_datagram_comes_to_one_reader(void **state)
 	pthread_t readers[READERS];
 
 	(void)state;
-	sock = udp_fixture_fixture_socket(true);
+	sock = udp_fixture_socket(true);
 	fixture_attach(&attached, sock, fixture_local);
 	atomic_store(&sock->rcvbuf, 1 << 30);
 	for (unsigned i = 0; i < READERS; i++) {

@@ -55,7 +55,7 @@ static ssize_t send_load(const struct sockaddr_in *to, uint32_t number)
 	return len;
 }
 
-static void *send_send_all(void *arg)
+static void *stress_send_all(void *arg)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(PORT)};
 	bool connected = *(unsigned *)arg == 0;
@@ -106,9 +106,9 @@ static void start_socket(void)
 	fake_net_reset();
 	fake_net.known = true;
 	fake_net.template.bytes[5] = 10;
-	udp_fixture_fixture_peer_listen(PORT);
+	udp_fixture_peer_listen(PORT);
 	fixture.peer_flow.sink = check_frame;
-	sock = udp_fixture_fixture_socket(true);
+	sock = udp_fixture_socket(true);
 	sock->ttl = 10;
 	sock->peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(PORT)};
 	memcpy(&sock->peer.sin_addr, fixture_remote, 4);
@@ -125,7 +125,7 @@ static void test_frames_are_whole_while_everything_changes(void **state)
 	start_socket();
 	for (unsigned i = 0; i < SENDERS; i++) {
 		numbers[i] = i;
-		assert_int_equal(pthread_create(&senders[i], NULL, send_send_all, &numbers[i]), 0);
+		assert_int_equal(pthread_create(&senders[i], NULL, stress_send_all, &numbers[i]), 0);
 	}
 	change_all(time(NULL) + (seconds != NULL ? atoi(seconds) : 1));
 	atomic_store(&stop, true);

@@ -11,7 +11,7 @@ static void deferred_live_shortly(unsigned times)
 
 		control_fixture_bind_to(fd, "10.77.0.1", 0);
 		udp_deferred_send(control_fixture_sock_of(fd), fd);
-		control_fixture_fixture_close(fd);
+		control_fixture_close(fd);
 	}
 }
 
@@ -22,7 +22,7 @@ static void live_long(void)
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	for (int i = 0; i < UDP_FEW_SENDS; i++)
 		assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 /* What the kernel does within the first sendto. */
@@ -57,7 +57,7 @@ static void test_after_many_short_lives_a_socket_is_the_kernels_until_its_third_
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(control_fixture_sock_of(fd)->flows->members->flow.flags, VMA_FLOW_ALONE);
 	assert_true(atomic_load(&control_fixture_sock_of(fd)->os_attention)); /* answers of before are in the shadow */
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_one_less_is_not_many_and_a_long_life_starts_anew(void **state)
@@ -68,13 +68,13 @@ static void test_one_less_is_not_many_and_a_long_life_starts_anew(void **state)
 	deferred_live_shortly(UDP_SHORT_LIVES - 1);
 	fd = fixture_socket();
 	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 	deferred_live_shortly(1);
 	live_long();
 	deferred_live_shortly(UDP_SHORT_LIVES - 1);
 	fd = fixture_socket();
 	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_sockets_that_sent_nothing_or_have_a_port_of_their_own_say_nothing(void **state)
@@ -87,11 +87,11 @@ static void test_sockets_that_sent_nothing_or_have_a_port_of_their_own_say_nothi
 		control_fixture_bind_to(fd, "10.77.0.1", i % 2 == 0 ? 0 : 36740);
 		if (i % 2 != 0)
 			udp_deferred_send(control_fixture_sock_of(fd), fd);
-		control_fixture_fixture_close(fd);
+		control_fixture_close(fd);
 	}
 	fd = fixture_socket();
 	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_it_grows_up_with_the_fifth_receive_but_not_while_somebody_is_in_the_kernels(void **state)
@@ -117,7 +117,7 @@ static void test_it_grows_up_with_the_fifth_receive_but_not_while_somebody_is_in
 	assert_false(udp_deferred_enter(sock, fd));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(atomic_load(&sock->in_kernel), 0);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_bind_ends_it(void **state)
@@ -131,7 +131,7 @@ static void test_bind_ends_it(void **state)
 	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", 36741), 0);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(control_fixture_sock_of(fd)->flows->members->flow.flags, 0);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_under_the_latency_profile_nobody_is_deferred(void **state)
@@ -145,7 +145,7 @@ static void test_under_the_latency_profile_nobody_is_deferred(void **state)
 	fd = fixture_socket();
 	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
 	engine->latency = false;
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 #define T(name) cmocka_unit_test_setup(test_##name, deferred_start)

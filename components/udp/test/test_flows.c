@@ -23,7 +23,7 @@ static void test_a_bound_socket_receives_what_comes_to_its_port(void **state)
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "hello");
 	assert_string_equal(control_fixture_receive(fd), "hello");
 	assert_string_equal(control_fixture_receive(fd), "");
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_a_new_flow_makes_the_next_receive_look_at_the_shadow_first(void **state)
@@ -33,7 +33,7 @@ static void test_a_new_flow_makes_the_next_receive_look_at_the_shadow_first(void
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 36700);
 	assert_true(atomic_load(&control_fixture_sock_of(fd)->os_attention));
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_nothing_has_come_to_a_port_that_was_chosen_just_now(void **state)
@@ -44,7 +44,7 @@ static void test_nothing_has_come_to_a_port_that_was_chosen_just_now(void **stat
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	assert_false(atomic_load(&control_fixture_sock_of(fd)->os_attention));
 	update(fd);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static uint32_t flags_of(int fd)
@@ -81,10 +81,10 @@ static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void 
 	pthread_mutex_unlock(&control_fixture_sock_of(forked)->file.lock);
 	update(forked);
 	assert_int_equal(flags_of(forked), 0);
-	control_fixture_fixture_close(chosen);
-	control_fixture_fixture_close(own);
-	control_fixture_fixture_close(shares);
-	control_fixture_fixture_close(forked);
+	control_fixture_close(chosen);
+	control_fixture_close(own);
+	control_fixture_close(shares);
+	control_fixture_close(forked);
 }
 
 static void test_the_wildcard_hears_unicast_and_broadcast(void **state)
@@ -99,7 +99,7 @@ static void test_the_wildcard_hears_unicast_and_broadcast(void **state)
 	assert_string_equal(control_fixture_receive(fd), "one");
 	assert_string_equal(control_fixture_receive(fd), "all here");
 	assert_string_equal(control_fixture_receive(fd), "all");
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_without_a_device_the_socket_is_the_os_s(void **state)
@@ -114,7 +114,7 @@ static void test_without_a_device_the_socket_is_the_os_s(void **state)
 	fixture.no_device = false;
 	update(fd);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_of_two_that_reuse_the_address_the_newest_wins_until_it_closes(void **state)
@@ -129,10 +129,10 @@ static void test_of_two_that_reuse_the_address_the_newest_wins_until_it_closes(v
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36702, "new");
 	assert_string_equal(control_fixture_receive(a), "");
 	assert_string_equal(control_fixture_receive(b), "new");
-	control_fixture_fixture_close(b);
+	control_fixture_close(b);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36702, "old");
 	assert_string_equal(control_fixture_receive(a), "old");
-	control_fixture_fixture_close(a);
+	control_fixture_close(a);
 }
 
 static void test_a_socket_bound_to_the_address_wins_over_the_wildcard(void **state)
@@ -147,8 +147,8 @@ static void test_a_socket_bound_to_the_address_wins_over_the_wildcard(void **sta
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36703, "exact");
 	assert_string_equal(control_fixture_receive(any), "");
 	assert_string_equal(control_fixture_receive(exact), "exact");
-	control_fixture_fixture_close(exact);
-	control_fixture_fixture_close(any);
+	control_fixture_close(exact);
+	control_fixture_close(any);
 }
 
 static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **state)
@@ -180,7 +180,7 @@ static void test_reuseport_spreads_flows_and_keeps_each_with_one_socket(void **s
 	assert_int_equal(got[0] + got[1] + got[2], 120);
 	for (int i = 0; i < 3; i++) {
 		assert_in_range(got[i], 10, 80);
-		control_fixture_fixture_close(fd[i]);
+		control_fixture_close(fd[i]);
 	}
 }
 
@@ -201,10 +201,10 @@ static void test_a_connected_socket_wins_for_its_peer(void **state)
 	assert_string_equal(control_fixture_receive(open), "other");
 	pretend_connected(bound, "", 0);
 	assert_int_equal(control_fixture_reason(bound), VMA_SOCK_OFFLOADED);
-	control_fixture_fixture_close(open);
+	control_fixture_close(open);
 	peer_send("10.77.0.3", 7000, "10.77.0.1", 36705, "again");
 	assert_string_equal(control_fixture_receive(bound), "again");
-	control_fixture_fixture_close(bound);
+	control_fixture_close(bound);
 }
 
 static void test_connecting_keeps_what_is_queued(void **state)
@@ -217,7 +217,7 @@ static void test_connecting_keeps_what_is_queued(void **state)
 	udp_flows_drive(fd);
 	pretend_connected(fd, "10.77.0.2", 7000);
 	assert_string_equal(control_fixture_receive(fd), "before");
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_every_member_of_a_group_gets_a_copy_and_after_leaving_none(void **state)
@@ -242,8 +242,8 @@ static void test_every_member_of_a_group_gets_a_copy_and_after_leaving_none(void
 	peer_send("10.77.0.2", 7000, "239.1.1.1", 36706, "b only");
 	assert_string_equal(control_fixture_receive(b), "b only");
 	assert_string_equal(control_fixture_receive(a), "");
-	control_fixture_fixture_close(a);
-	control_fixture_fixture_close(b);
+	control_fixture_close(a);
+	control_fixture_close(b);
 }
 
 static void test_a_socket_that_has_not_joined_hears_groups_that_others_joined_unless_it_says_no(void **state)
@@ -268,8 +268,8 @@ static void test_a_socket_that_has_not_joined_hears_groups_that_others_joined_un
 	/* Nobody is a member any more. */
 	peer_send("10.77.0.2", 7000, "239.1.1.2", 36707, "nobody");
 	assert_string_equal(control_fixture_receive(guest), "");
-	control_fixture_fixture_close(member);
-	control_fixture_fixture_close(guest);
+	control_fixture_close(member);
+	control_fixture_close(guest);
 }
 
 static void test_a_guest_stays_when_it_joins_and_goes_when_the_last_host_closes(void **state)
@@ -283,13 +283,13 @@ static void test_a_guest_stays_when_it_joins_and_goes_when_the_last_host_closes(
 	control_fixture_bind_to(second, "239.1.1.3", 36708);
 	control_fixture_join(first, IP_ADD_MEMBERSHIP, "239.1.1.3");
 	control_fixture_join(second, IP_ADD_MEMBERSHIP, "239.1.1.3");
-	control_fixture_fixture_close(first);
+	control_fixture_close(first);
 	peer_send("10.77.0.2", 7000, "239.1.1.3", 36708, "host now");
 	assert_string_equal(control_fixture_receive(second), "host now");
 	control_fixture_join(second, IP_DROP_MEMBERSHIP, "239.1.1.3");
 	peer_send("10.77.0.2", 7000, "239.1.1.3", 36708, "nobody");
 	assert_string_equal(control_fixture_receive(second), "");
-	control_fixture_fixture_close(second);
+	control_fixture_close(second);
 }
 
 static bool sink_shared_for_nobody(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -324,7 +324,7 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_false(atomic_load(&control_fixture_sock_of(fd)->file.retry));
 	vma_ring_destroy(other);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static bool has_task(int fd)
@@ -352,7 +352,7 @@ static void test_a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_
 	assert_false(atomic_load(&control_fixture_sock_of(fd)->flows->members->revoked));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_string_equal(control_fixture_receive(fd), "queued");
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_an_address_that_goes_takes_its_flow_along(void **state)
@@ -368,7 +368,7 @@ static void test_an_address_that_goes_takes_its_flow_along(void **state)
 	fixture_reset();
 	update(fd);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_datagrams_left_in_a_queue_outlive_its_flows(void **state)
@@ -386,7 +386,7 @@ static void test_datagrams_left_in_a_queue_outlive_its_flows(void **state)
 	update(fd);
 	assert_null(atomic_load(&control_fixture_sock_of(fd)->attachments));
 	fixture_reset();
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set(void **state)
@@ -400,7 +400,7 @@ static void test_an_option_of_the_kernel_s_ends_the_flows_as_long_as_it_is_set(v
 	assert_null(control_fixture_sock_of(fd)->flows->members);
 	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_PEEK_OFF, -1), 0);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_before_a_fork_the_kernel_gets_everything_and_a_second_later_we_ask_again(void **state)
@@ -425,7 +425,7 @@ static void test_before_a_fork_the_kernel_gets_everything_and_a_second_later_we_
 	for (int ms = 0; ms < 4000 && control_fixture_reason(fd) != VMA_SOCK_OFFLOADED; ms += 10)
 		usleep(10000);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 struct attacher {
@@ -466,8 +466,8 @@ static void test_at_the_end_what_others_have_too_is_left_to_them_whoever_attache
 	assert_null(attacher.sock->flows->members);
 	assert_non_null(control_fixture_sock_of(own)->flows->members);
 	pthread_join(thread, NULL);
-	control_fixture_fixture_close(shared);
-	control_fixture_fixture_close(own);
+	control_fixture_close(shared);
+	control_fixture_close(own);
 }
 
 /* Two forks before anybody reads; other processes would take from the same memory. */
@@ -501,7 +501,7 @@ static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_
 	update(fd);
 	assert_null(atomic_load(&sock->fork_queue));
 	vma_leave(self);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static struct {
@@ -553,7 +553,7 @@ static void test_what_a_fork_moves_is_told_where_it_can_be_seen(void **state)
 	vma_file_unwatch(&looker.sock->file, &looker.watcher);
 	assert_string_equal(control_fixture_receive(fd), "queued");
 	vma_leave(self);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 /* The first datagram of a flow may come before the socket shows where it is queued. */
@@ -573,7 +573,7 @@ static void test_what_is_queued_when_a_flow_is_shown_is_told(void **state)
 	vma_file_unwatch(&looker.sock->file, &looker.watcher);
 	assert_string_equal(control_fixture_receive(fd), "early");
 	vma_leave(self);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_forks_that_follow_each_other_leave_the_port_with_the_kernel(void **state)
@@ -592,7 +592,7 @@ static void test_forks_that_follow_each_other_leave_the_port_with_the_kernel(voi
 	udp_flows_pause(sock);
 	assert_true(sock->flows->paused_ns > first);
 	pthread_mutex_unlock(&sock->file.lock);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 }
 
 static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(void **state)
@@ -607,7 +607,7 @@ static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(v
 	port = port_of(fd);
 	vma_file_get(&sock->file);
 	atomic_fetch_add(&sock->waiting, 1);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 	assert_int_not_equal(atomic_load(&sock->lingering_fd), 0);
 	assert_non_null(sock->flows->members);
 	other = fixture_socket();
@@ -617,7 +617,7 @@ static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(v
 	assert_null(sock->flows->members);
 	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", port), 0);
 	vma_file_put(&sock->file);
-	control_fixture_fixture_close(other);
+	control_fixture_close(other);
 }
 
 static void test_closing_takes_everything_out_of_the_tables(void **state)

@@ -21,8 +21,8 @@ static int fork_shared_start(void **state)
 static int fork_shared_end(void **state)
 {
 	(void)state;
-	control_fixture_fixture_close(other);
-	control_fixture_fixture_close(fd);
+	control_fixture_close(other);
+	control_fixture_close(fd);
 	return 0;
 }
 
@@ -54,7 +54,7 @@ static void test_what_no_fork_has_seen_looks_for_nothing(void **state)
 	assert_false(udp_fork_shared_moved(control_fixture_sock_of(alone)));
 	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->unplain), 0);
 	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->rx_opts), 0);
-	control_fixture_fixture_close(alone);
+	control_fixture_close(alone);
 }
 
 static void test_memory_is_made_once_and_lives_as_long_as_the_last_socket_in_it(void **state)
@@ -72,12 +72,12 @@ static void test_memory_is_made_once_and_lives_as_long_as_the_last_socket_in_it(
 	                     control_fixture_sock_of(second)->fork_shared_batch);
 	forks();
 	assert_ptr_equal(udp_fork_shared(control_fixture_sock_of(second)), fork_shared);
-	control_fixture_fixture_close(first);
+	control_fixture_close(first);
 	for (int i = 0; i < 10; i++)
 		vma_retire_poll();
 	control_fixture_set(second, IPPROTO_IP, IP_TTL, 9);
 	assert_int_equal(atomic_load(&fork_shared->changes), 1);
-	control_fixture_fixture_close(second);
+	control_fixture_close(second);
 }
 
 static void test_who_changes_something_does_not_look_but_the_others_do_once(void **state)

@@ -22,7 +22,7 @@ static int setup(void **state)
 	as_set.poll_init = conf->rx_poll_init;
 	as_set.ratio = conf->rx_udp_poll_os_ratio;
 	as_set.yield = conf->rx_poll_yield;
-	sock = udp_fixture_fixture_socket(true);
+	sock = udp_fixture_socket(true);
 	fixture_attach(&attached, sock, fixture_local);
 	return 0;
 }
@@ -142,5 +142,5 @@ int main(void)
 {
 	calls_asked = SYS_recvmsg;
 	calls_slow_clocks();
-	return udp_fixture_fixture_run(tests, sizeof(tests) / sizeof(tests[0]));
+	return udp_fixture_run(tests, sizeof(tests) / sizeof(tests[0]));
 }

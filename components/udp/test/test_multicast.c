@@ -19,7 +19,7 @@ static int multicast_start(void **state)
 static int multicast_end(void **state)
 {
 	(void)state;
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 	return 0;
 }
 

@@ -25,7 +25,7 @@ static int options_start(void **state)
 static int udp_options_end(void **state)
 {
 	(void)state;
-	control_fixture_fixture_close(fd);
+	control_fixture_close(fd);
 	return 0;
 }
 
@@ -340,14 +340,14 @@ static void test_what_is_not_offloaded_says_why(void **state)
 	vma_leave(self);
 	assert_int_equal(vma_sock_query(six, &text), 0);
 	assert_non_null(strstr(text, vma_sock_reason_text(VMA_SOCK_IPV6)));
-	control_fixture_fixture_close(six);
+	control_fixture_close(six);
 	off = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	vma_engine()->conf.offloaded_sockets = false;
 	assert_int_equal(vma_udp_socket(off, AF_INET, SOCK_DGRAM, 0), 0);
 	vma_engine()->conf.offloaded_sockets = true;
 	assert_int_equal(vma_sock_query(off, &text), 0);
 	assert_non_null(strstr(text, vma_sock_reason_text(VMA_SOCK_DISABLED)));
-	control_fixture_fixture_close(off);
+	control_fixture_close(off);
 	assert_int_equal(vma_sock_query(fd, &text), 0);
 	assert_string_equal(text, vma_sock_reason_text(VMA_SOCK_NEW));
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
@@ -377,7 +377,7 @@ static void test_multicast_loop_starts_as_the_parameter_says(void **state)
 	vma_os.getsockopt(other, IPPROTO_IP, IP_MULTICAST_LOOP, &loop, &len);
 	assert_int_equal(loop, 0);
 	assert_true(sock->mc_loop);
-	control_fixture_fixture_close(other);
+	control_fixture_close(other);
 }
 
 static void test_a_join_returns_after_the_time_that_the_parameter_says(void **state)

@@ -15,7 +15,7 @@ static struct fixture_attached attached;
 static int setup(void **state)
 {
 	(void)state;
-	sock = udp_fixture_fixture_socket(true);
+	sock = udp_fixture_socket(true);
 	fixture_attach(&attached, sock, fixture_local);
 	atomic_store(&sock->nonblocking, true);
 	fixture.group_accepts = true;
@@ -54,7 +54,7 @@ static ssize_t udp_recv_receive(void *data, size_t size, int flags)
 
 static void come(const char *text)
 {
-	udp_fixture_fixture_peer_send(PEER, fixture_port(sock), text, (uint32_t)strlen(text));
+	udp_fixture_peer_send(PEER, fixture_port(sock), text, (uint32_t)strlen(text));
 }
 
 static void come_through_shadow(const char *text)
@@ -265,7 +265,7 @@ static void *bad_page(void)
 {
 	void *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	udp_fixture_fixture_catch_faults();
+	udp_fixture_catch_faults();
 	assert_ptr_not_equal(page, MAP_FAILED);
 	return page;
 }
@@ -349,7 +349,7 @@ static void test_connected_socket_hears_only_its_peer(void **state)
 	(void)state;
 	memcpy(&remote, fixture_remote, 4);
 	atomic_store(&sock->peer_key, udp_peer_key(remote, htons(PEER)));
-	udp_fixture_fixture_peer_send(PEER + 1, fixture_port(sock), "other", 5);
+	udp_fixture_peer_send(PEER + 1, fixture_port(sock), "other", 5);
 	come("peer");
 	recv_assert_receives("peer");
 	assert_nothing_is_there();
@@ -364,7 +364,7 @@ static void test_what_lies_behind_what_is_others_is_found(void **state)
 	memcpy(&remote, fixture_remote, 4);
 	atomic_store(&sock->peer_key, udp_peer_key(remote, htons(PEER)));
 	for (int i = 0; i < 100; i++)
-		udp_fixture_fixture_peer_send(PEER + 1, fixture_port(sock), "other", 5);
+		udp_fixture_peer_send(PEER + 1, fixture_port(sock), "other", 5);
 	come("peer");
 	recv_assert_receives("peer");
 }
@@ -399,13 +399,13 @@ static void test_full_queue_drops_and_tells(void **state)
 	atomic_store(&sock->rx_opts, UDP_RX_OPT_RXQ_OVFL);
 	atomic_store(&sock->rcvbuf, 300);
 	for (int i = 0; i < 5; i++)
-		udp_fixture_fixture_peer_send(PEER, fixture_port(sock), data, 100);
+		udp_fixture_peer_send(PEER, fixture_port(sock), data, 100);
 	for (int i = 0; i < 3; i++) {
 		msg.msg_controllen = sizeof(control);
 		assert_int_equal(receive_msg(&msg, 0), 100);
 		assert_int_equal(msg.msg_controllen, 0); /* nothing had been dropped before these */
 	}
-	udp_fixture_fixture_peer_send(PEER, fixture_port(sock), data, 100);
+	udp_fixture_peer_send(PEER, fixture_port(sock), data, 100);
 	msg.msg_controllen = sizeof(control);
 	assert_int_equal(receive_msg(&msg, 0), 100);
 	assert_int_equal(msg.msg_controllen, CMSG_SPACE(4));

@@ -51,8 +51,8 @@ static int setup(void **state)
 	assert_int_equal(vma_os.bind(sink, (struct sockaddr *)&sink_addr, len), 0);
 	assert_int_equal(vma_os.getsockname(sink, (struct sockaddr *)&sink_addr, &len), 0);
 	assert_int_equal(vma_os.setsockopt(sink, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), 0);
-	sock = udp_fixture_fixture_socket(true);
-	udp_fixture_fixture_peer_listen(PORT);
+	sock = udp_fixture_socket(true);
+	udp_fixture_peer_listen(PORT);
 	fixture_peer_receive();
 	vma_thread_self()->tx_last_tsc = 0;
 	return 0;
@@ -190,7 +190,7 @@ static void test_bad_pointer_is_efault_and_nothing_leaves(void **state)
 	void *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	(void)state;
-	udp_fixture_fixture_catch_faults();
+	udp_fixture_catch_faults();
 	connect_it();
 	assert_int_equal(send_send_to(NULL, page, 10, 0), -EFAULT);
 	assert_int_equal(send_send_to(page, "x", 1, 0), -EFAULT);
@@ -450,7 +450,7 @@ static void test_first_send_of_an_unbound_socket_binds_it(void **state)
 
 	(void)state;
 	fixture_close(sock);
-	sock = udp_fixture_fixture_socket(false);
+	sock = udp_fixture_socket(false);
 	fake_net.template.state = VMA_NET_USE_OS; /* it is on this host */
 	assert_int_equal(send_send_to(&sink_addr, "x", 1, 0), 1);
 	assert_kernel_gets("x");

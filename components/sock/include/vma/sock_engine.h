@@ -36,7 +36,7 @@ struct vma_engine {
 	struct vma_bufarena *arena;
 	struct vma_bufpool *spill;
 	struct vma_net *net;
-	bool latency;   /* VMA_SPEC is a latency profile: nothing waits for a batch */
+	bool latency;   /* VMA_SPEC is a latency profile: no frame waits for a batch */
 	unsigned cores; /* that this process may run on */
 	struct vma_engine_priv *priv;
 };
@@ -250,8 +250,10 @@ void vma_inherited_note_waits(int fd) __attribute__((cold));
  * stays the kernel's, as it is. -1: only if this process has it under another number. Set once, by interpose.
  */
 extern bool (*vma_inherited_listener)(int fd, int waiting_fd);
-/* A sender has left frames LATER, or queued a command, in the rings' hands by now (ring contexts by bit): the internal
- * thread flushes them within a millisecond or so. Cheap when repeated. */
+/*
+ * A sender has left frames LATER with these ring contexts (by bit), or has queued a command there: the internal thread
+ * flushes them within a millisecond or so. Cheap when repeated.
+ */
 void vma_engine_later(uint64_t ring_ctxs);
 /*
  * A file's offload was refused for a reason that may pass without an event (PORT_SHARED, INHERITED, NO_MEMORY as

@@ -259,7 +259,7 @@ struct vma_wait_ops {
 	int (*ready)(struct vma_wait *wait);
 	/* As ready, by asking the OS. NULL: nothing to ask. */
 	int (*ask_os)(struct vma_wait *wait);
-	/* Rings to drive and to watch, one bit each (vma_engine_ring_bit). */
+	/* Rings to drive and to watch, one bit each (vma_ring_ctx_bit). */
 	uint64_t (*rings)(struct vma_wait *wait);
 	/* Those of them on whose listeners the thread waits, as ops.asks of files. NULL: it waits for none. */
 	uint64_t (*asks)(struct vma_wait *wait);
