@@ -71,13 +71,14 @@ static int fork_queue_take(struct stream_fork_queue *fork_queue, int flags)
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	const bool is_counted = fork_queue->fd[0] >= 0;
+	long n;
 	int fd;
 
 	if (!is_counted)
 		atomic_store(&fork_queue->left, 0);
-	if (syscall(SYS_recvmsg, fork_queue->fd[1], &msg,
-	            MSG_DONTWAIT | (flags & SOCK_CLOEXEC ? MSG_CMSG_CLOEXEC : 0)) < 0)
-		return -errno;
+	n = syscall(SYS_recvmsg, fork_queue->fd[1], &msg, MSG_DONTWAIT | (flags & SOCK_CLOEXEC ? MSG_CMSG_CLOEXEC : 0));
+	if (n <= 0)
+		return n < 0 ? -errno : -EAGAIN; /* 0: nobody is left who puts something in */
 	if (is_counted)
 		atomic_fetch_sub(&fork_queue->left, 1);
 	else
@@ -90,14 +91,21 @@ static int fork_queue_take(struct stream_fork_queue *fork_queue, int flags)
 
 /* ---- accept ---- */
 
+/* The end of all that put something in is no connection. */
+static bool is_not_empty(int fd)
+{
+	char byte;
+
+	return syscall(SYS_recvfrom, fd, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT, NULL, NULL) > 0;
+}
+
 bool stream_fork_queue_waits(const struct stream_sock *listener)
 {
 	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 
 	if (fork_queue == NULL || atomic_load(&fork_queue->left) == 0)
 		return false;
-	return (fork_queue->fd[0] >= 0 && !atomic_load(&listener->exec_exported)) ||
-	       stream_is_readable(fork_queue->fd[1]);
+	return (fork_queue->fd[0] >= 0 && !atomic_load(&listener->exec_exported)) || is_not_empty(fork_queue->fd[1]);
 }
 
 int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
