@@ -52,6 +52,7 @@ asks() { # PORT CLIENTS BYTES
 }
 
 activated() { # SENTENCE PORT OPTIONS... COMMAND...
+	# shellcheck disable=SC2154 # where: lib_programs.sh
 	local s="$1, $where offloaded" port=$2
 	shift 2
 	serve "activated_$port" systemd-socket-activate -l "$IP_B:$port" -E VMA_TRACELEVEL ${server_with:+-E LD_PRELOAD} "$@"
