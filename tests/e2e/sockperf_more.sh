@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # sockperf, unmodified: throughput, one side offloaded, multicast, loaded by sockperf itself, several servers, forking ones.
 # alone: it counts what a busy machine loses
+# test-all: each mode of sockperf takes a second or more, and the machine
 # seconds: 55
 . "$(dirname "$0")/../lib_sockperf.sh"
 

@@ -2,6 +2,7 @@
 # Listeners that several processes serve, by fork or by SO_REUSEPORT: each process gets its share of the connections, around
 # the kernel. What waits for accept in a worker that stands still, computes, has died or has closed the listener is
 # served by another; in the last worker of a service, by the one that is started next. nginx with two workers serves, survives a killed worker, and reloads.
+# test-all: workers are started, killed and reloaded many times, and waited for
 # seconds: 130
 . "$(dirname "$0")/../lib_programs.sh"
 . "$(dirname "$0")/../lib_servers.sh"

@@ -5,6 +5,7 @@
 #   a (10.9.0.1): clients of the kernel's, which ask and ask  ---- veth ----  b (10.9.0.2): an offloaded server
 #                                                                ---- veth ----  c (10.9.1.3): one of the kernel's, which
 #                                                                                shows what the machine does
+# test-all: vmad is started, killed and waited for many times
 # seconds: 115
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
