@@ -84,7 +84,7 @@ test-hostile: all
 
 # What is marked as too long for `make test`.
 test-long: all
-	$(Q)exec env ALL=only BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run
+	$(Q)exec env ALL=only BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/build tests/e2e
 
 # The other compiler, and the unit tests under the sanitizers that see bad memory and undefined steps. The race detector
 # and the end-to-end tests under all three are `make test-san`.
