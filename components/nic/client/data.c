@@ -350,13 +350,13 @@ static uint64_t longest_tagged(const struct xdp_qp *qp, uint32_t longest, const 
 	return seg->len >= 14 && frame[12] == 0x81 && frame[13] == 0x00 ? longest + 4 : longest;
 }
 
-enum packet_fate { PACKET_SEND, PACKET_DROP, PACKET_STOP };
+enum tx_verdict { PACKET_SEND, PACKET_DROP, PACKET_STOP };
 
 /* Looks at the packet that starts at segs[0]; *count becomes its number of segments. */
-static __attribute__((noinline)) enum packet_fate
+static __attribute__((noinline)) enum tx_verdict
 classify_tx_packet(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsigned n, unsigned *count)
 {
-	enum packet_fate fate = PACKET_SEND;
+	enum tx_verdict verdict = PACKET_SEND;
 	uint64_t bytes = 0;
 	unsigned i = 0;
 
@@ -367,7 +367,7 @@ classify_tx_packet(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsi
 			return PACKET_STOP;
 		at = vma_buf_index(qp->base.arena, segs[i].buf) - qp->first - qp->tx_first;
 		if (at >= qp->tx_count)
-			fate = PACKET_DROP;
+			verdict = PACKET_DROP;
 		else if (qp->in_flight[at])
 			return PACKET_STOP; /* still on its way from before: after the next reap */
 		bytes += segs[i].len;
@@ -375,8 +375,8 @@ classify_tx_packet(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsi
 			break;
 	}
 	*count = i + 1;
-	if (fate == PACKET_DROP || bytes <= qp->longest || bytes <= longest_tagged(qp, qp->longest, segs))
-		return fate;
+	if (verdict == PACKET_DROP || bytes <= qp->longest || bytes <= longest_tagged(qp, qp->longest, segs))
+		return verdict;
 	/* Whoever queued it may have gone by the MTU of before the rebind; it must not stop what is behind it. */
 	return bytes <= longest_tagged(qp, qp->longest_ever, segs) ? PACKET_DROP : PACKET_STOP;
 }
@@ -439,18 +439,18 @@ unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, uns
 	if (!qp_usable(qp))
 		return 0;
 	while (done < n) {
-		enum packet_fate fate;
+		enum tx_verdict verdict;
 		unsigned count = 0;
 
 		if (__builtin_expect(put_plain(qp, port, segs + done), 1)) {
 			done++;
 			continue;
 		}
-		fate = classify_tx_packet(qp, segs + done, n - done, &count);
+		verdict = classify_tx_packet(qp, segs + done, n - done, &count);
 
-		if (fate == PACKET_STOP)
+		if (verdict == PACKET_STOP)
 			break;
-		if (fate == PACKET_DROP) {
+		if (verdict == PACKET_DROP) {
 			for (unsigned i = 0; i < count; i++)
 				vma_buf_put(base->arena, segs[done + i].buf);
 			done += count;
