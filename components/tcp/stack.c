@@ -396,7 +396,7 @@ static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *at
 	                                             .is_due = stack_is_due,
 	                                             .rebound = stack_rebound,
 	                                             .unmatched = stack_unmatched,
-	                                             .adopt = stack_adopt};
+	                                             .accept_pending = stack_adopt};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;
 	tcp->host = complete_host(&attr->host);

@@ -140,7 +140,7 @@ static inline unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struc
 		more |= (uint64_t)(desc.options & XDP_PKT_CONTD) << taken;
 		bufs[taken++] = buf;
 	}
-	vma_bufpool_adopt(atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed), bufs, taken);
+	vma_bufpool_from_nic(atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed), bufs, taken);
 	for (; __builtin_expect(more != 0, 0); more &= more - 1)
 		bufs[__builtin_ctzll(more)]->flags = VMA_BUF_RX_MORE;
 	rx->cached_consumer = consumer + ready;
@@ -212,9 +212,9 @@ static void wake_fill(const struct xdp_port *port)
 }
 
 /*
- * Up to BURST buffers of one device queue. They are lent before they are filled: once a frame is in the fill ring it
- * may come back through any queue pair of this process, whose adopt must find it lent. What was not taken is adopted
- * back.
+ * Up to BURST buffers of one device queue. They are marked as the NIC's (to_nic) before they are filled: once a frame
+ * is in the fill ring it may come back through any queue pair of this process, whose from_nic must find it so. What was
+ * not taken is taken back.
  */
 static unsigned post_port(struct xdp_qp *qp, uint32_t queue, struct vma_buf **bufs, unsigned n)
 {
@@ -224,10 +224,10 @@ static unsigned post_port(struct xdp_qp *qp, uint32_t queue, struct vma_buf **bu
 
 	for (unsigned i = 0; i < n; i++)
 		frames[i] = vma_buf_index(qp->base.arena, bufs[i]) - qp->first;
-	vma_bufpool_lend(pool, bufs, n);
+	vma_bufpool_to_nic(pool, bufs, n);
 	taken = xdp_shared_fill(&qp->port[queue].driver, frames, n);
 	if (taken < n)
-		vma_bufpool_adopt(pool, bufs + taken, n - taken);
+		vma_bufpool_from_nic(pool, bufs + taken, n - taken);
 	qp->rx_held -= taken < qp->rx_held ? taken : qp->rx_held;
 	if (taken > 0)
 		wake_fill(&qp->port[queue]);

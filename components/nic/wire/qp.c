@@ -193,7 +193,7 @@ unsigned wire_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 		n = room;
 	if (n == 0)
 		return 0;
-	vma_bufpool_lend(atomic_load_explicit(&base->rx_pool, memory_order_relaxed), bufs, n);
+	vma_bufpool_to_nic(atomic_load_explicit(&base->rx_pool, memory_order_relaxed), bufs, n);
 	for (unsigned i = 0; i < n; i++)
 		wire_ring_push(&qp->posted, bufs[i]);
 	qp->rx_outstanding += n;
@@ -201,7 +201,7 @@ unsigned wire_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 	return n;
 }
 
-/* The buffers are the user's: adopt makes them new, what the engine said of the frames is kept. */
+/* The buffers are the user's: from_nic makes them new, what the engine said of the frames is kept. */
 static void wire_adopt_bufs(struct wire_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	struct vma_bufpool *pool = atomic_load_explicit(&qp->qp.rx_pool, memory_order_relaxed);
@@ -216,7 +216,7 @@ static void wire_adopt_bufs(struct wire_qp *qp, struct vma_buf **bufs, unsigned 
 			flags[i] = bufs[i]->flags;
 			tags[i] = bufs[i]->flow_tag;
 		}
-		vma_bufpool_adopt(pool, bufs, part);
+		vma_bufpool_from_nic(pool, bufs, part);
 		for (unsigned i = 0; i < part; i++) {
 			bufs[i]->flags = flags[i];
 			bufs[i]->flow_tag = tags[i];
@@ -494,7 +494,7 @@ static void put_home(struct vma_bufpool *pool, struct wire_ring *ring)
 	struct vma_buf *buf;
 
 	while ((buf = wire_ring_pop(ring)) != NULL) {
-		vma_bufpool_adopt(pool, &buf, 1);
+		vma_bufpool_from_nic(pool, &buf, 1);
 		vma_buf_put(arena, buf);
 	}
 }
