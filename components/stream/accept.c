@@ -329,7 +329,7 @@ int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen
 		stream_tally_give_up(listener);
 	if (!stream_stay(listener))
 		return -EBADF;
-	vma_ring_ctxs_ask(stream_rings(file));
+	vma_ring_ctxs_note_accept(stream_rings(file));
 	rc = accept_or_wait(listener, fd, addr, len, flags);
 	/* A wake-up may have been spent on a call that took something else, or nothing. */
 	if (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)

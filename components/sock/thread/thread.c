@@ -132,7 +132,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->busy_polls = self->asks = 0;
 		self->readable = NULL;
 		self->sleeps = 0;
-		self->pass_rings = 0;
+		self->look_in_rings = 0;
 		pthread_setspecific(key, self);
 		vma_thread_cache = self;
 	}
