@@ -11,24 +11,24 @@
 #include "call.h"
 #include "more.h"
 
-struct wait {
+struct blocking_call {
 	struct vma_thread *self;
 	int saved_errno;
 };
 
-static void wait_begin(struct wait *wait)
+static void blocking_begin(struct blocking_call *call)
 {
 	pthread_testcancel();
 	process_look();
-	wait->saved_errno = errno;
-	wait->self = vma_enter();
-	vma_flush_sends(wait->self);
+	call->saved_errno = errno;
+	call->self = vma_enter();
+	vma_flush_sends(call->self);
 }
 
-static int wait_end(struct wait *wait, int rc)
+static int blocking_end(struct blocking_call *call, int rc)
 {
-	vma_leave(wait->self);
-	errno = rc < 0 ? -rc : wait->saved_errno;
+	vma_leave(call->self);
+	errno = rc < 0 ? -rc : call->saved_errno;
 	return rc < 0 ? -1 : rc;
 }
 
@@ -75,12 +75,12 @@ static inline bool inherits_sockets(void)
 static __attribute__((noinline)) void take_over_polled(const struct pollfd *fds, nfds_t n)
 {
 	struct pollfd one;
-	struct wait wait;
+	struct blocking_call call;
 
-	wait_begin(&wait);
+	blocking_begin(&call);
 	for (nfds_t i = 0; i < n && vma_copy(&one, &fds[i], sizeof(one)) == 0; i++)
 		vma_file_touch(one.fd);
-	wait_end(&wait, 0);
+	blocking_end(&call, 0);
 }
 
 static void take_over_set(int n, const fd_set *set)
@@ -99,13 +99,13 @@ static void take_over_set(int n, const fd_set *set)
 
 static __attribute__((noinline)) void take_over_selected(int n, const fd_set *r, const fd_set *w, const fd_set *e)
 {
-	struct wait wait;
+	struct blocking_call call;
 
-	wait_begin(&wait);
+	blocking_begin(&call);
 	take_over_set(n, r);
 	take_over_set(n, w);
 	take_over_set(n, e);
-	wait_end(&wait, 0);
+	blocking_end(&call, 0);
 }
 
 /* ---- poll ---- */
@@ -113,7 +113,7 @@ static __attribute__((noinline)) void take_over_selected(int n, const fd_set *r,
 EXPORT(int, poll, (struct pollfd * fds, nfds_t n, int timeout))
 {
 	struct timespec own;
-	struct wait wait;
+	struct blocking_call call;
 
 	if (inherits_sockets())
 		take_over_polled(fds, n);
@@ -121,20 +121,20 @@ EXPORT(int, poll, (struct pollfd * fds, nfds_t n, int timeout))
 		flush_held_back();
 		return vma_os.poll(fds, n, timeout);
 	}
-	wait_begin(&wait);
-	return wait_end(&wait, vma_iomux_poll(fds, n, timespec_of_msec(&own, timeout), NULL));
+	blocking_begin(&call);
+	return blocking_end(&call, vma_iomux_poll(fds, n, timespec_of_msec(&own, timeout), NULL));
 }
 ALIAS(int, __poll, poll, (struct pollfd * fds, nfds_t n, int timeout))
 
 static int ppoll_ours(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
 	struct timespec space, *own = &space;
-	struct wait wait;
+	struct blocking_call call;
 	int rc;
 
-	wait_begin(&wait);
+	blocking_begin(&call);
 	rc = get_timeout(&own, timeout);
-	return wait_end(&wait, rc < 0 ? rc : vma_iomux_poll(fds, n, own, mask));
+	return blocking_end(&call, rc < 0 ? rc : vma_iomux_poll(fds, n, own, mask));
 }
 
 EXPORT(int, ppoll, (struct pollfd * fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask))
@@ -186,10 +186,10 @@ static int get_timeval(struct timespec **own, const struct timeval *timeout)
 static int select_ours(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
 {
 	struct timespec space, left = {0}, *own = &space;
-	struct wait wait;
+	struct blocking_call call;
 	int rc;
 
-	wait_begin(&wait);
+	blocking_begin(&call);
 	rc = get_timeval(&own, timeout);
 	if (rc == 0)
 		rc = vma_iomux_select(n, r, w, e, own, NULL, own != NULL ? &left : NULL);
@@ -199,7 +199,7 @@ static int select_ours(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *t
 
 		vma_copy(timeout, &given, sizeof(given));
 	}
-	return wait_end(&wait, rc);
+	return blocking_end(&call, rc);
 }
 
 EXPORT(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout))
@@ -216,12 +216,12 @@ ALIAS(int, __select, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct tim
 static int pselect_ours(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask)
 {
 	struct timespec space, *own = &space;
-	struct wait wait;
+	struct blocking_call call;
 	int rc;
 
-	wait_begin(&wait);
+	blocking_begin(&call);
 	rc = get_timeout(&own, timeout);
-	return wait_end(&wait, rc < 0 ? rc : vma_iomux_select(n, r, w, e, own, mask, NULL));
+	return blocking_end(&call, rc < 0 ? rc : vma_iomux_select(n, r, w, e, own, mask, NULL));
 }
 
 EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask))
@@ -254,12 +254,12 @@ EXPORT(int, epoll_create1, (int flags))
 
 static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, struct epoll_event *event)
 {
-	struct wait wait;
+	struct blocking_call call;
 
-	wait_begin(&wait);
+	blocking_begin(&call);
 	if (inherits_sockets() && op != EPOLL_CTL_DEL)
 		vma_file_touch(fd);
-	return wait_end(&wait, vma_iomux_epoll_ctl(epfd, op, fd, event));
+	return blocking_end(&call, vma_iomux_epoll_ctl(epfd, op, fd, event));
 }
 
 EXPORT(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *event))
@@ -293,13 +293,13 @@ static __attribute__((noinline)) int epoll_pwait_os_msec(int epfd, struct epoll_
 }
 
 /* A set that is ours, inside; false: the kernel's, outside. */
-static bool set_begin(struct wait *wait, int epfd, struct vma_file **set)
+static bool set_begin(struct blocking_call *call, int epfd, struct vma_file **set)
 {
-	wait_begin(wait);
+	blocking_begin(call);
 	*set = vma_fd_lookup(epfd);
 	if (*set != NULL && (*set)->kind == VMA_FILE_EPOLL)
 		return true;
-	wait_end(wait, 0);
+	blocking_end(call, 0);
 	return false;
 }
 
@@ -308,11 +308,11 @@ static __attribute__((noinline)) int epoll_pwait_ours(int epfd, struct epoll_eve
 {
 	struct timespec own;
 	struct vma_file *set;
-	struct wait wait;
+	struct blocking_call call;
 
-	if (!set_begin(&wait, epfd, &set))
+	if (!set_begin(&call, epfd, &set))
 		return vma_os.epoll_pwait(epfd, events, max, timeout, mask);
-	return wait_end(&wait, vma_iomux_epoll_wait(set, epfd, events, max, timespec_of_msec(&own, timeout), mask));
+	return blocking_end(&call, vma_iomux_epoll_wait(set, epfd, events, max, timespec_of_msec(&own, timeout), mask));
 }
 
 EXPORT(int, epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout))
@@ -334,13 +334,13 @@ static __attribute__((noinline)) int epoll_pwait2_ours(int epfd, struct epoll_ev
 {
 	struct timespec space, *own = &space;
 	struct vma_file *set;
-	struct wait wait;
+	struct blocking_call call;
 	int rc;
 
-	if (!set_begin(&wait, epfd, &set))
+	if (!set_begin(&call, epfd, &set))
 		return vma_os.epoll_pwait2(epfd, events, max, timeout, mask);
 	rc = get_timeout(&own, timeout);
-	return wait_end(&wait, rc < 0 ? rc : vma_iomux_epoll_wait(set, epfd, events, max, own, mask));
+	return blocking_end(&call, rc < 0 ? rc : vma_iomux_epoll_wait(set, epfd, events, max, own, mask));
 }
 
 EXPORT(int, epoll_pwait2,

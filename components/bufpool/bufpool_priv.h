@@ -14,7 +14,8 @@
  *      that finds it taken goes on without; the holder then carries out a retirement (retire.c).
  *   3. The ring has one producer at a time, by try-flag. A thread that finds it taken uses the stack, which takes all
  *      (share.c).
- *   4. `debt` counts what keeps a retired pool alive. The thread that brings it to zero ends the pool (retire.c).
+ *   4. `outstanding` counts what keeps a retired pool alive. The thread that brings it to zero ends the pool
+ *      (retire.c).
  *   5. The memory of a pool outlives the pool: it belongs to its id and is used again (pool.c).
  *
  * Threads: any, and signal handlers; the rules above say which thread touches what.
@@ -101,7 +102,7 @@ struct cache {
 	_Atomic uint32_t current_count, full_count; /* read by others as a hint */
 	uint32_t limit;                             /* batch_now as of the last exchange */
 	struct vma_buf *current, *full;
-	int64_t population; /* adopted minus lent through this cache */
+	int64_t population; /* from the NIC minus to the NIC through this cache */
 	int64_t published;  /* part of population that the counters know */
 } __attribute__((aligned(CACHE_LINE)));
 _Static_assert(sizeof(struct cache) == CACHE_LINE, "one cache, one line: two threads never share");
@@ -109,12 +110,12 @@ _Static_assert(sizeof(struct cache) == CACHE_LINE, "one cache, one line: two thr
 enum pool_state { POOL_UNUSED, POOL_LIVE, POOL_RETIRING, POOL_RETIRED };
 
 /*
- * debt: buffers that exist and are not known to be back, plus 1 for each thread at work on the share
- * without a cache, plus one POOL_DEBT_CACHE for each cache not yet closed, plus POOL_DEBT_LIVE until retirement.
+ * outstanding: buffers that exist and are not known to be back, plus 1 for each thread at work on the share without a
+ * cache, plus one POOL_OUTSTANDING_CACHE for each cache not yet closed, plus POOL_OUTSTANDING_LIVE until retirement.
  * The steps are so far apart that no sum of buffers reaches the next.
  */
-#define POOL_DEBT_CACHE ((int64_t)1 << 40)
-#define POOL_DEBT_LIVE ((int64_t)1 << 56)
+#define POOL_OUTSTANDING_CACHE ((int64_t)1 << 40)
+#define POOL_OUTSTANDING_LIVE ((int64_t)1 << 56)
 
 /* One step of growth; written once by who made it, read when the pool has ended. */
 struct chunk {
@@ -147,7 +148,7 @@ struct vma_bufpool {
 	_Atomic uint32_t calm;      /* batches taken since the last reclaim */
 
 	/* rare */
-	_Atomic int64_t debt __attribute__((aligned(CACHE_LINE)));
+	_Atomic int64_t outstanding __attribute__((aligned(CACHE_LINE)));
 	_Atomic int state;
 	_Atomic uint32_t visiting;
 	_Atomic uint32_t cache_high; /* caches below this index may have been used */
@@ -196,14 +197,14 @@ static inline bool bufpool_cache_try(struct cache *cache)
  * The long way round, after bufpool_cache_own gave NULL (`cache` is that) or bufpool_cache_try failed on `cache`: the
  * cache after all, now inside, or NULL: work on the share directly.
  */
-struct cache *bufpool_cache_insist(struct vma_bufpool *pool, struct cache *cache);
+struct cache *bufpool_cache_acquire_slow(struct vma_bufpool *pool, struct cache *cache);
 
 /* All three in one, for where the way is not hot. */
 static inline struct cache *bufpool_cache_enter(struct vma_bufpool *pool)
 {
 	struct cache *cache = bufpool_cache_own(pool);
 
-	return likely(cache != NULL && bufpool_cache_try(cache)) ? cache : bufpool_cache_insist(pool, cache);
+	return likely(cache != NULL && bufpool_cache_try(cache)) ? cache : bufpool_cache_acquire_slow(pool, cache);
 }
 
 static inline void bufpool_cache_leave(struct vma_bufpool *pool, struct cache *cache)
@@ -233,9 +234,9 @@ void bufpool_grow_release(struct vma_bufpool *pool);
 bool bufpool_visit_try(struct vma_bufpool *pool);
 void bufpool_visit_end(struct vma_bufpool *pool);
 void bufpool_cache_close(struct vma_bufpool *pool, struct cache *cache);
-/* Adds n if debt is at least `least`, that is, if the pool cannot be at its end. */
-bool bufpool_debt_raise(struct vma_bufpool *pool, int64_t n, int64_t least);
-void bufpool_debt_add(struct vma_bufpool *pool, int64_t n); /* after this, the pool may be at its end */
+/* Adds n if outstanding is at least `least`, that is, if the pool cannot be at its end. */
+bool bufpool_outstanding_raise(struct vma_bufpool *pool, int64_t n, int64_t least);
+void bufpool_outstanding_add(struct vma_bufpool *pool, int64_t n); /* after this, the pool may be at its end */
 /* A visitor without a cache has pushed something: if the pool was retired meanwhile, it counts what it finds. */
 void bufpool_share_pushed(struct vma_bufpool *pool);
 

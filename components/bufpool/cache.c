@@ -50,7 +50,7 @@ static struct cache *shut_out(struct vma_bufpool *pool, struct cache *cache)
 	return NULL;
 }
 
-COLD struct cache *bufpool_cache_insist(struct vma_bufpool *pool, struct cache *cache)
+COLD struct cache *bufpool_cache_acquire_slow(struct vma_bufpool *pool, struct cache *cache)
 {
 	return cache == NULL ? first_use(pool) : shut_out(pool, cache);
 }

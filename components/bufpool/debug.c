@@ -272,20 +272,20 @@ void bufpool_debug_put(struct vma_bufpool *pool, struct vma_buf *buf)
 #endif
 }
 
-void bufpool_debug_lend(struct vma_bufpool *pool, struct vma_buf *buf)
+void bufpool_debug_to_nic(struct vma_bufpool *pool, struct vma_buf *buf)
 {
-	uint32_t index = index_of(pool->arena, buf, "lend");
+	uint32_t index = index_of(pool->arena, buf, "to_nic");
 
-	buf_move_checked(pool, index, 1u << WHERE_HELD, WHERE_NIC, "lend");
+	buf_move_checked(pool, index, 1u << WHERE_HELD, WHERE_NIC, "to_nic");
 	if (atomic_load_explicit(&buf->refs, memory_order_relaxed) != 1)
-		fault("bufpool %s: lend of buffer %u, which has other holders", pool->name, index);
+		fault("bufpool %s: to_nic of buffer %u, which has other holders", pool->name, index);
 }
 
-void bufpool_debug_adopt(struct vma_bufpool *pool, struct vma_buf *buf)
+void bufpool_debug_from_nic(struct vma_bufpool *pool, struct vma_buf *buf)
 {
-	uint32_t index = index_of(pool->arena, buf, "adopt");
+	uint32_t index = index_of(pool->arena, buf, "from_nic");
 
-	buf_move_checked(pool, index, 1u << WHERE_NIC | 1u << WHERE_MAPPED, WHERE_HELD, "adopt");
+	buf_move_checked(pool, index, 1u << WHERE_NIC | 1u << WHERE_MAPPED, WHERE_HELD, "from_nic");
 }
 
 void vma_buf_ref_of_free(struct vma_buf *buf)

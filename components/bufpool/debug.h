@@ -16,8 +16,8 @@ void bufpool_debug_added(struct vma_bufpool *pool, uint32_t first, uint32_t coun
 void bufpool_debug_get(struct vma_bufpool *pool, struct vma_buf *buf);
 void bufpool_debug_put_check(struct vma_bufarena *arena, struct vma_buf *buf);
 void bufpool_debug_put(struct vma_bufpool *pool, struct vma_buf *buf);
-void bufpool_debug_lend(struct vma_bufpool *pool, struct vma_buf *buf);
-void bufpool_debug_adopt(struct vma_bufpool *pool, struct vma_buf *buf);
+void bufpool_debug_to_nic(struct vma_bufpool *pool, struct vma_buf *buf);
+void bufpool_debug_from_nic(struct vma_bufpool *pool, struct vma_buf *buf);
 #else
 #define bufpool_debug_arena_init(arena) ((void)(arena), 0)
 #define bufpool_debug_arena_fini(arena) ((void)(arena))
@@ -30,8 +30,8 @@ void bufpool_debug_adopt(struct vma_bufpool *pool, struct vma_buf *buf);
 #define bufpool_debug_get(pool, buf) ((void)(pool))
 #define bufpool_debug_put_check(arena, buf) ((void)(arena))
 #define bufpool_debug_put(pool, buf) ((void)(pool))
-#define bufpool_debug_lend(pool, buf) ((void)(pool))
-#define bufpool_debug_adopt(pool, buf) ((void)(pool))
+#define bufpool_debug_to_nic(pool, buf) ((void)(pool))
+#define bufpool_debug_from_nic(pool, buf) ((void)(pool))
 #endif
 
 #endif

@@ -32,7 +32,7 @@ static bool growth_pauses(struct vma_bufpool *pool)
 	return true;
 }
 
-/* The caller holds a part of the debt. Chunks never outnumber chunks_max: all but one are whole. */
+/* The caller holds a part of what is outstanding. Chunks never outnumber chunks_max: all but one are whole. */
 COLD bool bufpool_grow(struct vma_bufpool *pool)
 {
 	uint32_t count, first, chunk;
@@ -50,13 +50,13 @@ COLD bool bufpool_grow(struct vma_bufpool *pool)
 	}
 	chunk = atomic_fetch_add_explicit(&pool->chunk_count, 1, memory_order_relaxed);
 	pool->chunks[chunk] = (struct chunk){first, count};
-	bufpool_debt_add(pool, count);
+	bufpool_outstanding_add(pool, count);
 	bufpool_stat(&pool->stats->grown, 1);
 	bufpool_share_range(pool, first, count);
 	return true;
 }
 
-/* The pool has ended: debt's acquire and release make every chunk visible here. */
+/* The pool has ended: outstanding's acquire and release make every chunk visible here. */
 void bufpool_grow_release(struct vma_bufpool *pool)
 {
 	uint32_t chunks = atomic_load_explicit(&pool->chunk_count, memory_order_relaxed);

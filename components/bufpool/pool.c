@@ -160,14 +160,14 @@ int vma_bufpool_create(const struct vma_bufpool_attr *attr, struct vma_bufpool *
 	atomic_store_explicit(&pool->grown, 0, memory_order_relaxed);
 	atomic_store_explicit(&pool->grow_pause, 0, memory_order_relaxed);
 	atomic_store_explicit(&pool->chunk_count, 0, memory_order_relaxed);
-	atomic_store_explicit(&pool->debt, POOL_DEBT_LIVE, memory_order_relaxed);
+	atomic_store_explicit(&pool->outstanding, POOL_OUTSTANDING_LIVE, memory_order_relaxed);
 	atomic_store_explicit(&pool->state, POOL_LIVE, memory_order_seq_cst);
 	atomic_store_explicit(&attr->arena->pools[pool->id], pool, memory_order_release);
 	*out = pool;
 	return 0;
 }
 
-/* Descriptors of frames that nobody holds, made into batches; the caller has counted them as debt. */
+/* Descriptors of frames that nobody holds, made into batches; the caller has counted them as outstanding. */
 void bufpool_share_range(struct vma_bufpool *pool, uint32_t first, uint32_t count)
 {
 	uint32_t most = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
@@ -194,11 +194,11 @@ int vma_bufpool_add(struct vma_bufpool *pool, uint32_t first, uint32_t count)
 {
 	if (pool->max_bufs != 0 || first > pool->arena->capacity || count > pool->arena->capacity - first)
 		return -EINVAL;
-	if (!bufpool_debt_raise(pool, (int64_t)count + 1, POOL_DEBT_LIVE / 2))
+	if (!bufpool_outstanding_raise(pool, (int64_t)count + 1, POOL_OUTSTANDING_LIVE / 2))
 		return -EINVAL; /* retired */
 	bufpool_share_range(pool, first, count);
 	bufpool_share_pushed(pool);
-	bufpool_debt_add(pool, -1);
+	bufpool_outstanding_add(pool, -1);
 	return 0;
 }
 

@@ -61,7 +61,7 @@ static struct vma_buf *take_or_make(struct vma_bufpool *pool, const struct cache
 
 /*
  * The counters have many writers; they are therefore atomic adds, done where batches are exchanged and nowhere else.
- * So is the population, which adopt and lend change in the thread's own cache.
+ * So is the population, which to_nic and from_nic change in the thread's own cache.
  */
 static void cache_exchanged(struct vma_bufpool *pool, struct cache *cache)
 {
@@ -117,7 +117,7 @@ static inline bool cache_push(struct cache *cache, struct vma_buf *buf)
 
 /*
  * Without a cache: mode 0, more threads than caches, a gate that is shut for the moment, a signal handler inside its
- * own thread's get. Only a live pool may be entered, and the visit itself is part of its debt.
+ * own thread's get. Only a live pool may be entered, and the visit itself counts as outstanding.
  */
 static __attribute__((noinline)) unsigned get_direct(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n,
                                                      bool make)
@@ -127,7 +127,7 @@ static __attribute__((noinline)) unsigned get_direct(struct vma_bufpool *pool, s
 	uint32_t count;
 
 	if (atomic_load_explicit(&pool->state, memory_order_seq_cst) != POOL_LIVE ||
-	    !bufpool_debt_raise(pool, 1, POOL_DEBT_LIVE / 2))
+	    !bufpool_outstanding_raise(pool, 1, POOL_OUTSTANDING_LIVE / 2))
 		return 0;
 	while (got < n && (first = take_or_make(pool, NULL, &count, make)) != NULL) {
 		unsigned taken = hand_out_chain(pool, &first, count, bufs + got, n - got);
@@ -139,17 +139,17 @@ static __attribute__((noinline)) unsigned get_direct(struct vma_bufpool *pool, s
 	if (got < n && make)
 		bufpool_stat(&pool->stats->exhausted, 1);
 	bufpool_share_pushed(pool);
-	bufpool_debt_add(pool, -1);
+	bufpool_outstanding_add(pool, -1);
 	return got;
 }
 
-/* The chain's buffers are the caller's part of the debt until they are counted. */
+/* The chain's buffers are the caller's part of what is outstanding until they are counted. */
 static __attribute__((noinline)) void put_direct(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count)
 {
-	bufpool_debt_add(pool, 1);
+	bufpool_outstanding_add(pool, 1);
 	bufpool_share_give(pool, first, count);
 	bufpool_share_pushed(pool);
-	bufpool_debt_add(pool, -1);
+	bufpool_outstanding_add(pool, -1);
 }
 
 /* The cache does not hold all that is wanted. Inside `cache`, and leaves it. */
@@ -176,11 +176,11 @@ static __attribute__((noinline)) unsigned get_refilling(struct vma_bufpool *pool
 	return got;
 }
 
-/* `cache` as for bufpool_cache_insist. */
-static __attribute__((noinline)) unsigned get_insisting(struct vma_bufpool *pool, struct cache *cache,
-                                                        struct vma_buf **bufs, unsigned n, bool make)
+/* `cache` as for bufpool_cache_acquire_slow. */
+static __attribute__((noinline)) unsigned get_slow(struct vma_bufpool *pool, struct cache *cache, struct vma_buf **bufs,
+                                                   unsigned n, bool make)
 {
-	cache = pool->mode != 0 ? bufpool_cache_insist(pool, cache) : NULL;
+	cache = pool->mode != 0 ? bufpool_cache_acquire_slow(pool, cache) : NULL;
 	return cache != NULL ? get_refilling(pool, cache, bufs, n, make) : get_direct(pool, bufs, n, make);
 }
 
@@ -197,7 +197,7 @@ static inline __attribute__((always_inline)) unsigned pool_get_bufs(struct vma_b
 	uint32_t count;
 
 	if (unlikely(cache == NULL) || !bufpool_cache_try(cache))
-		return get_insisting(pool, cache, bufs, n, make);
+		return get_slow(pool, cache, bufs, n, make);
 	count = atomic_load_explicit(&cache->current_count, memory_order_relaxed);
 	if (unlikely(n > count))
 		return get_refilling(pool, cache, bufs, n, make);
@@ -262,10 +262,10 @@ static inline void push_and_leave(struct vma_bufpool *pool, struct cache *cache,
 		bufpool_cache_leave(pool, cache);
 }
 
-/* `cache` as for bufpool_cache_insist. */
-static __attribute__((noinline)) void put_insisting(struct vma_bufpool *pool, struct cache *cache, struct vma_buf *buf)
+/* `cache` as for bufpool_cache_acquire_slow. */
+static __attribute__((noinline)) void put_slow(struct vma_bufpool *pool, struct cache *cache, struct vma_buf *buf)
 {
-	cache = pool->mode != 0 ? bufpool_cache_insist(pool, cache) : NULL;
+	cache = pool->mode != 0 ? bufpool_cache_acquire_slow(pool, cache) : NULL;
 	if (cache != NULL) {
 		push_and_leave(pool, cache, buf);
 		return;
@@ -288,7 +288,7 @@ void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf)
 	bufpool_debug_put(pool, buf);
 	cache = cache_of(pool);
 	if (unlikely(cache == NULL) || !bufpool_cache_try(cache))
-		put_insisting(pool, cache, buf);
+		put_slow(pool, cache, buf);
 	else
 		push_and_leave(pool, cache, buf);
 }
@@ -347,7 +347,7 @@ void vma_buf_put_chain(struct vma_bufarena *arena, struct vma_buf *first)
 	}
 }
 
-/* Population changes by n: in the thread's own cache, where it costs an addition, or as debt of the pool at once. */
+/* Population changes by n: in the thread's own cache, where it costs an addition, or at once in `outstanding`. */
 static inline bool population_change(struct vma_bufpool *pool, int64_t n)
 {
 	struct cache *cache = bufpool_cache_enter(pool);
@@ -357,30 +357,30 @@ static inline bool population_change(struct vma_bufpool *pool, int64_t n)
 		bufpool_cache_leave(pool, cache);
 		return true;
 	}
-	if (n > 0 && !bufpool_debt_raise(pool, n, 1))
+	if (n > 0 && !bufpool_outstanding_raise(pool, n, 1))
 		return false;
 	bufpool_stat(&pool->stats->buffers, (uint64_t)n);
 	if (n < 0)
-		bufpool_debt_add(pool, n);
+		bufpool_outstanding_add(pool, n);
 	return true;
 }
 
-/* The buffers are held by the caller, so they are part of the debt until the last line. */
-void vma_bufpool_lend(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+/* The buffers are held by the caller, so they are outstanding until the last line. */
+void vma_bufpool_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		bufpool_debug_lend(pool, bufs[i]);
+		bufpool_debug_to_nic(pool, bufs[i]);
 		atomic_store_explicit(&bufs[i]->refs, 0, memory_order_relaxed);
 	}
 	population_change(pool, -(int64_t)n);
 }
 
-void vma_bufpool_adopt(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+void vma_bufpool_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
 		struct vma_buf *buf = bufs[i];
 
-		bufpool_debug_adopt(pool, buf);
+		bufpool_debug_from_nic(pool, buf);
 		buf->next = NULL;
 		atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);
 		buf->pool = pool->id;

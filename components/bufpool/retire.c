@@ -1,9 +1,9 @@
 /*
  * retire - the end of a pool: every buffer is waited for by counting, and exactly one thread ends the pool.
  *
- * debt counts what keeps the pool: its population (buffers that exist and are not yet known to be back), every thread
- * that works on the share without a cache, every cache that is not closed, and LIVE until retirement is through. A
- * thread that adds to debt holds another part of it at that moment (a buffer, LIVE, or a cache that is open). So debt
+ * outstanding counts what keeps the pool: its population (buffers that exist and are not yet known to be back), every
+ * thread that works on the share without a cache, every cache that is not closed, and LIVE until retirement is through.
+ * A thread that adds to it holds another part of it at that moment (a buffer, LIVE, or a cache that is open). So it
  * never rises from zero, and the one thread that brings it to zero ends the pool.
  *
  * While the pool lives, a put changes no counter: population is only known as a sum, and free buffers are not counted
@@ -40,25 +40,25 @@ static COLD void pool_end(struct vma_bufpool *pool)
 		drained(arg); /* may destroy the arena: nothing is touched after it */
 }
 
-void bufpool_debt_add(struct vma_bufpool *pool, int64_t n)
+void bufpool_outstanding_add(struct vma_bufpool *pool, int64_t n)
 {
-	if (atomic_fetch_add_explicit(&pool->debt, n, memory_order_acq_rel) + n == 0)
+	if (atomic_fetch_add_explicit(&pool->outstanding, n, memory_order_acq_rel) + n == 0)
 		pool_end(pool);
 }
 
-bool bufpool_debt_raise(struct vma_bufpool *pool, int64_t n, int64_t least)
+bool bufpool_outstanding_raise(struct vma_bufpool *pool, int64_t n, int64_t least)
 {
-	int64_t debt = atomic_load_explicit(&pool->debt, memory_order_relaxed);
+	int64_t outstanding = atomic_load_explicit(&pool->outstanding, memory_order_relaxed);
 
 	do {
-		if (debt < least)
+		if (outstanding < least)
 			return false;
-	} while (!atomic_compare_exchange_weak_explicit(&pool->debt, &debt, debt + n, memory_order_acquire,
-	                                                memory_order_relaxed));
+	} while (!atomic_compare_exchange_weak_explicit(&pool->outstanding, &outstanding, outstanding + n,
+	                                                memory_order_acquire, memory_order_relaxed));
 	return true;
 }
 
-/* Takes everything out of the share; the caller holds a part of the debt. Returns how many buffers are back. */
+/* Takes everything out of the share; the caller holds a part of what is outstanding. How many buffers are back. */
 static int64_t share_drain(struct vma_bufpool *pool)
 {
 	int64_t back = 0;
@@ -73,7 +73,7 @@ void bufpool_share_pushed(struct vma_bufpool *pool)
 {
 	ck_pr_fence_memory(); /* push, then state; pairs with the one in retire_now */
 	if (unlikely(atomic_load_explicit(&pool->state, memory_order_seq_cst) == POOL_RETIRED))
-		bufpool_debt_add(pool, -share_drain(pool));
+		bufpool_outstanding_add(pool, -share_drain(pool));
 }
 
 /* By the retirer or the owner, with nobody inside; the owner may have pushed batches since the share was drained. */
@@ -85,7 +85,7 @@ void bufpool_cache_close(struct vma_bufpool *pool, struct cache *cache)
 		return;
 	change = cache->population - (int64_t)bufpool_cache_forget(cache);
 	cache->population = cache->published = 0;
-	bufpool_debt_add(pool, change - share_drain(pool) - POOL_DEBT_CACHE);
+	bufpool_outstanding_add(pool, change - share_drain(pool) - POOL_OUTSTANDING_CACHE);
 }
 
 static void retire_now(struct vma_bufpool *pool)
@@ -97,7 +97,7 @@ static void retire_now(struct vma_bufpool *pool)
 
 		if ((atomic_load_explicit(&cache->gate, memory_order_relaxed) & GATE_OPEN) == 0)
 			continue;
-		bufpool_debt_add(pool, POOL_DEBT_CACHE);
+		bufpool_outstanding_add(pool, POOL_OUTSTANDING_CACHE);
 		atomic_store_explicit(&cache->must_close, 1, memory_order_relaxed);
 		atomic_fetch_and_explicit(&cache->gate, ~(uint32_t)GATE_OPEN, memory_order_seq_cst);
 	}
@@ -110,7 +110,7 @@ static void retire_now(struct vma_bufpool *pool)
 			bufpool_cache_close(pool, cache);
 	}
 	ck_pr_fence_memory(); /* state, then share; pairs with the one in bufpool_share_pushed */
-	bufpool_debt_add(pool, -share_drain(pool));
+	bufpool_outstanding_add(pool, -share_drain(pool));
 	bufpool_debug_pool_leaks(pool);
 }
 
@@ -131,7 +131,7 @@ static void retire_try(struct vma_bufpool *pool)
 	}
 	retire_now(pool);
 	atomic_store_explicit(&pool->visiting, 0, memory_order_seq_cst);
-	bufpool_debt_add(pool, -POOL_DEBT_LIVE);
+	bufpool_outstanding_add(pool, -POOL_OUTSTANDING_LIVE);
 }
 
 bool bufpool_visit_try(struct vma_bufpool *pool)

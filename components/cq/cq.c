@@ -198,13 +198,13 @@ unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max)
 	if (cq->owed >= cq->refill_at)
 		vma_cq_refill(cq);
 	else
-		cq_note_debt(cq);
+		cq_note_refill(cq);
 	return out;
 }
 
-bool vma_cq_in_debt(const struct vma_cq *cq)
+bool vma_cq_needs_refill(const struct vma_cq *cq)
 {
-	return atomic_load_explicit(&cq->in_debt, memory_order_relaxed);
+	return atomic_load_explicit(&cq->needs_refill, memory_order_relaxed);
 }
 
 unsigned vma_cq_reap(struct vma_cq *cq)

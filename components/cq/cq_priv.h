@@ -3,7 +3,7 @@
  *
  * Threads: the holder of the receive drive flag reads and writes the receive fields. The holder of the transmit flag
  * only reaps, which uses constant fields. Threads that sleep on the queue hold no flag; only `wakeups` is theirs. Any
- * thread may read `in_debt`.
+ * thread may read `needs_refill`.
  */
 #ifndef VMA_CQ_PRIV_H
 #define VMA_CQ_PRIV_H
@@ -26,7 +26,7 @@ struct vma_cq {
 	uint32_t spare_count; /* of those, how many are ready in spare[] */
 	uint32_t batch_max;
 	uint32_t refill_at;  /* a poll refills when this many are owed */
-	uint32_t idle_at;    /* an idle poll does when this many are: see cq_note_debt */
+	uint32_t idle_at;    /* an idle poll does when this many are: see cq_note_refill */
 	uint32_t idle_polls; /* empty polls to let pass before a refill that fell short is tried again */
 	uint32_t quota;      /* received frames that may be away before arrivals are copied out */
 	uint32_t prefetch_bytes;
@@ -36,7 +36,7 @@ struct vma_cq {
 	bool chain_broken;   /* drop up to the packet's end */
 	bool must_keep_full; /* short of memory: drop the packet rather than lend the queue's frame */
 	bool moderates;
-	_Atomic bool in_debt; /* owed >= idle_at, for those who hold no flag */
+	_Atomic bool needs_refill; /* owed >= idle_at, for those who hold no flag */
 	struct vma_bufarena *arena;
 	struct vma_bufpool *spill_pool;
 	struct vma_stats_cq *count;

@@ -21,12 +21,12 @@ static inline bool cq_over_quota(const struct vma_cq *cq)
  * would otherwise write to the fill side, whose cache lines the sender's core reads, at each of them. What a queue pair
  * may owe so is at most an eighth of its queue and of its quota, so neither it nor its neighbours run short by it.
  */
-static inline void cq_note_debt(struct vma_cq *cq)
+static inline void cq_note_refill(struct vma_cq *cq)
 {
-	bool in_debt = cq->owed >= cq->idle_at;
+	bool needs_refill = cq->owed >= cq->idle_at;
 
-	if (atomic_load_explicit(&cq->in_debt, memory_order_relaxed) != in_debt)
-		atomic_store_explicit(&cq->in_debt, in_debt, memory_order_relaxed);
+	if (atomic_load_explicit(&cq->needs_refill, memory_order_relaxed) != needs_refill)
+		atomic_store_explicit(&cq->needs_refill, needs_refill, memory_order_relaxed);
 }
 
 /*

@@ -133,10 +133,10 @@ static int tell_pending(struct epoll_set *set, struct epoll_event *events, int m
 /* ---- the OS ---- */
 
 /* S's answers into the items, and those to the front of the queue, in S's order. True: E has something. */
-static bool ask_s(struct epoll_set *set, int max)
+static bool ask_members_epfd(struct epoll_set *set, int max)
 {
 	struct epoll_event answers[ASK_MAX];
-	int n = iomux_os_epoll(set->s, answers, max < ASK_MAX ? max : ASK_MAX);
+	int n = iomux_os_epoll(set->members_epfd, answers, max < ASK_MAX ? max : ASK_MAX);
 	bool outer = false, stale = false;
 
 	iomux_asked_now(&set->asked);
@@ -166,7 +166,7 @@ static bool ask_s(struct epoll_set *set, int max)
 	return outer;
 }
 
-static int ask_e(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
+static int ask_app_epfd(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
 {
 	int n = max > 0 ? iomux_os_epoll(epfd, events, max) : 0;
 
@@ -191,12 +191,12 @@ static void forget_untold(struct epoll_set *set)
 static int collect_both(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
 {
 	bool ours_first = set->ours_first;
-	int n = ours_first ? tell_pending(set, events, max) : ask_e(set, epfd, events, max), more;
+	int n = ours_first ? tell_pending(set, events, max) : ask_app_epfd(set, epfd, events, max), more;
 
 	set->ours_first = !ours_first && n == max;
 	if (n < 0)
 		return n;
-	more = ours_first ? ask_e(set, epfd, events + n, max - n) : tell_pending(set, events + n, max - n);
+	more = ours_first ? ask_app_epfd(set, epfd, events + n, max - n) : tell_pending(set, events + n, max - n);
 	return more < 0 ? (n > 0 ? n : more) : n + more;
 }
 
@@ -224,7 +224,7 @@ int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, i
 		set->asked.skipped += n > 0;
 		return n;
 	}
-	outer = ask_s(set, max);
+	outer = ask_members_epfd(set, max);
 	n = outer ? collect_both(set, epfd, events, max) : tell_pending(set, events, max);
 	forget_untold(set);
 	return n;

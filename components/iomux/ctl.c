@@ -47,7 +47,7 @@ static int enter_by_duplicate(struct epoll_set *set, struct epoll_item *item, st
 
 	if (fd < 0)
 		return fd;
-	rc = os_ctl(set->s, EPOLL_CTL_ADD, fd, event);
+	rc = os_ctl(set->members_epfd, EPOLL_CTL_ADD, fd, event);
 	if (rc < 0) {
 		vma_fd_unguard_close(fd);
 		return rc;
@@ -84,9 +84,9 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 		if (item->os_fd_own)
 			vma_fd_unguard_close(item->os_fd);
 		item->os_fd_own = false;
-		item->os_fd = epoll_set(item->file)->s;
+		item->os_fd = epoll_set(item->file)->members_epfd;
 	}
-	rc = os_ctl(set->s, op, item->os_fd, &event);
+	rc = os_ctl(set->members_epfd, op, item->os_fd, &event);
 	return rc == -EEXIST && op == EPOLL_CTL_ADD && is_set ? enter_by_duplicate(set, item, &event) : rc;
 }
 

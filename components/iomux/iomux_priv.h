@@ -159,9 +159,9 @@ struct members {
 	/* private */
 	bool bad; /* select: one is not open */
 	uint32_t signals;
-	uint64_t about;       /* what is asked, as a hash */
-	bool os_ready;        /* the OS has found one when it was asked last */
-	uint64_t rings, asks; /* asks: on which those that are asked for EPOLLIN listen */
+	uint64_t request_hash; /* what is asked, as a hash */
+	bool os_ready;         /* the OS has found one when it was asked last */
+	uint64_t rings, asks;  /* asks: on which those that are asked for EPOLLIN listen */
 	struct vma_thread *self;
 	int count; /* members that are ready */
 	unsigned looks;
@@ -217,12 +217,12 @@ struct epoll_set {
 	struct vma_file file;
 	struct ready_list ready;           /* written by who delivers */
 	_Alignas(64) pthread_mutex_t lock; /* collecting (by trylock only) and epoll_ctl */
-	int s;
-	_Atomic bool stale;    /* S does not hold what it should: made anew at the next use */
-	bool forked;           /* and so are the lists; until then S is the parent's, and is not changed */
-	bool ours_first;       /* the OS's events filled the last call */
-	uint8_t stale_answers; /* questions in a row that S has answered with a member that has gone */
-	int kick;              /* see kernel_wait.c; -1 */
+	int members_epfd;                  /* S (README.md) */
+	_Atomic bool stale;                /* S does not hold what it should: made anew at the next use */
+	bool forked;                       /* and so are the lists; until then S is the parent's, and is not changed */
+	bool ours_first;                   /* the OS's events filled the last call */
+	uint8_t stale_answers;             /* questions in a row that S has answered with a member that has gone */
+	int kick;                          /* see kernel_wait.c; -1 */
 	uint64_t kick_until_ns;
 	struct epoll_pending pending;
 	_Atomic uint32_t n_pending;

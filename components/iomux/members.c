@@ -33,7 +33,7 @@ uint32_t members_accept(const struct members *members, uint32_t events)
 /* What a thread remembers from call to call. */
 static __thread struct {
 	struct iomux_asked asked;
-	uint64_t about; /* which descriptors, for what: a hash */
+	uint64_t request_hash; /* which descriptors, for what: a hash */
 	struct vma_spin spin;
 } memory __attribute__((tls_model("initial-exec")));
 
@@ -61,7 +61,7 @@ static void members_keep_file(struct members *members, uint32_t index, struct vm
 	else
 		members->n_shadows++;
 	if (file->kind == VMA_FILE_EPOLL) {
-		pfd->fd = epoll_set(file)->s;
+		pfd->fd = epoll_set(file)->members_epfd;
 		members->n_os += atomic_load_explicit(&epoll_set(file)->n_os, memory_order_relaxed) > 0;
 	}
 }
@@ -73,8 +73,8 @@ void members_sort(struct members *members)
 		struct vma_file *file = fd >= 0 ? vma_fd_lookup(fd) : NULL;
 
 		members->fds[i].revents = 0;
-		members->about =
-		        (members->about + (uint32_t)fd) * 0x9e3779b97f4a7c15ULL + (uint16_t)members->fds[i].events + 1;
+		members->request_hash = (members->request_hash + (uint32_t)fd) * 0x9e3779b97f4a7c15ULL +
+		                        (uint16_t)members->fds[i].events + 1;
 		if (iomux_file_is_ours(file))
 			members_keep_file(members, (uint32_t)i, file);
 		else
@@ -224,7 +224,7 @@ static int members_wait_ready(struct vma_wait *wait)
 static void members_remember(const struct members *members)
 {
 	iomux_asked_now(&memory.asked);
-	memory.about = members->os_ready || members->bad ? 0 : members->about;
+	memory.request_hash = members->os_ready || members->bad ? 0 : members->request_hash;
 }
 
 static int members_wait_ask_os(struct vma_wait *wait)
@@ -235,7 +235,7 @@ static int members_wait_ask_os(struct vma_wait *wait)
 	if (members->n_os + members->n_shadows == 0)
 		return 0;
 	/* Of shadows alone there is nothing new every few looks, unless a sleep has just ended. */
-	if (members->n_os == 0 && !wait->slept && memory.about == members->about &&
+	if (members->n_os == 0 && !wait->slept && memory.request_hash == members->request_hash &&
 	    !iomux_asked_long_ago(&memory.asked))
 		return 0;
 	rc = members_ask_os(members);
@@ -349,7 +349,7 @@ static bool members_os_look_is_due(struct members *members, const struct iomux_p
 
 	if (members->n_os + members->n_shadows == 0)
 		return false;
-	if (memory.about != members->about || iomux_asked_long_ago(asked))
+	if (memory.request_hash != members->request_hash || iomux_asked_long_ago(asked))
 		return true;
 	return members->n_os > 0 && (found == 0 || asked->skipped >= policy->skip_os);
 }
@@ -370,10 +370,10 @@ int members_wait(struct members *members, struct iomux_timeout *timeout, struct 
 	struct iomux_policy policy;
 	int found = members->count, driven = VMA_RING_CTXS_FULL;
 
-	vma_ring_ctxs_ask(members->asks);
+	vma_ring_ctxs_note_accept(members->asks);
 	if (found > 0 && is_complete(members))
 		return found;
-	self->pass_rings = members->rings;
+	self->look_in_rings = members->rings;
 	for (unsigned steps = 0; members->rings != 0 && iomux_drives_on(steps, driven, found > 0); steps++) {
 		driven = timeout->nsec != 0 ? vma_ring_ctxs_progress(members->rings)
 		                            : vma_ring_ctxs_catch_up(members->rings);

@@ -64,23 +64,23 @@ void epoll_set_unlock(struct epoll_set *set)
 /* ---- S ---- */
 
 /* E's key is 0, which is no item's. */
-static int add_outer(int s, int epfd)
+static int add_outer(int members_epfd, int epfd)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 
-	return vma_os.epoll_ctl(s, EPOLL_CTL_ADD, epfd, &event) < 0 ? -errno : 0;
+	return vma_os.epoll_ctl(members_epfd, EPOLL_CTL_ADD, epfd, &event) < 0 ? -errno : 0;
 }
 
-static int make_s(int epfd)
+static int make_members_epfd(int epfd)
 {
-	int s = vma_os.epoll_create1(EPOLL_CLOEXEC), rc, up;
+	int members_epfd = vma_os.epoll_create1(EPOLL_CLOEXEC), rc, up;
 
-	if (s < 0)
+	if (members_epfd < 0)
 		return -errno;
-	rc = add_outer(s, epfd);
-	up = rc < 0 ? rc : vma_fd_guard(s);
+	rc = add_outer(members_epfd, epfd);
+	up = rc < 0 ? rc : vma_fd_guard(members_epfd);
 	if (up < 0)
-		syscall(SYS_close, s);
+		syscall(SYS_close, members_epfd);
 	return up;
 }
 
@@ -90,9 +90,9 @@ struct epoll_set *epoll_set_create(int epfd)
 
 	if (set == NULL)
 		return NULL;
-	set->s = make_s(epfd);
-	if (set->s < 0) {
-		vma_log_warn("epoll set %d: cannot make its inner set: %s", epfd, strerrordesc_np(-set->s));
+	set->members_epfd = make_members_epfd(epfd);
+	if (set->members_epfd < 0) {
+		vma_log_warn("epoll set %d: cannot make its inner set: %s", epfd, strerrordesc_np(-set->members_epfd));
 		vma_free(set);
 		return NULL;
 	}
@@ -126,7 +126,7 @@ static void set_destroy(struct vma_file *file)
 
 	if (set->kick >= 0)
 		vma_fd_unguard_close(set->kick);
-	vma_fd_unguard_close(set->s);
+	vma_fd_unguard_close(set->members_epfd);
 	for (unsigned i = 0; i < EPOLL_CHUNKS; i++)
 		vma_free(set->chunk[i]);
 	vma_free(set->bucket);
@@ -203,18 +203,19 @@ static void enter_again(struct epoll_set *set, struct epoll_item *item)
 void epoll_set_refresh(struct epoll_set *set)
 {
 	int epfd = atomic_load_explicit(&set->file.fd, memory_order_relaxed);
-	int s = make_s(epfd);
+	int members_epfd = make_members_epfd(epfd);
 	struct vma_watchers *watchers;
 
-	if (s < 0) {
-		vma_log_once(VMA_LOG_WARN, "epoll set %d: cannot renew its inner set: %s", epfd, strerrordesc_np(-s));
+	if (members_epfd < 0) {
+		vma_log_once(VMA_LOG_WARN, "epoll set %d: cannot renew its inner set: %s", epfd,
+		             strerrordesc_np(-members_epfd));
 		return;
 	}
 	for (uint32_t i = 0; i < set->n_items; i++)
 		refresh_inner(epoll_item_at(set, i));
 	atomic_store(&set->stale, false);
-	syscall(SYS_dup3, s, set->s, O_CLOEXEC);
-	vma_fd_unguard_close(s);
+	syscall(SYS_dup3, members_epfd, set->members_epfd, O_CLOEXEC);
+	vma_fd_unguard_close(members_epfd);
 	if (set->forked)
 		remake_lists(set);
 	for (uint32_t i = 0; i < set->n_items; i++)

@@ -123,7 +123,7 @@ static const struct vma_wait_ops wait_ops = {.ready = epoll_wait_ready,
 static int epoll_sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct epoll_set *set = call->set;
-	struct pollfd inner = {.fd = set->s, .events = POLLIN};
+	struct pollfd inner = {.fd = set->members_epfd, .events = POLLIN};
 	struct vma_wait wait = {.ops = &wait_ops,
 	                        .arg = call,
 	                        .self = self,
@@ -167,7 +167,7 @@ static int epoll_call_look(struct call *call, struct iomux_timeout *timeout, str
 	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
 	int n, driven = VMA_RING_CTXS_FULL;
 
-	vma_ring_ctxs_ask(atomic_load_explicit(&set->asks, memory_order_relaxed));
+	vma_ring_ctxs_note_accept(atomic_load_explicit(&set->asks, memory_order_relaxed));
 	if (atomic_load_explicit(&set->drive_first, memory_order_relaxed)) {
 		atomic_store_explicit(&set->drive_first, false, memory_order_relaxed);
 		vma_ring_ctxs_progress(rings);
@@ -204,7 +204,7 @@ int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *eve
 	iomux_policy_get(&call.policy);
 	rc = max > 0 && max <= EVENTS_MAX ? epoll_call_look(&call, &time, self) : -EINVAL;
 	vma_thread_has_ready(self, rc);
-	self->pass_rings = atomic_load_explicit(&epoll_set(set)->rings, memory_order_relaxed);
+	self->look_in_rings = atomic_load_explicit(&epoll_set(set)->rings, memory_order_relaxed);
 	iomux_sigmask_restore(&before, self);
 	return rc;
 }

@@ -22,7 +22,7 @@ struct flow_entry {
 	bool steered;   /* the NIC was told of this key */
 	bool revoked;   /* and no longer steers it to us */
 	bool inherited; /* from flows that have gone: the NIC does not know the shadows of those that are here */
-	bool reserved;  /* there is a spare leaver for it, see ring_leave.c */
+	bool reserved;  /* there is a spare stale rule for it, see ring_leave.c */
 };
 
 struct flow_table {

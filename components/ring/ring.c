@@ -92,8 +92,8 @@ static void ring_run_revoke(struct vma_ring_command *command)
 
 	if (r->key.proto == VMA_FLOW_TCP_PORTS)
 		ring_ports_revoked(ring, &r->key);
-	if (entry != NULL && ring_leaver_of(entry) != NULL) {
-		ring_leaver_forget(ring, ring_leaver_of(entry));
+	if (entry != NULL && ring_stale_rule_of(entry) != NULL) {
+		ring_stale_rule_forget(ring, ring_stale_rule_of(entry));
 	} else if (entry != NULL && !entry->revoked) {
 		entry->revoked = true;
 		inet_ntop(AF_INET, r->key.local, local, sizeof(local));
@@ -141,8 +141,8 @@ static void ring_run_adopt(struct vma_ring_command *command)
 
 	memcpy(key.local, a->pending.local, sizeof(a->pending.local));
 	listener = vma_ring_flow(a->ring, &key);
-	if (listener != NULL && proto_ops != NULL && proto_ops->adopt != NULL)
-		proto_ops->adopt(proto_ops, listener, &a->pending);
+	if (listener != NULL && proto_ops != NULL && proto_ops->accept_pending != NULL)
+		proto_ops->accept_pending(proto_ops, listener, &a->pending);
 	if (a->ring->qp->member != NULL)
 		atomic_store(&a->ring->qp->member->adopted, a->pending.number);
 	free(a);
@@ -210,10 +210,10 @@ static int create_queues(struct vma_ring *ring, const struct vma_ring_attr *attr
 /* The last steps; accepts what create has built so far. */
 static void ring_dismantle(struct vma_ring *ring)
 {
-	ring_leavers_fini(ring);
+	ring_stale_rules_fini(ring);
 	ring_ports_fini(ring);
-	flow_table_fini(&ring->five);
-	flow_table_fini(&ring->three);
+	flow_table_fini(&ring->five_tuples);
+	flow_table_fini(&ring->three_tuples);
 	if (ring->stats != NULL)
 		vma_stats_drop(ring->stats_home, ring->stats);
 	free(ring->slots);
@@ -268,12 +268,12 @@ static struct vma_ring *ring_allocate(const struct vma_ring_attr *attr)
 	drive_init(&ring->rx, attr->thread_mode);
 	drive_init(&ring->tx, attr->thread_mode);
 	command_queue_init(&ring->rx_queue);
-	ring_leavers_init(ring);
+	ring_stale_rules_init(ring);
 	ring_ports_init(ring);
 	ring->slots = aligned_alloc(64, (slots_size + 63) / 64 * 64);
 	ring->stats = vma_stats_grab(attr->stats, VMA_STATS_TYPE_RING, ring->name);
-	if (ring->slots == NULL || ring->stats == NULL || flow_table_init(&ring->five) != 0 ||
-	    flow_table_init(&ring->three) != 0) {
+	if (ring->slots == NULL || ring->stats == NULL || flow_table_init(&ring->five_tuples) != 0 ||
+	    flow_table_init(&ring->three_tuples) != 0) {
 		ring_dismantle(ring);
 		return NULL;
 	}

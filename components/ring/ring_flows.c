@@ -72,7 +72,7 @@ static int ring_attach_flow(struct vma_ring *ring, struct vma_flow *flow)
 {
 	struct flow_table *table = ring_table_of(ring, &flow->key);
 	struct flow_entry *entry;
-	struct ring_leaver *leaver;
+	struct ring_stale_rule *stale;
 	int rc;
 
 	if (flow->ring != NULL)
@@ -83,15 +83,15 @@ static int ring_attach_flow(struct vma_ring *ring, struct vma_flow *flow)
 	rc = flow_table_insert(table, flow, &entry);
 	if (rc != 0)
 		return rc;
-	leaver = ring_leaver_of(entry);
-	if (leaver != NULL) {
-		ring_leaver_inherit(ring, leaver);
+	stale = ring_stale_rule_of(entry);
+	if (stale != NULL) {
+		ring_stale_rule_inherit(ring, stale);
 		entry->inherited = true;
 	}
 	rc = entry->revoked ? -EADDRINUSE : tell_nic(ring, flow, entry);
 	if (rc != 0) {
 		flow->ring = ring;
-		ring_detach_held(ring, flow, leaver == NULL);
+		ring_detach_held(ring, flow, stale == NULL);
 		return rc;
 	}
 	flow->ring = ring;
@@ -132,7 +132,7 @@ struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key 
 {
 	const struct flow_entry *entry = ring_entry_of(ring, key);
 
-	return entry != NULL && ring_leaver_of(entry) == NULL ? entry->head : NULL;
+	return entry != NULL && ring_stale_rule_of(entry) == NULL ? entry->head : NULL;
 }
 
 /* ---- steer ---- */
@@ -176,7 +176,7 @@ static void unlink_steering(struct vma_ring *ring, const struct ring_steering *s
 }
 
 /* The NIC has said rc. */
-static int end_steering(struct vma_ring *ring, struct ring_steering *steering, int rc, struct ring_leaver **memory)
+static int end_steering(struct vma_ring *ring, struct ring_steering *steering, int rc, struct ring_stale_rule **memory)
 {
 	struct flow_entry *entry = ring_entry_of(ring, &steering->key);
 	struct ring_steering *other;
@@ -188,7 +188,7 @@ static int end_steering(struct vma_ring *ring, struct ring_steering *steering, i
 	if (rc == 0 && steering->flow != NULL) {
 		entry->steered = true;
 		entry->inherited = false;
-		ring_leaver_reserve(ring, entry, memory);
+		ring_stale_rule_reserve(ring, entry, memory);
 	} else if (rc == 0 && (entry == NULL || !entry->steered) && other != NULL)
 		other->inherited = true;
 	else if (rc == 0 && (entry == NULL || !entry->steered))
@@ -199,7 +199,7 @@ static int end_steering(struct vma_ring *ring, struct ring_steering *steering, i
 int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow)
 {
 	struct ring_steering steering;
-	struct ring_leaver *leaver;
+	struct ring_stale_rule *stale;
 	struct vma_flow_rule rule;
 	int rc;
 
@@ -215,12 +215,12 @@ int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow)
 	} while (rc == -EAGAIN);
 	if (rc <= 0)
 		return rc;
-	leaver = malloc(sizeof(*leaver)); /* without one, its end has to ask the NIC at once */
+	stale = malloc(sizeof(*stale)); /* without one, its end has to ask the NIC at once */
 	rc = vma_nic_flow_add(ring->qp, &rule);
 	drive_acquire(&ring->rx);
-	rc = end_steering(ring, &steering, rc, &leaver);
+	rc = end_steering(ring, &steering, rc, &stale);
 	ring_rx_release(ring, drive_tid());
-	free(leaver);
+	free(stale);
 	return rc;
 }
 
@@ -251,7 +251,7 @@ void ring_detach_held(struct vma_ring *ring, struct vma_flow *flow, bool given_b
 	entry = *ring_entry_of(ring, &flow->key);
 	if (!flow_table_remove(ring_table_of(ring, &flow->key), flow))
 		return;
-	ring_leaver_unreserve(ring, &entry);
+	ring_stale_rule_unreserve(ring, &entry);
 	/* -ENOENT: it was revoked, or the owner that knew it has gone. */
 	if (entry.steered && !given_back)
 		vma_nic_flow_del(ring->qp, &flow->key);

@@ -2,71 +2,71 @@
  * ring_leave.c - rules of the NIC that outlive their flows, until a thread has the time to have them deleted.
  *
  * Deleting one takes a system call, or a conversation with vmad. A connection ends with the receive flag held, in the
- * middle of all packets. So its flow leaves the table at once, and in its place comes a *leaver*: a flow of the ring's
- * own, whose packets go on to the flow that covers the key (a listener's), as if there were nothing. It keeps the entry
- * `steered`. Then one of two things happens:
+ * middle of all packets. So its flow leaves the table at once, and in its place comes a *stale rule*: a flow of the
+ * ring's own, whose packets go on to the flow that covers the key (a listener's), as if there were nothing. It keeps
+ * the entry `steered`. Then one of two things happens:
  *
- *   a flow of the same key is attached ── inherits the rule; the leaver is a spare one again
- *   vma_ring_prune ── the leaver goes, its key is noted in `asked`, and the NIC is asked without the flag
+ *   a flow of the same key is attached ── inherits the rule; the stale rule is a spare one again
+ *   vma_ring_prune ── the stale rule goes, its key is noted in `asked`, and the NIC is asked without the flag
  *
  * While a key is in `asked`, no other thread speaks to the NIC of it: it waits at `asking`, which is held until the NIC
  * has answered. Otherwise a rule that is added anew could be the one that is deleted. A thread waits for the mutex only
  * without the flag, because the holder takes the flag; with the flag it only tries.
  *
- * A flow that leaves needs no memory: steer, which is control path, has made a leaver for it.
+ * A flow that leaves needs no memory: steer, which is control path, has made a stale rule for it.
  */
 #include <stdlib.h>
 
 #include "ring_priv.h"
 
-void ring_leavers_init(struct vma_ring *ring)
+void ring_stale_rules_init(struct vma_ring *ring)
 {
-	TAILQ_INIT(&ring->leavers.waiting);
-	TAILQ_INIT(&ring->leavers.spare);
-	pthread_mutex_init(&ring->leavers.asking, NULL);
+	TAILQ_INIT(&ring->stale_rules.waiting);
+	TAILQ_INIT(&ring->stale_rules.spare);
+	pthread_mutex_init(&ring->stale_rules.asking, NULL);
 }
 
-static struct ring_leaver *leave_take_first(struct ring_leavers *leavers, bool spare)
+static struct ring_stale_rule *leave_take_first(struct ring_stale_rules *stale_rules, bool spare)
 {
-	struct ring_leaver *leaver = spare ? TAILQ_FIRST(&leavers->spare) : TAILQ_FIRST(&leavers->waiting);
+	struct ring_stale_rule *stale = spare ? TAILQ_FIRST(&stale_rules->spare) : TAILQ_FIRST(&stale_rules->waiting);
 
-	if (leaver == NULL)
+	if (stale == NULL)
 		return NULL;
 	if (spare)
-		TAILQ_REMOVE(&leavers->spare, leaver, link);
+		TAILQ_REMOVE(&stale_rules->spare, stale, link);
 	else
-		TAILQ_REMOVE(&leavers->waiting, leaver, link);
-	return leaver;
+		TAILQ_REMOVE(&stale_rules->waiting, stale, link);
+	return stale;
 }
 
 /* The queue pair has gone, and its rules with it. */
-void ring_leavers_fini(struct vma_ring *ring)
+void ring_stale_rules_fini(struct vma_ring *ring)
 {
-	struct ring_leaver *leaver;
+	struct ring_stale_rule *stale;
 
-	while ((leaver = leave_take_first(&ring->leavers, false)) != NULL)
-		free(leaver);
-	while ((leaver = leave_take_first(&ring->leavers, true)) != NULL)
-		free(leaver);
-	pthread_mutex_destroy(&ring->leavers.asking);
+	while ((stale = leave_take_first(&ring->stale_rules, false)) != NULL)
+		free(stale);
+	while ((stale = leave_take_first(&ring->stale_rules, true)) != NULL)
+		free(stale);
+	pthread_mutex_destroy(&ring->stale_rules.asking);
 }
 
 /* ---- spare ones ---- */
 
-/* The entry has become steered. *memory: one leaver, NULL when there was no memory; what is taken is NULL then. */
-void ring_leaver_reserve(struct vma_ring *ring, struct flow_entry *entry, struct ring_leaver **memory)
+/* The entry has become steered. *memory: one stale rule, NULL when there was no memory; what is taken is NULL then. */
+void ring_stale_rule_reserve(struct vma_ring *ring, struct flow_entry *entry, struct ring_stale_rule **memory)
 {
 	if (entry->reserved || *memory == NULL)
 		return;
-	TAILQ_INSERT_HEAD(&ring->leavers.spare, *memory, link);
+	TAILQ_INSERT_HEAD(&ring->stale_rules.spare, *memory, link);
 	entry->reserved = true;
 	*memory = NULL;
 }
 
-void ring_leaver_unreserve(struct vma_ring *ring, const struct flow_entry *entry)
+void ring_stale_rule_unreserve(struct vma_ring *ring, const struct flow_entry *entry)
 {
 	if (entry->reserved)
-		free(leave_take_first(&ring->leavers, true));
+		free(leave_take_first(&ring->stale_rules, true));
 }
 
 /* ---- in the table ---- */
@@ -82,43 +82,43 @@ static bool pass_to_next_member(struct vma_flow *flow, struct vma_buf *packet, c
 	return covering != NULL && covering->sink(covering, packet, info);
 }
 
-struct ring_leaver *ring_leaver_of(const struct flow_entry *entry)
+struct ring_stale_rule *ring_stale_rule_of(const struct flow_entry *entry)
 {
-	return entry->head != NULL && entry->head->sink == pass_to_next_member ? (struct ring_leaver *)entry->head
+	return entry->head != NULL && entry->head->sink == pass_to_next_member ? (struct ring_stale_rule *)entry->head
 	                                                                       : NULL;
 }
 
-static void leaver_take_out(struct vma_ring *ring, struct ring_leaver *leaver)
+static void stale_take_out(struct vma_ring *ring, struct ring_stale_rule *stale)
 {
 	ring->last.word0 = 0;
-	TAILQ_REMOVE(&ring->leavers.waiting, leaver, link);
-	flow_table_remove(ring_table_of(ring, &leaver->flow.key), &leaver->flow);
+	TAILQ_REMOVE(&ring->stale_rules.waiting, stale, link);
+	flow_table_remove(ring_table_of(ring, &stale->flow.key), &stale->flow);
 }
 
-void ring_leaver_inherit(struct vma_ring *ring, struct ring_leaver *leaver)
+void ring_stale_rule_inherit(struct vma_ring *ring, struct ring_stale_rule *stale)
 {
-	leaver_take_out(ring, leaver);
-	TAILQ_INSERT_HEAD(&ring->leavers.spare, leaver, link);
+	stale_take_out(ring, stale);
+	TAILQ_INSERT_HEAD(&ring->stale_rules.spare, stale, link);
 }
 
-void ring_leaver_forget(struct vma_ring *ring, struct ring_leaver *leaver)
+void ring_stale_rule_forget(struct vma_ring *ring, struct ring_stale_rule *stale)
 {
-	leaver_take_out(ring, leaver);
-	free(leaver);
+	stale_take_out(ring, stale);
+	free(stale);
 }
 
 /* As the only member but one, which is about to go. False: there is no rule, or nothing to remember it by. */
 static bool put_in(struct vma_ring *ring, const struct vma_flow *flow)
 {
 	struct flow_entry *entry = ring_entry_of(ring, &flow->key);
-	struct ring_leaver *leaver;
+	struct ring_stale_rule *stale;
 
 	if (entry->head != flow || flow->next != NULL || !entry->steered || !entry->reserved || entry->revoked)
 		return false;
-	leaver = leave_take_first(&ring->leavers, true);
-	leaver->flow = (struct vma_flow){.key = flow->key, .sink = pass_to_next_member, .ring = ring};
-	flow_table_insert(ring_table_of(ring, &flow->key), &leaver->flow, &entry); /* which needs no memory */
-	TAILQ_INSERT_TAIL(&ring->leavers.waiting, leaver, link);
+	stale = leave_take_first(&ring->stale_rules, true);
+	stale->flow = (struct vma_flow){.key = flow->key, .sink = pass_to_next_member, .ring = ring};
+	flow_table_insert(ring_table_of(ring, &flow->key), &stale->flow, &entry); /* which needs no memory */
+	TAILQ_INSERT_TAIL(&ring->stale_rules.waiting, stale, link);
 	return true;
 }
 
@@ -136,29 +136,29 @@ bool vma_ring_detach_later(struct vma_ring *ring, struct vma_flow *flow)
 
 bool ring_rule_is_leaving(const struct vma_ring *ring, const struct vma_flow_key *key)
 {
-	for (unsigned i = 0; i < ring->leavers.asked_count; i++)
-		if (memcmp(&ring->leavers.asked[i], key, sizeof(*key)) == 0)
+	for (unsigned i = 0; i < ring->stale_rules.asked_count; i++)
+		if (memcmp(&ring->stale_rules.asked[i], key, sizeof(*key)) == 0)
 			return true;
 	return false;
 }
 
 void ring_rule_await(struct vma_ring *ring)
 {
-	pthread_mutex_lock(&ring->leavers.asking);
-	pthread_mutex_unlock(&ring->leavers.asking);
+	pthread_mutex_lock(&ring->stale_rules.asking);
+	pthread_mutex_unlock(&ring->stale_rules.asking);
 }
 
 static void note_asked(struct vma_ring *ring, unsigned most)
 {
-	struct ring_leavers *leavers = &ring->leavers;
+	struct ring_stale_rules *stale_rules = &ring->stale_rules;
 
-	for (leavers->asked_count = 0; leavers->asked_count < most; leavers->asked_count++) {
-		struct ring_leaver *leaver = TAILQ_FIRST(&leavers->waiting);
+	for (stale_rules->asked_count = 0; stale_rules->asked_count < most; stale_rules->asked_count++) {
+		struct ring_stale_rule *stale = TAILQ_FIRST(&stale_rules->waiting);
 
-		if (leaver == NULL)
+		if (stale == NULL)
 			break;
-		leavers->asked[leavers->asked_count] = leaver->flow.key;
-		ring_leaver_forget(ring, leaver);
+		stale_rules->asked[stale_rules->asked_count] = stale->flow.key;
+		ring_stale_rule_forget(ring, stale);
 	}
 }
 
@@ -166,26 +166,26 @@ static void note_asked(struct vma_ring *ring, unsigned most)
  * revoked, or the owner that knew it has gone. */
 bool vma_ring_prune(struct vma_ring *ring, unsigned most)
 {
-	struct ring_leavers *leavers = &ring->leavers;
+	struct ring_stale_rules *stale_rules = &ring->stale_rules;
 	bool more = true;
 
 	for (unsigned burst; most > 0 && more; most -= burst) {
 		if (!drive_acquire(&ring->rx))
 			return true;
-		if (pthread_mutex_trylock(&leavers->asking) != 0) { /* somebody else is at it */
+		if (pthread_mutex_trylock(&stale_rules->asking) != 0) { /* somebody else is at it */
 			ring_rx_release(ring, drive_tid());
 			return true;
 		}
 		note_asked(ring, most < LEAVE_BURST ? most : LEAVE_BURST);
-		burst = leavers->asked_count;
-		more = !TAILQ_EMPTY(&leavers->waiting);
+		burst = stale_rules->asked_count;
+		more = !TAILQ_EMPTY(&stale_rules->waiting);
 		ring_rx_release(ring, drive_tid());
 		for (unsigned i = 0; i < burst; i++)
-			vma_nic_flow_del(ring->qp, &leavers->asked[i]);
+			vma_nic_flow_del(ring->qp, &stale_rules->asked[i]);
 		drive_acquire(&ring->rx);
-		leavers->asked_count = 0;
+		stale_rules->asked_count = 0;
 		ring_rx_release(ring, drive_tid());
-		pthread_mutex_unlock(&leavers->asking);
+		pthread_mutex_unlock(&stale_rules->asking);
 	}
 	return more;
 }

@@ -44,14 +44,15 @@ struct tx_slot {
 };
 
 /* Rules of the NIC that nobody needs any more, see ring_leave.c. */
-struct ring_leaver {
+struct ring_stale_rule {
 	struct vma_flow flow; /* first */
-	TAILQ_ENTRY(ring_leaver) link;
+	TAILQ_ENTRY(ring_stale_rule) link;
 };
 #define LEAVE_BURST 16
-struct ring_leavers {
-	TAILQ_HEAD(, ring_leaver) waiting, spare; /* in the order in which they left; one for each entry `reserved` */
-	struct vma_flow_key asked[LEAVE_BURST];   /* the NIC is being asked to delete these */
+struct ring_stale_rules {
+	/* In the order in which they left; one for each entry `reserved`. */
+	TAILQ_HEAD(, ring_stale_rule) waiting, spare;
+	struct vma_flow_key asked[LEAVE_BURST]; /* the NIC is being asked to delete these */
 	unsigned asked_count;
 	pthread_mutex_t asking; /* taken without the receive flag, or only tried; held while the NIC is asked */
 };
@@ -96,9 +97,9 @@ struct vma_ring {
 		uint64_t word0, addresses; /* word0 0: nothing is remembered; no packet's first word is */
 		struct vma_flow *flow;
 	} last; /* who got the packet before, by its 5-tuple; NULL: nobody */
-	struct flow_table five, three;
+	struct flow_table five_tuples, three_tuples;
 	struct ring_steering *steerings; /* calls of steer that are asking the NIC */
-	struct ring_leavers leavers;
+	struct ring_stale_rules stale_rules;
 	struct ring_fragments fragments;
 	struct vma_flow *cursor; /* next member to serve while a group's sinks run: detach moves it on */
 
@@ -123,7 +124,7 @@ struct vma_ring {
 
 static inline struct flow_table *ring_table_of(struct vma_ring *ring, const struct vma_flow_key *key)
 {
-	return key->peer_port_be != 0 ? &ring->five : &ring->three;
+	return key->peer_port_be != 0 ? &ring->five_tuples : &ring->three_tuples;
 }
 
 /* ring.c: with the receive flag, and where the event's own thread must not do it (VMA_THREAD_SINGLE). */
@@ -139,14 +140,14 @@ struct flow_entry *ring_entry_of(struct vma_ring *ring, const struct vma_flow_ke
 void ring_detach_held(struct vma_ring *ring, struct vma_flow *flow, bool given_back);
 
 /* ring_leave.c; with the receive flag, where nothing else is said. */
-void ring_leavers_init(struct vma_ring *ring); /* before others know the ring */
-void ring_leavers_fini(struct vma_ring *ring);
-struct ring_leaver *ring_leaver_of(const struct flow_entry *entry); /* NULL: it has flows of its own, or none */
-/* `flow` has joined the leaver's key: the rule is its, and the leaver a spare one again. */
-void ring_leaver_inherit(struct vma_ring *ring, struct ring_leaver *leaver);
-void ring_leaver_forget(struct vma_ring *ring, struct ring_leaver *leaver); /* its rule has gone */
-void ring_leaver_reserve(struct vma_ring *ring, struct flow_entry *entry, struct ring_leaver **memory);
-void ring_leaver_unreserve(struct vma_ring *ring, const struct flow_entry *entry);
+void ring_stale_rules_init(struct vma_ring *ring); /* before others know the ring */
+void ring_stale_rules_fini(struct vma_ring *ring);
+struct ring_stale_rule *ring_stale_rule_of(const struct flow_entry *entry); /* NULL: it has flows of its own, or none */
+/* `flow` has joined the stale rule's key: the rule is its, and the stale rule a spare one again. */
+void ring_stale_rule_inherit(struct vma_ring *ring, struct ring_stale_rule *stale);
+void ring_stale_rule_forget(struct vma_ring *ring, struct ring_stale_rule *stale); /* its rule has gone */
+void ring_stale_rule_reserve(struct vma_ring *ring, struct flow_entry *entry, struct ring_stale_rule **memory);
+void ring_stale_rule_unreserve(struct vma_ring *ring, const struct flow_entry *entry);
 bool ring_rule_is_leaving(const struct vma_ring *ring, const struct vma_flow_key *key);
 void ring_rule_await(struct vma_ring *ring); /* without the flag: that those which are leaving now have left */
 

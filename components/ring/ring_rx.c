@@ -68,9 +68,9 @@ static inline struct vma_flow *find_first(struct vma_ring *ring, const struct vm
 
 	if (__builtin_expect(ring->last.word0 == words.w[0] && ring->last.addresses == addresses, 1))
 		return ring->last.flow;
-	flow = flow_words_find(&ring->five, words);
+	flow = flow_words_find(&ring->five_tuples, words);
 	if (flow == NULL)
-		flow = flow_words_find(&ring->three, without_peer(words));
+		flow = flow_words_find(&ring->three_tuples, without_peer(words));
 	ring->last.word0 = words.w[0];
 	ring->last.addresses = addresses;
 	ring->last.flow = flow;
@@ -119,9 +119,10 @@ static void __attribute__((noinline))
 deliver_to_group(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, struct tally *tally)
 {
 	const struct flow_words words = dispatch_words_of(info);
-	unsigned members = deliver_to_members(ring, flow_words_find(&ring->five, words), packet, info, tally);
+	unsigned members = deliver_to_members(ring, flow_words_find(&ring->five_tuples, words), packet, info, tally);
 
-	members += deliver_to_members(ring, flow_words_find(&ring->three, without_peer(words)), packet, info, tally);
+	members += deliver_to_members(ring, flow_words_find(&ring->three_tuples, without_peer(words)), packet, info,
+	                              tally);
 	if (members == 0)
 		ring_drop_packet(ring, packet, PACKET_DROP(no_flow));
 	else
@@ -319,7 +320,7 @@ static inline bool has_rx_work(struct vma_ring *ring, bool timers)
 {
 	struct vma_ring_proto_ops *proto_ops;
 
-	if (!vma_nic_rx_is_quiet(ring->qp) || vma_cq_in_debt(ring->cq) || command_queue_pending(&ring->rx_queue) ||
+	if (!vma_nic_rx_is_quiet(ring->qp) || vma_cq_needs_refill(ring->cq) || command_queue_pending(&ring->rx_queue) ||
 	    __builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0))
 		return true;
 	if (!timers)

@@ -74,7 +74,7 @@ static unsigned count_packets(const struct vma_nic_seg *segs, unsigned n, uint64
 
 /* The NIC is full: makes room, and tries once more with what is left. */
 static unsigned __attribute__((cold, noinline))
-press_on(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n)
+tx_retry_full(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n)
 {
 	unsigned taken;
 
@@ -94,7 +94,7 @@ static inline unsigned hand_to_nic(struct vma_ring *ring, const struct vma_nic_s
 	unsigned taken = vma_nic_tx(ring->qp, segs, n);
 
 	if (__builtin_expect(taken < n, 0)) {
-		taken += press_on(ring, segs + taken, n - taken);
+		taken += tx_retry_full(ring, segs + taken, n - taken);
 		packets = count_packets(segs, taken, &bytes);
 	}
 	vma_stats_add(&stats->tx_packets, packets);
@@ -343,10 +343,10 @@ send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bo
 		const struct vma_nic_seg *packet = segs + done;
 		uint64_t len;
 		unsigned k = packet_extent(packet, n - done, &len), sent = k;
-		enum fate fate = tx_packet_validate(ring, packet, k, len);
+		enum tx_check check = tx_packet_validate(ring, packet, k, len);
 
-		if (fate != FATE_SEND) {
-			note_refused(ring, fate == FATE_BAD ? &ring->bad : &ring->too_long);
+		if (check != TX_CHECK_SEND) {
+			note_refused(ring, check == TX_CHECK_BAD ? &ring->bad : &ring->too_long);
 			put_segs(ring, packet, k);
 		} else if (k > ring->segs_max) {
 			sent = send_gathered(ring, packet, k, len);

@@ -1,7 +1,8 @@
 /*
  * tx_packet.h - a packet to send: its segments; whether the NIC may get it; one that the NIC cannot take in pieces.
  *
- * Threads: any for packet_extent, put_segs and tx_packet_validate. tx_packet_gather runs in the thread that holds the transmit flag.
+ * Threads: any for packet_extent, put_segs and tx_packet_validate. tx_packet_gather runs in the thread that holds the
+ * transmit flag.
  */
 #ifndef VMA_RING_TX_PACKET_H
 #define VMA_RING_TX_PACKET_H
@@ -31,32 +32,32 @@ static void put_segs(struct vma_ring *ring, const struct vma_nic_seg *segs, unsi
 		vma_buf_put(ring->rules.arena, segs[i].buf);
 }
 
-enum fate { FATE_SEND, FATE_TOO_LONG, FATE_BAD };
+enum tx_check { TX_CHECK_SEND, TX_CHECK_TOO_LONG, TX_CHECK_BAD };
 
 /*
  * What a NIC would refuse for ever must not get as far as the command queue, where it would stop what is behind it.
  * `len` is the sum of the k segments.
  */
-static enum fate tx_packet_validate(const struct vma_ring *ring, const struct vma_nic_seg *packet, unsigned k,
-                                    uint64_t len)
+static enum tx_check tx_packet_validate(const struct vma_ring *ring, const struct vma_nic_seg *packet, unsigned k,
+                                        uint64_t len)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_frame(ring->rules.arena, packet->buf) + packet->off;
 	bool tagged;
 
 	for (unsigned i = 0; i < k; i++) {
 		if (packet[i].off > ring->buf_size || packet[i].len > ring->buf_size - packet[i].off)
-			return FATE_BAD;
+			return TX_CHECK_BAD;
 	}
 	if (packet->flags & ring->flags_unable || packet->len < VMA_PKT_ETH_LEN ||
 	    packet[k - 1].flags & VMA_NIC_SEG_MORE)
-		return FATE_BAD;
+		return TX_CHECK_BAD;
 	tagged = frame[12] == 0x81 && frame[13] == 0x00;
 	if (k > TX_BURST)
-		return FATE_TOO_LONG;
+		return TX_CHECK_TOO_LONG;
 	if (len > atomic_load_explicit(&ring->frame_max, memory_order_relaxed) + (tagged ? VMA_PKT_VLAN_LEN : 0u) &&
 	    !(packet->flags & VMA_NIC_SEG_TSO))
-		return FATE_TOO_LONG;
-	return FATE_SEND;
+		return TX_CHECK_TOO_LONG;
+	return TX_CHECK_SEND;
 }
 
 /*

@@ -29,7 +29,7 @@ static void name_both(struct stream_sock *child, const struct vma_tcp_conn *conn
 {
 	struct vma_flow_key key;
 
-	vma_tcp_names(conn, &key);
+	vma_tcp_tuple(conn, &key);
 	child->name = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = key.local_port_be};
 	child->peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = key.peer_port_be};
 	memcpy(&child->name.sin_addr, key.local, 4);
@@ -87,7 +87,7 @@ static void child_drop(struct stream_sock *child, bool is_ours)
 	if (conn != NULL && is_ours)
 		vma_tcp_close(conn, true);
 	else if (conn != NULL)
-		vma_tcp_forsake(conn);
+		vma_tcp_drop_moved(conn);
 	stream_conn_end(child);
 	pthread_mutex_unlock(&child->file.lock);
 	vma_file_put(&child->file);
@@ -329,7 +329,7 @@ int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen
 		stream_tally_give_up(listener);
 	if (!stream_stay(listener))
 		return -EBADF;
-	vma_ring_ctxs_ask(stream_rings(file));
+	vma_ring_ctxs_note_accept(stream_rings(file));
 	rc = accept_or_wait(listener, fd, addr, len, flags);
 	/* A wake-up may have been spent on a call that took something else, or nothing. */
 	if (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)

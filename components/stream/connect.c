@@ -148,14 +148,14 @@ static int try_with_shadow(struct stream_sock *sock, int fd, struct stream_route
 
 	attr->local_port_be = local->sin_port;
 	attr->covered = false;
-	covers = vma_tcp_covers(route->tcp, attr);
+	covers = vma_tcp_ask_port_block(route->tcp, attr);
 	if (covers == -EADDRINUSE)
 		return try_anothers(sock, fd, route, attr, local);
 	attr->covered = covers == 1 && !may_share;
 	rc = try_reserved(sock, fd, route, attr, local);
 	if (rc != 0 || !attr->covered)
 		return rc;
-	if (vma_tcp_covers(route->tcp, attr) != 1)
+	if (vma_tcp_ask_port_block(route->tcp, attr) != 1)
 		return vma_tcp_steer(stream_conn(sock)) < 0 ? -EADDRNOTAVAIL : 0;
 	vma_engine_steer(stream_conn(sock)); /* later: short ones need no rule of their own */
 	return 0;

@@ -54,7 +54,7 @@ static uint32_t conn_hash_of(const struct vma_tcp_conn *conn)
 	struct vma_flow_key key;
 	uint32_t h;
 
-	vma_tcp_names(conn, &key);
+	vma_tcp_tuple(conn, &key);
 	memcpy(&h, key.peer, 4);
 	h = (h ^ key.peer_port_be) * 0x9e3779b1U;
 	return h ^ h >> 16;

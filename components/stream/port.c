@@ -8,8 +8,8 @@
  * SO_REUSEADDR set for just that moment. All sockets that are bound so share the port. Any other socket of this host
  * that has it keeps it for itself, and one that wants to listen on it is refused, as by a connection of the kernel.
  *
- * A connection without a rule of its own (vma_tcp_covers) must have its port alone, and the shadow is bound without
- * SO_REUSEADDR. SO_REUSEADDR is set, and stays set, when the connection has its rule, 50 to 100 ms later: then
+ * A connection without a rule of its own (vma_tcp_ask_port_block) must have its port alone, and the shadow is bound
+ * without SO_REUSEADDR. SO_REUSEADDR is set, and stays set, when the connection has its rule, 50 to 100 ms later: then
  * connections to other peers share the port. (getsockopt tells what the application has set: getopt.c.)
  */
 #include <errno.h>

@@ -113,7 +113,7 @@ void reinject_early(struct reinject *reinject, struct vma_tcp_conn *conn)
 	if (packet == NULL)
 		return;
 	for (unsigned i = 0;; i++) {
-		len = vma_tcp_export_early(conn, i, &seq, &fin, packet + HEADERS, PACKET_MAX - HEADERS);
+		len = vma_tcp_export_ooo(conn, i, &seq, &fin, packet + HEADERS, PACKET_MAX - HEADERS);
 		if (len == -ENOENT ||
 		    (len >= 0 && reinject_send_segment(reinject, packet, seq, (size_t)len, fin ? 0x11 : 0x10) < 0))
 			break;
@@ -140,7 +140,7 @@ static size_t reinject_copy_packet(const struct vma_bufarena *arena, const struc
 }
 
 /* The ring has checked all lengths. Over a link that is memory the sum has not been finished; and Ethernet pads. */
-static void on_late(struct vma_tcp_late *late, struct vma_buf *packet)
+static void on_late(struct vma_tcp_straggler *late, struct vma_buf *packet)
 {
 	struct reinject *reinject = (struct reinject *)late;
 	const size_t l4 = (size_t)packet->l4_off - packet->l3_off,

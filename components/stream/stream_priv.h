@@ -450,7 +450,7 @@ bool stream_has_queued(const struct vma_thread *self);
 static inline void stream_pass(struct vma_thread *self)
 {
 	if (self->tx_queued == 0)
-		vma_ring_ctxs_pass(self);
+		vma_ring_ctxs_look_in(self);
 }
 
 /* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */

@@ -72,7 +72,7 @@ static void move_fill_repair(const struct move *m, struct vma_repair *out)
 	const struct vma_tcp_export *what = &m->what;
 	struct vma_flow_key key;
 
-	vma_tcp_names(m->conn, &key);
+	vma_tcp_tuple(m->conn, &key);
 	*out = (struct vma_repair){.local_port_be = key.local_port_be,
 	                           .peer_port_be = key.peer_port_be,
 	                           .vlan = key.vlan,

@@ -15,10 +15,10 @@
 #include "tcp_priv.h"
 
 /* Of what has come out of order, all connections of a stack together, and what the memory of a piece costs besides. */
-#define EARLY_MAX (256ull << 20)
-#define EARLY_LITTLE 64 /* pieces */
-#define EARLY_OVERHEAD 256
-#define EARLY_STEPS 1024 /* pieces that are looked at, one after the other, for the place of another one */
+#define OOO_MAX (256ull << 20)
+#define OOO_LITTLE 64 /* pieces */
+#define OOO_OVERHEAD 256
+#define OOO_STEPS 1024 /* pieces that are looked at, one after the other, for the place of another one */
 
 #define BUDGET_RCV_LEAST 4096 /* the kernel's tcp_rmem[0], and its least send buffer */
 #define BUDGET_SND_LEAST 4608
@@ -38,11 +38,11 @@ static inline bool budget_is_spent(const struct vma_tcp *tcp)
 }
 
 /* A quarter of the bytes in fifos at most. */
-static inline uint64_t early_max(const struct vma_tcp *tcp)
+static inline uint64_t ooo_max(const struct vma_tcp *tcp)
 {
 	const uint64_t quarter = (uint64_t)tcp->attr.memory->limit / 4;
 
-	return quarter < EARLY_MAX ? quarter : EARLY_MAX;
+	return quarter < OOO_MAX ? quarter : OOO_MAX;
 }
 
 /* Not now: what has come unread is enough. */

@@ -5,12 +5,12 @@
 
 #include "tcp_priv.h"
 #include "lwip/port.h"
-#include "rx/message.h"
+#include "rx/pingpong.h"
 #include "loss/sack_index.h"
 
 /* ---- made ---- */
 
-static bool is_buried(const struct vma_tcp_conn *conn)
+static bool is_freed(const struct vma_tcp_conn *conn)
 {
 	return conn->prev_all == NULL;
 }
@@ -19,7 +19,7 @@ static bool is_buried(const struct vma_tcp_conn *conn)
 void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work)
 {
 	conn->todo |= work;
-	if (!is_buried(conn))
+	if (!is_freed(conn))
 		tcp_ready(conn);
 }
 
@@ -139,7 +139,7 @@ struct vma_tcp *vma_tcp_stack(const struct vma_tcp_conn *conn)
 	return conn->tcp;
 }
 
-void vma_tcp_names(const struct vma_tcp_conn *conn, struct vma_flow_key *out)
+void vma_tcp_tuple(const struct vma_tcp_conn *conn, struct vma_flow_key *out)
 {
 	*out = conn->key;
 }
@@ -218,13 +218,14 @@ static void drop_burst(struct vma_tcp_conn *conn)
 }
 
 /* A command that is queued comes first; from then on none is, see tcp_post. */
-static void bury_if_unused(struct vma_tcp_conn *conn)
+static void free_if_unused(struct vma_tcp_conn *conn)
 {
 	uint32_t none = 0;
 
-	if (!conn->is_over || !conn->is_unused || conn->held != 0 || conn->in_ready || conn->in_retry || conn->in_share)
+	if (!conn->is_over || !conn->is_unused || conn->held != 0 || conn->in_ready || conn->in_retry ||
+	    conn->in_small_mss_queue)
 		return;
-	if (!atomic_compare_exchange_strong(&conn->work, &none, TCP_WORK_BURIED))
+	if (!atomic_compare_exchange_strong(&conn->work, &none, TCP_WORK_FREED))
 		return;
 	unlink_conn(conn);
 	conn->next_dead = conn->tcp->dead;
@@ -298,8 +299,8 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 		do_work(conn);
 	if (conn->pcb != NULL) {
 		/* Nothing ends by it: when it is all of the step, there is nothing more to see to. */
-		if (conn->burst != NULL && tcp_message(conn) && tcp_message_is_all(conn)) {
-			tcp_message_publish(conn);
+		if (conn->burst != NULL && tcp_pingpong(conn) && tcp_pingpong_is_all(conn)) {
+			tcp_pingpong_publish(conn);
 			return;
 		}
 		conn_exchange(conn);
@@ -307,7 +308,7 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
 		end_in_timewait(conn);
 	conn_tell_events(conn);
-	bury_if_unused(conn);
+	free_if_unused(conn);
 }
 
 /* ---- ended ---- */

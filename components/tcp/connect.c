@@ -205,7 +205,7 @@ static int take_key(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, c
 	return 0;
 }
 
-int vma_tcp_covers(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
+int vma_tcp_ask_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
 {
 	const struct vma_flow_key key = conn_attr_key(attr);
 

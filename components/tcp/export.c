@@ -158,7 +158,7 @@ unsigned vma_tcp_export_rx(struct vma_tcp_conn *conn, size_t skip, struct iovec 
 
 /* ---- gone ---- */
 
-static struct tcp_seg *early_piece(const struct vma_tcp_conn *conn, unsigned i)
+static struct tcp_seg *ooo_piece(const struct vma_tcp_conn *conn, unsigned i)
 {
 	struct tcp_seg *seg = conn->pcb->ooseq;
 
@@ -167,9 +167,9 @@ static struct tcp_seg *early_piece(const struct vma_tcp_conn *conn, unsigned i)
 	return seg;
 }
 
-ssize_t vma_tcp_export_early(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq, bool *fin, void *to, size_t room)
+ssize_t vma_tcp_export_ooo(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq, bool *fin, void *to, size_t room)
 {
-	const struct tcp_seg *seg = early_piece(conn, i);
+	const struct tcp_seg *seg = ooo_piece(conn, i);
 
 	if (seg == NULL)
 		return -ENOENT;
@@ -182,7 +182,7 @@ ssize_t vma_tcp_export_early(struct vma_tcp_conn *conn, unsigned i, uint32_t *se
 
 static bool late_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	struct vma_tcp_late *late = flow->owner;
+	struct vma_tcp_straggler *late = flow->owner;
 
 	(void)info;
 	late->packet(late, packet);
@@ -190,7 +190,7 @@ static bool late_sink(struct vma_flow *flow, struct vma_buf *packet, const struc
 }
 
 /* Who looks at the connection again finds nothing to read, and nothing to write to. */
-void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late *late)
+void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_straggler *late)
 {
 	atomic_store_explicit(&conn->owner, NULL, memory_order_release);
 	atomic_store_explicit(&conn->owner_arg, NULL, memory_order_relaxed);

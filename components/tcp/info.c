@@ -100,7 +100,7 @@ static bool fin_is_acked(const struct vma_tcp_conn *conn)
 		return false;
 	if (conn->pcb == NULL)
 		return atomic_load_explicit(&conn->error, memory_order_relaxed) == 0;
-	return tcp_tx_offset(conn, conn->pcb->lastack) > conn->fed;
+	return tcp_tx_offset(conn, conn->pcb->lastack) > conn->lwip_end;
 }
 
 /* Segments of data that have been sent once, less those that are on their way still; and what came twice, so far as

@@ -181,7 +181,7 @@ bool vma_tcp_accept(struct vma_tcp_conn *conn)
 {
 	struct vma_nic_member *member = conn->tcp->member;
 
-	/* Its entry says so until it is forsaken: it may come back before that (tcp_listener_adopt). */
+	/* Its entry says so until it is dropped: it may come back before that (tcp_listener_adopt). */
 	if (tcp_pending_is_moved(conn) || !tcp_pending_end(conn))
 		return false;
 	if (member != NULL)
@@ -189,7 +189,7 @@ bool vma_tcp_accept(struct vma_tcp_conn *conn)
 	return true;
 }
 
-void vma_tcp_forsake(struct vma_tcp_conn *conn)
+void vma_tcp_drop_moved(struct vma_tcp_conn *conn)
 {
 	bool acquired = vma_ring_acquire(conn->tcp->ring);
 

@@ -130,7 +130,7 @@ void tcp_frames_leave(struct vma_tcp *tcp)
 bool tcp_frame_make_room(struct vma_tcp *tcp)
 {
 	send_frames(tcp);
-	tcp->invited = 0;
+	tcp->acked_since_kick = 0;
 	tcp->answers_wait = !vma_nic_rx_is_quiet(vma_ring_qp(tcp->ring));
 	return tcp->frames_count < TCP_FRAMES;
 }
@@ -195,7 +195,7 @@ static void retry_all(struct vma_tcp *tcp)
  * taken with the rest. release: what the poster has written (bytes, options) is seen by who takes the bits.
  *
  * The memory is there when the command runs: a connection is given up only with no bit set, and by setting one
- * (TCP_WORK_BURIED), so that nobody finds them all clear any more. A call that has found the connection before its last
+ * (TCP_WORK_FREED), so that nobody finds them all clear any more. A call that has found the connection before its last
  * reference went may still come here after that: its memory is the host's by then, who keeps it for such calls.
  */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work)
@@ -288,8 +288,8 @@ static void stack_fire_timer(struct tcp_timer_node *node, void *arg)
 		retry_all(tcp); /* frames that wait go at the run's end */
 	} else if (node->kind == TCP_TIMER_STRANGER) {
 		tcp_strangers_ask(tcp);
-	} else if (node->kind == TCP_TIMER_SHARE) {
-		tcp_share_grant(tcp);
+	} else if (node->kind == TCP_TIMER_SMALL_MSS) {
+		tcp_small_mss_quota_grant(tcp);
 	} else if (node->kind == TCP_TIMER_TIMEWAIT) {
 		timewait_expire(tcp);
 	} else {
@@ -327,7 +327,7 @@ static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
 	tcp_take_time(tcp);
 	tcp->gro_left = tcp->attr.gro_streams_max;
 	tcp->answers_wait = false;
-	tcp->invited = 0;
+	tcp->acked_since_kick = 0;
 	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this run's end */
 		wheel_advance(&tcp->wheel, tcp->now_ns, stack_fire_timer, tcp);
 	while (!tcp->answers_wait && (conn = next_ready(tcp)) != NULL)
@@ -396,7 +396,7 @@ static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *at
 	                                             .is_due = stack_is_due,
 	                                             .rebound = stack_rebound,
 	                                             .unmatched = stack_unmatched,
-	                                             .adopt = stack_adopt};
+	                                             .accept_pending = stack_adopt};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;
 	tcp->host = complete_host(&attr->host);
@@ -411,7 +411,7 @@ static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *at
 	tcp->syn_tokens_ns = tcp->now_ns;
 	tcp->retry_timer.kind = TCP_TIMER_RETRY;
 	tcp->stranger_timer.kind = TCP_TIMER_STRANGER;
-	tcp->share.timer.kind = TCP_TIMER_SHARE;
+	tcp->small_mss_quota.timer.kind = TCP_TIMER_SMALL_MSS;
 	tcp->wheel_due_ns = UINT64_MAX;
 	atomic_store(&tcp->due_ns, UINT64_MAX);
 	wheel_init(&tcp->wheel, tcp->now_ns);

@@ -102,7 +102,7 @@ static bool conn_is_busy(const struct vma_tcp_conn *conn)
 
 	if (pcb == NULL)
 		return false;
-	return pcb->unacked != NULL || pcb->unsent != NULL || fifo_produced(&conn->tx) != conn->fed;
+	return pcb->unacked != NULL || pcb->unsent != NULL || fifo_produced(&conn->tx) != conn->lwip_end;
 }
 
 static inline void publish_state(struct vma_tcp_conn *conn, int state)
@@ -136,7 +136,7 @@ void tcp_conn_publish(struct vma_tcp_conn *conn)
 }
 
 /* It is established, and not shut down; nothing is out and nothing waits: not busy. */
-void tcp_message_publish(struct vma_tcp_conn *conn)
+void tcp_pingpong_publish(struct vma_tcp_conn *conn)
 {
 	uint32_t events;
 

@@ -26,11 +26,11 @@ static const uint16_t sizes[1 << MSS_BITS] = {64, 536, 1220, 1300, 1400, 1440, 1
 
 /* ---- the number ---- */
 
-static uint32_t syncookie_hash(const uint8_t secret[16], const struct syncookie_names *names, uint32_t period,
+static uint32_t syncookie_hash(const uint8_t secret[16], const struct syncookie_tuple *names, uint32_t period,
                                uint32_t size)
 {
 	struct {
-		struct syncookie_names names;
+		struct syncookie_tuple names;
 		uint32_t period, size;
 	} input = {.period = period, .size = size};
 	_Static_assert(sizeof(input) == 24, "no padding, and not as long as what sequence numbers are made of");
@@ -39,7 +39,7 @@ static uint32_t syncookie_hash(const uint8_t secret[16], const struct syncookie_
 	return (uint32_t)siphash(secret, &input, sizeof(input)) & HASH_MASK;
 }
 
-uint32_t syncookie_make(const uint8_t secret[16], const struct syncookie_names *names, uint32_t mss, uint64_t now_ns)
+uint32_t syncookie_make(const uint8_t secret[16], const struct syncookie_tuple *names, uint32_t mss, uint64_t now_ns)
 {
 	uint32_t period = (uint32_t)(now_ns / PERIOD_NS), size = (1 << MSS_BITS) - 1;
 
@@ -48,7 +48,7 @@ uint32_t syncookie_make(const uint8_t secret[16], const struct syncookie_names *
 	return period << (MSS_BITS + HASH_BITS) | size << HASH_BITS | syncookie_hash(secret, names, period, size);
 }
 
-uint32_t syncookie_check(const uint8_t secret[16], const struct syncookie_names *names, uint32_t cookie,
+uint32_t syncookie_check(const uint8_t secret[16], const struct syncookie_tuple *names, uint32_t cookie,
                          uint64_t now_ns)
 {
 	uint32_t now = (uint32_t)(now_ns / PERIOD_NS), size = cookie >> HASH_BITS & ((1 << MSS_BITS) - 1);
@@ -59,10 +59,10 @@ uint32_t syncookie_check(const uint8_t secret[16], const struct syncookie_names 
 	return sizes[size];
 }
 
-static struct syncookie_names names_of(struct vma_tcp *tcp, const struct vma_buf *packet, uint32_t isn)
+static struct syncookie_tuple names_of(struct vma_tcp *tcp, const struct vma_buf *packet, uint32_t isn)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_data(tcp->arena, packet);
-	struct syncookie_names names = {.isn = isn};
+	struct syncookie_tuple names = {.isn = isn};
 
 	memcpy(names.addresses, frame + packet->l3_off + 12, sizeof(names.addresses));
 	memcpy(names.ports, frame + packet->l4_off, sizeof(names.ports));
@@ -134,7 +134,7 @@ static uint32_t syncookie_stamp(uint32_t now_ms, const struct options *o)
 void syncookie_answer(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window)
 {
 	struct tcp_reply reply = {.flags = TCP_SYN | TCP_ACK, .window = window, .is_always = true};
-	struct syncookie_names names;
+	struct syncookie_tuple names;
 	struct options theirs, ours;
 	struct segment s;
 
@@ -191,7 +191,7 @@ static struct vma_buf *write_syn(struct vma_tcp *tcp, const struct vma_buf *pack
 struct vma_buf *syncookie_recall(struct vma_tcp *tcp, struct vma_buf *packet, uint32_t *isn)
 {
 	struct options o = {0};
-	struct syncookie_names names;
+	struct syncookie_tuple names;
 	struct segment s;
 
 	segment_parse(&s, tcp->arena, packet);

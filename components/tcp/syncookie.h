@@ -24,14 +24,14 @@ void syncookie_answer(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t wind
 struct vma_buf *syncookie_recall(struct vma_tcp *tcp, struct vma_buf *packet, uint32_t *isn);
 
 /* Pure. */
-struct syncookie_names {
+struct syncookie_tuple {
 	uint8_t addresses[8]; /* as in the peer's header */
 	uint8_t ports[4];
 	uint32_t isn; /* the peer's */
 };
-uint32_t syncookie_make(const uint8_t secret[16], const struct syncookie_names *names, uint32_t mss, uint64_t now_ns);
+uint32_t syncookie_make(const uint8_t secret[16], const struct syncookie_tuple *names, uint32_t mss, uint64_t now_ns);
 /* The MSS, at most that of the SYN; 0: not one of ours. */
-uint32_t syncookie_check(const uint8_t secret[16], const struct syncookie_names *names, uint32_t cookie,
+uint32_t syncookie_check(const uint8_t secret[16], const struct syncookie_tuple *names, uint32_t cookie,
                          uint64_t now_ns);
 
 #endif

@@ -9,7 +9,7 @@
  *   state.c                what is published: state, readiness, events
  *   rx/read.c, tx/write.c  the application's side of the two fifos
  *   rx/input.c             a burst's segments of one connection into lwIP     recovery_ack_*, rx/window.c
- *   rx/message.c           the fastest path of a burst that is one message    recovery_acked_last, rx/window.c
+ *   rx/pingpong.c          the fastest path of a burst that is one message    recovery_acked_last, rx/window.c
  *   tx/output.c            from the send fifo into segments and frames        recovery_*
  *   rx/predict.c           the fast path of the usual segment that comes,
  *   tx/compose.c           and of the usual one that leaves
@@ -70,9 +70,9 @@ enum tcp_work {
 	TCP_WORK_PATH = 1 << 6,
 	TCP_WORK_ICMP = 1 << 7,
 	TCP_WORK_CONNECT = 1 << 8,
-	TCP_WORK_UNUSED = 1 << 9,  /* the last reference but the stack's own has gone */
-	TCP_WORK_BURIED = 1 << 10, /* it is the host's to free: no command is queued any more */
-	TCP_WORK_ASK = 1 << 11,    /* whether the peer still has the connection */
+	TCP_WORK_UNUSED = 1 << 9, /* the last reference but the stack's own has gone */
+	TCP_WORK_FREED = 1 << 10, /* it is the host's to free: no command is queued any more */
+	TCP_WORK_ASK = 1 << 11,   /* whether the peer still has the connection */
 };
 
 struct vma_tcp_conn {
@@ -121,7 +121,7 @@ struct vma_tcp_conn {
 	struct vma_tcp_path path;
 	uint32_t mss;               /* bytes of data per segment now, options deducted */
 	uint16_t ip_id;             /* of the next segment: its own, or peers would see how much others are sent */
-	uint64_t fed;               /* bytes of tx that lwIP has in segments (stream offset) */
+	uint64_t lwip_end;          /* bytes of tx that lwIP has in segments (stream offset) */
 	_Atomic uint64_t more_from; /* writer's: bytes from here on may wait for more; UINT64_MAX: none */
 	_Atomic uint64_t urgent_tx; /* writer's: stream offset behind the urgent byte to send; 0: none */
 	struct tcp_rtt rtt;
@@ -159,9 +159,9 @@ struct vma_tcp_conn {
 	uint64_t born_ns;
 	uint32_t held; /* not to be freed yet, although nobody has a reference */
 	struct fifo_memory memory;
-	struct vma_tcp_conn *next_share;
-	uint32_t share_granted; /* frames: share.h */
-	bool in_share;
+	struct vma_tcp_conn *next_small_mss;
+	uint32_t small_mss_granted; /* frames: small_mss_quota.h */
+	bool in_small_mss_queue;
 	bool urgent_mode, in_retry, is_over, is_unused, is_orphan, is_busy, push_once, defer_data;
 	/* published, see rx/window.c */
 	_Alignas(64) _Atomic uint64_t rx_edge; /* stream offset up to which the peer may send */
@@ -191,15 +191,15 @@ struct tcp_exported {
 /* Who has sent a segment that no connection takes, while the connection may be elsewhere. stranger.c. */
 struct tcp_stranger;
 #define TCP_STRANGERS 256
-/* What connections with a small MSS may send together. share.h. */
-struct tcp_share {
+/* What connections with a small MSS may send together. small_mss_quota.h. */
+struct tcp_small_mss_quota {
 	struct vma_tcp_conn *first, *last; /* that wait; last is valid unless first is NULL */
 	struct tcp_timer_node timer;
 	uint64_t filled_ms;
 	uint32_t left; /* frames */
 };
 #define TCP_FRAMES 64 /* gathered in a run before they are sent with one kick */
-#define TCP_INVITED (TCP_FRAMES * 1460)
+#define ACKED_KICK_MAX (TCP_FRAMES * 1460)
 struct vma_tcp {
 	struct vma_ring_proto_ops proto_ops; /* first */
 	struct vma_ring *ring;
@@ -217,16 +217,16 @@ struct vma_tcp {
 	struct vma_tcp_listener *listeners;
 	struct vma_nic_seg frames[TCP_FRAMES];
 	unsigned frames_count;
-	uint32_t invited;              /* bytes that have been acknowledged since the last kick: peers send as many */
+	uint32_t acked_since_kick;     /* bytes that have been acknowledged since the last kick: peers send as many */
 	bool answers_wait;             /* there was a kick in this run, and what has come since should be read first */
 	struct tcp_timewait *timewait; /* timewait.c */
 	struct vma_tcp_conn *retry;    /* tcp_retry */
 	struct tcp_timer_node retry_timer;
-	struct tcp_share share;
+	struct tcp_small_mss_quota small_mss_quota;
 	struct vma_tcp_conn *dead;      /* freed at the end of the run */
 	struct tcp_ack ack;             /* of the segment that is being processed */
 	struct tcp_port_memory *memory; /* lwip/port.c: freelists of lwIP's objects */
-	uint64_t early_bytes;           /* held of data that is not in order, of all connections; budget.h bounds it */
+	uint64_t ooo_bytes;             /* held of data that is not in order, of all connections; budget.h bounds it */
 	uint32_t busy_count;            /* connections with something queued or unacknowledged */
 	uint32_t orphans, syn_tokens;
 	uint64_t syn_tokens_ns;
@@ -272,9 +272,9 @@ static inline uint32_t tcp_clock_ms(const struct vma_tcp *tcp)
 /* Where a sequence number not far from what was fed last lies in the stream; the SYN and the FIN count as bytes. */
 static inline uint64_t tcp_tx_offset(const struct vma_tcp_conn *conn, uint32_t seq)
 {
-	int32_t back = (int32_t)(conn->tx_seq + (uint32_t)conn->fed - seq);
+	int32_t back = (int32_t)(conn->tx_seq + (uint32_t)conn->lwip_end - seq);
 
-	return conn->fed - (uint64_t)(int64_t)back;
+	return conn->lwip_end - (uint64_t)(int64_t)back;
 }
 
 /* ---- stack.c: driver ---- */
@@ -310,11 +310,11 @@ void tcp_retry(struct vma_tcp_conn *conn);
 bool tcp_frame_make_room(struct vma_tcp *tcp) __attribute__((cold));
 static inline bool tcp_frame_room(struct vma_tcp *tcp)
 {
-	if (__builtin_expect(tcp->frames_count == TCP_FRAMES || tcp->invited >= TCP_INVITED, 0))
+	if (__builtin_expect(tcp->frames_count == TCP_FRAMES || tcp->acked_since_kick >= ACKED_KICK_MAX, 0))
 		return tcp_frame_make_room(tcp);
 	return true;
 }
-void tcp_share_grant(struct vma_tcp *tcp);                /* share.c: its timer has come */
+void tcp_small_mss_quota_grant(struct vma_tcp *tcp);      /* small_mss_quota.c: its timer has come */
 void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size); /* aligned to 64 bytes */
 void tcp_free_memory(struct vma_tcp *tcp, void *memory);
 void *tcp_allocated_base(void *memory); /* what host.free has to be given for it */
@@ -344,8 +344,8 @@ void tcp_conn_over(struct vma_tcp_conn *conn,
 /* Ends it: the pcb is given up, with or without RST to the peer, then tcp_conn_over(conn, error). Within lwip_enter or
  * not. Nothing of the pcb may be used afterwards. */
 void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset);
-void tcp_conn_publish(struct vma_tcp_conn *conn);    /* state and readiness from the pcb */
-void tcp_message_publish(struct vma_tcp_conn *conn); /* the same after tcp_message_is_all, and what is new is told */
+void tcp_conn_publish(struct vma_tcp_conn *conn);     /* state and readiness from the pcb */
+void tcp_pingpong_publish(struct vma_tcp_conn *conn); /* the same after tcp_pingpong_is_all, and what is new is told */
 static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed by its application */
 {
 	return conn->is_orphan;

@@ -22,7 +22,7 @@ check "a full table says so and works on" one full_table
 check "a multicast group is a flow of its address" one multicast
 check "a listener's flow takes every segment that no connection's takes" one listener_takes_what_is_left
 check "a group's members share it, and each keeps what it has got" one group_shares_and_remembers
-check "one that fades only what has begun" one listener_that_fades
+check "one in grace only what has begun" one listener_in_grace
 check "one that is granted again meanwhile misses no segment" one listener_granted_again_misses_nothing
 check "a connection of the kernel is not robbed" one kernel_connection_survives
 check "nor one that a SYN cookie brings back" one a_cookie_goes_back_to_the_kernel

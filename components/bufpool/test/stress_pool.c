@@ -100,8 +100,8 @@ static void *pool_work(void *arg)
 		if (n > 0 && pool_draw(w, 8) == 0) { /* out to the NIC and in again */
 			for (unsigned i = 0; i < n; i++)
 				mark(bufs[i], w->number + 1, 0);
-			vma_bufpool_lend(f.pool, bufs, n);
-			vma_bufpool_adopt(f.pool, bufs, n);
+			vma_bufpool_to_nic(f.pool, bufs, n);
+			vma_bufpool_from_nic(f.pool, bufs, n);
 			for (unsigned i = 0; i < n; i++)
 				mark(bufs[i], 0, w->number + 1);
 		}

@@ -1,6 +1,6 @@
 /*
- * Pools are retired while eight threads take from them, give back, lend and adopt: each ends exactly once, not before
- * its last buffer is home, and its memory can be unmapped then.
+ * Pools are retired while eight threads take from them, give back, and pass buffers to and from the NIC: each ends
+ * exactly once, not before its last buffer is home, and its memory can be unmapped then.
  */
 #include "fixture.h"
 
@@ -49,8 +49,8 @@ static void retire_live(struct round *r, uint32_t *seed)
 		n = vma_bufpool_get(r->f.pool, bufs, 1 + (*seed >> 16) % HOLD);
 		atomic_fetch_add(&r->out, n);
 		if (n > 2 && (*seed >> 8) % 4 == 0) {
-			vma_bufpool_lend(r->f.pool, bufs, 2); /* the others keep the pool meanwhile */
-			vma_bufpool_adopt(r->f.pool, bufs, 2);
+			vma_bufpool_to_nic(r->f.pool, bufs, 2); /* the others keep the pool meanwhile */
+			vma_bufpool_from_nic(r->f.pool, bufs, 2);
 		}
 		if ((*seed >> 24) % 16 == 0)
 			sched_yield();

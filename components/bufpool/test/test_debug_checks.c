@@ -105,23 +105,23 @@ static void put_of_a_lent_buffer(void)
 {
 	struct vma_buf *buf = held_buffer();
 
-	vma_bufpool_lend(f.pool, &buf, 1);
+	vma_bufpool_to_nic(f.pool, &buf, 1);
 	vma_buf_put(f.arena, buf);
 }
 
-static void lend_of_a_shared_buffer(void)
+static void to_nic_of_a_shared_buffer(void)
 {
 	struct vma_buf *buf = held_buffer();
 
 	vma_buf_ref(buf);
-	vma_bufpool_lend(f.pool, &buf, 1);
+	vma_bufpool_to_nic(f.pool, &buf, 1);
 }
 
-static void adopt_of_a_held_buffer(void)
+static void from_nic_of_a_held_buffer(void)
 {
 	struct vma_buf *buf = held_buffer();
 
-	vma_bufpool_adopt(f.pool, &buf, 1);
+	vma_bufpool_from_nic(f.pool, &buf, 1);
 }
 
 static void reference_to_a_free_buffer(void)
@@ -161,8 +161,8 @@ static void test_misuse_is_named_and_ends_the_program(void **state)
 	        {put_of_an_unmapped_range, "in no mapped range"},
 	        {put_to_the_wrong_pool, "to the wrong pool"},
 	        {put_of_a_lent_buffer, "with the NIC"},
-	        {lend_of_a_shared_buffer, "has other holders"},
-	        {adopt_of_a_held_buffer, "adopt of buffer"},
+	        {to_nic_of_a_shared_buffer, "has other holders"},
+	        {from_nic_of_a_held_buffer, "from_nic of buffer"},
 	        {reference_to_a_free_buffer, "nobody holds"},
 	        {unmap_of_a_held_buffer, "while its memory is unmapped"},
 	};
@@ -226,10 +226,10 @@ static void test_correct_use_is_let_pass(void **state)
 		assert_int_equal(vma_bufpool_get(f.pool, bufs, 64), 64);
 		for (int i = 0; i < 64; i++)
 			memset(vma_buf_frame(f.arena, bufs[i]), i, 2048);
-		vma_bufpool_lend(f.pool, bufs, 32);
+		vma_bufpool_to_nic(f.pool, bufs, 32);
 		for (int i = 0; i < 32; i++)
 			memset(vma_buf_frame(f.arena, bufs[i]), i, 2048); /* the NIC may write */
-		vma_bufpool_adopt(f.pool, bufs, 32);
+		vma_bufpool_from_nic(f.pool, bufs, 32);
 		vma_buf_put_burst(f.arena, bufs, 64);
 	}
 	close_fixture(&f);

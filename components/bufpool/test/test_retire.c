@@ -73,7 +73,7 @@ static void test_frames_of_an_ended_pool_may_be_given_to_another(void **state)
 	vma_bufarena_destroy(f.arena);
 }
 
-static void test_lending_the_last_buffer_to_the_nic_ends_the_pool(void **state)
+static void test_giving_the_last_buffer_to_the_nic_ends_the_pool(void **state)
 {
 	struct vma_buf *bufs[2];
 	struct fixture f;
@@ -84,7 +84,7 @@ static void test_lending_the_last_buffer_to_the_nic_ends_the_pool(void **state)
 	fixture_retire(&f);
 	vma_buf_put(f.arena, bufs[0]);
 	assert_int_equal(atomic_load(&f.drained), 0);
-	vma_bufpool_lend(f.pool, &bufs[1], 1);
+	vma_bufpool_to_nic(f.pool, &bufs[1], 1);
 	assert_int_equal(atomic_load(&f.drained), 1);
 	vma_bufarena_destroy(f.arena);
 }
@@ -201,7 +201,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_empty_pool_ends_at_once),
         cmocka_unit_test(test_the_last_put_ends_the_pool_in_every_mode),
         cmocka_unit_test(test_frames_of_an_ended_pool_may_be_given_to_another),
-        cmocka_unit_test(test_lending_the_last_buffer_to_the_nic_ends_the_pool),
+        cmocka_unit_test(test_giving_the_last_buffer_to_the_nic_ends_the_pool),
         cmocka_unit_test(test_what_lies_in_other_threads_caches_counts_as_returned),
         cmocka_unit_test(test_an_id_is_free_again_after_the_end_and_not_before),
         cmocka_unit_test(test_all_ids_can_be_in_use_and_one_more_is_refused),

@@ -128,14 +128,14 @@ static void test_a_small_debt_waits_until_it_grows_or_somebody_wants_to_sleep(vo
 		fake_arrive(&fx.fake, 60, 'a', 0);
 		assert_int_equal(vma_cq_poll(fx.cq, &packets[i], 1), 1);
 		assert_int_equal(vma_cq_poll(fx.cq, &packets[at - 1], 1), 0);
-		assert_false(vma_cq_in_debt(fx.cq));
+		assert_false(vma_cq_needs_refill(fx.cq));
 		assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - i - 1);
 	}
 	fake_arrive(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, &packets[at - 1], 1), 1);
-	assert_true(vma_cq_in_debt(fx.cq));
+	assert_true(vma_cq_needs_refill(fx.cq));
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 1), 0);
-	assert_false(vma_cq_in_debt(fx.cq));
+	assert_false(vma_cq_needs_refill(fx.cq));
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	vma_buf_put_burst(fx.arena, packets, at);
 	fake_arrive(&fx.fake, 60, 'a', 0);
@@ -293,7 +293,7 @@ static void test_shared_window_gets_back_only_what_was_polled(void **state)
 	assert_int_equal(fx.fake.posted_count, 0); /* the owner filled it */
 	fx.fake.posted_count = vma_bufpool_get(atomic_load(&fx.fake.qp.rx_pool), fx.fake.posted, FAKE_DEPTH);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
-	vma_bufpool_lend(atomic_load(&fx.fake.qp.rx_pool), fx.fake.posted, FAKE_DEPTH);
+	vma_bufpool_to_nic(atomic_load(&fx.fake.qp.rx_pool), fx.fake.posted, FAKE_DEPTH);
 	for (int i = 0; i < 3; i++)
 		fake_arrive(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 3);
@@ -348,7 +348,7 @@ static void test_a_small_debt_leaves_other_threads_their_buffers(void **state)
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, FAKE_DEPTH, 0, true, 0);
 	pool = atomic_load(&fx.fake.qp.rx_pool);
 	fx.fake.posted_count = vma_bufpool_get(pool, fx.fake.posted, FAKE_DEPTH);
-	vma_bufpool_lend(pool, fx.fake.posted, FAKE_DEPTH);
+	vma_bufpool_to_nic(pool, fx.fake.posted, FAKE_DEPTH);
 	sem_init(&giver.go, 0, 0);
 	sem_init(&giver.done, 0, 0);
 	assert_int_equal(pthread_create(&giver.thread, NULL, give_back, NULL), 0);
@@ -375,7 +375,7 @@ static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state
 	fake_arrive(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 0);
 	old = atomic_load(&fx.fake.qp.rx_pool);
-	vma_bufpool_adopt(old, fx.fake.posted, fx.fake.posted_count);
+	vma_bufpool_from_nic(old, fx.fake.posted, fx.fake.posted_count);
 	vma_buf_put_burst(fx.arena, fx.fake.posted, fx.fake.posted_count);
 	vma_bufpool_retire(old, NULL, NULL);
 	fake_init(&fx.fake, fx.arena, 512);

@@ -527,7 +527,7 @@ static void test_a_socket_that_is_kept_elsewhere_is_told_of_no_more(void **state
 		usleep(ASKED_AGAIN_USEC);
 		assert_int_equal(backend_wait(&be, ep, &event, 1, 0), 0);
 	}
-	assert_int_equal(iomux_os_epoll(epoll_set_find(ep)->s, &event, 1), 0);
+	assert_int_equal(iomux_os_epoll(epoll_set_find(ep)->members_epfd, &event, 1), 0);
 	backend_send(&be, other);
 	assert_int_equal(backend_wait(&be, ep, &event, 1, 0), 1);
 	assert_int_equal(event.data.u64, 2);

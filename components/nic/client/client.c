@@ -140,8 +140,8 @@ void nic_xdp_free(struct nic_xdp *nic)
 	nic_xdp_window_put(nic->window);
 	xdp_owner_destroy(nic->owner);
 	vmad_client_close(nic->vmad);
-	vmad_client_close(nic->before);
-	pthread_cond_destroy(&nic->found);
+	vmad_client_close(nic->old_vmad);
+	pthread_cond_destroy(&nic->vmad_found_cond);
 	if (nic->right_fd >= 0)
 		nic_fd_close(nic->right_fd);
 	if (atomic_load(&nic->repair_fd) >= 0)
@@ -175,7 +175,7 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	nic->huge_pages = attr->huge_pages;
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&nic->found, &clock);
+	pthread_cond_init(&nic->vmad_found_cond, &clock);
 	pthread_condattr_destroy(&clock);
 	pthread_mutex_init(&nic->events, NULL);
 	pthread_mutex_init(&nic->lock, NULL);

@@ -27,7 +27,7 @@
 #include <vma/nic.h>
 
 #include "vmad.h"
-#include "../xdp/cookies.h"
+#include "../xdp/sock_cookies.h"
 #include "../xdp/owner.h"
 #include "../xdp/xdp.h"
 
@@ -130,12 +130,12 @@ struct nic_xdp {
 	struct xdp_owner *owner;  /* SELF */
 	struct vmad_client *vmad; /* VMAD; NULL while there is none */
 	/*
-	 * vmad may be away: no connection, and the queue pairs work on. before: the last one, open until another vmad,
-	 * or the same, knows that this client is there. found: vmad is there again, or gone for good.
+	 * vmad may be away: no connection, and the queue pairs work on. old_vmad: the last one, open until another
+	 * vmad, or the same, knows that this client is there. vmad_found_cond: vmad is there again, or gone for good.
 	 */
-	struct vmad_client *before;
-	uint64_t away_ms; /* since then */
-	pthread_cond_t found;
+	struct vmad_client *old_vmad;
+	uint64_t vmad_lost_ms; /* since then */
+	pthread_cond_t vmad_found_cond;
 	char *vmad_path;
 	uint32_t window_bytes; /* for a vmad that is started */
 	bool huge_pages;
@@ -189,12 +189,12 @@ struct xdp_shadows {
 void nic_xdp_shadows_fini(struct xdp_shadows *shadows);
 /* The descriptor by which vmad is shown the right to this flow; -1: there is none, or none is needed. is_covered: of a
  * connection that needs none. */
-struct xdp_shown {
+struct xdp_proof_fd {
 	int fd;
 	bool is_made;
 };
-struct xdp_shown nic_xdp_shown(struct xdp_shadows *shadows, const struct vma_flow_rule *rule, bool is_covered);
-void nic_xdp_shown_put(const struct xdp_shown *shown);
+struct xdp_proof_fd nic_xdp_proof_fd(struct xdp_shadows *shadows, const struct vma_flow_rule *rule, bool is_covered);
+void nic_xdp_proof_fd_put(const struct xdp_proof_fd *proof);
 /* Of these shadows those that are open, and their descriptors: how many. There is room for all of them. */
 unsigned nic_xdp_shadows_open(struct xdp_shadows *shadows, const struct xdp_cookies *cookies, int guess, uint64_t *open,
                               int *fds);

@@ -153,7 +153,7 @@ static bool lacks_capabilities(const struct vmad_connect *how)
 static int lacks_in_kernel(const struct vmad_connect *how)
 {
 	const char *what;
-	const int rc = xdp_sock_lacks(&what);
+	const int rc = xdp_sock_check_kernel(&what);
 
 	if (rc < 0)
 		vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and none could own it: %s: %s",

@@ -140,7 +140,7 @@ static inline unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struc
 		more |= (uint64_t)(desc.options & XDP_PKT_CONTD) << taken;
 		bufs[taken++] = buf;
 	}
-	vma_bufpool_adopt(atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed), bufs, taken);
+	vma_bufpool_from_nic(atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed), bufs, taken);
 	for (; __builtin_expect(more != 0, 0); more &= more - 1)
 		bufs[__builtin_ctzll(more)]->flags = VMA_BUF_RX_MORE;
 	rx->cached_consumer = consumer + ready;
@@ -212,9 +212,9 @@ static void wake_fill(const struct xdp_port *port)
 }
 
 /*
- * Up to BURST buffers of one device queue. They are lent before they are filled: once a frame is in the fill ring it
- * may come back through any queue pair of this process, whose adopt must find it lent. What was not taken is adopted
- * back.
+ * Up to BURST buffers of one device queue. They are marked as the NIC's (to_nic) before they are filled: once a frame
+ * is in the fill ring it may come back through any queue pair of this process, whose from_nic must find it so. What was
+ * not taken is taken back.
  */
 static unsigned post_port(struct xdp_qp *qp, uint32_t queue, struct vma_buf **bufs, unsigned n)
 {
@@ -224,10 +224,10 @@ static unsigned post_port(struct xdp_qp *qp, uint32_t queue, struct vma_buf **bu
 
 	for (unsigned i = 0; i < n; i++)
 		frames[i] = vma_buf_index(qp->base.arena, bufs[i]) - qp->first;
-	vma_bufpool_lend(pool, bufs, n);
+	vma_bufpool_to_nic(pool, bufs, n);
 	taken = xdp_shared_fill(&qp->port[queue].driver, frames, n);
 	if (taken < n)
-		vma_bufpool_adopt(pool, bufs + taken, n - taken);
+		vma_bufpool_from_nic(pool, bufs + taken, n - taken);
 	qp->rx_held -= taken < qp->rx_held ? taken : qp->rx_held;
 	if (taken > 0)
 		wake_fill(&qp->port[queue]);
@@ -350,13 +350,13 @@ static uint64_t longest_tagged(const struct xdp_qp *qp, uint32_t longest, const 
 	return seg->len >= 14 && frame[12] == 0x81 && frame[13] == 0x00 ? longest + 4 : longest;
 }
 
-enum packet_fate { PACKET_SEND, PACKET_DROP, PACKET_STOP };
+enum tx_verdict { PACKET_SEND, PACKET_DROP, PACKET_STOP };
 
 /* Looks at the packet that starts at segs[0]; *count becomes its number of segments. */
-static __attribute__((noinline)) enum packet_fate
+static __attribute__((noinline)) enum tx_verdict
 classify_tx_packet(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsigned n, unsigned *count)
 {
-	enum packet_fate fate = PACKET_SEND;
+	enum tx_verdict verdict = PACKET_SEND;
 	uint64_t bytes = 0;
 	unsigned i = 0;
 
@@ -367,7 +367,7 @@ classify_tx_packet(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsi
 			return PACKET_STOP;
 		at = vma_buf_index(qp->base.arena, segs[i].buf) - qp->first - qp->tx_first;
 		if (at >= qp->tx_count)
-			fate = PACKET_DROP;
+			verdict = PACKET_DROP;
 		else if (qp->in_flight[at])
 			return PACKET_STOP; /* still on its way from before: after the next reap */
 		bytes += segs[i].len;
@@ -375,8 +375,8 @@ classify_tx_packet(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsi
 			break;
 	}
 	*count = i + 1;
-	if (fate == PACKET_DROP || bytes <= qp->longest || bytes <= longest_tagged(qp, qp->longest, segs))
-		return fate;
+	if (verdict == PACKET_DROP || bytes <= qp->longest || bytes <= longest_tagged(qp, qp->longest, segs))
+		return verdict;
 	/* Whoever queued it may have gone by the MTU of before the rebind; it must not stop what is behind it. */
 	return bytes <= longest_tagged(qp, qp->longest_ever, segs) ? PACKET_DROP : PACKET_STOP;
 }
@@ -439,18 +439,18 @@ unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, uns
 	if (!qp_usable(qp))
 		return 0;
 	while (done < n) {
-		enum packet_fate fate;
+		enum tx_verdict verdict;
 		unsigned count = 0;
 
 		if (__builtin_expect(put_plain(qp, port, segs + done), 1)) {
 			done++;
 			continue;
 		}
-		fate = classify_tx_packet(qp, segs + done, n - done, &count);
+		verdict = classify_tx_packet(qp, segs + done, n - done, &count);
 
-		if (fate == PACKET_STOP)
+		if (verdict == PACKET_STOP)
 			break;
-		if (fate == PACKET_DROP) {
+		if (verdict == PACKET_DROP) {
 			for (unsigned i = 0; i < count; i++)
 				vma_buf_put(base->arena, segs[done + i].buf);
 			done += count;

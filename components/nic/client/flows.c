@@ -172,14 +172,14 @@ static bool qp_covers_key(const struct xdp_qp *qp, const struct vma_flow_key *ke
 
 static int show_and_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
 {
-	const struct xdp_shown shown = nic_xdp_shown(shadows, rule, qp_covers_key(qp, &rule->key));
+	const struct xdp_proof_fd proof = nic_xdp_proof_fd(shadows, rule, qp_covers_key(qp, &rule->key));
 	struct vma_flow_rule asked = *rule;
 	int rc;
 
-	if (shown.fd < 0)
+	if (proof.fd < 0)
 		asked.shadow_cookie = 0; /* it is closed */
-	rc = vmad_client_flow_add(qp->nic->vmad, qp->slot, &asked, shown.fd, &qp->nic->base.info.generic);
-	nic_xdp_shown_put(&shown);
+	rc = vmad_client_flow_add(qp->nic->vmad, qp->slot, &asked, proof.fd, &qp->nic->base.info.generic);
+	nic_xdp_proof_fd_put(&proof);
 	return rc;
 }
 
@@ -228,16 +228,16 @@ static int show_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct x
 static void name_open_shadow(struct xdp_flow *flow, struct xdp_shadows *shadows)
 {
 	const struct xdp_cookies *cookies = &flow->shadows;
-	struct xdp_shown shown = nic_xdp_shown(shadows, &flow->rule, true);
+	struct xdp_proof_fd proof = nic_xdp_proof_fd(shadows, &flow->rule, true);
 
-	for (uint32_t i = 0; shown.fd < 0 && i < cookies->n; i++) {
+	for (uint32_t i = 0; proof.fd < 0 && i < cookies->n; i++) {
 		const struct vma_flow_rule other = {.key = flow->rule.key, .shadow_cookie = cookies->list[i]};
 
-		shown = nic_xdp_shown(shadows, &other, true);
-		if (shown.fd < 0)
+		proof = nic_xdp_proof_fd(shadows, &other, true);
+		if (proof.fd < 0)
 			continue;
 		flow->rule.shadow_cookie = other.shadow_cookie;
-		flow->rule.shadow_fd = shown.fd;
+		flow->rule.shadow_fd = proof.fd;
 	}
 }
 

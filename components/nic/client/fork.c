@@ -59,8 +59,8 @@ static void nic_child_give_up(struct nic_xdp *nic)
 	}
 	if (nic->vmad != NULL)
 		os_close(vmad_client_fd(nic->vmad));
-	if (nic->before != NULL)
-		os_close(vmad_client_fd(nic->before));
+	if (nic->old_vmad != NULL)
+		os_close(vmad_client_fd(nic->old_vmad));
 	if (nic->window != NULL && nic->window->alive_fd >= 0)
 		os_close(nic->window->alive_fd);
 	if (nic->owner != NULL)

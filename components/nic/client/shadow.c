@@ -8,7 +8,7 @@
  * For a connection any socket will do that is bound to its port. A socket that accept has made has no shadow of that
  * kind. The shadow of a connection that begins here is not bound yet. So a socket is bound beside it for the moment,
  * which the kernel allows if all sockets that have the port share it. If the shadow has the port for itself, the shadow
- * is shown.
+ * is proof.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -139,33 +139,33 @@ static int bind_beside(const struct vma_flow_key *key)
 	return -1;
 }
 
-struct xdp_shown nic_xdp_shown(struct xdp_shadows *shadows, const struct vma_flow_rule *rule, bool is_covered)
+struct xdp_proof_fd nic_xdp_proof_fd(struct xdp_shadows *shadows, const struct vma_flow_rule *rule, bool is_covered)
 {
 	const struct vma_flow_key *key = &rule->key;
-	struct xdp_shown shown = {.fd = -1};
+	struct xdp_proof_fd proof = {.fd = -1};
 
 	if (key->proto != IPPROTO_TCP || key->peer_port_be == 0) {
-		shown.fd = shadows_find(shadows, rule->shadow_cookie, rule->shadow_fd);
-		return shown;
+		proof.fd = shadows_find(shadows, rule->shadow_cookie, rule->shadow_fd);
+		return proof;
 	}
 	if (is_covered)
-		return shown;
+		return proof;
 	if (rule->shadow_cookie != 0 && shadow_cookie_of(rule->shadow_fd) == rule->shadow_cookie &&
 	    has_port(rule->shadow_fd, key->local_port_be)) {
-		shown.fd = rule->shadow_fd;
-		return shown;
+		proof.fd = rule->shadow_fd;
+		return proof;
 	}
-	shown.fd = bind_beside(key);
-	shown.is_made = shown.fd >= 0;
-	if (shown.fd < 0)
-		shown.fd = shadows_find(shadows, rule->shadow_cookie, rule->shadow_fd);
-	return shown;
+	proof.fd = bind_beside(key);
+	proof.is_made = proof.fd >= 0;
+	if (proof.fd < 0)
+		proof.fd = shadows_find(shadows, rule->shadow_cookie, rule->shadow_fd);
+	return proof;
 }
 
-void nic_xdp_shown_put(const struct xdp_shown *shown)
+void nic_xdp_proof_fd_put(const struct xdp_proof_fd *proof)
 {
-	if (shown->is_made)
-		os_close(shown->fd);
+	if (proof->is_made)
+		os_close(proof->fd);
 }
 
 /* Those that are still open. */

@@ -90,7 +90,7 @@ static pid_t clone_onto(void *top, int (*run)(void *), void *arg)
 #endif
 
 /* A program that is pinned to a core, or runs as a real-time one, must not have a daemon that is, too. */
-static void be_ordinary(void)
+static void reset_scheduling(void)
 {
 	static const struct sched_param priority;
 	unsigned long cores[16];
@@ -137,7 +137,7 @@ static int vmad_child_main(void *arg)
 	int null;
 
 	syscall(SYS_setsid); /* no terminal, and no ^C from one */
-	be_ordinary();
+	reset_scheduling();
 	null = os_open("/dev/null", O_RDWR);
 	if (null >= 0) {
 		os_dup3(null, 0, 0); /* EINVAL: the program had no stdin, and this is 0 already */
@@ -158,7 +158,7 @@ static int vmad_child_main(void *arg)
 	return 0;
 }
 
-static int become_nobodys_child(void *arg)
+static int double_fork(void *arg)
 {
 	struct start *start = arg;
 	const pid_t pid = clone_onto(start->second_stack + STACK_BYTES, vmad_child_main, start);
@@ -181,7 +181,7 @@ int vmad_start(const char *path, char *const argv[])
 	/* A handler of the program must not run in the clones: they share its memory. */
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, &before);
-	pid = clone_onto(stacks + 2 * STACK_BYTES, become_nobodys_child, &start);
+	pid = clone_onto(stacks + 2 * STACK_BYTES, double_fork, &start);
 	if (pid < 0)
 		start.error = -pid;
 	else

@@ -171,7 +171,7 @@ static void nic_detach_owner(struct nic_xdp *nic)
 		lease->orphan = true;
 	nic_xdp_window_put(nic->window);
 	nic->window = NULL;
-	pthread_cond_broadcast(&nic->found);
+	pthread_cond_broadcast(&nic->vmad_found_cond);
 }
 
 static void nic_give_up_owner(struct nic_xdp *nic)
@@ -185,21 +185,21 @@ static void nic_give_up_owner(struct nic_xdp *nic)
 		             nic->base.info.name);
 	pthread_mutex_lock(&nic->lock);
 	vmad_client_close(nic->vmad);
-	vmad_client_close(nic->before);
-	nic->vmad = nic->before = NULL;
+	vmad_client_close(nic->old_vmad);
+	nic->vmad = nic->old_vmad = NULL;
 	nic_detach_owner(nic);
 	pthread_mutex_unlock(&nic->lock);
 	report_lost_qps(nic, false);
 }
 
 /* It does not answer, or has ended: what it owns is there, and another one will come. */
-static void miss_vmad(struct nic_xdp *nic)
+static void vmad_lost(struct nic_xdp *nic)
 {
 	pthread_mutex_lock(&nic->lock);
-	vmad_client_close(nic->before);
-	nic->before = nic->vmad;
+	vmad_client_close(nic->old_vmad);
+	nic->old_vmad = nic->vmad;
 	nic->vmad = NULL;
-	nic->away_ms = nic_now_ms();
+	nic->vmad_lost_ms = nic_now_ms();
 	pthread_mutex_unlock(&nic->lock);
 	vma_log_info("%s: vmad does not answer: what its clients have stays, and another one is looked for",
 	             nic->base.info.name);
@@ -212,14 +212,14 @@ static bool owner_is_there(const struct nic_xdp *nic)
 
 bool nic_xdp_await_vmad(struct nic_xdp *nic)
 {
-	const uint64_t until = (nic->vmad != NULL ? nic_now_ms() : nic->away_ms) + VMAD_ANSWER_MS;
+	const uint64_t until = (nic->vmad != NULL ? nic_now_ms() : nic->vmad_lost_ms) + VMAD_ANSWER_MS;
 	const struct timespec at = {.tv_sec = (time_t)(until / 1000), .tv_nsec = (long)(until % 1000) * 1000000};
 
 	if (nic->kind != VMA_NIC_OWNER_VMAD || pthread_equal(pthread_self(), nic->thread))
 		return false;
 	nic_xdp_thread_wake(nic);
 	while (!owner_is_there(nic) && nic->window != NULL && !nic->closing &&
-	       pthread_cond_timedwait(&nic->found, &nic->lock, &at) == 0)
+	       pthread_cond_timedwait(&nic->vmad_found_cond, &nic->lock, &at) == 0)
 		;
 	return owner_is_there(nic);
 }
@@ -238,7 +238,7 @@ static void nic_take_events(struct nic_xdp *nic)
 		if (owner_is_over(nic))
 			nic_give_up_owner(nic);
 		else
-			miss_vmad(nic);
+			vmad_lost(nic);
 	}
 }
 
@@ -273,8 +273,8 @@ static bool nic_resume_leases(struct nic_xdp *nic, struct vmad_client *client)
 
 	if (rc == -EPIPE)
 		return false;
-	vmad_client_close(nic->before);
-	nic->before = NULL;
+	vmad_client_close(nic->old_vmad);
+	nic->old_vmad = NULL;
 	nic->vmad = client;
 	if (rc == -ENOENT) {
 		vma_log_warn("%s: vmad does not know its queue pairs: they are rented anew", nic->base.info.name);
@@ -286,7 +286,7 @@ static bool nic_resume_leases(struct nic_xdp *nic, struct vmad_client *client)
 		nic_xdp_flow_present(qp);
 		vmad_client_resumed(client, qp->slot);
 	}
-	pthread_cond_broadcast(&nic->found);
+	pthread_cond_broadcast(&nic->vmad_found_cond);
 	return true;
 }
 

@@ -206,7 +206,7 @@ static int see_entry(void *arg, const struct xdp_prog_entry *entry)
 
 		owner_group_adopt(owner, flow, entry->group, members | 1ull << flow->slot);
 	}
-	if (entry->fades)
+	if (entry->in_grace)
 		owner_flow_adopt_fading(owner, flow);
 	else
 		owner_flow_adopt(owner, flow);

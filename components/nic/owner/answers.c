@@ -227,7 +227,7 @@ static void minisock_take_segment(struct xdp_owner *owner, struct owner_minisock
 	}
 }
 
-int owner_minisocks_hear(struct xdp_owner *owner, const struct xdp_minisock_segment *segment, uint64_t now)
+int owner_minisocks_handle_segment(struct xdp_owner *owner, const struct xdp_minisock_segment *segment, uint64_t now)
 {
 	struct owner_minisock *minisock = minisock_of(owner, segment);
 

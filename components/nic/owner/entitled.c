@@ -90,7 +90,7 @@ static bool is_of_this_host(struct xdp_owner *owner, const struct vma_flow_key *
 
 /* ---- sockets ---- */
 
-struct sighting {
+struct socket_search {
 	const struct vma_flow_key *key;
 	uint64_t cookie;
 	bool seen;
@@ -99,26 +99,26 @@ struct sighting {
 static void entitled_see_socket(const struct kernel_sock *socket, void *arg)
 {
 	static const uint8_t none[16];
-	struct sighting *sighting = arg;
+	struct socket_search *socket_search = arg;
 
-	if (socket->cookie == sighting->cookie && socket->port_be == sighting->key->local_port_be &&
+	if (socket->cookie == socket_search->cookie && socket->port_be == socket_search->key->local_port_be &&
 	    (memcmp(socket->local, none, sizeof(none)) == 0 ||
-	     memcmp(socket->local, sighting->key->local, sizeof(none)) == 0))
-		sighting->seen = true;
+	     memcmp(socket->local, socket_search->key->local, sizeof(none)) == 0))
+		socket_search->seen = true;
 }
 
 /* A socket that has been shown is bound to the flow's port. */
 static bool is_bound(struct xdp_owner *owner, const struct vma_flow_key *key, const struct xdp_proof *proof)
 {
-	struct sighting sighting = {.key = key, .cookie = proof->cookie};
+	struct socket_search socket_search = {.key = key, .cookie = proof->cookie};
 
 	return proof->cookie != 0 &&
 	       kernel_sock_bound(&owner->diag_fd, proof->family, key->proto, ntohs(key->local_port_be),
-	                         entitled_see_socket, &sighting) == 0 &&
-	       sighting.seen;
+	                         entitled_see_socket, &socket_search) == 0 &&
+	       socket_search.seen;
 }
 
-struct muster {
+struct cookie_search {
 	const struct vma_flow_key *key;
 	const uint64_t *cookies;
 	unsigned n;
@@ -127,25 +127,25 @@ struct muster {
 
 static void look_for_any(const struct kernel_sock *socket, void *arg)
 {
-	struct muster *muster = arg;
+	struct cookie_search *cookie_search = arg;
 
-	for (unsigned i = 0; i < muster->n && !muster->any; i++) {
-		struct sighting sighting = {.key = muster->key, .cookie = muster->cookies[i]};
+	for (unsigned i = 0; i < cookie_search->n && !cookie_search->any; i++) {
+		struct socket_search socket_search = {.key = cookie_search->key, .cookie = cookie_search->cookies[i]};
 
-		entitled_see_socket(socket, &sighting);
-		muster->any = sighting.seen;
+		entitled_see_socket(socket, &socket_search);
+		cookie_search->any = socket_search.seen;
 	}
 }
 
 bool owner_any_is_bound(struct xdp_owner *owner, const struct vma_flow_key *key, const uint64_t *cookies, unsigned n)
 {
 	static const uint8_t families[] = {AF_INET, AF_INET6};
-	struct muster muster = {.key = key, .cookies = cookies, .n = n};
+	struct cookie_search cookie_search = {.key = key, .cookies = cookies, .n = n};
 
-	for (size_t i = 0; i < sizeof(families) && !muster.any; i++)
+	for (size_t i = 0; i < sizeof(families) && !cookie_search.any; i++)
 		kernel_sock_bound(&owner->diag_fd, families[i], key->proto, ntohs(key->local_port_be), look_for_any,
-		                  &muster);
-	return muster.any;
+		                  &cookie_search);
+	return cookie_search.any;
 }
 
 static void see_listener(const struct kernel_sock *socket, void *arg)

@@ -83,7 +83,7 @@ static void fdstore_leave_vmad(void)
 }
 
 /* What vmad says. */
-static void fdstore_hear_vmad(void)
+static void fdstore_recv_vmad(void)
 {
 	for (unsigned i = 0; i < TURN; i++) {
 		struct vmad_msg msg;
@@ -222,7 +222,7 @@ static __attribute__((noreturn)) void fdstore_serve(int vmad_fd, const int liste
 		if (keep.vmad_fd < 0)
 			serve_alone();
 		else if (os_poll(&what, 1, -1) > 0)
-			fdstore_hear_vmad();
+			fdstore_recv_vmad();
 	}
 	_exit(0);
 }
@@ -293,7 +293,7 @@ int fdstore_start(struct fdstore *fdstore, unsigned ifindex, uint32_t seconds)
 	return rc;
 }
 
-static int hear_hand(int fd, struct fdstore_fds *hand)
+static int recv_hand(int fd, struct fdstore_fds *hand)
 {
 	const uint64_t until = fdstore_now_ms() + FDSTORE_MS;
 
@@ -351,7 +351,7 @@ int fdstore_find(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *
 	if (fd < 0)
 		return fd;
 	fdstore->fd = fd;
-	rc = hear_hand(fd, hand);
+	rc = recv_hand(fd, hand);
 	if (rc < 0)
 		fdstore_fds_close(hand);
 	return rc;

@@ -100,35 +100,35 @@ static void owner_flow_free(struct owner_flow *flow)
 
 /* ---- a listener's flow that is taken back ---- */
 
-#define FADE_NS 2000000000ULL
+#define GRACE_NS 2000000000ULL
 
 /* Its group's number is free only when the map does not name it any more. */
-static void free_fading(struct xdp_owner *owner, struct owner_flow *flow)
+static void free_in_grace(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	owner_group_end(owner, flow);
 	owner_flow_free(flow);
 }
 
-static void end_fading(struct xdp_owner *owner, struct owner_flow **place)
+static void end_grace(struct xdp_owner *owner, struct owner_flow **place)
 {
 	struct owner_flow *flow = *place;
 
 	xdp_prog_flow_del(owner->prog, &flow->rule.key);
 	*place = flow->next;
-	free_fading(owner, flow);
+	free_in_grace(owner, flow);
 }
 
 /* What a group's slots share ends with the last of them. */
-static void end_fading_of(struct xdp_owner *owner, uint32_t slot)
+static void end_grace_of(struct xdp_owner *owner, uint32_t slot)
 {
-	struct owner_flow **place = &owner->fading;
+	struct owner_flow **place = &owner->in_grace;
 
 	while (*place != NULL) {
 		struct owner_flow *flow = *place;
 		const bool is_last = flow->group == 0 || flow->members == 1ull << slot;
 
 		if (owner_flow_has(flow, slot) && is_last) {
-			end_fading(owner, place);
+			end_grace(owner, place);
 			continue;
 		}
 		if (owner_flow_has(flow, slot))
@@ -138,20 +138,20 @@ static void end_fading_of(struct xdp_owner *owner, uint32_t slot)
 }
 
 /* Where the pointer to the one with `key` is, or the end. */
-static struct owner_flow **fading_of(struct xdp_owner *owner, const struct vma_flow_key *key)
+static struct owner_flow **in_grace_of(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	struct owner_flow **place = &owner->fading;
+	struct owner_flow **place = &owner->in_grace;
 
 	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
 		place = &(*place)->next;
 	return place;
 }
 
-/* A flow is about to take its place in the map: what fades there, to be freed after that. Of a connection there is
- * none. */
-static struct owner_flow *yield_fading(struct xdp_owner *owner, const struct vma_flow_key *key)
+/* A flow is about to take its place in the map: what is in grace there, to be freed after that. Of a connection there
+ * is none. */
+static struct owner_flow *yield_in_grace(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	struct owner_flow **place = owner_flow_is_connection(key) ? NULL : fading_of(owner, key);
+	struct owner_flow **place = owner_flow_is_connection(key) ? NULL : in_grace_of(owner, key);
 	struct owner_flow *flow = place != NULL ? *place : NULL;
 
 	if (flow != NULL)
@@ -160,43 +160,43 @@ static struct owner_flow *yield_fading(struct xdp_owner *owner, const struct vma
 }
 
 /* Has room made in the map. False: none is left. */
-static bool yield_any_fading(struct xdp_owner *owner)
+static bool yield_any_in_grace(struct xdp_owner *owner)
 {
-	if (owner->fading == NULL)
+	if (owner->in_grace == NULL)
 		return false;
-	end_fading(owner, &owner->fading); /* the oldest */
+	end_grace(owner, &owner->in_grace); /* the oldest */
 	return true;
 }
 
-/* All fade for the same time, so they are in order. */
-void owner_flows_fade_out(struct xdp_owner *owner, uint64_t now_ns)
+/* All have the same grace, so they are in order. */
+void owner_flows_end_grace(struct xdp_owner *owner, uint64_t now_ns)
 {
-	while (owner->fading != NULL && owner->fading->fades_ns <= now_ns)
-		end_fading(owner, &owner->fading);
+	while (owner->in_grace != NULL && owner->in_grace->grace_end_ns <= now_ns)
+		end_grace(owner, &owner->in_grace);
 }
 
-/* It is out of the table. Where there is no memory for that, it ends at once. Its group fades with it. */
-static void flow_fade(struct xdp_owner *owner, struct owner_flow *flow)
+/* It is out of the table. Where there is no memory for that, it ends at once. Its group is in grace with it. */
+static void flow_begin_grace(struct xdp_owner *owner, struct owner_flow *flow)
 {
-	struct owner_flow *fading = flow->rule.flags & VMA_FLOW_LISTENER ? calloc(1, sizeof(*fading)) : NULL;
-	struct owner_flow **end = &owner->fading;
+	struct owner_flow *in_grace = flow->rule.flags & VMA_FLOW_LISTENER ? calloc(1, sizeof(*in_grace)) : NULL;
+	struct owner_flow **end = &owner->in_grace;
 
-	if (fading == NULL || xdp_prog_flow_fade(owner->prog, &flow->rule.key, flow->slot, flow->group) < 0) {
-		free(fading);
+	if (in_grace == NULL || xdp_prog_flow_begin_grace(owner->prog, &flow->rule.key, flow->slot, flow->group) < 0) {
+		free(in_grace);
 		xdp_prog_flow_del(owner->prog, &flow->rule.key);
 		owner_group_end(owner, flow);
 		return;
 	}
 	while (*end != NULL)
 		end = &(*end)->next;
-	*fading = (struct owner_flow){.rule = flow->rule,
-	                              .slot = flow->slot,
-	                              .group = flow->group,
-	                              .members = flow->members,
-	                              .grouped_ns = flow->grouped_ns,
-	                              .fades_ns = owner_now_ns() + FADE_NS};
+	*in_grace = (struct owner_flow){.rule = flow->rule,
+	                                .slot = flow->slot,
+	                                .group = flow->group,
+	                                .members = flow->members,
+	                                .grouped_ns = flow->grouped_ns,
+	                                .grace_end_ns = owner_now_ns() + GRACE_NS};
 	flow->group = 0;
-	*end = fading;
+	*end = in_grace;
 }
 
 static int refuse_contended(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
@@ -238,7 +238,7 @@ static int flow_contend(struct xdp_owner *owner, struct owner_flow **place, uint
 	if (!losers_wait(owner, flow))
 		return -EADDRINUSE; /* it stays with who has it: better than a flow that goes to and fro */
 	unlink_flow(owner, place);
-	flow_fade(owner, flow); /* its members are still known, to be told */
+	flow_begin_grace(owner, flow); /* its members are still known, to be told */
 	flow->next = owner->given_up;
 	owner->given_up = flow;
 	owner_flow_describe(&rule->key, text, sizeof(text));
@@ -311,30 +311,30 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 /* ---- add and delete ---- */
 
 /*
- * What the map has under this key, a minisock or a listener's flow that fades, is replaced, and not deleted before: a
- * segment that came between the two would find neither, and the kernel would answer it with RST. Replaced means
- * (BPF_EXIST) that the new entry is put in front of the old one in the same bucket, and only then the old one taken
- * out; who looks meanwhile, on any CPU, finds one or the other. At most one of them is there, as both begin where a
- * flow has ended.
+ * What the map has under this key, a minisock or a listener's flow that is in grace, is replaced, and not deleted
+ * before: a segment that came between the two would find neither, and the kernel would answer it with RST. Replaced
+ * means (BPF_EXIST) that the new entry is put in front of the old one in the same bucket, and only then the old one
+ * taken out; who looks meanwhile, on any CPU, finds one or the other. At most one of them is there, as both begin where
+ * a flow has ended.
  *
- * Where the map is full, the least minisock makes way, or else what fades.
+ * Where the map is full, the least minisock makes way, or else what is in grace.
  */
 static int flow_put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	const struct vma_flow_rule *rule = &flow->rule;
-	struct owner_flow *fading = yield_fading(owner, &rule->key);
+	struct owner_flow *in_grace = yield_in_grace(owner, &rule->key);
 	int rc;
 
-	if (fading != NULL || owner_minisocks_yield(owner, &rule->key)) {
+	if (in_grace != NULL || owner_minisocks_yield(owner, &rule->key)) {
 		rc = xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
-		if (fading != NULL)
-			free_fading(owner, fading);
+		if (in_grace != NULL)
+			free_in_grace(owner, in_grace);
 		if (rc < 0)
 			xdp_prog_flow_del(owner->prog, &rule->key); /* of which nobody knows any more */
 		return rc;
 	}
 	rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
-	if (rc == -ENOSPC && (owner_minisocks_yield_any(owner) || yield_any_fading(owner)))
+	if (rc == -ENOSPC && (owner_minisocks_yield_any(owner) || yield_any_in_grace(owner)))
 		rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
 	return rc;
 }
@@ -370,7 +370,7 @@ bool owner_flows_linger(const struct xdp_owner *owner)
 void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
 {
 	if (owner->unused_since_ns == 0 || now_ns - owner->unused_since_ns < LINGER_NS || owner->minisocks.count > 0 ||
-	    owner->fading != NULL)
+	    owner->in_grace != NULL)
 		return;
 	if (!owner_claims_close(owner)) {
 		owner->unused_since_ns = now_ns;
@@ -428,14 +428,14 @@ void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow)
 	owner->unpresented++;
 }
 
-/* The last, as all fade for the same time. */
+/* The last, as all have the same grace. */
 void owner_flow_adopt_fading(struct xdp_owner *owner, struct owner_flow *flow)
 {
-	struct owner_flow **end = &owner->fading;
+	struct owner_flow **end = &owner->in_grace;
 
 	while (*end != NULL)
 		end = &(*end)->next;
-	flow->fades_ns = owner_now_ns() + FADE_NS;
+	flow->grace_end_ns = owner_now_ns() + GRACE_NS;
 	*end = flow;
 }
 
@@ -565,7 +565,7 @@ void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place)
 	struct owner_flow *flow = *place;
 
 	unlink_flow(owner, place);
-	flow_fade(owner, flow);
+	flow_begin_grace(owner, flow);
 	owner_flow_free(flow);
 }
 
@@ -703,7 +703,7 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 	if (dead)
 		owner_group_move(owner, slot, NULL);
 	owner_claims_end(owner, slot);
-	end_fading_of(owner, slot);
+	end_grace_of(owner, slot);
 	forget_given_up(owner, slot, NULL);
 	owner_flow_waiters_end(owner, slot);
 }
@@ -749,7 +749,7 @@ enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const
 	memset(wildcard.peer, 0, sizeof(wildcard.peer));
 	listener = *owner_flow_place(owner, &wildcard);
 	if (listener == NULL)
-		listener = *fading_of(owner, &wildcard);
+		listener = *in_grace_of(owner, &wildcard);
 	if (listener != NULL)
 		return owner_flow_has(listener, slot) && listener->rule.flags & VMA_FLOW_LISTENER
 		               ? OWNER_COVERED_BY_LISTENER

@@ -46,7 +46,7 @@
 #include "../xdp/shared.h"
 
 #define TIMEOUT_NS 100000000ull
-#define SHUN_NS 1000000000ull
+#define BACKOFF_NS 1000000000ull
 #define MOVING_MAX (4 * VMA_PENDING_MAX) /* connections on their way to one member, to be moved again */
 #define ALONE_MAX (XDP_GROUPS / 2)       /* groups, when one of a single member begins: there must be room for others */
 #define RECENT_NS 2000000000ull          /* a group in which there may be connections from before it was one */
@@ -70,7 +70,7 @@ static struct vma_nic_member *member_of(const struct xdp_owner *owner, uint32_t 
 
 static bool member_asks(const struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	return atomic_load(&member_of(owner, slot)->sleeps) != 0 || now - owner->asker[slot].asked_ns < TIMEOUT_NS;
+	return atomic_load(&member_of(owner, slot)->sleeps) != 0 || now - owner->worker[slot].asked_ns < TIMEOUT_NS;
 }
 
 static uint64_t eligible_of(const struct xdp_owner *owner, uint64_t members, uint64_t now)
@@ -79,9 +79,9 @@ static uint64_t eligible_of(const struct xdp_owner *owner, uint64_t members, uin
 
 	for (uint64_t left = members; left != 0; left &= left - 1) {
 		const uint32_t slot = first_of(left);
-		const struct owner_asker *asker = &owner->asker[slot];
+		const struct owner_worker *worker = &owner->worker[slot];
 
-		if (!asker->stuck && now >= asker->shunned_until && now - asker->taken_ns < TIMEOUT_NS &&
+		if (!worker->stuck && now >= worker->backoff_until_ns && now - worker->rx_progress_ns < TIMEOUT_NS &&
 		    member_asks(owner, slot, now))
 			eligible |= 1ull << slot;
 	}
@@ -174,13 +174,13 @@ static int begin_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_
 static void ask_anew(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
 	const struct vma_nic_member *member = member_of(owner, slot);
-	struct owner_asker *asker = &owner->asker[slot];
+	struct owner_worker *worker = &owner->worker[slot];
 
-	asker->asks = atomic_load(&member->asks);
-	asker->accepts = atomic_load(&member->accepts);
-	asker->asked_ns = asker->taken_ns = asker->accepted_ns = asker->joined_ns = now;
-	asker->stuck = asker->late = false;
-	asker->shunned_until = 0;
+	worker->asks = atomic_load(&member->asks);
+	worker->accepts = atomic_load(&member->accepts);
+	worker->asked_ns = worker->rx_progress_ns = worker->accepted_ns = worker->joined_ns = now;
+	worker->stuck = worker->late = false;
+	worker->backoff_until_ns = 0;
 }
 
 void owner_group_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_t group, uint64_t members)
@@ -284,12 +284,12 @@ int owner_group_retire(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	return 0;
 }
 
-static void forget_moves(struct xdp_owner *owner, struct owner_asker *asker)
+static void forget_moves(struct xdp_owner *owner, struct owner_worker *worker)
 {
-	while (asker->moving != NULL) {
-		struct owner_move *move = asker->moving;
+	while (worker->moving != NULL) {
+		struct owner_move *move = worker->moving;
 
-		asker->moving = move->next;
+		worker->moving = move->next;
 		owner_forget_waiting(owner, move->place);
 		free(move);
 	}
@@ -298,15 +298,15 @@ static void forget_moves(struct xdp_owner *owner, struct owner_asker *asker)
 void owner_groups_fini(struct xdp_owner *owner)
 {
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
-		forget_moves(owner, &owner->asker[slot]);
+		forget_moves(owner, &owner->worker[slot]);
 }
 
 void owner_group_rented(struct xdp_owner *owner, uint32_t slot)
 {
 	const off_t at = (off_t)(XDP_MEMBERS_AT + slot * sizeof(struct vma_nic_member));
 
-	forget_moves(owner, &owner->asker[slot]);
-	owner->asker[slot] = (struct owner_asker){0};
+	forget_moves(owner, &owner->worker[slot]);
+	owner->worker[slot] = (struct owner_worker){0};
 	if (owner->members == NULL)
 		return;
 	if (fallocate(owner->shared_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at,
@@ -338,7 +338,7 @@ static uint64_t prefer_successors(const struct xdp_owner *owner, uint64_t slots,
 	uint64_t later = 0;
 
 	for (uint64_t left = slots; left != 0; left &= left - 1)
-		if (owner->asker[first_of(left)].joined_ns > owner->asker[from].joined_ns)
+		if (owner->worker[first_of(left)].joined_ns > owner->worker[from].joined_ns)
 			later |= left & -left;
 	return later != 0 ? later : slots;
 }
@@ -350,7 +350,7 @@ static uint64_t takers_of(const struct xdp_owner *owner, uint64_t eligible, enum
 	for (uint64_t left = takers != ANY ? eligible : 0; left != 0; left &= left - 1) {
 		const uint32_t slot = first_of(left);
 
-		if (owner->asker[slot].late || (takers == IDLE && atomic_load(&member_of(owner, slot)->sleeps) == 0))
+		if (owner->worker[slot].late || (takers == IDLE && atomic_load(&member_of(owner, slot)->sleeps) == 0))
 			eligible &= ~(1ull << slot);
 	}
 	return eligible;
@@ -394,7 +394,7 @@ static uint32_t record_move(struct xdp_owner *owner, uint32_t from, uint32_t to,
 	entry->from = from;
 	entry->to = to;
 	memcpy(&entry->pending, pending, sizeof(*pending));
-	entry->pending.number = owner->asker[to].moves + 1;
+	entry->pending.number = owner->worker[to].moves + 1;
 	atomic_store(&entry->state, RECORD_MOVING);
 	return place;
 }
@@ -402,10 +402,10 @@ static uint32_t record_move(struct xdp_owner *owner, uint32_t from, uint32_t to,
 /* False: if the member dies now, it is lost. */
 static bool note_pending_move(struct xdp_owner *owner, uint32_t to, struct vma_pending *pending, uint32_t place)
 {
-	struct owner_asker *asker = &owner->asker[to];
+	struct owner_worker *worker = &owner->worker[to];
 	struct owner_move *move = NULL;
 
-	pending->number = ++asker->moves;
+	pending->number = ++worker->moves;
 	if (pending->number - atomic_load(&member_of(owner, to)->adopted) <= MOVING_MAX)
 		move = malloc(sizeof(*move));
 	if (move == NULL) {
@@ -415,26 +415,26 @@ static bool note_pending_move(struct xdp_owner *owner, uint32_t to, struct vma_p
 	move->next = NULL;
 	move->place = place;
 	memcpy(&move->pending, pending, sizeof(*pending));
-	if (asker->moving == NULL)
-		asker->moving = move;
+	if (worker->moving == NULL)
+		worker->moving = move;
 	else
-		asker->last_move->next = move;
-	asker->last_move = move;
+		worker->last_move->next = move;
+	worker->last_move = move;
 	return true;
 }
 
 void owner_group_send(struct xdp_owner *owner, uint32_t slot)
 {
-	struct owner_asker *asker = &owner->asker[slot];
+	struct owner_worker *worker = &owner->worker[slot];
 
-	if (owner->adopt == NULL || asker->moving == NULL || asker->last_move->pending.number == asker->sent)
+	if (owner->on_adopt == NULL || worker->moving == NULL || worker->last_move->pending.number == worker->sent)
 		return;
-	for (const struct owner_move *move = asker->moving; move != NULL; move = move->next) {
-		if ((int32_t)(move->pending.number - asker->sent) <= 0)
+	for (const struct owner_move *move = worker->moving; move != NULL; move = move->next) {
+		if ((int32_t)(move->pending.number - worker->sent) <= 0)
 			continue;
-		if (!owner->adopt(slot, &move->pending, owner->adopt_arg))
+		if (!owner->on_adopt(slot, &move->pending, owner->adopt_arg))
 			return;
-		asker->sent = move->pending.number;
+		worker->sent = move->pending.number;
 	}
 }
 
@@ -442,7 +442,7 @@ void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot)
 {
 	if (owner->members == NULL)
 		return;
-	owner->asker[slot].sent = atomic_load(&member_of(owner, slot)->adopted);
+	owner->worker[slot].sent = atomic_load(&member_of(owner, slot)->adopted);
 	owner_group_send(owner, slot);
 }
 
@@ -463,7 +463,7 @@ static void group_give_pending(struct xdp_owner *owner, const struct owner_flow 
 	if (is_noted)
 		owner_group_send(owner, to);
 	else
-		owner->adopt(to, pending, owner->adopt_arg);
+		owner->on_adopt(to, pending, owner->adopt_arg);
 }
 
 /* The listener that a connection waits at, if it is this one; NULL: it cannot be moved. */
@@ -472,7 +472,7 @@ static struct owner_flow *group_listener_of(struct xdp_owner *owner, const struc
 {
 	struct owner_flow *flow = owner_flow_listener(owner, key);
 
-	if (owner->adopt == NULL || flow == NULL || !(flow->rule.flags & VMA_FLOW_LISTENER) ||
+	if (owner->on_adopt == NULL || flow == NULL || !(flow->rule.flags & VMA_FLOW_LISTENER) ||
 	    (only != NULL && memcmp(&flow->rule.key, only, sizeof(*only)) != 0))
 		return NULL;
 	return flow;
@@ -542,12 +542,12 @@ static unsigned move_some(struct xdp_owner *owner, uint32_t slot, const struct v
 static void forget_made(struct xdp_owner *owner, uint32_t slot)
 {
 	const uint32_t made = atomic_load(&member_of(owner, slot)->adopted);
-	struct owner_asker *asker = &owner->asker[slot];
+	struct owner_worker *worker = &owner->worker[slot];
 
-	while (asker->moving != NULL && (int32_t)(made - asker->moving->pending.number) >= 0) {
-		struct owner_move *move = asker->moving;
+	while (worker->moving != NULL && (int32_t)(made - worker->moving->pending.number) >= 0) {
+		struct owner_move *move = worker->moving;
 
-		asker->moving = move->next;
+		worker->moving = move->next;
 		owner_forget_waiting(owner, move->place);
 		free(move);
 	}
@@ -571,10 +571,10 @@ bool owner_group_has_waiting(const struct xdp_owner *owner, uint32_t slot, const
 
 static void move_again(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *only, uint64_t now)
 {
-	struct owner_move **place = &owner->asker[slot].moving;
+	struct owner_move **place = &owner->worker[slot].moving;
 
 	forget_made(owner, slot);
-	owner->asker[slot].last_move = NULL;
+	owner->worker[slot].last_move = NULL;
 	while (*place != NULL) {
 		struct owner_move *move = *place;
 		const struct vma_flow_key key = owner_pending_key(&move->pending);
@@ -583,7 +583,7 @@ static void move_again(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		        flow != NULL ? next_member(owner, flow, slot, ANY, &key, now) : (uint32_t)XDP_NO_SLOT;
 
 		if (to == XDP_NO_SLOT) {
-			owner->asker[slot].last_move = move;
+			owner->worker[slot].last_move = move;
 			place = &move->next;
 			continue;
 		}
@@ -617,7 +617,7 @@ static bool is_waiting(uint32_t state)
 
 void owner_group_each_waiting(struct xdp_owner *owner, uint32_t slot, owner_waiting_fn *each, void *arg)
 {
-	for (const struct owner_move *move = owner->asker[slot].moving; move != NULL; move = move->next)
+	for (const struct owner_move *move = owner->worker[slot].moving; move != NULL; move = move->next)
 		each(&move->pending, arg);
 	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
 		struct vma_pending copy;
@@ -639,16 +639,16 @@ bool owner_connection_is_at(const struct vma_flow_key *connection, const struct 
 static void take_moves(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener, owner_take_fn *take,
                        void *arg)
 {
-	struct owner_move **place = &owner->asker[slot].moving;
+	struct owner_move **place = &owner->worker[slot].moving;
 
 	forget_made(owner, slot);
-	owner->asker[slot].last_move = NULL;
+	owner->worker[slot].last_move = NULL;
 	while (*place != NULL) {
 		struct owner_move *move = *place;
 		const struct vma_flow_key key = owner_pending_key(&move->pending);
 
 		if (!owner_connection_is_at(&key, listener)) {
-			owner->asker[slot].last_move = move;
+			owner->worker[slot].last_move = move;
 			place = &move->next;
 			continue;
 		}
@@ -690,7 +690,7 @@ bool owner_group_give(struct xdp_owner *owner, const struct owner_flow *flow, st
 	const uint64_t eligible = eligible_of(owner, members, now);
 	const uint32_t to = by_hash(eligible != 0 ? eligible : members, &key);
 
-	if (owner->asker[to].moves - atomic_load(&member_of(owner, to)->adopted) >= most)
+	if (owner->worker[to].moves - atomic_load(&member_of(owner, to)->adopted) >= most)
 		return false;
 	group_give_pending(owner, flow, to, pending, record_move(owner, XDP_NO_SLOT, to, pending), now);
 	return true;
@@ -699,21 +699,21 @@ bool owner_group_give(struct xdp_owner *owner, const struct owner_flow *flow, st
 /* ---- what the owner before has left ---- */
 
 /* By number: places are taken one after the other, so it is mostly the last. */
-static void insert_move(struct owner_asker *asker, struct owner_move *move)
+static void insert_move(struct owner_worker *worker, struct owner_move *move)
 {
 	const uint32_t number = move->pending.number;
-	struct owner_move **at = &asker->moving;
+	struct owner_move **at = &worker->moving;
 
-	if (asker->moving != NULL && (int32_t)(number - asker->last_move->pending.number) > 0)
-		at = &asker->last_move->next;
+	if (worker->moving != NULL && (int32_t)(number - worker->last_move->pending.number) > 0)
+		at = &worker->last_move->next;
 	while (*at != NULL && (int32_t)((*at)->pending.number - number) < 0)
 		at = &(*at)->next;
 	move->next = *at;
 	*at = move;
 	if (move->next == NULL)
-		asker->last_move = move;
-	if ((int32_t)(number - asker->moves) > 0)
-		asker->moves = number;
+		worker->last_move = move;
+	if ((int32_t)(number - worker->moves) > 0)
+		worker->moves = number;
 }
 
 /* It was made, or has not begun, or its slot has gone. */
@@ -731,19 +731,19 @@ static bool is_no_move(struct xdp_owner *owner, const struct owner_record_waitin
 /* Moved on from a member that has died, and the move there was not forgotten any more. */
 static void drop_earlier(struct xdp_owner *owner, const struct owner_record_waiting *entry)
 {
-	struct owner_asker *asker = entry->from < XDP_SLOTS_MAX ? &owner->asker[entry->from] : NULL;
+	struct owner_worker *worker = entry->from < XDP_SLOTS_MAX ? &owner->worker[entry->from] : NULL;
 	const struct vma_flow_key key = owner_pending_key(&entry->pending);
-	struct owner_move **place = asker != NULL ? &asker->moving : NULL;
+	struct owner_move **place = worker != NULL ? &worker->moving : NULL;
 
-	if (asker == NULL)
+	if (worker == NULL)
 		return;
-	asker->last_move = NULL;
+	worker->last_move = NULL;
 	while (*place != NULL) {
 		struct owner_move *move = *place;
 		const struct vma_flow_key other = owner_pending_key(&move->pending);
 
 		if (memcmp(&key, &other, sizeof(key)) != 0) {
-			asker->last_move = move;
+			worker->last_move = move;
 			place = &move->next;
 			continue;
 		}
@@ -756,7 +756,7 @@ static void drop_earlier(struct xdp_owner *owner, const struct owner_record_wait
 void owner_groups_adopt_moves(struct xdp_owner *owner)
 {
 	for (uint32_t slot = 0; owner->members != NULL && slot < XDP_SLOTS_MAX; slot++)
-		owner->asker[slot].moves = owner->asker[slot].sent = atomic_load(&member_of(owner, slot)->adopted);
+		owner->worker[slot].moves = owner->worker[slot].sent = atomic_load(&member_of(owner, slot)->adopted);
 	for (uint32_t place = 0; owner->members != NULL && place < OWNER_RECORD_WAITING; place++) {
 		struct owner_record_waiting *entry = &owner->record->waiting[place];
 		struct owner_move *move = NULL;
@@ -772,7 +772,7 @@ void owner_groups_adopt_moves(struct xdp_owner *owner)
 		owner_place_note(&owner->waiting_places, place);
 		move->place = place;
 		memcpy(&move->pending, &entry->pending, sizeof(move->pending));
-		insert_move(&owner->asker[entry->to], move);
+		insert_move(&owner->worker[entry->to], move);
 	}
 	for (uint32_t place = 0; owner->members != NULL && place < OWNER_RECORD_WAITING; place++)
 		if (atomic_load(&owner->record->waiting[place].state) == RECORD_MOVING)
@@ -810,50 +810,50 @@ static bool member_is_late(const struct vma_nic_member *member, uint64_t before_
 static void look_at_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
 	const struct vma_nic_member *member = member_of(owner, slot);
-	struct owner_asker *asker = &owner->asker[slot];
+	struct owner_worker *worker = &owner->worker[slot];
 	const uint32_t asked = atomic_load(&member->asks), accepts = atomic_load(&member->accepts);
 	uint32_t taken;
 	bool waits = has_packets(&owner->slot[slot], owner->queues, &taken);
 
-	if (asked != asker->asks) {
-		asker->asks = asked;
-		asker->asked_ns = now;
-		asker->stuck = false;
+	if (asked != worker->asks) {
+		worker->asks = asked;
+		worker->asked_ns = now;
+		worker->stuck = false;
 	}
-	if (accepts != asker->accepts) {
-		asker->accepts = accepts;
-		asker->accepted_ns = now;
-		asker->shunned_until = 0;
+	if (accepts != worker->accepts) {
+		worker->accepts = accepts;
+		worker->accepted_ns = now;
+		worker->backoff_until_ns = 0;
 	}
-	if (!waits || taken != asker->taken) {
-		asker->taken = taken;
-		asker->taken_ns = now;
+	if (!waits || taken != worker->rx_consumed) {
+		worker->rx_consumed = taken;
+		worker->rx_progress_ns = now;
 	}
-	asker->late = member_is_late(member, now - TIMEOUT_NS);
+	worker->late = member_is_late(member, now - TIMEOUT_NS);
 	forget_made(owner, slot);
 }
 
 /* Of one that works for each connection for a while, what waits is late, too: that alone is no reason to move it. */
 static void help_asking(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	struct owner_asker *asker = &owner->asker[slot];
-	const bool accepts = now - asker->accepted_ns < TIMEOUT_NS;
+	struct owner_worker *worker = &owner->worker[slot];
+	const bool accepts = now - worker->accepted_ns < TIMEOUT_NS;
 
-	if (asker->late && move_some(owner, slot, NULL, false, accepts ? IDLE : PROMPT, now - TIMEOUT_NS, now) > 0 &&
+	if (worker->late && move_some(owner, slot, NULL, false, accepts ? IDLE : PROMPT, now - TIMEOUT_NS, now) > 0 &&
 	    !accepts)
-		asker->shunned_until = now + SHUN_NS;
+		worker->backoff_until_ns = now + BACKOFF_NS;
 }
 
 static void help_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	struct owner_asker *asker = &owner->asker[slot];
-	const bool stopped = now - asker->taken_ns >= TIMEOUT_NS;
+	struct owner_worker *worker = &owner->worker[slot];
+	const bool stopped = now - worker->rx_progress_ns >= TIMEOUT_NS;
 	const uint64_t before = stopped ? UINT64_MAX : now - TIMEOUT_NS;
 
-	if (!stopped && now - asker->asked_ns < TIMEOUT_NS)
+	if (!stopped && now - worker->asked_ns < TIMEOUT_NS)
 		help_asking(owner, slot, now);
 	else if (move_some(owner, slot, NULL, stopped, ANY, before, now) > 0)
-		asker->stuck = true;
+		worker->stuck = true;
 }
 
 static void end_lonely(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)

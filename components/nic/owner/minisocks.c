@@ -309,7 +309,9 @@ static int minisocks_see_segment(void *arg, void *segment, size_t bytes)
 {
 	struct xdp_owner *owner = arg;
 
-	return bytes < sizeof(struct xdp_minisock_segment) ? 0 : owner_minisocks_hear(owner, segment, owner_now_ns());
+	return bytes < sizeof(struct xdp_minisock_segment)
+	               ? 0
+	               : owner_minisocks_handle_segment(owner, segment, owner_now_ns());
 }
 
 int owner_minisocks_init(struct xdp_owner *owner)

@@ -140,7 +140,7 @@ int xdp_owner_link_fd(const struct xdp_owner *owner)
 static void owner_explain(const struct xdp_owner *owner, int rc)
 {
 	const char *what = "";
-	const int lack = xdp_sock_lacks(&what);
+	const int lack = xdp_sock_check_kernel(&what);
 
 	/* No capability allows what a sandbox forbids to everybody. */
 	if ((rc == -EPERM || rc == -EACCES) && !(lack < 0 && strcmp(what, XDP_LACKS_MEMFD) == 0))
@@ -165,7 +165,8 @@ struct xdp_owner *owner_new(unsigned ifindex)
 	owner->route_fd = -1;
 	owner->record_fd = owner->alive_fd = owner->look_fd = -1;
 	owner->reset_places = (struct owner_places){.words = OWNER_RECORD_RESETS / 64, .used = owner->reset_used};
-	owner->lot_places = (struct owner_places){.words = OWNER_RECORD_LOTS / 64, .used = owner->lot_used};
+	owner->listener_places =
+	        (struct owner_places){.words = OWNER_RECORD_LISTENERS / 64, .used = owner->listener_used};
 	owner->waiting_places = (struct owner_places){.words = OWNER_RECORD_WAITING / 64, .used = owner->waiting_used};
 	for (uint32_t queue = 0; queue < XDP_QUEUES_MAX; queue++)
 		owner->queue[queue].base_fd = -1;
@@ -430,10 +431,10 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			slot_drain(owner, slot, now);
 	owner_flows_report(owner, revoked, arg);
-	owner_flows_fade_out(owner, now);
+	owner_flows_end_grace(owner, now);
 	owner_groups_tick(owner, now);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
-		if (owner->asker[slot].moving != NULL)
+		if (owner->worker[slot].moving != NULL)
 			owner_group_send(owner, slot);
 	owner_parked_tick(owner, now);
 	owner_resets_tick(owner, now);
@@ -451,7 +452,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 
 void xdp_owner_on_adopt(struct xdp_owner *owner, bool (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
 {
-	owner->adopt = adopt;
+	owner->on_adopt = adopt;
 	owner->adopt_arg = arg;
 }
 

@@ -37,7 +37,7 @@
 
 #include "fdstore.h"
 #include "record.h"
-#include "../xdp/cookies.h"
+#include "../xdp/sock_cookies.h"
 #include "../xdp/kernel_sock.h"
 #include "../xdp/owner.h"
 #include "../xdp/xdp.h"
@@ -71,15 +71,15 @@ struct owner_slot {
 };
 
 /* See groups.c: what a slot's member has shown. */
-struct owner_asker {
-	uint32_t asks, accepts;      /* as last seen, */
-	uint32_t taken;              /* and of its receive rings, all together */
-	uint64_t asked_ns, taken_ns; /* when they changed, or there was nothing to take */
+struct owner_worker {
+	uint32_t asks, accepts;            /* as last seen, */
+	uint32_t rx_consumed;              /* and of its receive rings, all together */
+	uint64_t asked_ns, rx_progress_ns; /* when they changed, or there was nothing to take */
 	uint64_t accepted_ns;
-	uint64_t joined_ns;     /* a group, the last time */
-	bool stuck;             /* connections were taken from it since it has asked last */
-	bool late;              /* connections wait there for longer than they should */
-	uint64_t shunned_until; /* it asks, and did not accept: gets nothing until then, or until it has accepted */
+	uint64_t joined_ns;        /* a group, the last time */
+	bool stuck;                /* connections were taken from it since it has asked last */
+	bool late;                 /* connections wait there for longer than they should */
+	uint64_t backoff_until_ns; /* it asks, and did not accept: gets nothing until then, or until it has accepted */
 	uint32_t moves, sent; /* the number of the last connection that was moved to it, and that its client was told */
 	struct owner_move *moving, *last_move; /* of these, those that it has not made yet; the oldest first */
 };
@@ -113,7 +113,7 @@ struct owner_flow {
 	uint64_t members, retired;  /* of a group: a bit for each slot; retired: of those that are about to leave */
 	uint64_t grouped_ns;        /* of a group: when it began */
 	struct xdp_cookies shadows; /* of this flow's members, the rule's own among them */
-	uint64_t fades_ns;          /* in `fading`: so long */
+	uint64_t grace_end_ns;      /* in `in_grace`: so long */
 	uint64_t unpresented;       /* of an adopted one: slots whose clients have not named it yet, a bit each */
 	uint64_t suspect_cookie;    /* a kernel sock seen at the last look; if it is seen again, the flow is revoked */
 };
@@ -186,7 +186,7 @@ struct owner_minisocks {
 };
 
 struct xdp_owner {
-	owner_adopt_fn *adopt; /* NULL: nobody can be told */
+	owner_adopt_fn *on_adopt; /* NULL: nobody can be told */
 	void *adopt_arg;
 	unsigned ifindex;
 	char name[IF_NAMESIZE];
@@ -212,7 +212,7 @@ struct xdp_owner {
 	struct owner_flow *connection[OWNER_FLOW_BUCKETS]; /* TCP's 5-tuples */
 	uint32_t flows;
 	struct owner_flow *given_up; /* out of the table, and their clients not told yet */
-	struct owner_flow *fading;   /* listeners' out of the table, and still in the program's map; the oldest first */
+	struct owner_flow *in_grace; /* listeners' out of the table, and still in the program's map; the oldest first */
 	uint64_t kernel_sock_check_ns,
 	        kernel_sock_pause_ns; /* the last look for kernel socks; the pause before the next one */
 	uint64_t unused_since_ns;     /* attached without a flow; 0: not so */
@@ -233,12 +233,12 @@ struct xdp_owner {
 	uint64_t groups_look_ns;        /* the last */
 	uint32_t clock_ms;              /* what clients' clocks of TCP time stamps begin with */
 	uint32_t isn_key[4];            /* nic_group.h */
-	struct owner_asker asker[XDP_SLOTS_MAX];
+	struct owner_worker worker[XDP_SLOTS_MAX];
 
 	/* parked.c */
-	struct owner_lot *lots;
-	uint32_t parked; /* connections of all lots */
-	uint64_t lots_look_ns;
+	struct owner_parked_listener *parked_listeners;
+	uint32_t parked; /* connections at all of them */
+	uint64_t parked_look_ns;
 
 	struct owner_resets resets;
 	struct owner_minisocks minisocks;
@@ -256,9 +256,9 @@ struct xdp_owner {
 	int record_fd, alive_fd, look_fd;
 	struct fdstore *fdstore; /* NULL: none yet */
 	int kept_link_fd;        /* that the fdstore holds; -1 */
-	uint64_t reset_used[OWNER_RECORD_RESETS / 64], lot_used[OWNER_RECORD_LOTS / 64];
+	uint64_t reset_used[OWNER_RECORD_RESETS / 64], listener_used[OWNER_RECORD_LISTENERS / 64];
 	uint64_t waiting_used[OWNER_RECORD_WAITING / 64];
-	struct owner_places reset_places, lot_places, waiting_places;
+	struct owner_places reset_places, listener_places, waiting_places;
 	int process_fd[XDP_SLOTS_MAX]; /* pidfds of the tenants; -1 */
 	uint32_t unpresented;          /* flows that some slot has not named */
 	uint64_t adopted_ns;           /* 0: it was not */
@@ -295,12 +295,12 @@ void owner_forget_reset(struct xdp_owner *owner, uint32_t place);
 uint32_t owner_place_take(struct owner_places *places);             /* OWNER_NO_PLACE: all are taken */
 void owner_place_note(struct owner_places *places, uint32_t place); /* that it is taken */
 void owner_place_free(struct owner_places *places, uint32_t place);
-/* The same of lots and of connections that wait (parked.c, groups.c). */
-uint32_t owner_record_lot(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
-                          const struct xdp_cookies *shadows);
-void owner_record_lot_left(struct xdp_owner *owner, uint32_t place);
-void owner_forget_lot(struct xdp_owner *owner, uint32_t place);
-int owner_recall_lot(const struct xdp_owner *owner, uint32_t place, struct xdp_cookies *shadows);
+/* The same of parked listeners and of connections that wait (parked.c, groups.c). */
+uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
+                               const struct xdp_cookies *shadows);
+void owner_record_listener_left(struct xdp_owner *owner, uint32_t place);
+void owner_forget_listener(struct xdp_owner *owner, uint32_t place);
+int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct xdp_cookies *shadows);
 /* A new entry, whose state is stored last, and its place. NULL: OWNER_NO_PLACE. */
 struct owner_record_waiting *owner_record_waiting(struct xdp_owner *owner, uint32_t *place);
 struct owner_record_waiting *owner_recorded_waiting(const struct xdp_owner *owner, uint32_t place);
@@ -333,7 +333,7 @@ bool owner_frames_spare(const struct xdp_owner *owner);
 uint32_t owner_frames_missing(const struct xdp_owner *owner); /* see xdp_owner_describe */
 
 /* ---- flows.c ---- */
-/* Into the table: an adopted one, whose entry the map has; or one that fades there. */
+/* Into the table: an adopted one, whose entry the map has; or one that is in grace there. */
 void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow);
 void owner_flow_adopt_fading(struct xdp_owner *owner, struct owner_flow *flow);
 /* All of a slot's, whose client has given it back, has left, or is dead. */
@@ -354,7 +354,7 @@ void owner_flow_describe(const struct vma_flow_key *key, char *text, size_t byte
  * only, until its client has had time to ask for flows of the connections that it has accepted.
  */
 void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place);
-void owner_flows_fade_out(struct xdp_owner *owner, uint64_t now_ns); /* those whose time is over */
+void owner_flows_end_grace(struct xdp_owner *owner, uint64_t now_ns); /* those whose time is over */
 
 struct owner_flow *owner_flow_listener(struct xdp_owner *owner, const struct vma_flow_key *key); /* of a connection */
 /* A connection's flow, if the slot has one: the program does not have it any more, and nobody answers for it. */
@@ -363,7 +363,7 @@ void owner_flow_forget_connection(struct xdp_owner *owner, uint32_t slot, const 
 /* Another than an exact flow that brings a connection to a client. */
 enum owner_cover {
 	OWNER_NOT_COVERED,
-	OWNER_COVERED_BY_LISTENER, /* a flow of the slot's own, also one that fades */
+	OWNER_COVERED_BY_LISTENER, /* a flow of the slot's own, also one that is in grace */
 	OWNER_COVERED_BY_BLOCK,    /* the same */
 	OWNER_COVERED_BY_ANOTHER   /* the listener is another slot's alone */
 };
@@ -400,7 +400,7 @@ void owner_group_end(struct xdp_owner *owner, struct owner_flow *flow);
 void owner_group_rented(struct xdp_owner *owner, uint32_t slot); /* anew: forgets what the slot's client before was */
 /*
  * What waits for accept in a slot that nobody serves any more is given to others who serve the listener, through
- * owner->adopt. `key`: of this listener only; NULL: of all.
+ * owner->on_adopt. `key`: of this listener only; NULL: of all.
  */
 void owner_group_move(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 struct vma_flow_key owner_pending_key(const struct vma_pending *pending);
@@ -515,7 +515,7 @@ void owner_minisock_live_on(struct xdp_owner *owner, struct owner_minisock *mini
 void owner_minisock_park_until(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t due_ns);
 /* What the program says of one segment. 0, or -EAGAIN: that was enough for now. */
 struct xdp_minisock_segment;
-int owner_minisocks_hear(struct xdp_owner *owner, const struct xdp_minisock_segment *segment, uint64_t now);
+int owner_minisocks_handle_segment(struct xdp_owner *owner, const struct xdp_minisock_segment *segment, uint64_t now);
 
 /* ---- parked.c ---- */
 

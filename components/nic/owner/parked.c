@@ -3,8 +3,8 @@
  * or closed the listener, and the kernel's listener is still open in another, they are kept for the next process that
  * serves it, as the kernel would keep them.
  *
- *   the client leaves        each connection has a minisock that WAITS             a lot, of the listener's flow
- *   its process is dead      what waits there is PARKED: a copy of the entry       the lot's, up to 10 s
+ *   the client leaves        each connection has a minisock that WAITS             a parked listener, of the flow
+ *   its process is dead      what waits there is PARKED: a copy of the entry       the listener's, up to 10 s
  *   (or it has closed the listener: both at once)
  *   a process serves it      given to a member, and the minisock ends              a burst at a time
  *   none does by then, or the listener is closed: its peer is reset (resets.c)
@@ -18,11 +18,12 @@
  * This is only for listeners whose clients have inherited them (VMA_FLOW_INHERITED): their flow is a group, even of one
  * member, so their connections are described (nic_group.h).
  *
- * The record (record.h) has the lots, and each connection with what it waits for. A new vmad goes on from there
- * (owner_parked_adopt): what was taken from a page only half is taken or left, by what the page says.
+ * The record (record.h) has the parked listeners, and each connection with what it waits for. A new vmad goes on from
+ * there (owner_parked_adopt): what was taken from a page only half is taken or left, by what the page says.
  *
  * All clients can write the dead process's page. An entry is copied once. The copy counts only if it names a connection
- * of the listener's for which there is a minisock of the same lot. No minisock is put in the place of another's flow.
+ * of the listener's for which there is a minisock of the same parked listener. No minisock is put in the place of
+ * another's flow.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -37,9 +38,9 @@
 #define PARKED_MAX 4096      /* of all listeners */
 #define BURST 128            /* connections on their way to one member: less than its socket holds */
 
-/* Of one listener. */
-struct owner_lot {
-	struct owner_lot *next;
+/* A listener whose last process has left, and at which connections wait. */
+struct owner_parked_listener {
+	struct owner_parked_listener *next;
 	struct vma_flow_key key;    /* of the listener */
 	struct xdp_cookies shadows; /* of its flow */
 	uint32_t slot, count;       /* of the client; of connections that wait, or are parked */
@@ -49,28 +50,29 @@ struct owner_lot {
 };
 
 struct owner_parked {
-	struct owner_lot *lot;
+	struct owner_parked_listener *listener;
 	uint32_t place;             /* in the record */
 	struct vma_pending pending; /* once it is PARKED */
 };
 
 /* ---- before the flow ends ---- */
 
-struct shield {
+struct parked_walk {
 	struct xdp_owner *owner;
-	struct owner_lot *lot;
+	struct owner_parked_listener *listener;
 };
 
 /* Whatever else has these names is of a connection before, or this one's: it is noted twice. */
-static bool parked_make_way(struct xdp_owner *owner, const struct owner_lot *lot, const struct vma_flow_key *key)
+static bool parked_make_way(struct xdp_owner *owner, const struct owner_parked_listener *listener,
+                            const struct vma_flow_key *key)
 {
 	struct owner_minisock *minisock = owner_minisock_find(owner, key);
 
-	if (minisock != NULL && minisock->parked != NULL && minisock->parked->lot == lot)
+	if (minisock != NULL && minisock->parked != NULL && minisock->parked->listener == listener)
 		return false;
 	if (minisock != NULL)
 		owner_minisock_end(owner, minisock);
-	owner_flow_forget_connection(owner, lot->slot, key);
+	owner_flow_forget_connection(owner, listener->slot, key);
 	return !owner_flow_exists(owner, key);
 }
 
@@ -80,27 +82,27 @@ static void parked_record(struct xdp_owner *owner, const struct owner_minisock *
 {
 	struct owner_parked *parked = minisock->parked;
 	struct owner_record_waiting *entry =
-	        parked->lot->place != OWNER_NO_PLACE ? owner_record_waiting(owner, &parked->place) : NULL;
+	        parked->listener->place != OWNER_NO_PLACE ? owner_record_waiting(owner, &parked->place) : NULL;
 
 	if (entry == NULL)
 		return;
 	entry->minisock = minisock->number;
-	entry->lot = parked->lot->place;
+	entry->listener = parked->listener->place;
 	memcpy(&entry->pending, pending, sizeof(*pending));
 	atomic_store(&entry->state, RECORD_WAITS);
 }
 
-static void shield_pending(const struct vma_pending *pending, void *arg)
+static void parked_prepare_pending(const struct vma_pending *pending, void *arg)
 {
-	const struct shield *shield = arg;
-	struct xdp_owner *owner = shield->owner;
-	struct owner_lot *lot = shield->lot;
+	const struct parked_walk *walk = arg;
+	struct xdp_owner *owner = walk->owner;
+	struct owner_parked_listener *listener = walk->listener;
 	const struct vma_flow_minisock what = {.key = owner_pending_key(pending)};
 	struct owner_parked *parked;
 	struct owner_minisock *minisock;
 
-	if (!owner_connection_is_at(&what.key, &lot->key) || vma_flow_key_check(&what.key) < 0 ||
-	    owner->parked >= PARKED_MAX || !parked_make_way(owner, lot, &what.key))
+	if (!owner_connection_is_at(&what.key, &listener->key) || vma_flow_key_check(&what.key) < 0 ||
+	    owner->parked >= PARKED_MAX || !parked_make_way(owner, listener, &what.key))
 		return;
 	parked = calloc(1, sizeof(*parked));
 	if (parked == NULL)
@@ -112,35 +114,35 @@ static void shield_pending(const struct vma_pending *pending, void *arg)
 		return;
 	}
 	minisock->parked = parked;
-	parked->lot = lot;
+	parked->listener = listener;
 	parked->place = OWNER_NO_PLACE;
-	lot->count++;
+	listener->count++;
 	owner->parked++;
 	parked_record(owner, minisock, pending);
 }
 
 void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
-	struct shield of = {.owner = owner};
+	struct parked_walk of = {.owner = owner};
 
 	if (!owner->minisocks.on || !(flow->rule.flags & VMA_FLOW_INHERITED) || flow->group == 0)
 		return;
-	of.lot = calloc(1, sizeof(*of.lot));
-	if (of.lot == NULL)
+	of.listener = calloc(1, sizeof(*of.listener));
+	if (of.listener == NULL)
 		return;
-	of.lot->key = flow->rule.key;
-	of.lot->slot = slot;
-	of.lot->place = owner_record_lot(owner, slot, &of.lot->key, &flow->shadows);
-	owner_group_each_waiting(owner, slot, shield_pending, &of);
-	if (of.lot->count == 0) {
-		owner_forget_lot(owner, of.lot->place);
-		free(of.lot);
+	of.listener->key = flow->rule.key;
+	of.listener->slot = slot;
+	of.listener->place = owner_record_listener(owner, slot, &of.listener->key, &flow->shadows);
+	owner_group_each_waiting(owner, slot, parked_prepare_pending, &of);
+	if (of.listener->count == 0) {
+		owner_forget_listener(owner, of.listener->place);
+		free(of.listener);
 		return;
 	}
-	of.lot->shadows = flow->shadows; /* the flow ends */
+	of.listener->shadows = flow->shadows; /* the flow ends */
 	flow->shadows = (struct xdp_cookies){0};
-	of.lot->next = owner->lots;
-	owner->lots = of.lot;
+	of.listener->next = owner->parked_listeners;
+	owner->parked_listeners = of.listener;
 }
 
 /* ---- whether the kernel's listeners are open ---- */
@@ -149,17 +151,19 @@ static void parked_see_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct xdp_owner *owner = arg;
 
-	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next)
-		lot->open |= socket->state == TCP_LISTEN && socket->port_be == lot->key.local_port_be &&
-		             xdp_cookies_has(&lot->shadows, socket->cookie);
+	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
+	     listener = listener->next)
+		listener->open |= socket->state == TCP_LISTEN && socket->port_be == listener->key.local_port_be &&
+		                  xdp_cookies_has(&listener->shadows, socket->cookie);
 }
 
 /* If the kernel does not say, none is. */
 static void parked_look(struct xdp_owner *owner, uint64_t now)
 {
-	owner->lots_look_ns = now;
-	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next)
-		lot->open = false;
+	owner->parked_look_ns = now;
+	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
+	     listener = listener->next)
+		listener->open = false;
 	kernel_sock_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, parked_see_socket, owner);
 }
 
@@ -167,7 +171,7 @@ static void parked_look(struct xdp_owner *owner, uint64_t now)
 
 struct take {
 	struct xdp_owner *owner;
-	struct owner_lot *lot;
+	struct owner_parked_listener *listener;
 	uint64_t now;
 };
 
@@ -198,7 +202,7 @@ static void park_pending(const struct vma_pending *pending, enum owner_taking ta
 	struct owner_minisock *minisock = owner_minisock_find(take->owner, &key);
 
 	if (minisock == NULL || minisock->state != MINISOCK_WAITS || minisock->parked == NULL ||
-	    minisock->parked->lot != take->lot)
+	    minisock->parked->listener != take->listener)
 		return;
 	if (taking == OWNER_NOT_TAKEN)
 		record_not_parked(take->owner, minisock->parked->place);
@@ -212,13 +216,14 @@ static void park_pending(const struct vma_pending *pending, enum owner_taking ta
 
 /* The listener is closed, or it was accepted in the last moment: by a client that has died since, or by one that lives.
  */
-static void parked_end_others(struct xdp_owner *owner, const struct owner_lot *lot, bool dead, uint64_t now)
+static void parked_end_others(struct xdp_owner *owner, const struct owner_parked_listener *listener, bool dead,
+                              uint64_t now)
 {
 	struct owner_minisock *minisock = TAILQ_FIRST(&owner->minisocks.list[MINISOCK_WAITS]), *next;
 
 	for (; minisock != NULL; minisock = next) {
 		next = TAILQ_NEXT(minisock, link);
-		if (minisock->parked == NULL || minisock->parked->lot != lot)
+		if (minisock->parked == NULL || minisock->parked->listener != listener)
 			continue;
 		if (dead)
 			owner_parked_reset(owner, minisock, now);
@@ -227,44 +232,47 @@ static void parked_end_others(struct xdp_owner *owner, const struct owner_lot *l
 	}
 }
 
-static void parked_take_lot(struct xdp_owner *owner, struct owner_lot *lot, bool dead, uint64_t now)
+static void parked_take_listener(struct xdp_owner *owner, struct owner_parked_listener *listener, bool dead,
+                                 uint64_t now)
 {
-	struct take take = {.owner = owner, .lot = lot, .now = now};
+	struct take take = {.owner = owner, .listener = listener, .now = now};
 
-	lot->left = true;
-	if (lot->open)
-		owner_group_take_waiting(owner, lot->slot, &lot->key, park_pending, &take);
-	parked_end_others(owner, lot, dead, now);
-	owner_record_lot_left(owner, lot->place);
-	if (lot->count > 0)
+	listener->left = true;
+	if (listener->open)
+		owner_group_take_waiting(owner, listener->slot, &listener->key, park_pending, &take);
+	parked_end_others(owner, listener, dead, now);
+	owner_record_listener_left(owner, listener->place);
+	if (listener->count > 0)
 		vma_log_debug("%s: %u connections wait for the next process that serves port %u", owner->name,
-		              lot->count, ntohs(lot->key.local_port_be));
+		              listener->count, ntohs(listener->key.local_port_be));
 }
 
 /* Of one listener, or of all (NULL). */
-static void parked_take_lots(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static void parked_take_listeners(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	const uint64_t now = owner_now_ns();
 	bool looked = false;
 
-	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next) {
-		if (lot->slot != slot || lot->left || (key != NULL && memcmp(&lot->key, key, sizeof(*key)) != 0))
+	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
+	     listener = listener->next) {
+		if (listener->slot != slot || listener->left ||
+		    (key != NULL && memcmp(&listener->key, key, sizeof(*key)) != 0))
 			continue;
 		if (!looked)
 			parked_look(owner, now);
 		looked = true;
-		parked_take_lot(owner, lot, key == NULL, now);
+		parked_take_listener(owner, listener, key == NULL, now);
 	}
 }
 
 void owner_parked_take(struct xdp_owner *owner, uint32_t slot)
 {
-	parked_take_lots(owner, slot, NULL);
+	parked_take_listeners(owner, slot, NULL);
 }
 
 void owner_parked_close(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	parked_take_lots(owner, slot, key);
+	parked_take_listeners(owner, slot, key);
 }
 
 /* ---- the next process, or none ---- */
@@ -273,7 +281,7 @@ void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock)
 {
 	if (minisock->parked == NULL)
 		return;
-	minisock->parked->lot->count--;
+	minisock->parked->listener->count--;
 	owner->parked--;
 	owner_forget_waiting(owner, minisock->parked->place);
 	free(minisock->parked);
@@ -283,30 +291,31 @@ void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock)
 /* In this order each step is known before the one before it is forgotten. */
 void owner_parked_reset(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t now)
 {
-	owner_resets_note(owner, minisock->parked->lot->slot, &minisock->key, true);
+	owner_resets_note(owner, minisock->parked->listener->slot, &minisock->key, true);
 	owner_minisock_live_on(owner, minisock, MINISOCK_RESET, now);
 	owner_parked_free(owner, minisock);
 }
 
-static bool is_same_service(const struct owner_lot *lot, const struct owner_flow *flow)
+static bool is_same_service(const struct owner_parked_listener *listener, const struct owner_flow *flow)
 {
 	for (uint32_t i = 0; i < flow->shadows.n; i++)
-		if (xdp_cookies_has(&lot->shadows, flow->shadows.list[i]))
+		if (xdp_cookies_has(&listener->shadows, flow->shadows.list[i]))
 			return true;
 	return false;
 }
 
 /* `flow` NULL: to nobody. */
-static void end_parked(struct xdp_owner *owner, const struct owner_lot *lot, struct owner_flow *flow, uint64_t now)
+static void end_parked(struct xdp_owner *owner, const struct owner_parked_listener *listener, struct owner_flow *flow,
+                       uint64_t now)
 {
 	struct owner_minisock *minisock = TAILQ_FIRST(&owner->minisocks.list[MINISOCK_PARKED]), *next;
-	uint32_t left = lot->count;
+	uint32_t left = listener->count;
 
 	for (; minisock != NULL && left > 0; minisock = next) {
 		struct vma_pending pending;
 
 		next = TAILQ_NEXT(minisock, link);
-		if (minisock->parked->lot != lot)
+		if (minisock->parked->listener != listener)
 			continue;
 		left--;
 		if (flow == NULL) {
@@ -319,118 +328,119 @@ static void end_parked(struct xdp_owner *owner, const struct owner_lot *lot, str
 	}
 }
 
-static bool pass_lot_to_listener(struct xdp_owner *owner, struct owner_lot *lot, uint64_t now)
+static bool pass_to_listener(struct xdp_owner *owner, struct owner_parked_listener *listener, uint64_t now)
 {
-	struct owner_flow *flow = owner_flow_listener(owner, &lot->key);
+	struct owner_flow *flow = owner_flow_listener(owner, &listener->key);
 
-	if (!lot->left)
-		return lot->count > 0; /* until its minisocks have waited for long enough */
+	if (!listener->left)
+		return listener->count > 0; /* until its minisocks have waited for long enough */
 	/* Of an adopted flow not all shadows are known before its clients have named it. */
-	if (lot->open && flow != NULL && flow->unpresented != 0 && !is_same_service(lot, flow))
-		return lot->count > 0;
-	if (!lot->open || (flow != NULL && !is_same_service(lot, flow)))
-		end_parked(owner, lot, NULL, now);
+	if (listener->open && flow != NULL && flow->unpresented != 0 && !is_same_service(listener, flow))
+		return listener->count > 0;
+	if (!listener->open || (flow != NULL && !is_same_service(listener, flow)))
+		end_parked(owner, listener, NULL, now);
 	else if (flow != NULL)
-		end_parked(owner, lot, flow, now);
-	return lot->count > 0;
+		end_parked(owner, listener, flow, now);
+	return listener->count > 0;
 }
 
-static void free_lot(struct xdp_owner *owner, struct owner_lot *lot)
+static void free_parked_listener(struct xdp_owner *owner, struct owner_parked_listener *listener)
 {
-	owner_forget_lot(owner, lot->place);
-	xdp_cookies_fini(&lot->shadows);
-	free(lot);
+	owner_forget_listener(owner, listener->place);
+	xdp_cookies_fini(&listener->shadows);
+	free(listener);
 }
 
 void owner_parked_tick(struct xdp_owner *owner, uint64_t now)
 {
-	struct owner_lot **place = &owner->lots;
+	struct owner_parked_listener **place = &owner->parked_listeners;
 
-	if (owner->lots != NULL && now - owner->lots_look_ns >= LOOK_NS)
+	if (owner->parked_listeners != NULL && now - owner->parked_look_ns >= LOOK_NS)
 		parked_look(owner, now);
 	while (*place != NULL) {
-		struct owner_lot *lot = *place;
+		struct owner_parked_listener *listener = *place;
 
-		if (pass_lot_to_listener(owner, lot, now)) {
-			place = &lot->next;
+		if (pass_to_listener(owner, listener, now)) {
+			place = &listener->next;
 			continue;
 		}
-		*place = lot->next;
-		free_lot(owner, lot);
+		*place = listener->next;
+		free_parked_listener(owner, listener);
 	}
 }
 
 uint64_t owner_parked_due_ns(const struct xdp_owner *owner)
 {
-	return owner->lots != NULL ? owner->lots_look_ns + LOOK_NS : UINT64_MAX;
+	return owner->parked_listeners != NULL ? owner->parked_look_ns + LOOK_NS : UINT64_MAX;
 }
 
 void owner_parked_fini(struct xdp_owner *owner)
 {
-	while (owner->lots != NULL) {
-		struct owner_lot *lot = owner->lots;
+	while (owner->parked_listeners != NULL) {
+		struct owner_parked_listener *listener = owner->parked_listeners;
 
-		owner->lots = lot->next;
-		free_lot(owner, lot);
+		owner->parked_listeners = listener->next;
+		free_parked_listener(owner, listener);
 	}
 }
 
 /* ---- from the owner before ---- */
 
-static void adopt_lot(struct xdp_owner *owner, uint32_t place)
+static void adopt_parked_listener(struct xdp_owner *owner, uint32_t place)
 {
-	struct owner_record_lot *entry = &owner->record->lot[place];
+	struct owner_record_listener *entry = &owner->record->listener[place];
 	const uint32_t state = atomic_load(&entry->state);
-	struct owner_lot *lot = state == RECORD_NO_LOT ? NULL : calloc(1, sizeof(*lot));
+	struct owner_parked_listener *listener = state == RECORD_NO_LISTENER ? NULL : calloc(1, sizeof(*listener));
 
-	if (lot == NULL)
+	if (listener == NULL)
 		return;
-	*lot = (struct owner_lot){.key = entry->key,
-	                          .slot = entry->slot % XDP_SLOTS_MAX,
-	                          .place = place,
-	                          .left = state == RECORD_LOT_LEFT,
-	                          .next = owner->lots};
-	if (owner_recall_lot(owner, place, &lot->shadows) < 0) {
-		free(lot);
+	*listener = (struct owner_parked_listener){.key = entry->key,
+	                                           .slot = entry->slot % XDP_SLOTS_MAX,
+	                                           .place = place,
+	                                           .left = state == RECORD_LISTENER_LEFT,
+	                                           .next = owner->parked_listeners};
+	if (owner_recall_listener(owner, place, &listener->shadows) < 0) {
+		free(listener);
 		return;
 	}
-	owner_place_note(&owner->lot_places, place);
-	owner->lots = lot;
+	owner_place_note(&owner->listener_places, place);
+	owner->parked_listeners = listener;
 }
 
-static struct owner_lot *lot_at(const struct xdp_owner *owner, uint32_t place)
+static struct owner_parked_listener *parked_listener_at(const struct xdp_owner *owner, uint32_t place)
 {
-	struct owner_lot *lot = owner->lots;
+	struct owner_parked_listener *listener = owner->parked_listeners;
 
-	while (lot != NULL && lot->place != place)
-		lot = lot->next;
-	return lot;
+	while (listener != NULL && listener->place != place)
+		listener = listener->next;
+	return listener;
 }
 
 /*
  * False: the entry is of nothing. A connection was on its way from here if the record says so; and if that was to be
  * undone, as its process accepted it first, the page has it.
  */
-static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_lot *lot)
+static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_parked_listener *listener)
 {
 	const struct owner_record_waiting *entry = &owner->record->waiting[place];
 	const struct vma_flow_key key = owner_pending_key(&entry->pending);
 	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
 	struct owner_parked *parked;
-	const bool is_parked = atomic_load(&entry->state) == RECORD_PARKED &&
-	                       (lot == NULL || lot->left || !owner_group_has_waiting(owner, lot->slot, &key));
+	const bool is_parked =
+	        atomic_load(&entry->state) == RECORD_PARKED &&
+	        (listener == NULL || listener->left || !owner_group_has_waiting(owner, listener->slot, &key));
 
-	if (lot == NULL || minisock == NULL || minisock->number != entry->minisock || minisock->parked != NULL ||
+	if (listener == NULL || minisock == NULL || minisock->number != entry->minisock || minisock->parked != NULL ||
 	    (minisock->state != MINISOCK_WAITS && minisock->state != MINISOCK_RESET))
 		return false;
 	parked = calloc(1, sizeof(*parked));
 	if (parked == NULL)
 		return false;
-	parked->lot = lot;
+	parked->listener = listener;
 	parked->place = place;
 	memcpy(&parked->pending, &entry->pending, sizeof(parked->pending));
 	minisock->parked = parked;
-	lot->count++;
+	listener->count++;
 	owner->parked++;
 	owner_place_note(&owner->waiting_places, place);
 	if (is_parked) {
@@ -448,47 +458,49 @@ bool owner_parked_is_over(struct xdp_owner *owner, const struct vma_flow_key *ke
 
 	if (minisock == NULL || minisock->parked == NULL)
 		return false;
-	if (minisock->parked->lot->slot == to)
+	if (minisock->parked->listener->slot == to)
 		return minisock->state == MINISOCK_PARKED;
 	owner_minisock_end(owner, minisock);
 	return false;
 }
 
 /* The client of such a slot is dead, and nobody will say so again. */
-static bool parked_is_orphan(const struct xdp_owner *owner, const struct owner_lot *lot)
+static bool parked_is_orphan(const struct xdp_owner *owner, const struct owner_parked_listener *listener)
 {
-	const enum owner_slot_state state = owner->slot[lot->slot].state;
+	const enum owner_slot_state state = owner->slot[listener->slot].state;
 
-	return !lot->left && state != SLOT_RENTED && state != SLOT_LEAVING;
+	return !listener->left && state != SLOT_RENTED && state != SLOT_LEAVING;
 }
 
 void owner_parked_adopt(struct xdp_owner *owner)
 {
 	if (!owner->minisocks.on)
 		return;
-	for (uint32_t place = 0; place < OWNER_RECORD_LOTS; place++)
-		adopt_lot(owner, place);
+	for (uint32_t place = 0; place < OWNER_RECORD_LISTENERS; place++)
+		adopt_parked_listener(owner, place);
 	for (uint32_t place = 0; place < OWNER_RECORD_WAITING; place++) {
 		struct owner_record_waiting *entry = &owner->record->waiting[place];
 		const uint32_t state = atomic_load(&entry->state);
 
 		if ((state == RECORD_WAITS || state == RECORD_PARKED) &&
-		    !adopt_parked(owner, place, lot_at(owner, entry->lot)))
+		    !adopt_parked(owner, place, parked_listener_at(owner, entry->listener)))
 			atomic_store(&entry->state, RECORD_NO_WAITING);
 	}
 }
 
 void owner_parked_adopted(struct xdp_owner *owner)
 {
-	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next)
-		if (parked_is_orphan(owner, lot))
-			parked_take_lots(owner, lot->slot, NULL);
+	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
+	     listener = listener->next)
+		if (parked_is_orphan(owner, listener))
+			parked_take_listeners(owner, listener->slot, NULL);
 }
 
 /* Its flow ended with the last owner, whose answer has not come; or the client has deleted it again. */
 void owner_parked_presented(struct xdp_owner *owner, uint32_t slot)
 {
-	for (struct owner_lot *lot = owner->lots; lot != NULL; lot = lot->next)
-		if (lot->slot == slot && !lot->left)
-			parked_take_lots(owner, slot, &lot->key);
+	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
+	     listener = listener->next)
+		if (listener->slot == slot && !listener->left)
+			parked_take_listeners(owner, slot, &listener->key);
 }

@@ -254,39 +254,39 @@ void owner_forget_reset(struct xdp_owner *owner, uint32_t place)
 
 /* ---- connections that wait ---- */
 
-uint32_t owner_record_lot(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
-                          const struct xdp_cookies *shadows)
+uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
+                               const struct xdp_cookies *shadows)
 {
-	const uint32_t place = owner->record != NULL ? owner_place_take(&owner->lot_places) : OWNER_NO_PLACE;
-	struct owner_record_lot *entry;
+	const uint32_t place = owner->record != NULL ? owner_place_take(&owner->listener_places) : OWNER_NO_PLACE;
+	struct owner_record_listener *entry;
 
 	if (place == OWNER_NO_PLACE)
 		return place;
-	entry = &owner->record->lot[place];
+	entry = &owner->record->listener[place];
 	entry->slot = slot;
 	entry->key = *key;
 	record_shadows(&entry->shadows, shadows);
-	atomic_store(&entry->state, RECORD_LOT);
+	atomic_store(&entry->state, RECORD_LISTENER);
 	return place;
 }
 
-void owner_record_lot_left(struct xdp_owner *owner, uint32_t place)
+void owner_record_listener_left(struct xdp_owner *owner, uint32_t place)
 {
 	if (place != OWNER_NO_PLACE)
-		atomic_store(&owner->record->lot[place].state, RECORD_LOT_LEFT);
+		atomic_store(&owner->record->listener[place].state, RECORD_LISTENER_LEFT);
 }
 
-void owner_forget_lot(struct xdp_owner *owner, uint32_t place)
+void owner_forget_listener(struct xdp_owner *owner, uint32_t place)
 {
 	if (place == OWNER_NO_PLACE)
 		return;
-	atomic_store(&owner->record->lot[place].state, RECORD_NO_LOT);
-	owner_place_free(&owner->lot_places, place);
+	atomic_store(&owner->record->listener[place].state, RECORD_NO_LISTENER);
+	owner_place_free(&owner->listener_places, place);
 }
 
-int owner_recall_lot(const struct xdp_owner *owner, uint32_t place, struct xdp_cookies *shadows)
+int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct xdp_cookies *shadows)
 {
-	return recall_shadows(&owner->record->lot[place].shadows, shadows);
+	return recall_shadows(&owner->record->listener[place].shadows, shadows);
 }
 
 struct owner_record_waiting *owner_record_waiting(struct xdp_owner *owner, uint32_t *place)

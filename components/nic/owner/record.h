@@ -4,7 +4,7 @@
  * The record lies in memory of its own. The vmads of one interface map it one after the other; no other process does.
  * The owner writes it as it works, and may be killed between two instructions. So each entry has one word that makes it
  * count, which is stored last and cleared first: `whole` of the record, `state` of a slot, `number` of a minisock,
- * `list` of a reset, `state` of a listener's lot and of a connection that waits. An entry is never more than one step
+ * `list` of a reset, `state` of a parked listener and of a connection that waits. An entry is never more than one step
  * behind the kernel's maps and the shared object. Adoption (adopt.c) settles that step.
  *
  * A minisock is here before the map has it, and a reset before the flow of its connection ends. If the owner is killed
@@ -25,16 +25,16 @@
 
 #include <vma/nic_group.h>
 
-#include "../xdp/cookies.h"
+#include "../xdp/sock_cookies.h"
 #include "../xdp/flow.h"
 #include "../xdp/xdp.h"
 
 #define OWNER_RECORD_MAGIC 0x72776f76u
 #define OWNER_RECORD_VERSION 2u
 #define OWNER_RECORD_MINISOCKS 32768
-#define OWNER_RECORD_RESETS 65536 /* as many as there are: OWNER_FLOWS_MAX */
-#define OWNER_RECORD_LOTS 256     /* listeners at which connections wait in no process; what waits at others is lost */
-#define OWNER_RECORD_WAITING 8192 /* connections that wait in no process, or are on their way to one; the same */
+#define OWNER_RECORD_RESETS 65536  /* as many as there are: OWNER_FLOWS_MAX */
+#define OWNER_RECORD_LISTENERS 256 /* listeners at which connections wait in no process; what waits at others is lost */
+#define OWNER_RECORD_WAITING 8192  /* connections that wait in no process, or are on their way to one; the same */
 #define OWNER_NO_PLACE UINT32_MAX
 
 /* The process that rents a slot. `ticket` is known to it and to vmad only. */
@@ -78,8 +78,8 @@ struct owner_record_group {
 };
 
 /* See parked.c. The slot's client may still accept what waits, or is dead, or has closed the listener. */
-enum owner_record_lot_state { RECORD_NO_LOT, RECORD_LOT, RECORD_LOT_LEFT };
-struct owner_record_lot {
+enum owner_record_listener_state { RECORD_NO_LISTENER, RECORD_LISTENER, RECORD_LISTENER_LEFT };
+struct owner_record_listener {
 	_Atomic uint32_t state;
 	uint32_t slot;
 	struct vma_flow_key key;
@@ -94,8 +94,8 @@ struct owner_record_lot {
 enum owner_record_waiting_state { RECORD_NO_WAITING, RECORD_WAITS, RECORD_PARKED, RECORD_MOVING };
 struct owner_record_waiting {
 	_Atomic uint32_t state;
-	uint32_t minisock, lot; /* the number of its minisock; its lot's place */
-	uint32_t from, to;      /* slots of a move; from XDP_NO_SLOT: it was parked */
+	uint32_t minisock, listener; /* the number of its minisock; its parked listener's place */
+	uint32_t from, to;           /* slots of a move; from XDP_NO_SLOT: it was parked */
 	uint32_t reserved;
 	uint64_t due_ns; /* of what is parked: until then */
 	struct vma_pending pending;
@@ -112,7 +112,7 @@ struct owner_record {
 	struct owner_record_minisock minisock[OWNER_RECORD_MINISOCKS];
 	struct owner_record_reset reset[OWNER_RECORD_RESETS];
 	struct owner_record_waiting waiting[OWNER_RECORD_WAITING];
-	struct owner_record_lot lot[OWNER_RECORD_LOTS];
+	struct owner_record_listener listener[OWNER_RECORD_LISTENERS];
 	bool is_spare[XDP_FRAMES_MAX];
 };
 

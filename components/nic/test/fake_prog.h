@@ -91,7 +91,7 @@ int xdp_prog_flow_inherit(struct xdp_prog *of, const struct vma_flow_key *key, u
 	return fake_put(key, slot, false, true);
 }
 
-int xdp_prog_flow_fade(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+int xdp_prog_flow_begin_grace(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
 	(void)of, (void)group;
 	return fake_put(key, slot, false, true);

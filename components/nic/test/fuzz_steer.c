@@ -242,7 +242,7 @@ static void steer_add_flow(struct input *in)
 	if (kind == TCP_EXACT && how & 1)
 		flow->value.flags = XDP_FLOW_YIELDS;
 	if (kind == TCP_WILDCARD)
-		flow->value.flags = (how & 1 ? XDP_FLOW_LISTENER : 0) | (how & 2 ? XDP_FLOW_FADING : 0) |
+		flow->value.flags = (how & 1 ? XDP_FLOW_LISTENER : 0) | (how & 2 ? XDP_FLOW_IN_GRACE : 0) |
 		                    (how & 4 ? XDP_FLOW_GROUP : 0);
 	if (bpf_map_update_elem(bpf_map__fd(skel->maps.flows), &flow->key, &flow->value, BPF_NOEXIST) != 0)
 		return; /* twice the same: a count that is too high does no harm */

@@ -298,21 +298,21 @@ static void group_shares_and_remembers(void)
 	syn.source_port = 5999;
 	xdp_prog_expect(&syn, FIXTURE_PASSED, "a SYN is the kernel's listener's then");
 	memset(group->slot, 2, sizeof(group->slot));
-	fixture_must(xdp_prog_flow_fade(fixture.prog, &listener, 0, 1) == 0, "fade");
+	fixture_must(xdp_prog_flow_begin_grace(fixture.prog, &listener, 0, 1) == 0, "grace");
 	syn.source_port = 5000;
-	xdp_prog_expect(&syn, FIXTURE_PASSED, "a SYN, when it fades");
+	xdp_prog_expect(&syn, FIXTURE_PASSED, "a SYN, in grace");
 	fixture_must(xdp_prog_flow_share(fixture.prog, &listener, 0, 0) == 0, "alone again");
 	xdp_prog_expect(&other, 0, "the flow is one slot's again");
 }
 
-static void listener_that_fades(void)
+static void listener_in_grace(void)
 {
 	struct fixture_packet packet = tcp;
 	const struct vma_flow_key key = fixture_wildcard(&tcp);
 
 	xdp_prog_open_fixture();
 	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
-	fixture_must(xdp_prog_flow_fade(fixture.prog, &key, 0, 0) == 0, "fade");
+	fixture_must(xdp_prog_flow_begin_grace(fixture.prog, &key, 0, 0) == 0, "grace");
 	xdp_prog_expect(&packet, FIXTURE_PASSED, "SYN");
 	packet.tcp_flags = FIXTURE_SYN | FIXTURE_ACK;
 	xdp_prog_expect(&packet, 0, "SYN with ACK");
@@ -327,7 +327,7 @@ static void listener_that_fades(void)
 /* What an owner does with its slots' flows, before the program of the fixture. */
 static struct xdp_owner owner = {.diag_fd = -1};
 
-static void fade_and_grant_again(unsigned round)
+static void begin_grace_and_grant_again(unsigned round)
 {
 	const struct vma_flow_rule rule = {.key = fixture_wildcard(&tcp), .flags = VMA_FLOW_LISTENER};
 
@@ -349,7 +349,7 @@ static void listener_granted_again_misses_nothing(void)
 	owner.slot[0].state = owner.slot[1].state = SLOT_RENTED;
 	packet.tcp_flags = FIXTURE_ACK;
 	fixture_must(xdp_owner_flow_add(&owner, 0, &rule) == 0, "flow");
-	passed = fixture_flood(&fixture, &packet, fade_and_grant_again, 2000, &sent);
+	passed = fixture_flood(&fixture, &packet, begin_grace_and_grant_again, 2000, &sent);
 	fixture_must(passed == 0, "%u of %u segments were the kernel's", passed, sent);
 	fixture_must(sent > 100, "only %u were sent", sent);
 	owner_flows_end(&owner, 0, true);
@@ -410,8 +410,8 @@ static void xdp_prog_write_file(const char *path, const char *text)
 	close(fd);
 }
 
-/* A client's SYN goes to the kernel, as the flow fades; what brings the cookie back comes while it does, or as it is a
- * listener's again. Of the client's kernel: an ACK, or, as that is delayed, the first data. */
+/* A client's SYN goes to the kernel, as the flow is in grace; what brings the cookie back comes in that time, or as it
+ * is a listener's again. Of the client's kernel: an ACK, or, as that is delayed, the first data. */
 static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool granted_again)
 {
 	const struct vma_flow_key key = fixture_wildcard(&tcp);
@@ -447,7 +447,7 @@ static void a_cookie_goes_back_to_the_kernel(void)
 	xdp_prog_write_file("/proc/sys/net/ipv4/tcp_syncookies", "2");
 	xdp_prog_open_fixture();
 	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
-	fixture_must(xdp_prog_flow_fade(fixture.prog, &key, 0, 0) == 0, "fade");
+	fixture_must(xdp_prog_flow_begin_grace(fixture.prog, &key, 0, 0) == 0, "grace");
 	connect_by_cookie(listener, &here, false);
 	packet.tcp_flags = FIXTURE_ACK;
 	xdp_prog_expect(&packet, 0, "an ACK without a cookie");
@@ -936,7 +936,7 @@ static const struct {
         {"multicast", multicast},
         {"listener_takes_what_is_left", listener_takes_what_is_left},
         {"group_shares_and_remembers", group_shares_and_remembers},
-        {"listener_that_fades", listener_that_fades},
+        {"listener_in_grace", listener_in_grace},
         {"listener_granted_again_misses_nothing", listener_granted_again_misses_nothing},
         {"kernel_connection_survives", kernel_connection_survives},
         {"a_cookie_goes_back_to_the_kernel", a_cookie_goes_back_to_the_kernel},

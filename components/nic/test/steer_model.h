@@ -291,7 +291,7 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 		model_tell(m, p, wildcard->value.slot, false);
 		return XDP_DROP;
 	}
-	if (wildcard->value.flags & XDP_FLOW_FADING && (is_cut || begins))
+	if (wildcard->value.flags & XDP_FLOW_IN_GRACE && (is_cut || begins))
 		return XDP_PASS;
 	if (wildcard->value.flags & XDP_FLOW_LISTENER && m->kernels(&p->key) == MODEL_CONNECTION)
 		return XDP_PASS;

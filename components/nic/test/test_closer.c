@@ -40,7 +40,7 @@ static bool closer_ends(struct vmad_closer *closer, unsigned job, uint64_t withi
 		struct pollfd heard = {.fd = vmad_closer_fd(closer), .events = POLLIN};
 
 		if (poll(&heard, 1, 20) > 0)
-			vmad_closer_hear(closer);
+			vmad_closer_read(closer);
 		vmad_closer_hurry(closer, closer_test_now_ms());
 	}
 	return !vmad_closer_busy(closer, job);

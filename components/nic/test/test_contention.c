@@ -22,8 +22,8 @@
 
 static struct xdp_owner owner;
 static uint64_t now_ns;
-static unsigned steered, grants, fading; /* flows in the program now; ever; that fade */
-static unsigned room = UINT32_MAX;       /* for flows in the program */
+static unsigned steered, grants, in_grace; /* flows in the program now; ever; that are in grace */
+static unsigned room = UINT32_MAX;         /* for flows in the program */
 static unsigned deleted;
 
 /* ---- in place of owner/owner.c, xdp/prog.c and nic.c ---- */
@@ -43,10 +43,10 @@ int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uin
 	return 0;
 }
 
-int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+int xdp_prog_flow_begin_grace(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
 	(void)prog, (void)key, (void)slot, (void)group;
-	fading++;
+	in_grace++;
 	return 0;
 }
 
@@ -104,12 +104,12 @@ void xdp_prog_detach(struct xdp_prog *prog)
 	(void)prog;
 }
 
-/* Only of what fades. */
+/* Only of what is in grace. */
 int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	(void)prog, (void)key, (void)slot, (void)flags;
-	assert_true(fading > 0);
-	fading--;
+	assert_true(in_grace > 0);
+	in_grace--;
 	grants++;
 	return 0;
 }
@@ -168,7 +168,7 @@ static int setup(void **state)
 	memset(&owner, 0, sizeof(owner));
 	owner.diag_fd = -1;
 	owner.slot[A].state = owner.slot[B].state = SLOT_RENTED;
-	steered = grants = fading = deleted = 0;
+	steered = grants = in_grace = deleted = 0;
 	room = UINT32_MAX;
 	now_ns = SECOND;
 	for (int i = 0; i < 2; i++)
@@ -192,7 +192,7 @@ static int teardown(void **state)
 	assert_int_equal(owner.flows, 0);
 	assert_int_equal(owner.waiters, 0);
 	assert_null(owner.given_up);
-	assert_null(owner.fading);
+	assert_null(owner.in_grace);
 	for (int i = 0; i < 2; i++)
 		if (fixture->fd[i] >= 0)
 			close(fixture->fd[i]);
@@ -396,23 +396,23 @@ static void have_two_listen(struct fixture *fixture)
 }
 
 /* Its client has to ask for flows of what it has accepted; until then they lack only what begins anew. */
-static void test_a_listener_that_two_want_fades(void **state)
+static void test_a_listener_that_two_want_is_in_grace(void **state)
 {
 	struct fixture *fixture = *state;
 
 	have_two_listen(fixture);
-	assert_int_equal(fading, 1);
+	assert_int_equal(in_grace, 1);
 	assert_int_equal(steered, 1);
 	owner_flows_report(&owner, contention_tell, fixture);
 	assert_int_equal(fixture->told[A], 1);
-	owner_flows_fade_out(&owner, now_ns);
+	owner_flows_end_grace(&owner, now_ns);
 	assert_int_equal(steered, 1);
-	owner_flows_fade_out(&owner, now_ns + 10 * SECOND);
+	owner_flows_end_grace(&owner, now_ns + 10 * SECOND);
 	assert_int_equal(steered, 0);
 }
 
 /* In place: a segment that finds neither is answered with RST by the kernel. */
-static void test_a_flow_that_fades_is_replaced(void **state)
+static void test_a_flow_in_grace_is_replaced(void **state)
 {
 	struct fixture *fixture = *state;
 
@@ -423,12 +423,12 @@ static void test_a_flow_that_fades_is_replaced(void **state)
 	assert_int_equal(steered, 1);
 	assert_int_equal(grants, 2);
 	assert_int_equal(deleted, 0);
-	owner_flows_fade_out(&owner, now_ns + 10 * SECOND);
+	owner_flows_end_grace(&owner, now_ns + 10 * SECOND);
 	assert_int_equal(steered, 1);
 	assert_int_equal(xdp_owner_flow_del(&owner, A, &fixture->rule.key), 0);
 }
 
-static void test_in_a_full_map_the_oldest_that_fades_makes_way(void **state)
+static void test_in_a_full_map_the_oldest_in_grace_makes_way(void **state)
 {
 	struct fixture *fixture = *state;
 	struct vma_flow_rule other = fixture->rule;
@@ -441,12 +441,12 @@ static void test_in_a_full_map_the_oldest_that_fades_makes_way(void **state)
 	assert_int_equal(xdp_owner_flow_add(&owner, A, &other), 0);
 	assert_int_equal(steered, 2);
 	assert_int_equal(deleted, 1);
-	assert_null(owner.fading);
+	assert_null(owner.in_grace);
 	other.key.local_port_be = htons(3);
 	assert_int_equal(xdp_owner_flow_add(&owner, A, &other), -ENOSPC);
 }
 
-static void test_what_fades_ends_in_order(void **state)
+static void test_flows_in_grace_end_in_order(void **state)
 {
 	struct fixture *fixture = *state;
 
@@ -455,12 +455,12 @@ static void test_what_fades_ends_in_order(void **state)
 	now_ns += SECOND;
 	have_two_listen(fixture);
 	assert_int_equal(steered, 2);
-	owner_flows_fade_out(&owner, now_ns + SECOND);
+	owner_flows_end_grace(&owner, now_ns + SECOND);
 	assert_int_equal(steered, 1);
-	assert_int_equal(owner.fading->rule.key.local_port_be, htons(1));
+	assert_int_equal(owner.in_grace->rule.key.local_port_be, htons(1));
 }
 
-static void test_what_fades_ends_with_its_client(void **state)
+static void test_a_flow_in_grace_ends_with_its_client(void **state)
 {
 	struct fixture *fixture = *state;
 
@@ -514,7 +514,7 @@ static void test_a_block_is_its_first_ones_and_nobody_is_told(void **state)
 	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), -EADDRINUSE);
 	assert_int_equal(owner.waiters, 0);
 	assert_null(owner.given_up);
-	assert_null(owner.fading);
+	assert_null(owner.in_grace);
 	owner_flows_end(&owner, A, true);
 	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), 0);
 }
@@ -532,11 +532,11 @@ static const struct CMUnitTest tests[] = {
         CASE(test_unless_it_was_named_as_a_shadow_before),
         CASE(test_a_member_of_the_same_queue_pair_adds_its_shadow),
         CASE(test_udp_has_no_listener_that_could_hide_a_stranger),
-        CASE(test_a_listener_that_two_want_fades),
-        CASE(test_a_flow_that_fades_is_replaced),
-        CASE(test_in_a_full_map_the_oldest_that_fades_makes_way),
-        CASE(test_what_fades_ends_in_order),
-        CASE(test_what_fades_ends_with_its_client),
+        CASE(test_a_listener_that_two_want_is_in_grace),
+        CASE(test_a_flow_in_grace_is_replaced),
+        CASE(test_in_a_full_map_the_oldest_in_grace_makes_way),
+        CASE(test_flows_in_grace_end_in_order),
+        CASE(test_a_flow_in_grace_ends_with_its_client),
         CASE(test_a_connection_stays_with_who_has_it),
         CASE(test_a_block_is_its_first_ones_and_nobody_is_told),
         CASE(test_waiters_are_forgotten_when_nobody_repeats_them),

@@ -9,7 +9,7 @@
 
 #include <vma/test.h>
 
-#include "../xdp/cookies.h"
+#include "../xdp/sock_cookies.h"
 
 static const struct vma_flow_key no_key = {.family = AF_INET, .proto = IPPROTO_UDP};
 

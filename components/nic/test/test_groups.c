@@ -82,7 +82,7 @@ static int setup(void **state)
 	memset(&prog, 0, sizeof(prog));
 	memset(&adopted, 0, sizeof(adopted));
 	owner.diag_fd = -1;
-	owner.adopt = adopt;
+	owner.on_adopt = adopt;
 	owner.members = shared_memory(MEMBERS_BYTES);
 	for (uint32_t slot = 0; slot < 4; slot++)
 		owner.slot[slot].state = SLOT_RENTED;
@@ -99,9 +99,9 @@ static int teardown(void **state)
 	(void)state;
 	for (uint32_t slot = 0; slot < 4; slot++)
 		owner_flows_end(&owner, slot, false);
-	while (owner.fading != NULL) {
+	while (owner.in_grace != NULL) {
 		now_ns += 3000 * MS;
-		owner_flows_fade_out(&owner, now_ns);
+		owner_flows_end_grace(&owner, now_ns);
 	}
 	owner_groups_fini(&owner);
 	owner_resets_fini(&owner); /* of what the flows above had */
@@ -506,7 +506,7 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	assert_true(adopted.pending.handshaken);
 	assert_false(is_kept(3));
 	assert_int_equal(owner.parked, 0);
-	assert_null(owner.lots);
+	assert_null(owner.parked_listeners);
 	assert_int_equal(owner.resets.count, 0);
 	/* And dies as well, before it has made them. */
 	owner_flows_end(&owner, 1, true);
@@ -536,7 +536,7 @@ static void test_what_waits_is_kept_from_the_kernel_before_its_process_is_known_
 	assert_int_equal(adopted.slot, 1);
 	assert_false(is_kept(7));
 	pass_ms(4000);
-	assert_null(owner.lots);
+	assert_null(owner.parked_listeners);
 }
 
 /* The one that closes the listener lives on. */
@@ -589,7 +589,7 @@ static void test_nobody_comes(void **state)
 	pass_ms(200);
 	assert_int_equal(owner.parked, 0);
 	assert_int_equal(owner.resets.count, 16);
-	assert_null(owner.lots);
+	assert_null(owner.parked_listeners);
 	assert_true(is_kept(7)); /* its answer to the probe is reset */
 	assert_int_equal(owner_parked_due_ns(&owner), UINT64_MAX);
 	pass_ms(4000);
@@ -659,7 +659,7 @@ static void test_no_more_than_a_member_can_take_is_given_at_once(void **state)
 	atomic_store(&owner.members[1].adopted, 100);
 	pass_ms(40);
 	assert_int_equal(adopted.n, 200);
-	assert_null(owner.lots);
+	assert_null(owner.parked_listeners);
 }
 
 /* ---- an owner that is killed at any step, and the one after it ---- */
@@ -718,9 +718,10 @@ static bool groups_make(uint32_t slot, const struct vma_pending *pending, void *
 static void begin_owner(struct owner_record *record)
 {
 	owner.record = record;
-	owner.adopt = groups_make;
+	owner.on_adopt = groups_make;
 	owner.reset_places = (struct owner_places){.words = OWNER_RECORD_RESETS / 64, .used = owner.reset_used};
-	owner.lot_places = (struct owner_places){.words = OWNER_RECORD_LOTS / 64, .used = owner.lot_used};
+	owner.listener_places =
+	        (struct owner_places){.words = OWNER_RECORD_LISTENERS / 64, .used = owner.listener_used};
 	owner.waiting_places = (struct owner_places){.words = OWNER_RECORD_WAITING / 64, .used = owner.waiting_used};
 }
 
@@ -735,7 +736,7 @@ static struct owner_record *bury_owner(void)
 	owner.record = shared_memory(sizeof(*record));
 	owner.members = malloc(MEMBERS_BYTES);
 	memcpy(owner.members, members, MEMBERS_BYTES);
-	owner.adopt = NULL;
+	owner.on_adopt = NULL;
 	for (uint32_t slot = 0; slot < 4; slot++)
 		owner_flows_end(&owner, slot, false);
 	owner_groups_fini(&owner);
@@ -842,15 +843,15 @@ static void end_life(void)
 		assert_false(is_kept(i));
 	}
 	assert_int_equal(owner.parked, 0);
-	assert_null(owner.lots);
+	assert_null(owner.parked_listeners);
 	atomic_store(&owner.members[1].adopted, life.seen[1]);
 	pass_ms(80);
 	owner_flows_end(&owner, 1, false);
 	owner_groups_fini(&owner);
 	for (uint32_t i = 0; i < OWNER_RECORD_WAITING; i++)
 		assert_int_equal(atomic_load(&record->waiting[i].state), RECORD_NO_WAITING);
-	for (uint32_t i = 0; i < OWNER_RECORD_LOTS; i++)
-		assert_int_equal(atomic_load(&record->lot[i].state), RECORD_NO_LOT);
+	for (uint32_t i = 0; i < OWNER_RECORD_LISTENERS; i++)
+		assert_int_equal(atomic_load(&record->listener[i].state), RECORD_NO_LISTENER);
 	bury_owner();
 	munmap(record, sizeof(*record));
 }

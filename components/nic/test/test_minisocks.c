@@ -180,7 +180,7 @@ static void minisocks_tick_after(uint64_t ns)
 }
 
 /* What of it is answered: RST, ACK, or 0. */
-static uint8_t minisocks_hear(const struct xdp_minisock_segment *what)
+static uint8_t minisocks_handle(const struct xdp_minisock_segment *what)
 {
 	const unsigned before = answers.count;
 
@@ -198,7 +198,7 @@ static uint8_t minisocks_answer_to(uint16_t peer_port, uint8_t flags, uint32_t s
 {
 	const struct xdp_minisock_segment what = segment(peer_port, minisocks_number_of(peer_port), flags, seq, bytes);
 
-	return minisocks_hear(&what);
+	return minisocks_handle(&what);
 }
 
 static int setup(void **state)
@@ -308,9 +308,9 @@ static void test_a_listener_that_left_refuses_from_the_moment_it_is_dead(void **
 	minisocks_add(SLOT, 0);
 	owner_flows_end(&owner, SLOT, false);
 	syn = segment(1234, minisocks_number_of(0), SYN, THEIR_NXT, 0);
-	assert_int_equal(minisocks_hear(&syn), 0);
+	assert_int_equal(minisocks_handle(&syn), 0);
 	owner_resets_dead(&owner, SLOT);
-	assert_int_equal(minisocks_hear(&syn), RST);
+	assert_int_equal(minisocks_handle(&syn), RST);
 	assert_int_equal(owner.resets.count, 0);
 }
 
@@ -342,7 +342,7 @@ static void test_a_connection_without_rule_can_be_left_by_who_has_its_listener_o
 }
 
 /* Its flow may have been asked for, and not been granted yet. */
-static void test_so_can_one_whose_listener_fades(void **state)
+static void test_so_can_one_whose_listener_is_in_grace(void **state)
 {
 	const struct vma_flow_rule rule = {.key = minisocks_connection(0), .flags = VMA_FLOW_LISTENER};
 
@@ -518,7 +518,7 @@ static void test_the_time_stamp_is_what_the_peer_has_seen(void **state)
 	fin.has_ts = 1;
 	fin.ts_val = 77;
 	fin.ts_ecr = 33;
-	assert_int_equal(minisocks_hear(&fin), ACK);
+	assert_int_equal(minisocks_handle(&fin), ACK);
 	assert_true(answers.segment.has_ts);
 	assert_int_equal(answers.segment.ts_val, 33);
 	assert_int_equal(answers.segment.ts_ecr, 77);
@@ -584,10 +584,10 @@ static void test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name(v
 	minisocks_add(SLOT, 0);
 	owner_flows_end(&owner, SLOT, true);
 	late = segment(1234, minisocks_number_of(0), ACK, THEIR_NXT, 10);
-	assert_int_equal(minisocks_hear(&late), RST);
+	assert_int_equal(minisocks_handle(&late), RST);
 	assert_int_equal(answers.key.peer_port_be, htons(1234));
 	late = segment(1234, minisocks_number_of(0), RST, THEIR_NXT, 0);
-	assert_int_equal(minisocks_hear(&late), 0);
+	assert_int_equal(minisocks_handle(&late), 0);
 	assert_true(has_minisock(0)); /* which has others */
 	minisocks_add(OTHER, 0);
 	assert_false(has_minisock(0));
@@ -606,10 +606,10 @@ static void test_a_new_connection_ends_the_minisock_that_it_met_and_no_other(voi
 	over.is_over = 1;
 	minisocks_add(OTHER, 1000); /* has come first, and ended: this is another minisock */
 	owner_flows_end(&owner, OTHER, true);
-	assert_int_equal(minisocks_hear(&over), 0);
+	assert_int_equal(minisocks_handle(&over), 0);
 	assert_true(has_minisock(1000));
 	over.number = minisocks_number_of(1000);
-	assert_int_equal(minisocks_hear(&over), 0);
+	assert_int_equal(minisocks_handle(&over), 0);
 	assert_int_equal(fake_used(), 0);
 }
 
@@ -622,9 +622,9 @@ static void test_a_late_word_of_a_minisock_does_not_hurt_the_flow_in_its_place(v
 	owner_flows_end(&owner, SLOT, true);
 	late = segment(1000, minisocks_number_of(1000), ACK, THEIR_NXT, 0);
 	minisocks_add(OTHER, 1000);
-	assert_int_equal(minisocks_hear(&late), 0);
+	assert_int_equal(minisocks_handle(&late), 0);
 	late.is_over = 1;
-	assert_int_equal(minisocks_hear(&late), 0);
+	assert_int_equal(minisocks_handle(&late), 0);
 	assert_int_equal(fake_used(), 1);
 }
 
@@ -659,10 +659,10 @@ static void test_who_cannot_have_sent_it_is_not_answered(void **state)
 	what = segment(1000, minisocks_number_of(0), ACK, THEIR_NXT, 0);
 	for (size_t i = 0; i < sizeof(nobody) / sizeof(*nobody); i++) {
 		assert_int_equal(inet_pton(AF_INET, nobody[i], &what.key.peer), 1);
-		assert_int_equal(minisocks_hear(&what), 0);
+		assert_int_equal(minisocks_handle(&what), 0);
 	}
 	inet_pton(AF_INET, "192.0.2.1", &what.key.peer);
-	assert_int_equal(minisocks_hear(&what), RST);
+	assert_int_equal(minisocks_handle(&what), RST);
 }
 
 /* What nobody knows of any more would lie there for ever, and take what comes. */
@@ -703,7 +703,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_listener_that_left_refuses_from_the_moment_it_is_dead),
         CASE(test_who_left_and_comes_back_has_its_flow_again),
         CASE(test_a_connection_without_rule_can_be_left_by_who_has_its_listener_only),
-        CASE(test_so_can_one_whose_listener_fades),
+        CASE(test_so_can_one_whose_listener_is_in_grace),
         CASE(test_so_can_one_whose_port_lies_in_a_block),
         CASE(test_what_was_left_twice_has_one_minisock),
         CASE(test_the_flow_of_another_cannot_be_left),

@@ -262,7 +262,7 @@ static void test_a_flow_conflicts_with_whom_the_kernel_would_deliver_to(void **s
 	}
 }
 
-struct sighting {
+struct seen_socket {
 	uint64_t cookie;
 	unsigned times;
 	struct kernel_sock socket;
@@ -270,12 +270,12 @@ struct sighting {
 
 static void owner_see(const struct kernel_sock *socket, void *arg)
 {
-	struct sighting *sighting = arg;
+	struct seen_socket *seen_socket = arg;
 
-	if (socket->cookie != sighting->cookie)
+	if (socket->cookie != seen_socket->cookie)
 		return;
-	sighting->times++;
-	sighting->socket = *socket;
+	seen_socket->times++;
+	seen_socket->socket = *socket;
 }
 
 /* Binds a UDP socket of that family, to any address, and looks for it in the kernel's list. */
@@ -283,8 +283,8 @@ static void look_for_own(int family, bool v6only, unsigned wanted)
 {
 	struct sockaddr_storage address = {.ss_family = (sa_family_t)family};
 	socklen_t len = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-	struct sighting sighting = {0};
-	socklen_t cookie_len = sizeof(sighting.cookie);
+	struct seen_socket seen_socket = {0};
+	socklen_t cookie_len = sizeof(seen_socket.cookie);
 	int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0), only = v6only;
 	uint16_t port_be;
 
@@ -297,14 +297,14 @@ static void look_for_own(int family, bool v6only, unsigned wanted)
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
 	port_be = family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
 	                            : ((struct sockaddr_in6 *)&address)->sin6_port;
-	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
-	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, ntohs(port_be), false, owner_see, &sighting), 0);
-	assert_int_equal(sighting.times, wanted);
+	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &seen_socket.cookie, &cookie_len), 0);
+	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, ntohs(port_be), false, owner_see, &seen_socket), 0);
+	assert_int_equal(seen_socket.times, wanted);
 	if (wanted > 0)
-		assert_int_equal(sighting.socket.port_be, port_be);
-	sighting.times = 0;
-	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, 0, false, owner_see, &sighting), 0);
-	assert_int_equal(sighting.times, wanted);
+		assert_int_equal(seen_socket.socket.port_be, port_be);
+	seen_socket.times = 0;
+	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, 0, false, owner_see, &seen_socket), 0);
+	assert_int_equal(seen_socket.times, wanted);
 	close(fd);
 }
 
@@ -386,8 +386,8 @@ static void test_a_connection_is_found_by_its_addresses(void **state)
 {
 	struct sockaddr_in server = {.sin_family = AF_INET}, peer;
 	struct vma_flow_key key = {.family = AF_INET, .proto = IPPROTO_TCP};
-	struct sighting sighting = {0};
-	socklen_t len = sizeof(server), cookie_len = sizeof(sighting.cookie);
+	struct seen_socket seen_socket = {0};
+	socklen_t len = sizeof(server), cookie_len = sizeof(seen_socket.cookie);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), client, accepted;
 
 	(void)state;
@@ -403,16 +403,16 @@ static void test_a_connection_is_found_by_its_addresses(void **state)
 	memcpy(key.peer, &peer.sin_addr, 4);
 	key.local_port_be = server.sin_port;
 	key.peer_port_be = peer.sin_port;
-	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
-	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), owner_see, &sighting), 0);
-	assert_int_equal(sighting.times, 1);
-	assert_int_equal(sighting.socket.peer_port_be, peer.sin_port);
+	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &seen_socket.cookie, &cookie_len), 0);
+	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), owner_see, &seen_socket), 0);
+	assert_int_equal(seen_socket.times, 1);
+	assert_int_equal(seen_socket.socket.peer_port_be, peer.sin_port);
 	close(accepted);
 	close(client);
 	close(listener);
-	sighting.times = 0;
-	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), owner_see, &sighting), 0);
-	assert_int_equal(sighting.times, 0);
+	seen_socket.times = 0;
+	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), owner_see, &seen_socket), 0);
+	assert_int_equal(seen_socket.times, 0);
 }
 
 static unsigned owner_open_files(void)
@@ -433,7 +433,7 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 	int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0), accepted;
 	const unsigned before = owner_open_files();
 	int kept = -1;
-	struct sighting sighting = {0};
+	struct seen_socket seen_socket = {0};
 
 	(void)state;
 	server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -443,18 +443,19 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 	assert_int_equal(connect(client, (struct sockaddr *)&server, sizeof(server)), 0);
 	accepted = accept(listener, (struct sockaddr *)&peer, &len);
 	assert_true(accepted >= 0);
-	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
+	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &seen_socket.cookie, &cookie_len), 0);
 	key.local_port_be = server.sin_port;
 	for (unsigned i = 1; i <= 3; i++) {
 		key.peer_port_be = htons((uint16_t)(ntohs(peer.sin_port) ^ 1)); /* nobody's */
-		assert_int_equal(kernel_sock_connection(&kept, &key, 0, owner_see, &sighting), 0);
-		assert_int_equal(sighting.times, (i - 1) * 2);
+		assert_int_equal(kernel_sock_connection(&kept, &key, 0, owner_see, &seen_socket), 0);
+		assert_int_equal(seen_socket.times, (i - 1) * 2);
 		key.peer_port_be = peer.sin_port;
-		assert_int_equal(kernel_sock_connection(&kept, &key, 0, owner_see, &sighting), 0);
-		assert_int_equal(sighting.times, i * 2 - 1);
+		assert_int_equal(kernel_sock_connection(&kept, &key, 0, owner_see, &seen_socket), 0);
+		assert_int_equal(seen_socket.times, i * 2 - 1);
 		assert_int_equal(
-		        kernel_sock_walk(&kept, IPPROTO_TCP, ntohs(server.sin_port), false, owner_see, &sighting), 0);
-		assert_int_equal(sighting.times, i * 2);
+		        kernel_sock_walk(&kept, IPPROTO_TCP, ntohs(server.sin_port), false, owner_see, &seen_socket),
+		        0);
+		assert_int_equal(seen_socket.times, i * 2);
 		assert_int_equal(owner_open_files(),
 		                 before + 1); /* what was accepted; the one that is kept has a number far above */
 	}
@@ -469,18 +470,18 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 static void test_of_tcp_the_listeners_can_be_had_alone(void **state)
 {
 	struct sockaddr_in server = {.sin_family = AF_INET};
-	struct sighting sighting = {0};
-	socklen_t len = sizeof(server), cookie_len = sizeof(sighting.cookie);
+	struct seen_socket seen_socket = {0};
+	socklen_t len = sizeof(server), cookie_len = sizeof(seen_socket.cookie);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	(void)state;
 	if (bind(listener, (struct sockaddr *)&server, len) < 0 || listen(listener, 1) < 0)
 		vma_test_skip("nobody can listen here");
 	assert_int_equal(getsockname(listener, (struct sockaddr *)&server, &len), 0);
-	assert_int_equal(getsockopt(listener, SOL_SOCKET, SO_COOKIE, &sighting.cookie, &cookie_len), 0);
-	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_TCP, ntohs(server.sin_port), true, owner_see, &sighting), 0);
-	assert_int_equal(sighting.times, 1);
-	assert_int_equal(sighting.socket.state, TCP_LISTEN);
+	assert_int_equal(getsockopt(listener, SOL_SOCKET, SO_COOKIE, &seen_socket.cookie, &cookie_len), 0);
+	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_TCP, ntohs(server.sin_port), true, owner_see, &seen_socket), 0);
+	assert_int_equal(seen_socket.times, 1);
+	assert_int_equal(seen_socket.socket.state, TCP_LISTEN);
 	close(listener);
 }
 

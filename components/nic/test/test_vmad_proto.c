@@ -50,7 +50,7 @@ static void listen_for_clients(struct fixture *fixture)
 	fixture->attr.stop_fd = fixture->stop[0];
 	fixture->server.attr = &fixture->attr;
 	fixture->server.ifindex = interface_number();
-	assert_int_equal(vmad_listen(fixture->server.ifindex, "test", &fixture->server.doors), 0);
+	assert_int_equal(vmad_listen(fixture->server.ifindex, "test", &fixture->server.listen_fds), 0);
 }
 
 static void vmad_proto_serve(struct fixture *fixture)

@@ -264,7 +264,7 @@ static void test_a_peer_that_shuts_the_bell_keeps_nobody_awake(void **state)
 	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 0);
 	wire_file_open_end(&w, 1);
-	shutdown(atomic_load(&wire_end_of(w.nic[1])->bell_fd), SHUT_RDWR);
+	shutdown(atomic_load(&wire_end_of(w.nic[1])->doorbell_fd), SHUT_RDWR);
 	do
 		assert_true(fixture_now_ns() - start < FIXTURE_TIMEOUT_NS);
 	while (vma_nic_arm(w.qp[0][0]) != 0 || fd_readable(vma_nic_fd(w.qp[0][0]), 50));

@@ -109,7 +109,7 @@ int vmad_closer_fd(const struct vmad_closer *closer)
 	return closer->fd;
 }
 
-void vmad_closer_hear(struct vmad_closer *closer)
+void vmad_closer_read(struct vmad_closer *closer)
 {
 	uint64_t count;
 

@@ -28,7 +28,7 @@ struct vmad_closer;
 int vmad_closer_create(unsigned jobs, struct vmad_closer **out);
 void vmad_closer_destroy(struct vmad_closer *closer); /* what is not closed yet will be; NULL: nothing happens */
 int vmad_closer_fd(const struct vmad_closer *closer); /* readable: jobs have ended */
-void vmad_closer_hear(struct vmad_closer *closer);    /* that */
+void vmad_closer_read(struct vmad_closer *closer);    /* that */
 /* Up to VMAD_CLOSE_FDS descriptors, by a job that is not busy; those below zero are none. */
 void vmad_closer_close(struct vmad_closer *closer, unsigned job, const int *fds, unsigned nfds);
 bool vmad_closer_busy(const struct vmad_closer *closer, unsigned job);

@@ -313,7 +313,7 @@ static bool is_socket_name(const struct sockaddr_storage *name, const uint8_t *i
 }
 
 /* Not connected at all, or as it may be. */
-static bool is_innocent(int fd, const struct vma_repair *what)
+static bool has_allowed_names(int fd, const struct vma_repair *what)
 {
 	struct sockaddr_storage local = {0}, peer = {0};
 	socklen_t local_len = sizeof(local), peer_len = sizeof(peer);
@@ -326,11 +326,11 @@ static bool is_innocent(int fd, const struct vma_repair *what)
 }
 
 /* The client has connected it elsewhere while it was being repaired. Without a handshake it must not be. */
-static void part_guilty(int fd, const struct vma_repair *what)
+static void disconnect_wrong_peer(int fd, const struct vma_repair *what)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
-	for (int i = 0; i < TRIES && !is_innocent(fd, what); i++)
+	for (int i = 0; i < TRIES && !has_allowed_names(fd, what); i++)
 		os_connect(fd, &none, sizeof(none));
 }
 
@@ -434,7 +434,7 @@ static int service_repair(struct service *service, const struct vma_repair *what
 	service->ifindex = 0;
 	os_getsockopt(fds[0], SOL_SOCKET, SO_BINDTOIFINDEX, &service->ifindex, &len);
 	rc = vma_repair_socket(fds[0], what, &bytes.base, incomplete);
-	part_guilty(fds[0], what);
+	disconnect_wrong_peer(fds[0], what);
 	if (rc < 0)
 		return rc;
 	bind_segments(service, fds[0]);
@@ -454,7 +454,7 @@ struct message {
 };
 
 /* False: the channel is over. Without vmad no socket is begun with: nobody could say whose its connection is. */
-static bool hear_client(struct service *service)
+static bool recv_client(struct service *service)
 {
 	static struct message message;
 	struct vmad_repair_answer answer = {.head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SOCKET}};
@@ -486,7 +486,7 @@ static bool hear_client(struct service *service)
 }
 
 /* A new channel, in place of the one before. False: vmad is gone, or its connection to the client. */
-static bool service_hear_vmad(struct service *service)
+static bool service_recv_vmad(struct service *service)
 {
 	struct question question;
 	int fds[2];
@@ -568,9 +568,9 @@ static void serve_client(int control)
 	keep_capabilities();
 	service.raw = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
 	while (await_either(&service, fds)) {
-		if (fds[0].revents != 0 && !service_hear_vmad(&service))
+		if (fds[0].revents != 0 && !service_recv_vmad(&service))
 			repair_leave_vmad(&service);
-		else if (fds[0].revents == 0 && fds[1].revents != 0 && !hear_client(&service))
+		else if (fds[0].revents == 0 && fds[1].revents != 0 && !recv_client(&service))
 			leave_client(&service);
 	}
 	end_socket(&service);

@@ -28,7 +28,7 @@
 #define UNUSED_MS 10000 /* without a client ever */
 #define REPLACE_TRIES 5
 #define LOOK_MS 1000          /* at the interface */
-#define DEAF_MS 100           /* out of descriptors, say: who waits in the queue waits on */
+#define ACCEPT_PAUSE_MS 100   /* out of descriptors, say: who waits in the queue waits on */
 #define HURRY_MS 100          /* between signals to threads that close something for too long */
 #define CLOSE_PAUSE_MS 10     /* no place is free for a connection, but soon will be */
 #define MESSAGES_PER_TURN 16  /* of one client, so that the others get theirs */
@@ -163,11 +163,11 @@ static int open_pidfd(int fd, pid_t pid)
 }
 
 /* The socket stays readable, and would wake at once again. */
-static void be_deaf(struct vmad_server *server, int error)
+static void pause_accept(struct vmad_server *server, int error)
 {
 	if (error == EAGAIN || error == ECONNABORTED || error == EINTR)
 		return;
-	server->deaf_until_ms = server_now_ms() + DEAF_MS;
+	server->accept_paused_until_ms = server_now_ms() + ACCEPT_PAUSE_MS;
 	vma_log_once(VMA_LOG_WARN, "vmad: %s: new clients have to wait: %s", server->attr->interface,
 	             strerrordesc_np(error));
 }
@@ -181,7 +181,7 @@ static bool idle_job(const struct vmad_server *server, unsigned *job)
 	return false;
 }
 
-static void take_connection(struct vmad_server *server, int door)
+static void take_connection(struct vmad_server *server, int listen_fd)
 {
 	struct ucred cred = {0};
 	socklen_t len = sizeof(cred);
@@ -191,12 +191,12 @@ static void take_connection(struct vmad_server *server, int door)
 	int fd;
 
 	if (gives_way || !idle_job(server, &job)) {
-		server->deaf_until_ms = server_now_ms() + CLOSE_PAUSE_MS;
+		server->accept_paused_until_ms = server_now_ms() + CLOSE_PAUSE_MS;
 		return;
 	}
-	fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0) {
-		be_deaf(server, errno);
+		pause_accept(server, errno);
 		return;
 	}
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || has_places_enough(server, cred.uid)) {
@@ -233,7 +233,7 @@ static bool send_answer(struct vmad_server *server, struct vmad_peer *peer, cons
 }
 
 /* One message. False: there is none, or it cannot be answered now, or the peer is dropped. */
-static bool hear_peer(struct vmad_server *server, struct vmad_peer *peer)
+static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 {
 	struct vmad_answer answer = {.nfds = 0};
 	struct vmad_msg msg;
@@ -270,14 +270,14 @@ static bool hear_peer(struct vmad_server *server, struct vmad_peer *peer)
 static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
 {
 	for (int i = 0; i < MESSAGES_PER_TURN && !is_closing(server, peer, CLOSE_PASSED); i++)
-		if (!hear_peer(server, peer))
+		if (!recv_peer(server, peer))
 			return;
 }
 
 /* Closes have ended. */
 static void finish_closes(struct vmad_server *server)
 {
-	vmad_closer_hear(server->closer);
+	vmad_closer_read(server->closer);
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		struct vmad_held *held = &server->held[peer - server->peer];
 
@@ -299,7 +299,7 @@ static bool ends_later(const struct vmad_server *server, const struct vmad_peer 
 
 /* What it has said last, its minisocks, may still be in the socket, which holds about as much as LAST_TURNS take. A
  * child may hold that, too, and go on. */
-static void hear_and_drop(struct vmad_server *server, struct vmad_peer *peer)
+static void recv_and_drop(struct vmad_server *server, struct vmad_peer *peer)
 {
 	for (int i = 0; i < LAST_TURNS && peer->fd >= 0 && !is_closing(server, peer, CLOSE_PASSED); i++)
 		serve_peer(server, peer);
@@ -340,7 +340,8 @@ static bool tell_of_adoption(uint32_t slot, const struct vma_pending *pending, v
 /* ---- what the vmad before has left ---- */
 
 /* One for all slots of a process. NULL: none is free. */
-static struct vmad_peer *absent_peer(struct vmad_server *server, const struct owner_tenant *tenant, uint32_t slot)
+static struct vmad_peer *find_or_add_absent_peer(struct vmad_server *server, const struct owner_tenant *tenant,
+                                                 uint32_t slot)
 {
 	const int pidfd = xdp_owner_tenant_process(server->owner, slot);
 
@@ -377,7 +378,7 @@ static void expect_clients(struct vmad_server *server)
 
 		if (!xdp_owner_tenant(server->owner, slot, &tenant, &leaves))
 			continue;
-		peer = absent_peer(server, &tenant, slot);
+		peer = find_or_add_absent_peer(server, &tenant, slot);
 		if (peer == NULL) {
 			xdp_owner_return(server->owner, slot, true);
 			continue;
@@ -499,17 +500,17 @@ static void turn_watch_fd(struct turn *turn, int fd, struct vmad_peer *peer)
 	turn->peer[turn->n++] = peer;
 }
 
-static bool is_deaf(const struct vmad_server *server)
+static bool accept_is_paused(const struct vmad_server *server)
 {
-	return server_now_ms() < server->deaf_until_ms;
+	return server_now_ms() < server->accept_paused_until_ms;
 }
 
 static void begin_turn(struct vmad_server *server, struct turn *turn)
 {
 	turn->n = 0;
 	turn_watch_fd(turn, server->attr->stop_fd, NULL);
-	turn_watch_fd(turn, is_deaf(server) ? -1 : server->doors.path_fd, NULL);
-	turn_watch_fd(turn, is_deaf(server) ? -1 : server->doors.name_fd, NULL);
+	turn_watch_fd(turn, accept_is_paused(server) ? -1 : server->listen_fds.path_fd, NULL);
+	turn_watch_fd(turn, accept_is_paused(server) ? -1 : server->listen_fds.name_fd, NULL);
 	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1,
 	              NULL); /* its tick follows each turn */
 	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
@@ -534,13 +535,13 @@ static void serve_turn(struct vmad_server *server, struct turn *turn)
 
 		if (turn->fds[i].revents == 0)
 			continue;
-		if (peer == NULL && (fd == server->doors.path_fd || fd == server->doors.name_fd))
+		if (peer == NULL && (fd == server->listen_fds.path_fd || fd == server->listen_fds.name_fd))
 			take_connection(server, fd);
 		else if (peer == NULL && fd == vmad_closer_fd(server->closer))
 			finish_closes(server);
 		/* A place may have changed hands within this turn: then the fd is not the peer's any more. */
 		else if (peer != NULL && fd == peer->pidfd)
-			hear_and_drop(server, peer);
+			recv_and_drop(server, peer);
 		else if (peer != NULL && fd == peer->fd)
 			serve_peer(server, peer);
 		else if (peer != NULL && fd == peer->repair_fd)
@@ -648,13 +649,13 @@ int vmad_serve_all(struct vmad_server *server)
 	rc = vmad_closer_create(VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED, &server->closer);
 	if (rc < 0) {
 		vma_log_error("vmad: %s: %s", server->attr->interface, strerror(-rc));
-		vmad_doors_close(server->ifindex, &server->doors);
+		vmad_listen_fds_close(server->ifindex, &server->listen_fds);
 		return rc;
 	}
 	while ((rc = server_pass_time(server, &clock)) == 0) {
 		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
 		const bool late = vmad_closer_hurry(server->closer, server_now_ms());
-		const int longest = is_deaf(server) ? CLOSE_PAUSE_MS : late ? HURRY_MS : LOOK_MS;
+		const int longest = accept_is_paused(server) ? CLOSE_PAUSE_MS : late ? HURRY_MS : LOOK_MS;
 
 		begin_turn(server, &turn);
 		if (poll(turn.fds, turn.n, ms < 0 || ms > longest ? longest : ms) <= 0)
@@ -666,7 +667,7 @@ int vmad_serve_all(struct vmad_server *server)
 		serve_turn(server, &turn);
 	}
 	server_sweep(server);
-	vmad_doors_close(server->ifindex, &server->doors);
+	vmad_listen_fds_close(server->ifindex, &server->listen_fds);
 	if (server->owner != NULL)
 		xdp_owner_describe(server->owner);
 	if (leaves) {
@@ -726,43 +727,43 @@ static int server_open_name(unsigned ifindex)
 	return rc;
 }
 
-int vmad_listen(unsigned ifindex, const char *interface, struct vmad_doors *doors)
+int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_fds *listen_fds)
 {
 	int rc;
 
-	*doors = (struct vmad_doors){.path_fd = server_open_path(ifindex, interface), .name_fd = -1};
-	if (doors->path_fd == -EADDRINUSE)
+	*listen_fds = (struct vmad_listen_fds){.path_fd = server_open_path(ifindex, interface), .name_fd = -1};
+	if (listen_fds->path_fd == -EADDRINUSE)
 		return -EADDRINUSE;
-	doors->name_fd = server_open_name(ifindex);
-	if (doors->name_fd >= 0)
+	listen_fds->name_fd = server_open_name(ifindex);
+	if (listen_fds->name_fd >= 0)
 		return 0;
-	rc = doors->name_fd;
+	rc = listen_fds->name_fd;
 	/* Another vmad, which does not see this folder; or one that lets clients wait is no reason to end. */
 	if (rc == -EADDRINUSE && !vmad_name_is_believed(ifindex, interface))
 		rc = -EEXIST;
-	if (rc != -EADDRINUSE && doors->path_fd >= 0)
+	if (rc != -EADDRINUSE && listen_fds->path_fd >= 0)
 		return 0;
-	vmad_doors_close(ifindex, doors);
+	vmad_listen_fds_close(ifindex, listen_fds);
 	return rc;
 }
 
-void vmad_doors_close(unsigned ifindex, struct vmad_doors *doors)
+void vmad_listen_fds_close(unsigned ifindex, struct vmad_listen_fds *listen_fds)
 {
-	if (doors->name_fd >= 0)
-		close(doors->name_fd);
-	if (doors->path_fd >= 0) {
-		close(doors->path_fd);
+	if (listen_fds->name_fd >= 0)
+		close(listen_fds->name_fd);
+	if (listen_fds->path_fd >= 0) {
+		close(listen_fds->path_fd);
 		vmad_folder_clear(ifindex, "vmad");
 	}
-	*doors = (struct vmad_doors){.path_fd = -1, .name_fd = -1};
+	*listen_fds = (struct vmad_listen_fds){.path_fd = -1, .name_fd = -1};
 }
 
 /* A program that uses the interface may start a vmad of its own as soon as the one before has ended: that one ends,
  * too. */
-static int listen_instead(const struct vma_vmad_attr *attr, unsigned ifindex, struct vmad_doors *doors)
+static int listen_instead(const struct vma_vmad_attr *attr, unsigned ifindex, struct vmad_listen_fds *listen_fds)
 {
 	const char *what;
-	int rc = xdp_sock_lacks(&what);
+	int rc = xdp_sock_check_kernel(&what);
 
 	/* One that works is not ended for one that could not own the interface. */
 	if (rc < 0) {
@@ -774,7 +775,7 @@ static int listen_instead(const struct vma_vmad_attr *attr, unsigned ifindex, st
 	for (int tries = 0; rc == -EADDRINUSE && tries < REPLACE_TRIES; tries++) {
 		rc = vmad_replace(ifindex, attr->interface);
 		if (rc == 0)
-			rc = vmad_listen(ifindex, attr->interface, doors);
+			rc = vmad_listen(ifindex, attr->interface, listen_fds);
 	}
 	return rc;
 }
@@ -791,9 +792,9 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 	server->fdstore.fd = -1;
 	server->kept = attr->keep_seconds > 0 && geteuid() == 0;
 	server->ifindex = if_nametoindex(attr->interface);
-	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex, attr->interface, &server->doors);
+	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex, attr->interface, &server->listen_fds);
 	if (rc == -EADDRINUSE && attr->replace)
-		rc = listen_instead(attr, server->ifindex, &server->doors);
+		rc = listen_instead(attr, server->ifindex, &server->listen_fds);
 	if (rc == 0) {
 		vmad_folder_sweep();
 		rc = vmad_serve_all(server);

@@ -64,7 +64,7 @@ struct vmad_peer {
 _Static_assert(XDP_SLOTS_MAX <= 64, "slots of a peer are one word");
 
 /* Where it listens: in root's folder, and at the abstract name; -1: not there. */
-struct vmad_doors {
+struct vmad_listen_fds {
 	int path_fd, name_fd;
 };
 
@@ -72,17 +72,17 @@ struct vmad_server {
 	const struct vma_vmad_attr *attr;
 	unsigned ifindex;
 	struct xdp_owner *owner; /* NULL until the interface could be had */
-	struct vmad_doors doors;
-	uint64_t deaf_until_ms; /* no connection could be taken: the next attempt */
-	bool ended;             /* a client has, since the last sweep of the statistics */
-	uint64_t swept_ms;      /* that one */
-	long swept_to;          /* and where it has stopped, 0: at the end */
-	struct fdstore fdstore; /* owner/fdstore.h; fd -1: none */
-	uint64_t fdstore_ms;    /* the last attempt to start one */
-	bool looked;            /* for what another vmad has left */
-	bool kept;              /* the owner outlives this vmad, if there is an fdstore */
-	bool repairs;           /* processes may be started for clients */
-	bool served;            /* a client, since the last look at the time: it may have gone within one turn */
+	struct vmad_listen_fds listen_fds;
+	uint64_t accept_paused_until_ms; /* no connection could be taken: the next attempt */
+	bool ended;                      /* a client has, since the last sweep of the statistics */
+	uint64_t swept_ms;               /* that one */
+	long swept_to;                   /* and where it has stopped, 0: at the end */
+	struct fdstore fdstore;          /* owner/fdstore.h; fd -1: none */
+	uint64_t fdstore_ms;             /* the last attempt to start one */
+	bool looked;                     /* for what another vmad has left */
+	bool kept;                       /* the owner outlives this vmad, if there is an fdstore */
+	bool repairs;                    /* processes may be started for clients */
+	bool served; /* a client, since the last look at the time: it may have gone within one turn */
 	struct vmad_closer *closer;
 	struct vmad_peer peer[VMAD_PEERS_MAX];
 	/* Answers, until what came with the question is closed. A flow that is taken back meanwhile is refused: the
@@ -108,15 +108,15 @@ int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct
                 const int *fds, unsigned nfds, struct vmad_answer *answer);
 /* The answer to HELLO, once the interface is there (result 0) or is known not to come. */
 void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_answer *answer);
-/* The loop, on the doors that vmad_listen has opened, until stop_fd; ends with the owner destroyed. */
+/* The loop, on the listen_fds that vmad_listen has opened, until stop_fd; ends with the owner destroyed. */
 int vmad_serve_all(struct vmad_server *server);
 /*
- * 0: one door is open at least. -EADDRINUSE: another vmad lives, of root's or of this user's. -EEXIST: there is no
+ * 0: one of them is open at least. -EADDRINUSE: another vmad lives, of root's or of this user's. -EEXIST: there is no
  * folder of root's, and another process has the abstract name. -errno. The log says who has the name, and what is
  * wrong with the folder.
  */
-int vmad_listen(unsigned ifindex, const char *interface, struct vmad_doors *doors);
-void vmad_doors_close(unsigned ifindex, struct vmad_doors *doors);
+int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_fds *listen_fds);
+void vmad_listen_fds_close(unsigned ifindex, struct vmad_listen_fds *listen_fds);
 /* Ends the vmad that has the interface and waits for its end: 0, also if there is none; -errno, and the log has a line.
  */
 int vmad_replace(unsigned ifindex, const char *interface);

@@ -6,11 +6,11 @@
  * 1. A run after mine (poke). A thread that needs a run that begins after now sets `again`, then tries `busy`. The
  *    holder clears `busy`, then looks at `again`. All four are seq_cst, so either the try succeeds or the holder sees
  *    `again`.
- * 2. No lost wake-up. A sleeper sets armed, counts itself in `sleepers` (pair) or moves its page's arm ticket
+ * 2. No lost wake-up. A sleeper sets armed, counts itself in `sleepers` (pair) or moves its page's arm_seq
  *    (two-process form), then has a run made and looks at `done`. A sender stores the slot's seq, then loads sleepers
- *    or ticket. All are seq_cst: either the sender sees the sleeper and pokes or rings, or the sleeper's run sees the
- *    slot. A ticket is rung once per sender: what comes later than the ring finds the sleeper awake or with a new
- *    ticket. Another queue pair's thread may take frames for a sleeper from a lane. Then that thread reports them: a
+ *    or arm_seq. All are seq_cst: either the sender sees the sleeper and pokes or rings, or the sleeper's run sees the
+ *    slot. An arm_seq is answered once per sender: what comes later than the ring finds the sleeper awake or with a
+ *    new one. Another queue pair's thread may take frames for a sleeper from a lane. Then that thread reports them: a
  *    run ends with a look at every armed queue pair, and the sleeper's own run (1) comes after it was armed.
  */
 #include <errno.h>
@@ -30,7 +30,7 @@ struct run {
 	uint64_t now_ns; /* 0: not asked yet */
 };
 
-enum fate { FATE_DONE, FATE_WAITS };
+enum run_step { RUN_DONE, RUN_WAITS };
 
 static uint64_t run_now(struct run *run)
 {
@@ -82,8 +82,8 @@ static void run_fill_bufs(struct run *run, const struct wire_flow *flow, const c
 	} while (at < len);
 }
 
-static enum fate run_deliver_frame(struct run *run, const char *head, uint32_t head_len, const char *bytes,
-                                   uint32_t len)
+static enum run_step run_deliver_frame(struct run *run, const char *head, uint32_t head_len, const char *bytes,
+                                       uint32_t len)
 {
 	struct wire_end *end = run->end;
 	struct wire_headers headers;
@@ -94,19 +94,19 @@ static enum fate run_deliver_frame(struct run *run, const char *head, uint32_t h
 		flow = wire_flows_find(&end->engine.flows, &headers);
 	if (flow == NULL) {
 		wire_count_add(end, WIRE_COUNT_no_flow, 1);
-		return FATE_DONE;
+		return RUN_DONE;
 	}
 	if (wire_ring_count(&flow->qp->posted) * (uint64_t)room < len) {
 		if (flow->qp == run->self || end->engine.nqps == 1) {
 			atomic_store_explicit(&flow->qp->starved, true, memory_order_relaxed);
-			return FATE_WAITS;
+			return RUN_WAITS;
 		}
 		wire_count_add(end, WIRE_COUNT_no_buffer, 1);
-		return FATE_DONE;
+		return RUN_DONE;
 	}
 	run_fill_bufs(run, flow, head, head_len, bytes, len);
 	wire_count_add(end, WIRE_COUNT_delivered, 1);
-	return FATE_DONE;
+	return RUN_DONE;
 }
 
 /* ---- lanes ---- */
@@ -134,7 +134,7 @@ static void enter_plan(struct wire_end *end, uint32_t number, const char *bytes,
  * The frame of one slot. Length and headers are copied before they are looked at, and only the copies count: the peer
  * may change the slot meanwhile. The barrier keeps the compiler from reading the slot again in place of the copy.
  */
-static enum fate run_take_slot(struct run *run, uint32_t number, struct wire_slot *slot, uint32_t index)
+static enum run_step run_take_slot(struct run *run, uint32_t number, struct wire_slot *slot, uint32_t index)
 {
 	struct wire_end *end = run->end;
 	uint32_t len = atomic_load_explicit(&slot->len, memory_order_relaxed);
@@ -143,11 +143,11 @@ static enum fate run_take_slot(struct run *run, uint32_t number, struct wire_slo
 
 	if (len < WIRE_FRAME_MIN || len > end->layout.frame_max) {
 		wire_count_add(end, WIRE_COUNT_bad_peer, 1);
-		return FATE_DONE;
+		return RUN_DONE;
 	}
 	if (end->engine.delay.active) {
 		enter_plan(end, number, slot->bytes, len, index);
-		return FATE_DONE;
+		return RUN_DONE;
 	}
 	if (head_len == WIRE_SNAP)
 		memcpy(head, slot->bytes, WIRE_SNAP);
@@ -168,7 +168,7 @@ static void drain_lane(struct run *run, uint32_t number)
 			break;
 		uint32_t index = atomic_load_explicit(&lane->consumed, memory_order_relaxed);
 		__builtin_prefetch(wire_slot_at(lane->slots, index + 1, lane->mask, lane->slot_bytes));
-		if (run_take_slot(run, number, slot, index) == FATE_WAITS)
+		if (run_take_slot(run, number, slot, index) == RUN_WAITS)
 			break;
 		wire_consumer_pop(lane);
 	}
@@ -206,7 +206,7 @@ static void drain_delay(struct run *run)
 
 	while ((run->n == 0 || run->out < run->n) && (held = wire_delay_next(delay, run_now(run))) != NULL) {
 		uint32_t head_len = held->len < WIRE_SNAP ? held->len : WIRE_SNAP;
-		if (run_deliver_frame(run, held->bytes, head_len, held->bytes, held->len) == FATE_WAITS)
+		if (run_deliver_frame(run, held->bytes, head_len, held->bytes, held->len) == RUN_WAITS)
 			break;
 		wire_delay_done(delay, held);
 	}

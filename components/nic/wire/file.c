@@ -88,12 +88,12 @@ static int map_halves(struct wire_end *end, int memfd, bool listens)
 	return 0;
 }
 
-/* The number bell_fd stays; what is behind it changes. Old registrations go first: a forked child may keep the old
+/* The number doorbell_fd stays; what is behind it changes. Old registrations go first: a forked child may keep the old
  * socket alive, and epoll would go on reporting its end. */
-static void change_bell(struct wire_file *file, int fd)
+static void replace_doorbell_fd(struct wire_file *file, int fd)
 {
 	struct epoll_event event = {.events = EPOLLIN};
-	int bell = atomic_load_explicit(&file->end.bell_fd, memory_order_relaxed);
+	int bell = atomic_load_explicit(&file->end.doorbell_fd, memory_order_relaxed);
 
 	pthread_mutex_lock(&file->end.control);
 	for (uint32_t i = 0; i < WIRE_LANES; i++)
@@ -111,16 +111,16 @@ static void link_down(struct wire_file *file)
 	atomic_store_explicit(&file->end.nonce, 0, memory_order_seq_cst);
 	wire_close_fd(&file->conn_fd);
 	wire_close_fd(&file->peer_pidfd);
-	change_bell(file, file->mute_fd);
+	replace_doorbell_fd(file, file->mute_fd);
 }
 
-static int link_up(struct wire_file *file, int conn_fd, int memfd, int bell_fd, uint32_t nonce, bool listens)
+static int link_up(struct wire_file *file, int conn_fd, int memfd, int doorbell_fd, uint32_t nonce, bool listens)
 {
 	int rc = map_halves(&file->end, memfd, listens);
 
 	if (rc != 0)
 		return rc;
-	change_bell(file, bell_fd);
+	replace_doorbell_fd(file, doorbell_fd);
 	file->conn_fd = conn_fd;
 	file->peer_pidfd = wire_peer_pidfd(conn_fd);
 	pthread_mutex_lock(&file->end.control);
@@ -135,7 +135,7 @@ static bool peer_alive(const struct wire_file *file)
 {
 	struct pollfd fds[] = {{.fd = file->conn_fd, .events = POLLRDHUP},
 	                       {.fd = file->peer_pidfd, .events = POLLIN},
-	                       {.fd = atomic_load(&file->end.bell_fd), .events = POLLRDHUP}};
+	                       {.fd = atomic_load(&file->end.doorbell_fd), .events = POLLRDHUP}};
 
 	return file->conn_fd >= 0 && poll(fds, 3, 0) == 0;
 }
@@ -284,7 +284,7 @@ static void *wire_file_thread(void *arg)
 		                       {.fd = file->listen_fd, .events = POLLIN},
 		                       {.fd = file->conn_fd, .events = POLLRDHUP},
 		                       {.fd = file->peer_pidfd, .events = POLLIN},
-		                       {.fd = atomic_load(&file->end.bell_fd), .events = POLLRDHUP}};
+		                       {.fd = atomic_load(&file->end.doorbell_fd), .events = POLLRDHUP}};
 		if (poll(fds, 5, file->conn_fd >= 0 ? -1 : RETRY_MS) < 0 && errno != EINTR)
 			vma_log_once(VMA_LOG_ERROR, "nic: wire: poll: %s", strerror(errno));
 		if (fds[0].revents != 0)
@@ -349,7 +349,7 @@ static int parse_wire_address(const char *arg, struct sockaddr_un *address, uint
 
 static void file_free(struct wire_file *file)
 {
-	int bell = atomic_load(&file->end.bell_fd);
+	int bell = atomic_load(&file->end.doorbell_fd);
 
 	if (own_file(file))
 		unlink(file->address.sun_path);
@@ -380,12 +380,12 @@ static int file_init(struct wire_file *file, uint32_t mtu, const struct vma_nic_
 	file->listen_fd = file->conn_fd = file->peer_pidfd = -1;
 	file->stop_fd = eventfd(0, EFD_CLOEXEC);
 	file->mute_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	atomic_store(&end->bell_fd, fcntl(file->mute_fd, F_DUPFD_CLOEXEC, 0));
+	atomic_store(&end->doorbell_fd, fcntl(file->mute_fd, F_DUPFD_CLOEXEC, 0));
 	end->file = file;
 	end->stats = attr->stats;
 	if (rc == 0 && end->memory == NULL)
 		rc = -ENOMEM;
-	if (rc == 0 && (file->stop_fd < 0 || file->mute_fd < 0 || atomic_load(&end->bell_fd) < 0))
+	if (rc == 0 && (file->stop_fd < 0 || file->mute_fd < 0 || atomic_load(&end->doorbell_fd) < 0))
 		rc = -EMFILE;
 	if (rc == 0 && getrandom(end->nic.info.mac + 2, 4, 0) != 4)
 		rc = -EIO;

@@ -3,7 +3,7 @@
  *
  *   | page of end 0 | page of end 1 | lanes of end 0: 0 .. 15 | lanes of end 1: 0 .. 15 |
  *
- *   page of end e   written by e only: consumer indices of the lanes that flow to e, its arm ticket, its lanes in use
+ *   page of end e   written by e only: consumer indices of the lanes that flow to e, its arm_seq, its lanes in use
  *   lane of end e   written by e only: slots { seq, len, bytes }
  *
  * A lane is a single-producer single-consumer queue. ck_ring cannot do this job: it keeps its size and both indices
@@ -57,7 +57,7 @@ struct wire_index {
 
 struct wire_page {
 	struct wire_index consumed[WIRE_LANES];
-	_Atomic uint64_t arm_ticket __attribute__((aligned(WIRE_LINE)));   /* moves when a queue pair goes to sleep */
+	_Atomic uint64_t arm_seq __attribute__((aligned(WIRE_LINE)));      /* moves when a queue pair goes to sleep */
 	_Atomic uint32_t lanes_in_use __attribute__((aligned(WIRE_LINE))); /* bit per sending queue pair */
 };
 _Static_assert(sizeof(struct wire_page) <= WIRE_PAGE, "one page per end");
@@ -139,7 +139,7 @@ static inline void wire_producer_push(struct wire_producer *p, struct wire_slot 
 		atomic_store_explicit(&slot->seq, wire_word(p->nonce, p->produced + 1), memory_order_release);
 	p->produced++;
 }
-/* Shows the burst. seq_cst: the caller next loads the peer's arm ticket, see engine.c. */
+/* Shows the burst. seq_cst: the caller next loads the peer's arm_seq, see engine.c. */
 static inline void wire_producer_kick(struct wire_producer *p)
 {
 	struct wire_slot *first = wire_slot_at(p->slots, p->kicked, p->mask, p->slot_bytes);

@@ -32,7 +32,7 @@ static void follow_link(struct wire_qp *qp, uint32_t nonce)
 
 	vma_stats_add(&qp->count_lost, tx->produced - tx->kicked);
 	tx->nonce = nonce;
-	qp->rung_ticket = 0;
+	qp->answered_seq = 0;
 	tx->produced = tx->kicked = tx->consumed_seen = qp->end->index_start;
 	qp->full_since_ns = 0;
 }
@@ -143,14 +143,13 @@ static void wake_other(struct wire_qp *qp)
 			wire_engine_poke(other);
 		return;
 	}
-	uint64_t ticket =
-	        atomic_load_explicit(&wire_page(end->memory, 1 - end->side)->arm_ticket, memory_order_seq_cst);
-	int bell = atomic_load_explicit(&end->bell_fd, memory_order_relaxed);
-	if (ticket == qp->rung_ticket || bell < 0)
+	uint64_t seq = atomic_load_explicit(&wire_page(end->memory, 1 - end->side)->arm_seq, memory_order_seq_cst);
+	int bell = atomic_load_explicit(&end->doorbell_fd, memory_order_relaxed);
+	if (seq == qp->answered_seq || bell < 0)
 		return;
 	/* MSG_DONTWAIT belongs to the call: the peer cannot take it away as it could an eventfd's O_NONBLOCK. */
 	if (send(bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 || errno == EAGAIN)
-		qp->rung_ticket = ticket;
+		qp->answered_seq = seq;
 }
 
 int wire_kick(struct vma_nic_qp *base)
@@ -194,7 +193,7 @@ unsigned wire_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 		n = room;
 	if (n == 0)
 		return 0;
-	vma_bufpool_lend(atomic_load_explicit(&base->rx_pool, memory_order_relaxed), bufs, n);
+	vma_bufpool_to_nic(atomic_load_explicit(&base->rx_pool, memory_order_relaxed), bufs, n);
 	for (unsigned i = 0; i < n; i++)
 		wire_ring_push(&qp->posted, bufs[i]);
 	qp->rx_outstanding += n;
@@ -202,7 +201,7 @@ unsigned wire_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 	return n;
 }
 
-/* The buffers are the user's: adopt makes them new, what the engine said of the frames is kept. */
+/* The buffers are the user's: from_nic makes them new, what the engine said of the frames is kept. */
 static void wire_adopt_bufs(struct wire_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	struct vma_bufpool *pool = atomic_load_explicit(&qp->qp.rx_pool, memory_order_relaxed);
@@ -217,7 +216,7 @@ static void wire_adopt_bufs(struct wire_qp *qp, struct vma_buf **bufs, unsigned 
 			flags[i] = bufs[i]->flags;
 			tags[i] = bufs[i]->flow_tag;
 		}
-		vma_bufpool_adopt(pool, bufs, part);
+		vma_bufpool_from_nic(pool, bufs, part);
 		for (unsigned i = 0; i < part; i++) {
 			bufs[i]->flags = flags[i];
 			bufs[i]->flow_tag = tags[i];
@@ -256,7 +255,7 @@ static void clear_own_events(struct wire_qp *qp)
 static void clear_events(struct wire_qp *qp)
 {
 	char bytes[256];
-	int bell = atomic_load_explicit(&qp->end->bell_fd, memory_order_relaxed);
+	int bell = atomic_load_explicit(&qp->end->doorbell_fd, memory_order_relaxed);
 
 	clear_own_events(qp);
 	if (bell >= 0)
@@ -279,7 +278,7 @@ int wire_arm(struct vma_nic_qp *base)
 	if (atomic_exchange_explicit(&qp->armed, 1, memory_order_seq_cst) == 0)
 		atomic_fetch_add_explicit(&end->engine.sleepers, 1, memory_order_seq_cst);
 	if (end->pair == NULL)
-		atomic_fetch_add_explicit(&wire_page(end->memory, end->side)->arm_ticket, 1, memory_order_seq_cst);
+		atomic_fetch_add_explicit(&wire_page(end->memory, end->side)->arm_seq, 1, memory_order_seq_cst);
 	wire_engine_poke(end);
 	if (wire_ring_count(&qp->done) == 0 && !atomic_load_explicit(&qp->starved, memory_order_relaxed))
 		return 0;
@@ -361,7 +360,7 @@ static int events_create(struct wire_qp *qp)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 	bool timers = qp->end->pair != NULL && qp->end->virtual_now_ns == NULL;
-	int bell = atomic_load_explicit(&qp->end->bell_fd, memory_order_relaxed);
+	int bell = atomic_load_explicit(&qp->end->doorbell_fd, memory_order_relaxed);
 
 	qp->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	qp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -495,7 +494,7 @@ static void put_home(struct vma_bufpool *pool, struct wire_ring *ring)
 	struct vma_buf *buf;
 
 	while ((buf = wire_ring_pop(ring)) != NULL) {
-		vma_bufpool_adopt(pool, &buf, 1);
+		vma_bufpool_from_nic(pool, &buf, 1);
 		vma_buf_put(arena, buf);
 	}
 }

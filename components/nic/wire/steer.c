@@ -72,7 +72,7 @@ static uint32_t key_hash(const struct vma_flow_key *key)
 }
 
 /* The slot that holds `key`, or the free one where it would go. The table is never more than half full. */
-static struct wire_flow *slot_of(const struct wire_flows *flows, const struct vma_flow_key *key)
+static struct wire_flow *wire_flow_probe(const struct wire_flows *flows, const struct vma_flow_key *key)
 {
 	uint32_t i = key_hash(key) & flows->mask;
 
@@ -104,7 +104,7 @@ static int flows_grow(struct wire_flows *flows)
 		return -ENOMEM;
 	for (uint32_t i = 0; i <= flows->mask; i++)
 		if (flows->slots[i].qp != NULL)
-			*slot_of(&bigger, &flows->slots[i].key) = flows->slots[i];
+			*wire_flow_probe(&bigger, &flows->slots[i].key) = flows->slots[i];
 	free(flows->slots);
 	*flows = bigger;
 	return 0;
@@ -112,7 +112,7 @@ static int flows_grow(struct wire_flows *flows)
 
 int wire_flows_add(struct wire_flows *flows, struct wire_qp *qp, const struct vma_flow_rule *rule)
 {
-	struct wire_flow *flow = slot_of(flows, &rule->key);
+	struct wire_flow *flow = wire_flow_probe(flows, &rule->key);
 
 	if (flow->qp != NULL)
 		return flow->qp == qp ? -EEXIST : -EADDRINUSE;
@@ -122,7 +122,7 @@ int wire_flows_add(struct wire_flows *flows, struct wire_qp *qp, const struct vm
 		int rc = flows_grow(flows);
 		if (rc != 0)
 			return rc;
-		flow = slot_of(flows, &rule->key);
+		flow = wire_flow_probe(flows, &rule->key);
 	}
 	*flow = (struct wire_flow){.key = rule->key, .qp = qp, .tag = rule->tag};
 	flows->used++;
@@ -148,7 +148,7 @@ static void slot_clear(struct wire_flows *flows, struct wire_flow *flow)
 
 int wire_flows_del(struct wire_flows *flows, struct wire_qp *qp, const struct vma_flow_key *key)
 {
-	struct wire_flow *flow = slot_of(flows, key);
+	struct wire_flow *flow = wire_flow_probe(flows, key);
 
 	if (flow->qp != qp)
 		return -ENOENT;
@@ -170,12 +170,12 @@ void wire_flows_del_qp(struct wire_flows *flows, const struct wire_qp *qp)
 const struct wire_flow *wire_flows_find(const struct wire_flows *flows, const struct wire_headers *headers)
 {
 	struct vma_flow_key any_peer = headers->key;
-	const struct wire_flow *flow = slot_of(flows, &headers->key);
+	const struct wire_flow *flow = wire_flow_probe(flows, &headers->key);
 
 	if (flow->qp != NULL)
 		return flow;
 	any_peer.peer_port_be = 0;
 	memset(any_peer.peer, 0, sizeof(any_peer.peer));
-	flow = slot_of(flows, &any_peer);
+	flow = wire_flow_probe(flows, &any_peer);
 	return flow->qp != NULL ? flow : NULL;
 }

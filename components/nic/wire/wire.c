@@ -71,7 +71,7 @@ int wire_end_init(struct wire_end *end, int side, char *memory, const struct wir
 	end->layout = *layout;
 	end->queue_frames = bound;
 	end->index_start = index_start;
-	atomic_init(&end->bell_fd, -1);
+	atomic_init(&end->doorbell_fd, -1);
 	pthread_mutex_init(&end->control, NULL);
 	lanes_init(end, bound);
 	return wire_flows_init(&end->engine.flows);
@@ -87,7 +87,7 @@ void wire_end_fini(struct wire_end *end)
 }
 
 /*
- * Own page first, then the nonce: a thread that sees the nonce may use the page. The ticket starts at one, unrung, so
+ * Own page first, then the nonce: a thread that sees the nonce may use the page. arm_seq starts at one, unanswered, so
  * that queue pairs that were armed before hear of the first frame.
  */
 void wire_end_link(struct wire_end *end, uint32_t nonce)
@@ -95,7 +95,7 @@ void wire_end_link(struct wire_end *end, uint32_t nonce)
 	struct wire_page *page = wire_page(end->memory, end->side);
 
 	atomic_store_explicit(&page->lanes_in_use, end->lanes_in_use, memory_order_release);
-	atomic_store_explicit(&page->arm_ticket, 1, memory_order_seq_cst);
+	atomic_store_explicit(&page->arm_seq, 1, memory_order_seq_cst);
 	atomic_store_explicit(&end->nonce, nonce, memory_order_seq_cst);
 }
 

@@ -31,7 +31,7 @@ struct xdp_flow_key {
 
 #define XDP_FLOW_LISTENER 1u
 #define XDP_FLOW_MINISOCK 2u /* of TCP: nobody receives any more; what comes is told to the owner, and goes nowhere */
-#define XDP_FLOW_FADING 4u   /* of a listener: what begins anew is the kernel's, and what has begun is not yet */
+#define XDP_FLOW_IN_GRACE 4u /* of a listener: what begins anew is the kernel's, and what has begun is not yet */
 #define XDP_FLOW_GROUP 8u    /* of a listener: several slots share it */
 #define XDP_FLOW_YIELDS                                                                                                \
 	16u /* of a connection that nothing but a block of ports covers: if the kernel has it, it is the               \

@@ -89,7 +89,7 @@ static void fill_request(struct request *request, uint8_t family, uint8_t proto,
 /* ---- ranges of ports ---- */
 
 /* Those of the set, and up to `gap` others between two of them. False: there are too many. */
-static bool cut_ranges(const uint8_t ports[65536 / 8], uint32_t gap, struct port_ranges *out)
+static bool ports_to_ranges(const uint8_t ports[65536 / 8], uint32_t gap, struct port_ranges *out)
 {
 	out->n = 0;
 	for (uint32_t port = 0; port < 65536; port++) {
@@ -115,7 +115,7 @@ void port_ranges_of(const uint8_t ports[65536 / 8], struct port_ranges *out)
 {
 	uint32_t gap = 0;
 
-	while (!cut_ranges(ports, gap, out))
+	while (!ports_to_ranges(ports, gap, out))
 		gap = gap * 4 + 3;
 }
 

@@ -540,11 +540,11 @@ void xdp_prog_note_recent(struct xdp_prog *prog, const struct vma_flow_key *key,
 	                 xdp_recent(hash, prog->shared->rentals[slot], slot, now), __ATOMIC_RELEASE);
 }
 
-int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+int xdp_prog_flow_begin_grace(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
 	const struct xdp_flow_value value = {
 	        .slot = slot,
-	        .flags = XDP_FLOW_LISTENER | XDP_FLOW_FADING | (group != 0 ? XDP_FLOW_GROUP : 0),
+	        .flags = XDP_FLOW_LISTENER | XDP_FLOW_IN_GRACE | (group != 0 ? XDP_FLOW_GROUP : 0),
 	        .group = group,
 	};
 
@@ -630,7 +630,7 @@ int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_
 		entry.slot = value.slot;
 		entry.is_listener = (value.flags & XDP_FLOW_LISTENER) != 0;
 		entry.is_minisock = (value.flags & XDP_FLOW_MINISOCK) != 0;
-		entry.fades = (value.flags & XDP_FLOW_FADING) != 0;
+		entry.in_grace = (value.flags & XDP_FLOW_IN_GRACE) != 0;
 		entry.group = value.flags & XDP_FLOW_GROUP ? value.group : 0;
 		count_flow(&counts, &entry.key, 1);
 		name_port(prog, &entry.key, 1);

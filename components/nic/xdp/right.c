@@ -112,7 +112,7 @@ static bool socket_is_marked(int fd, uint32_t mark)
 	return right_option_is(fd, SO_MARK, (int)mark);
 }
 
-static bool is_ticket(int fd)
+static bool is_right_socket(int fd)
 {
 	return right_option_is(fd, SO_DOMAIN, AF_UNIX) && right_option_is(fd, SO_TYPE, SOCK_DGRAM);
 }
@@ -128,7 +128,7 @@ static bool is_made_by(int fd, const struct ucred *who)
 
 int vmad_right_share(int fd, unsigned ifindex, bool any_user)
 {
-	if (fd < 0 || !is_ticket(fd))
+	if (fd < 0 || !is_right_socket(fd))
 		return -EPERM;
 	if (socket_is_marked(fd, vmad_mark_of(ifindex, any_user)))
 		return 0;
@@ -137,7 +137,7 @@ int vmad_right_share(int fd, unsigned ifindex, bool any_user)
 
 void vmad_right_revoke(int fd)
 {
-	if (fd >= 0 && is_ticket(fd))
+	if (fd >= 0 && is_right_socket(fd))
 		set_mark(fd, 0);
 }
 
@@ -161,7 +161,7 @@ bool vmad_right_is_own(int fd, const struct ucred *who)
 	struct ucred maker = {0};
 	socklen_t len = sizeof(maker);
 
-	if (!is_ticket(fd))
+	if (!is_right_socket(fd))
 		return true;
 	return os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &maker, &len) == 0 && maker.pid != 0 &&
 	       maker.pid == who->pid && !maker_has_ended(fd);
@@ -171,7 +171,7 @@ int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who)
 {
 	bool is_right = false;
 
-	if (is_ticket(fd))
+	if (is_right_socket(fd))
 		is_right = socket_is_marked(fd, vmad_mark_of(ifindex, true)) ||
 		           (socket_is_marked(fd, vmad_mark_of(ifindex, false)) && is_made_by(fd, who));
 	else
@@ -180,7 +180,7 @@ int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who)
 	return is_right ? vmad_namespace_check(fd) : -EPERM;
 }
 
-static int compare_inodes(int own, int fd)
+static int check_same_netns(int own, int fd)
 {
 	ino_t here = 0, there = 0;
 	int rc = namespace_of(own, &here);
@@ -201,7 +201,7 @@ int vmad_namespace_check(int fd)
 	if (own < 0)
 		return -errno;
 	if (os_getsockopt(own, SOL_SOCKET, SO_NETNS_COOKIE, &here, &len) < 0)
-		rc = compare_inodes(own, fd);
+		rc = check_same_netns(own, fd);
 	else if (os_getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &there, &len) < 0)
 		rc = -errno;
 	else

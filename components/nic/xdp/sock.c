@@ -41,7 +41,7 @@ static bool is_lack(int error)
 }
 
 /* Of bpf() a question about a descriptor that nobody has: EBADF. */
-int xdp_sock_lacks(const char **what)
+int xdp_sock_check_kernel(const char **what)
 {
 	union bpf_attr attr = {.info = {.bpf_fd = UINT32_MAX}};
 	int fd = os_socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);

@@ -12,7 +12,7 @@
  *
  * A listener's flow may be a group's: its slots share new connections by a hash, and each keeps what it has been given.
  *
- * A listener's flow that *fades* has been taken back. The kernel gets the SYNs, and so all connections to come.
+ * A listener's flow that *is in grace* has been taken back. The kernel gets the SYNs, and so all connections to come.
  * Existing connections that have no flows of their own yet go on.
  *
  * A block of local ports takes what is left of TCP for these ports, but nothing for which the kernel has a socket, even
@@ -478,7 +478,7 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_MINISOCK)
 		return is_of_listeners_minisock(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
-	if (flow->flags & XDP_FLOW_FADING && begins_something(packet))
+	if (flow->flags & XDP_FLOW_IN_GRACE && begins_something(packet))
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_LISTENER && is_kernels(ctx, key, packet))
 		return XDP_PASS;

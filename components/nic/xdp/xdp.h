@@ -70,7 +70,7 @@ struct xdp_ring {
 
 /* What an owner cannot do without, and this kernel has not, or lets this process not have: -errno, and *what names the
  * call; 0: all is there. What the capabilities of the process do not cover is told as EPERM, too. */
-int xdp_sock_lacks(const char **what);
+int xdp_sock_check_kernel(const char **what);
 #define XDP_LACKS_MEMFD "memfd_create()"
 /*
  * The first device queue's base socket: registers `umem` and binds with `bind_flags` (XDP_USE_SG where the MTU needs
@@ -116,7 +116,7 @@ int xdp_prog_adopt(unsigned ifindex, uint32_t queues, int fds[XDP_PROG_FDS], int
 struct xdp_prog_entry {
 	struct vma_flow_key key;
 	uint32_t slot; /* of a minisock: its number */
-	bool is_listener, is_minisock, fades;
+	bool is_listener, is_minisock, in_grace;
 	uint32_t group;
 };
 #define XDP_PROG_ENTRIES 65536
@@ -143,7 +143,7 @@ void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue)
 #define XDP_PROG_YIELDS (1u << 31) /* a flag besides a rule's own: XDP_FLOW_YIELDS */
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags);
 int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
-                          uint32_t flags); /* in place of a minisock, or of what fades */
+                          uint32_t flags); /* in place of a minisock, or of what is in grace */
 /* A listener's flow becomes a group's, or one slot's again (group 0). Group 0 is none. */
 int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group);
 /* Groups as the program sees them, XDP_GROUPS; NULL: there can be none. */
@@ -152,8 +152,8 @@ struct xdp_group *xdp_prog_groups(const struct xdp_prog *prog);
 void xdp_prog_slot_rented(struct xdp_prog *prog, uint32_t slot); /* anew: what was noted of it is void */
 /* Segments of this connection, which has no flow, go to `slot`, as long as its listener is a group's. */
 void xdp_prog_note_recent(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot);
-int xdp_prog_flow_fade(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
-                       uint32_t group);                                       /* of a listener's, that is there */
+int xdp_prog_flow_begin_grace(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
+                              uint32_t group);                                /* of a listener's, that is there */
 int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key); /* or minisock */
 /* `number`: not 0, and of no other minisock. in_place: of a flow, or a minisock, that is there. */
 int xdp_prog_minisock_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place);

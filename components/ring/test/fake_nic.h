@@ -103,7 +103,7 @@ static int fake_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *att
 
 static void fake_return_all(struct fake_nic *fake)
 {
-	vma_bufpool_adopt(atomic_load(&fake->qp.rx_pool), fake->posted, fake->posted_count);
+	vma_bufpool_from_nic(atomic_load(&fake->qp.rx_pool), fake->posted, fake->posted_count);
 	vma_buf_put_burst(fake->arena, fake->posted, fake->posted_count);
 	vma_buf_put_burst(fake->arena, fake->arrived, fake->arrived_count);
 	vma_buf_put_burst(fake->arena, fake->queued, fake->queued_count);
@@ -168,7 +168,7 @@ static unsigned fake_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsig
 	pthread_mutex_lock(&fake->lock);
 	if (n > qp->rx_depth - fake->posted_count)
 		n = qp->rx_depth - fake->posted_count;
-	vma_bufpool_lend(atomic_load(&qp->rx_pool), bufs, n);
+	vma_bufpool_to_nic(atomic_load(&qp->rx_pool), bufs, n);
 	memcpy(fake->posted + fake->posted_count, bufs, n * sizeof(*bufs));
 	fake->posted_count += n;
 	pthread_mutex_unlock(&fake->lock);
@@ -360,7 +360,7 @@ static inline void fake_arrive_in_pieces(struct fake_nic *fake, const void *fram
 
 		assert_true(fake->posted_count > 0);
 		buf = fake->posted[--fake->posted_count];
-		vma_bufpool_adopt(atomic_load(&fake->qp.rx_pool), &buf, 1);
+		vma_bufpool_from_nic(atomic_load(&fake->qp.rx_pool), &buf, 1);
 		buf->next = NULL;
 		buf->data_off = 256;
 		buf->len = here;

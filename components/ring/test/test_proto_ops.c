@@ -66,7 +66,7 @@ static int setup(void **state)
 	fake_init(&fake, 0);
 	fake.tells_quiet = true;
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
-	while (vma_cq_in_debt(ring->cq)) /* the first fill is work, too */
+	while (vma_cq_needs_refill(ring->cq)) /* the first fill is work, too */
 		vma_ring_progress(ring);
 	packets = commands = 0;
 	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = proto_take};

@@ -214,8 +214,8 @@ static void inherited_take_answer(int fd, struct names *names, struct inherited_
 	trusted = vma_named_is_trusted(&sender);
 	if (vma_named_receive(fd, &message, trusted) < 0)
 		return;
-	if (inherited_note_answer(names, &message, !trusted || answer != TAKEN_SHOW) && trusted &&
-	    answer == TAKEN_SHOW) {
+	if (inherited_note_answer(names, &message, !trusted || answer != TAKEN_SHOW_SOCKET) && trusted &&
+	    answer == TAKEN_SHOW_SOCKET) {
 		message.data = question;
 		message.size = sizeof(*question);
 		message.fd = socket_fd;

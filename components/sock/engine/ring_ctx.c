@@ -310,7 +310,7 @@ static inline int ring_ctx_drive(struct vma_thread *self, struct vma_ring *ring,
 }
 
 /* Between two threads a step may be lost; that it moves is all that counts. */
-void vma_ring_ctxs_ask_slow(uint64_t rings)
+void vma_ring_ctxs_note_accept_slow(uint64_t rings)
 {
 	for (; rings != 0; rings &= rings - 1) {
 		struct vma_ring_ctx *ring_ctx =
@@ -379,10 +379,10 @@ int vma_ring_ctxs_catch_up(uint64_t rings)
 	return ring_ctxs_progress_some(rings, true, true);
 }
 
-void vma_ring_ctxs_pass_slow(struct vma_thread *self)
+void vma_ring_ctxs_look_in_slow(struct vma_thread *self)
 {
-	vma_ring_ctxs_progress(self->pass_rings);
-	self->pass_tsc = vma_tsc();
+	vma_ring_ctxs_progress(self->look_in_rings);
+	self->look_in_tsc = vma_tsc();
 }
 
 int ring_ctxs_look(uint64_t rings)

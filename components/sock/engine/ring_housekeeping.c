@@ -18,8 +18,8 @@
 #include "../wait/wait.h"
 
 #define BUSY_POLL_NS (1 * MS)
-#define LATER_NS (1 * MS)
-#define LATER_SOON_NS (LATER_NS / 4) /* a turn that comes anyway takes along what is as old as this */
+#define SEND_LATER_NS (1 * MS)
+#define SEND_LATER_SOON_NS (SEND_LATER_NS / 4) /* a turn that comes anyway takes along what is as old as this */
 #define SENDS_BUSY 64 /* frames between two looks: a ring context that sends more is looked at, not slept on */
 #define END_FIRST_NS (2 * MS)
 #define END_LAST_NS (1000 * MS)
@@ -57,7 +57,7 @@ void vma_engine_later(uint64_t ring_ctxs)
 	if (atomic_load(&housekeeping.later) == 0)
 		atomic_store_explicit(&housekeeping.later_since_ns, now, memory_order_relaxed);
 	if (atomic_fetch_or(&housekeeping.later, ring_ctxs) == 0)
-		internal_wake_by(now + LATER_NS);
+		internal_wake_by(now + SEND_LATER_NS);
 }
 
 static bool has_stack(const struct vma_ring_ctx *ring_ctx)
@@ -87,8 +87,8 @@ static uint64_t turn_later(uint64_t now)
 
 	if (atomic_load(&housekeeping.later) == 0)
 		return NO_DEADLINE;
-	if (now < later_due(LATER_SOON_NS))
-		return later_due(LATER_NS);
+	if (now < later_due(SEND_LATER_SOON_NS))
+		return later_due(SEND_LATER_NS);
 	ring_ctxs = atomic_exchange(&housekeeping.later, 0);
 	ring_ctxs_each(flush_bit, &ring_ctxs);
 	return NO_DEADLINE;
@@ -96,7 +96,7 @@ static uint64_t turn_later(uint64_t now)
 
 uint64_t ring_housekeeping_again(void)
 {
-	uint64_t later = atomic_load(&housekeeping.later) != 0 ? later_due(LATER_NS) : NO_DEADLINE;
+	uint64_t later = atomic_load(&housekeeping.later) != 0 ? later_due(SEND_LATER_NS) : NO_DEADLINE;
 	uint64_t busy_polled = atomic_load(&housekeeping.busy_polled) ? vma_now_ns() + BUSY_POLL_NS : NO_DEADLINE;
 
 	return later < busy_polled ? later : busy_polled;

@@ -140,7 +140,7 @@ static enum taken_answer question_answer(const struct taken_question *question, 
 	    taken_cookie_of(question->number) != question->cookie || vma_fd_lookup(question->number) != file)
 		return TAKEN_NOT_MINE;
 	if (shown < 0)
-		return TAKEN_SHOW;
+		return TAKEN_SHOW_SOCKET;
 	if (taken_cookie_of(shown) != question->cookie)
 		return TAKEN_NOT_MINE;
 	file->ops->hand_over(file);
@@ -191,7 +191,7 @@ static enum taken_answer answer_inherited(const struct inherited_question *quest
 	same = message->fd >= 0 ? taken_cookie_of(message->fd) == question->cookie
 	                        : is_same_file(atomic_load(&search.found->fd), message->sender.pid, question->number);
 	if (same <= 0)
-		return !is_trusted ? TAKEN_REFUSED : same == 0 ? TAKEN_NOT_MINE : TAKEN_SHOW;
+		return !is_trusted ? TAKEN_REFUSED : same == 0 ? TAKEN_NOT_MINE : TAKEN_SHOW_SOCKET;
 	if (search.found->ops->exec_export != NULL)
 		*waiting_fd = search.found->ops->exec_export(search.found);
 	else if (search.found->ops->hand_over != NULL)
@@ -331,14 +331,14 @@ static int ask_by_name(const char *name, int pid, int number, int copy)
 	if (fd < 0)
 		return fd;
 	rc = taken_converse(fd, pid, &question, -1, deadline_ns);
-	if (rc == TAKEN_SHOW)
+	if (rc == TAKEN_SHOW_SOCKET)
 		rc = taken_converse(fd, pid, &question, copy, deadline_ns);
 	syscall(SYS_close, fd);
 	if (rc == -ETIMEDOUT) {
 		atomic_store(&silent_until_ns, vma_now_ns() + SILENCE_NS);
 		atomic_store(&silent_pid, pid);
 	}
-	return rc == TAKEN_SHOW ? -EPROTO : rc;
+	return rc == TAKEN_SHOW_SOCKET ? -EPROTO : rc;
 }
 
 int vma_engine_ask_owner(int pidfd, int number, int copy)

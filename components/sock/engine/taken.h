@@ -9,7 +9,7 @@
 
 #define TAKEN_NAME "vma/process/" /* and the inode of the pidfd */
 
-enum taken_answer { TAKEN_NOT_MINE, TAKEN_SHOW, TAKEN_HANDED_OVER, TAKEN_STAYS, TAKEN_REFUSED };
+enum taken_answer { TAKEN_NOT_MINE, TAKEN_SHOW_SOCKET, TAKEN_HANDED_OVER, TAKEN_STAYS, TAKEN_REFUSED };
 
 /* "Your descriptor `number`". */
 struct taken_question {

@@ -37,8 +37,8 @@
 #define STEER_AT_ONCE 16   /* each may cost a conversation with vmad; timers are to be kept meanwhile */
 #define PRUNE_NS MS        /* rules that nobody needs any more: so many as end in this time are deleted together */
 #define PRUNE_AT_ONCE 64   /* as for steering */
-#define BURY_NS (10 * MS)
-#define BURY_TIMES 3 /* so many turns after an end, nobody inside has seen it */
+#define RETIRE_NS (10 * MS)
+#define RETIRE_TIMES 3 /* so many turns after an end, nobody inside has seen it */
 #define ABANDONED_NS (100 * MS)
 #define IDLE_NS (1000 * MS) /* without connections: who makes one now and then keeps his blocks of ports */
 
@@ -61,9 +61,9 @@ _Static_assert(sizeof(struct ended) <= VMA_TCP_HOST_SPACE, "what a connection ha
 static struct {
 	/* The internal thread's. Times are 0 when there is none. */
 	ck_stack_entry_t *older, *younger; /* connections accepted before the last period, and in it */
-	uint64_t steer_ns, bury_ns, abandoned_ns, idle_ns;
+	uint64_t steer_ns, retire_ns, abandoned_ns, idle_ns;
 	uint64_t turn_ns; /* when its last turn looked */
-	unsigned bury_times;
+	unsigned retire_times;
 
 	_Alignas(64) ck_stack_t accepted; /* struct pending_steer */
 	ck_stack_t ended;                 /* struct ended */
@@ -425,18 +425,18 @@ static uint64_t turn_ended(uint64_t now)
 	ck_stack_entry_t *entry = vma_mpsc_take_all(&housekeeping.ended);
 
 	if (entry != NULL)
-		housekeeping.bury_times = BURY_TIMES;
+		housekeeping.retire_times = RETIRE_TIMES;
 	while (entry != NULL) {
 		struct ended *ended = (struct ended *)entry;
 
 		entry = ck_pr_load_ptr(&entry->next);
 		vma_retire(&ended->retired, free_conn);
 	}
-	if (housekeeping.bury_times > 0 && now >= housekeeping.bury_ns) {
-		housekeeping.bury_times--;
-		housekeeping.bury_ns = now + BURY_NS;
+	if (housekeeping.retire_times > 0 && now >= housekeeping.retire_ns) {
+		housekeeping.retire_times--;
+		housekeeping.retire_ns = now + RETIRE_NS;
 	}
-	return housekeeping.bury_times > 0 ? housekeeping.bury_ns : NO_DEADLINE;
+	return housekeeping.retire_times > 0 ? housekeeping.retire_ns : NO_DEADLINE;
 }
 
 /* ---- turns ---- */

@@ -35,8 +35,8 @@ static ck_epoch_t epoch;
  * What was retired waits on a record of its own, which is in no section: any thread may put something there, under the
  * lock, and the record of a thread that has ended holds nothing back.
  */
-static ck_epoch_record_t graveyard;
-static pthread_mutex_t graveyard_lock = PTHREAD_MUTEX_INITIALIZER;
+static ck_epoch_record_t retired_record;
+static pthread_mutex_t retired_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned retired_left; /* by the last poll, which found somebody inside */
 bool vma_sections_are_light;
 
@@ -67,7 +67,7 @@ static void thread_on_exit(void *arg)
 static void threads_start(void)
 {
 	ck_epoch_init(&epoch);
-	ck_epoch_register(&epoch, &graveyard, NULL);
+	ck_epoch_register(&epoch, &retired_record, NULL);
 	vma_sections_are_light = register_barrier(); /* no thread has begun one before this */
 	if (pthread_key_create(&key, thread_on_exit) != 0)
 		vma_log_once(VMA_LOG_WARN, "no thread-specific key is left: what ended threads used is not used again");
@@ -132,7 +132,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->busy_polls = self->asks = 0;
 		self->readable = NULL;
 		self->sleeps = 0;
-		self->pass_rings = 0;
+		self->look_in_rings = 0;
 		pthread_setspecific(key, self);
 		vma_thread_cache = self;
 	}
@@ -191,18 +191,18 @@ static void forget_other(struct vma_thread *thread)
 }
 
 /* What waited there is lost to the child: its end may touch what is the parent's. */
-static void empty_graveyard(void)
+static void forget_retired(void)
 {
-	bool empty = graveyard.n_pending == 0;
+	bool empty = retired_record.n_pending == 0;
 
 	for (unsigned i = 0; i < CK_EPOCH_LENGTH; i++)
-		empty = empty && CK_STACK_ISEMPTY(&graveyard.pending[i]);
+		empty = empty && CK_STACK_ISEMPTY(&retired_record.pending[i]);
 	if (empty)
 		return;
-	graveyard.n_pending = 0;
+	retired_record.n_pending = 0;
 	atomic_store_explicit(&retired_left, 0, memory_order_relaxed);
 	for (unsigned i = 0; i < CK_EPOCH_LENGTH; i++)
-		ck_stack_init(&graveyard.pending[i]);
+		ck_stack_init(&retired_record.pending[i]);
 }
 
 __attribute__((cold)) void vma_threads_forked_child(void)
@@ -211,13 +211,13 @@ __attribute__((cold)) void vma_threads_forked_child(void)
 	unsigned used = atomic_load(&table_used);
 
 	pthread_mutex_init(&table_lock, NULL);
-	pthread_mutex_init(&graveyard_lock, NULL);
+	pthread_mutex_init(&retired_lock, NULL);
 	vma_signals_forked_child();
 	vma_wait_forked_child();
 	if (used == 0)
 		return;
 	vma_sections_are_light = vma_sections_are_light && register_barrier();
-	empty_graveyard();
+	forget_retired();
 	for (unsigned i = 0; i < used; i++) {
 		struct vma_thread *thread = atomic_load(&table[i]);
 
@@ -249,9 +249,9 @@ void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *ret
 #ifndef VMA_TSAN /* which does not know fences, and has the lock */
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
-	pthread_mutex_lock(&graveyard_lock);
-	ck_epoch_call(&graveyard, &retired->entry, entry_end);
-	pthread_mutex_unlock(&graveyard_lock);
+	pthread_mutex_lock(&retired_lock);
+	ck_epoch_call(&retired_record, &retired->entry, entry_end);
+	pthread_mutex_unlock(&retired_lock);
 	vma_leave(self);
 }
 
@@ -283,7 +283,7 @@ void vma_retire_poll_many(void)
 {
 	const unsigned left = atomic_load_explicit(&retired_left, memory_order_relaxed);
 
-	if (ck_pr_load_uint(&graveyard.n_pending) >= left + RETIRED_FEW)
+	if (ck_pr_load_uint(&retired_record.n_pending) >= left + RETIRED_FEW)
 		vma_retire_poll();
 }
 
@@ -295,11 +295,11 @@ void vma_retire_poll(void)
 	ck_stack_t due;
 
 	ck_stack_init(&due);
-	pthread_mutex_lock(&graveyard_lock);
-	if (graveyard.n_pending != 0 && see_sections())
-		ck_epoch_poll_deferred(&graveyard, &due);
-	atomic_store_explicit(&retired_left, graveyard.n_pending, memory_order_relaxed);
-	pthread_mutex_unlock(&graveyard_lock);
+	pthread_mutex_lock(&retired_lock);
+	if (retired_record.n_pending != 0 && see_sections())
+		ck_epoch_poll_deferred(&retired_record, &due);
+	atomic_store_explicit(&retired_left, retired_record.n_pending, memory_order_relaxed);
+	pthread_mutex_unlock(&retired_lock);
 	__tsan_acquire(&vma_tsan_inside);
 	for (entry = CK_STACK_FIRST(&due); entry != NULL; entry = next) {
 		ck_epoch_entry_t *ended = (ck_epoch_entry_t *)((char *)entry - offsetof(ck_epoch_entry_t, stack_entry));

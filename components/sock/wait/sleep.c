@@ -97,7 +97,7 @@ static void end_asking(struct vma_thread *self)
 	uint64_t rings = self->asks;
 
 	self->asks = 0;
-	vma_ring_ctxs_ask(rings);
+	vma_ring_ctxs_note_accept(rings);
 	for (; rings != 0; rings &= rings - 1) {
 		const unsigned bit = (unsigned)__builtin_ctzll(rings);
 
@@ -106,7 +106,7 @@ static void end_asking(struct vma_thread *self)
 	}
 }
 
-static void lie_down(struct vma_thread *self, uint64_t rings)
+static void sleeper_enter(struct vma_thread *self, uint64_t rings)
 {
 	atomic_store(&self->rings, rings);
 	atomic_store(&self->state, VMA_THREAD_GOING);
@@ -114,7 +114,7 @@ static void lie_down(struct vma_thread *self, uint64_t rings)
 		atomic_fetch_add(&sleepers[__builtin_ctzll(rings)], 1);
 }
 
-static void get_up(struct vma_thread *self)
+static void sleeper_leave(struct vma_thread *self)
 {
 	uint64_t rings = atomic_exchange(&self->rings, 0);
 
@@ -154,7 +154,7 @@ void vma_wait_interrupted(struct vma_thread *self)
 	}
 	self->waiting = NULL;
 	self->unserved = true;
-	get_up(self);
+	sleeper_leave(self);
 	wait->ops->announce(wait, false);
 	vma_leave(self);
 }
@@ -179,7 +179,7 @@ void vma_wait_tidy(struct vma_thread *self)
 {
 	self->waiting = NULL;
 	if (atomic_load_explicit(&self->rings, memory_order_relaxed) != 0)
-		get_up(self);
+		sleeper_leave(self);
 	spin_leave(self);
 }
 
@@ -327,7 +327,7 @@ static int sleep_on(struct pollset *pollset, struct pollfd *fds, unsigned n, uin
  * The kernel refuses more than the process may have descriptors, and the caller's may be as many already. Asleep on
  * ours, and even without them, but not for long: the caller's are asked afterwards.
  */
-static void sleep_crowded(struct pollset *pollset, uint64_t left)
+static void sleep_at_fd_limit(struct pollset *pollset, uint64_t left)
 {
 	const unsigned own = pollset->wait->nfds;
 
@@ -354,7 +354,7 @@ static void sleep_in_poll(struct pollset *pollset)
 	pollset->crowded = false;
 	pthread_cleanup_push(cancelled_asleep, pollset);
 	if (sleep_on(pollset, pollset->fds, pollset->n, left) < 0 && errno == EINVAL)
-		sleep_crowded(pollset, left);
+		sleep_at_fd_limit(pollset, left);
 	pthread_cleanup_pop(0);
 	wait->slept = true;
 }
@@ -417,8 +417,8 @@ static uint64_t wait_settle(struct vma_wait *wait)
 	const uint64_t asks = wait_asks_of(wait) & rings;
 
 	if (rings != atomic_load_explicit(&self->rings, memory_order_relaxed)) {
-		get_up(self);
-		lie_down(self, rings);
+		sleeper_leave(self);
+		sleeper_enter(self, rings);
 	}
 	if (asks != self->asks) {
 		end_asking(self);

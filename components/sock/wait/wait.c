@@ -63,7 +63,7 @@ static int wait_look(struct vma_wait *wait, struct looks *looks)
 	int rc = wait->ops->ready(wait);
 
 	if (timers)
-		vma_ring_ctxs_ask(wait_asks_of(wait));
+		vma_ring_ctxs_note_accept(wait_asks_of(wait));
 	if (rc == 0 && driven > 0)
 		busy_poller(wait->self, rings);
 

@@ -140,7 +140,7 @@ static void test_the_names_are_the_connection_s(void **state)
 	socklen_t len = sizeof(name);
 
 	(void)state;
-	vma_tcp_names(peer->conn, &key);
+	vma_tcp_tuple(peer->conn, &key);
 	assert_int_equal(CALL(int, stream_getsockname(vma_fd_lookup(fd), fd, (struct sockaddr *)&name, &len)), 0);
 	assert_int_equal(name.sin_addr.s_addr, fixture_ip(FIXTURE_LOCAL));
 	assert_int_equal(name.sin_port, key.peer_port_be);

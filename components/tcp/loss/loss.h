@@ -51,12 +51,12 @@ struct tcp_seg_list {
 	struct tcp_seg *first, *last;
 };
 /* Where a SACK block's segments are: sack_index.h. */
-struct tcp_stretch {
+struct tcp_sack_run {
 	uint32_t seq, unsacked;
 	struct tcp_seg *first;
 };
 struct tcp_sack_index {
-	struct tcp_stretch *at;
+	struct tcp_sack_run *at;
 	uint32_t begin, end, room; /* those from begin to before end are in use; begin == end: there is no index */
 	uint32_t last_length;      /* segments in the last one */
 	struct tcp_seg *last;      /* as far as the index reaches */
@@ -77,7 +77,7 @@ struct tcp_recovery {
 	struct tcp_seg *checked; /* up to here it is decided what is lost */
 	uint32_t sacked_checked; /* SACKed segments up to there */
 	struct tcp_sack_index sack_index;
-	uint32_t sack_steps; /* segments and stretches that have been looked at for SACK blocks, ever */
+	uint32_t sack_steps; /* segments and runs that have been looked at for SACK blocks, ever */
 	unsigned blocks;     /* SACK blocks of the last ACK: what they cover needs no search */
 	struct {
 		uint32_t left, right;
@@ -143,10 +143,10 @@ struct tcp_recovery {
  * Where a look at a few fields tells that nothing of this would find anything to do, it is not asked:
  * tx/output.c:  new data, if it is one message and has room (bytes_alone):  recovery_sent_at only
  *               nothing is out and nothing waits (is_quiet):                no retransmission, no new data
- * rx/message.c: a message that acknowledges the one segment that is out,
+ * rx/pingpong.c: a message that acknowledges the one segment that is out,
  *               or nothing, while nothing is to be decided, for both
  *               halves of an ACK:                                           recovery_answered, recovery_acked_last
- *               and if nothing is to be sent then (tcp_message_is_all),
+ *               and if nothing is to be sent then (tcp_pingpong_is_all),
  *               no output and no timers_retransmit_update follow:           persist_end only
  */
 
@@ -166,7 +166,7 @@ void recovery_reorder(struct vma_tcp_conn *conn);                 /* the time to
 uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn); /* when recovery_retransmit has to be called again */
 /* At the end of an output: whether the application, or the pace, is what holds back; until when. */
 void recovery_output_done(struct vma_tcp_conn *conn);
-bool recovery_is_paced(const struct vma_tcp_conn *conn); /* something waits for nothing but its time */
+bool recovery_is_held_back(const struct vma_tcp_conn *conn); /* something waits for nothing but its time */
 /* tx/output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
 void recovery_rescan(struct vma_tcp_conn *conn);
 void recovery_forget(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */

@@ -1,5 +1,5 @@
 /*
- * recovery - what recovery.c, its neighbours undo.c and retransmit.c, and rx/message.c need of each other. loss.h has
+ * recovery - what recovery.c, its neighbours undo.c and retransmit.c, and rx/pingpong.c need of each other. loss.h has
  * what the rest of tcp calls.
  *
  * Threads: the driver.
@@ -14,7 +14,7 @@ bool recovery_undo(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 /* undo.c: after a timeout, RFC 5682: new data instead of what is thought lost, to see whether that is needed. */
 void recovery_frto(struct vma_tcp_conn *conn);
 /*
- * recovery.c, for rx/message.c: both halves of what an ACK means where it is one for all that is out, recovery is OPEN
+ * recovery.c, for rx/pingpong.c: both halves of what an ACK means where it is one for all that is out, recovery is OPEN
  * with nothing left to decide, and the connection has SACK. Any such ACK:
  */
 static inline void recovery_answered(struct vma_tcp_conn *conn)

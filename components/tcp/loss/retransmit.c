@@ -1,6 +1,6 @@
 /* What leaves: lost segments first, then new ones; tail-loss probes; and how much of it. */
 #include "recovery.h"
-#include "../share.h"
+#include "../small_mss_quota.h"
 
 /* ---- new data ---- */
 
@@ -41,12 +41,12 @@ bool recovery_has_new(const struct vma_tcp_conn *conn)
 
 	if (pcb->snd_wnd < out + conn->cc.mss)
 		return false;
-	return pcb->unsent || fifo_produced(&conn->tx) - conn->fed >= conn->cc.mss;
+	return pcb->unsent || fifo_produced(&conn->tx) - conn->lwip_end >= conn->cc.mss;
 }
 
 static bool nothing_waits(const struct vma_tcp_conn *conn)
 {
-	return !conn->pcb->unsent && fifo_produced(&conn->tx) == conn->fed && !scoreboard_waiting(conn);
+	return !conn->pcb->unsent && fifo_produced(&conn->tx) == conn->lwip_end && !scoreboard_waiting(conn);
 }
 
 static bool waits_for_pace(const struct vma_tcp_conn *conn)
@@ -55,9 +55,9 @@ static bool waits_for_pace(const struct vma_tcp_conn *conn)
 	       recovery_pipe(conn) < conn->cc.cwnd;
 }
 
-bool recovery_is_paced(const struct vma_tcp_conn *conn)
+bool recovery_is_held_back(const struct vma_tcp_conn *conn)
 {
-	return conn->in_share || waits_for_pace(conn);
+	return conn->in_small_mss_queue || waits_for_pace(conn);
 }
 
 void recovery_output_done(struct vma_tcp_conn *conn)
@@ -77,7 +77,7 @@ static void restart_after_idle(struct vma_tcp_conn *conn)
 	uint64_t silent_ns = conn->tcp->now_ns - r->last_sent_ns, rto_ns;
 
 	if (conn->tcp->attr.no_idle_restart || conn->pcb->unacked || silent_ns < RTT_RTO_MIN_NS ||
-	    r->last_sent_ns == 0 || (!conn->pcb->unsent && fifo_produced(&conn->tx) == conn->fed))
+	    r->last_sent_ns == 0 || (!conn->pcb->unsent && fifo_produced(&conn->tx) == conn->lwip_end))
 		return;
 	rto_ns = rtt_rto_ns(&conn->rtt, 0);
 	if (silent_ns <= rto_ns)
@@ -139,7 +139,7 @@ static bool may_resend(const struct vma_tcp_conn *conn, const struct tcp_seg *se
 
 static bool has_share(struct vma_tcp_conn *conn, const struct tcp_seg *seg)
 {
-	return seg == conn->pcb->unacked || !share_has_small_mss(conn) || share_take(conn);
+	return seg == conn->pcb->unacked || !conn_has_small_mss(conn) || small_mss_quota_take(conn);
 }
 
 static int resend_lost(struct vma_tcp_conn *conn)
@@ -235,7 +235,7 @@ void recovery_tail_probe_answer(struct vma_tcp_conn *conn, const struct tcp_ack 
 }
 
 /* F-RTO's new segments get this output to leave in; if none did, all is as always. */
-static bool frto_waits(struct vma_tcp_conn *conn)
+static bool frto_step(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -260,7 +260,7 @@ int recovery_retransmit(struct vma_tcp_conn *conn)
 	}
 	if (r->probe_wanted)
 		rc = send_tail_probe(conn);
-	if (rc == 0 && !frto_waits(conn))
+	if (rc == 0 && !frto_step(conn))
 		rc = resend_lost(conn);
 	if (rc == 0)
 		rc = rescue_retransmit(conn);

@@ -6,11 +6,11 @@
 
 #define STRETCHES_LEAST 16
 
-/* Room for one more stretch: what has been acknowledged makes it, or memory does. */
+/* Room for one more run: what has been acknowledged makes it, or memory does. */
 static bool sack_index_make_room(struct vma_tcp_conn *conn, struct tcp_sack_index *index)
 {
 	uint32_t used = index->end - index->begin, room = index->room > 0 ? 2 * index->room : STRETCHES_LEAST;
-	struct tcp_stretch *grown;
+	struct tcp_sack_run *grown;
 
 	if (index->end < index->room)
 		return true;
@@ -41,7 +41,7 @@ void sack_index_free(struct vma_tcp_conn *conn)
 	*index = (struct tcp_sack_index){.at = NULL};
 }
 
-/* What ends before una begins the next stretch's. */
+/* What ends before una begins the next run's. */
 static void drop_acknowledged(struct tcp_sack_index *index, uint32_t una)
 {
 	while (index->end - index->begin > 1 && TCP_SEQ_LEQ(index->at[index->begin + 1].seq, una))
@@ -50,9 +50,9 @@ static void drop_acknowledged(struct tcp_sack_index *index, uint32_t una)
 
 static bool sack_index_append(struct vma_tcp_conn *conn, struct tcp_sack_index *index, struct tcp_seg *seg)
 {
-	if (index->begin == index->end || index->last_length >= SACK_STRETCH) {
+	if (index->begin == index->end || index->last_length >= SACK_RUN_LENGTH) {
 		if (sack_index_make_room(conn, index)) {
-			index->at[index->end++] = (struct tcp_stretch){.seq = seg_seq(seg), .first = seg};
+			index->at[index->end++] = (struct tcp_sack_run){.seq = seg_seq(seg), .first = seg};
 			index->last_length = 0;
 		} else if (index->begin == index->end) {
 			return false;
@@ -75,8 +75,8 @@ void sack_index_extend(struct vma_tcp_conn *conn, uint32_t una)
 			return;
 }
 
-/* The last stretch that begins at seq or before; the first one, if there is none. */
-static uint32_t stretch_of(const struct tcp_sack_index *index, uint32_t seq)
+/* The last run that begins at seq or before; the first one, if there is none. */
+static uint32_t sack_run_of(const struct tcp_sack_index *index, uint32_t seq)
 {
 	uint32_t low = index->begin, high = index->end;
 
@@ -91,18 +91,18 @@ static uint32_t stretch_of(const struct tcp_sack_index *index, uint32_t seq)
 	return low;
 }
 
-/* If a stretch begins here, it is the one that the walk is in; and past it, if nothing in it is left to be marked. */
+/* If a run begins here, it is the one that the walk is in; and past it, if nothing in it is left to be marked. */
 static void enter_stretch(struct vma_tcp_conn *conn, struct sack_walk *walk)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	const struct tcp_sack_index *index = &r->sack_index;
 
-	while (walk->stretch + 1 < index->end && walk->seg == index->at[walk->stretch + 1].first) {
-		walk->stretch++;
+	while (walk->run + 1 < index->end && walk->seg == index->at[walk->run + 1].first) {
+		walk->run++;
 		r->sack_steps++;
-		if (index->at[walk->stretch].unsacked != 0)
+		if (index->at[walk->run].unsacked != 0)
 			return;
-		walk->seg = walk->stretch + 1 < index->end ? index->at[walk->stretch + 1].first : NULL;
+		walk->seg = walk->run + 1 < index->end ? index->at[walk->run + 1].first : NULL;
 	}
 }
 
@@ -117,16 +117,16 @@ struct sack_walk sack_walk_from(struct vma_tcp_conn *conn, uint32_t seq)
 {
 	const struct tcp_sack_index *index = &conn->recovery.sack_index;
 	struct sack_walk walk = {.seg = conn->pcb->unacked};
-	const struct tcp_stretch *stretch;
+	const struct tcp_sack_run *run;
 
 	if (index->begin != index->end) {
-		walk.stretch = stretch_of(index, seq);
-		stretch = &index->at[walk.stretch];
+		walk.run = sack_run_of(index, seq);
+		run = &index->at[walk.run];
 		/* The first one may have lost its beginning. All others begin beyond what is acknowledged. */
-		if (walk.stretch != index->begin)
-			walk.seg = stretch->first;
-		if (stretch->unsacked == 0)
-			walk.seg = walk.stretch + 1 < index->end ? index->at[walk.stretch + 1].first : NULL;
+		if (walk.run != index->begin)
+			walk.seg = run->first;
+		if (run->unsacked == 0)
+			walk.seg = walk.run + 1 < index->end ? index->at[walk.run + 1].first : NULL;
 		enter_stretch(conn, &walk);
 	}
 	while (walk.seg != NULL && TCP_SEQ_LEQ(seg_end(walk.seg), seq))
@@ -139,5 +139,5 @@ void sack_walk_marked(struct vma_tcp_conn *conn, const struct sack_walk *walk)
 	struct tcp_sack_index *index = &conn->recovery.sack_index;
 
 	if (index->begin != index->end)
-		index->at[walk->stretch].unsacked--;
+		index->at[walk->run].unsacked--;
 }

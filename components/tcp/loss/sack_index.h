@@ -2,16 +2,16 @@
  * sack_index - where in the list of unacknowledged segments a sequence number is, and what of the list is SACKed whole.
  *
  * A peer decides how many segments are out (megabytes, 48 bytes each) and what its SACK blocks name, in which order. So
- * a block must not cost a walk through the list. The index is an array of stretches of SACK_STRETCH segments each:
+ * a block must not cost a walk through the list. The index is an array of runs of SACK_RUN_LENGTH segments each:
  *
- *   stretch   {seq, first segment, segments that are not SACKed}     found by bisection, passed by if it has none
+ *   run   {seq, first segment, segments that are not SACKed}     found by bisection, passed by if it has none
  *
  * An ACK with blocks extends the index by the segments that have been sent since, each of them once; without blocks
- * there is no index and no cost. A stretch whose beginning has been acknowledged is searched from the head of the list.
+ * there is no index and no cost. A run whose beginning has been acknowledged is searched from the head of the list.
  * What changes the list in its middle, or takes a SACK back, resets the index.
  *
  * Threads: the driver.
- * Memory: a byte for each segment out, in powers of two; without memory the stretches are longer, or there are none.
+ * Memory: a byte for each segment out, in powers of two; without memory the runs are longer, or there are none.
  * Example: test/test_sack_cost.c.
  */
 #ifndef VMA_TCP_LOSS_SACK_INDEX_H
@@ -19,7 +19,7 @@
 
 #include "../tcp_priv.h"
 
-#define SACK_STRETCH 16
+#define SACK_RUN_LENGTH 16
 
 static inline void sack_index_reset(struct tcp_sack_index *index)
 {
@@ -30,10 +30,10 @@ void sack_index_free(struct vma_tcp_conn *conn); /* with the connection */
 /* To the end of what is out; una: what lies before it is acknowledged, although it may be in the list still. */
 void sack_index_extend(struct vma_tcp_conn *conn, uint32_t una);
 
-/* A walk from the segment that holds seq on, which passes by stretches that are SACKed whole. */
+/* A walk from the segment that holds seq on, which passes by runs that are SACKed whole. */
 struct sack_walk {
 	struct tcp_seg *seg; /* NULL: the end */
-	uint32_t stretch;    /* that it is in */
+	uint32_t run;        /* that it is in */
 };
 struct sack_walk sack_walk_from(struct vma_tcp_conn *conn, uint32_t seq);
 void sack_walk_next(struct vma_tcp_conn *conn, struct sack_walk *walk);

@@ -208,7 +208,7 @@ static void free_rx_copy(struct pbuf *p)
 {
 	struct vma_tcp *tcp = lwip_at.tcp;
 
-	tcp->early_bytes -= ((struct rx_copy *)p)->size;
+	tcp->ooo_bytes -= ((struct rx_copy *)p)->size;
 	tcp->host.free(p);
 }
 
@@ -219,8 +219,8 @@ static struct pbuf *rx_copy(struct vma_tcp *tcp, struct vma_buf *const *packets,
 
 	if (copy == NULL)
 		return NULL;
-	copy->size = size + EARLY_OVERHEAD;
-	tcp->early_bytes += copy->size;
+	copy->size = size + OOO_OVERHEAD;
+	tcp->ooo_bytes += copy->size;
 	port_copy_payload(tcp->arena, packets, n, &(const struct iovec){copy->bytes, len});
 	copy->pbuf.custom_free_function = free_rx_copy;
 	return pbuf_alloced_custom(PBUF_RAW, (u16_t)len, PBUF_REF, &copy->pbuf, copy->bytes, (u16_t)len);

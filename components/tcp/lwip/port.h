@@ -70,7 +70,7 @@ void port_copy_payload(const struct vma_bufarena *arena, struct vma_buf *const *
  */
 struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet, const uint8_t *header, uint8_t header_len);
 /* The same of n packets in a row that have `len` bytes, 65,475 at most, which are copied: no frame is kept. Counts in
- * tcp->early_bytes until it is freed. NULL: no memory, and the packets remain the caller's. */
+ * tcp->ooo_bytes until it is freed. NULL: no memory, and the packets remain the caller's. */
 struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n, uint32_t len,
                               const uint8_t *header, uint8_t header_len);
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "../budget.h"
-#include "early.h"
+#include "ooo.h"
 #include "validate.h"
 #include "predict.h"
 
@@ -138,7 +138,7 @@ static uint64_t acked_offset(const struct vma_tcp_conn *conn)
 {
 	uint64_t offset = tcp_tx_offset(conn, conn->pcb->lastack);
 
-	return offset < conn->fed ? offset : conn->fed; /* the FIN is no byte */
+	return offset < conn->lwip_end ? offset : conn->lwip_end; /* the FIN is no byte */
 }
 
 static void release_acked(struct vma_tcp_conn *conn)
@@ -318,7 +318,7 @@ static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct befo
 {
 	struct segment *s = &run->s;
 	bool has_data = s->len != 0 && conn->pcb->state != SYN_SENT; /* with a SYN it is not taken, nor by the kernel */
-	bool is_early = has_data && TCP_SEQ_GT(s->seq, conn->pcb->rcv_nxt), is_queued_already = false;
+	bool is_ooo = has_data && TCP_SEQ_GT(s->seq, conn->pcb->rcv_nxt), is_queued_already = false;
 	unsigned steps = 0;
 	struct pbuf *p;
 
@@ -328,18 +328,18 @@ static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct befo
 	} else if (has_data && budget_refuses(conn)) {
 		refuse_data(conn, run);
 		before->ack_now = true;
-	} else if (has_data && early_is_queued(conn, s, &steps)) {
+	} else if (has_data && ooo_is_queued(conn, s, &steps)) {
 		is_queued_already = true;
 		report_duplicate(conn, s);
 		before->ack_now = true;
-	} else if (is_early && !early_may_keep(conn, s, steps)) {
+	} else if (is_ooo && !ooo_may_keep(conn, s, steps)) {
 		refuse_data(conn, run);
 		before->ack_now = true;
 	}
 	/* A bare FIN is taken even if the window is closed, as the kernel does. */
 	if (s->len == 0 && s->flags & TCP_FIN && s->seq == conn->pcb->rcv_nxt && conn->pcb->rcv_wnd == 0)
 		conn->pcb->rcv_wnd = 1;
-	p = is_early && s->len != 0 && !is_queued_already ? copy_run(conn, run) : chain_run(conn, run);
+	p = is_ooo && s->len != 0 && !is_queued_already ? copy_run(conn, run) : chain_run(conn, run);
 	if (p == NULL)
 		return;
 	if (s->flags & TCP_ACK)

@@ -15,7 +15,7 @@
  */
 bool tcp_predict(struct vma_tcp_conn *conn, const struct segment *s, struct vma_buf *const *packets, unsigned n);
 
-/* ---- what message.c does, too ---- */
+/* ---- what pingpong.c does, too ---- */
 
 /* RFC 7323 4.3 */
 static inline void predict_time_stamp(struct tcp_pcb *pcb, uint32_t seq, uint32_t len, uint32_t ts_val)

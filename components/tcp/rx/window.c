@@ -22,7 +22,7 @@
  * reports, or only one that is lost, the sender takes for lost, and sends again.
  */
 #include "../budget.h"
-#include "../share.h"
+#include "../small_mss_quota.h"
 #include "../timer/timers.h"
 
 #define ATO_MIN_NS (40 * TCP_NS_PER_MS)
@@ -74,7 +74,7 @@ static uint32_t rcvbuf_first(const struct vma_tcp_conn *conn)
  */
 static uint64_t bytes_within(const struct vma_tcp_conn *conn, uint64_t sndbuf)
 {
-	if (conn->mss == 0 || !share_has_small_mss(conn))
+	if (conn->mss == 0 || !conn_has_small_mss(conn))
 		return sndbuf;
 	return at_least((uint32_t)(sndbuf * conn->mss / (conn->mss + SEGMENT_MEMORY)), SNDBUF_MIN);
 }
@@ -264,7 +264,7 @@ static inline uint16_t window_to_announce(struct vma_tcp_conn *conn, uint32_t wi
 	struct vma_tcp *tcp = conn->tcp;
 	const uint32_t rcv_nxt = pcb->rcv_nxt;
 
-	tcp->invited += rcv_nxt - conn->window.rcv_wup;
+	tcp->acked_since_kick += rcv_nxt - conn->window.rcv_wup;
 	if (window > now)
 		conn->window.rcv_edge = rcv_nxt + window;
 	pcb->rcv_wnd = window > now ? window : now;

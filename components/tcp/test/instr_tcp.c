@@ -217,7 +217,7 @@ static bool tcp_accepted(struct vma_tcp_listener *listener, void *arg, struct vm
 	struct vma_flow_key names;
 
 	(void)listener, (void)arg;
-	vma_tcp_names(conn, &names);
+	vma_tcp_tuple(conn, &names);
 	side[1].conn[ntohs(names.peer_port_be) - 10000] = conn;
 	vma_tcp_conn_adopt(conn, &owner, NULL);
 	return true;

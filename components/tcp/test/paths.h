@@ -34,7 +34,7 @@ enum { FAST, SLOW, PATHS };
 	X(uint64_t, sndbuf, atomic_load(&conn->sndbuf))                                                                \
 	X(uint64_t, rx_edge, atomic_load(&conn->rx_edge))                                                              \
 	X(uint64_t, produced, fifo_produced(&conn->rx))                                                                \
-	X(uint64_t, fed, conn->fed)                                                                                    \
+	X(uint64_t, lwip_end, conn->lwip_end)                                                                          \
 	X(uint64_t, acked, atomic_load(&conn->acked))                                                                  \
 	X(uint64_t, given, atomic_load(&conn->given))                                                                  \
 	X(uint64_t, released, fifo_consumed(&conn->tx))                                                                \

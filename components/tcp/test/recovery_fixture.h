@@ -234,7 +234,7 @@ static unsigned check_list(const struct tcp_seg_list *list, uint8_t marks)
 	return n;
 }
 
-/* Every stretch holds the segments up to the next one, and knows how many of them are not SACKed. */
+/* Every run holds the segments up to the next one, and knows how many of them are not SACKed. */
 static void check_index(void)
 {
 	const struct tcp_sack_index *index = &w.conn.recovery.sack_index;
@@ -366,14 +366,14 @@ static void append(struct tcp_seg *seg)
 /* Whole segments only, but for the last bytes of all. Returns whether one has left. */
 static bool send_new(void)
 {
-	uint32_t waiting = (uint32_t)(fifo_produced(&w.conn.tx) - w.conn.fed), len = waiting < MSS ? waiting : MSS;
+	uint32_t waiting = (uint32_t)(fifo_produced(&w.conn.tx) - w.conn.lwip_end), len = waiting < MSS ? waiting : MSS;
 
 	if (len == 0 || w.frames == 0 || recovery_may_send(&w.conn) < len ||
 	    w.pcb.snd_nxt - w.pcb.lastack + len > w.pcb.snd_wnd)
 		return false;
 	if (w.frames > 0)
 		w.frames--;
-	w.conn.fed += len;
+	w.conn.lwip_end += len;
 	append(new_segment(w.pcb.snd_nxt, len, TCP_ACK));
 	return true;
 }
@@ -552,7 +552,7 @@ void tcp_output_join(struct vma_tcp_conn *conn)
 /* One segment if the window is open at all. */
 int tcp_output_force(struct vma_tcp_conn *conn)
 {
-	uint32_t waiting = (uint32_t)(fifo_produced(&conn->tx) - conn->fed), room = conn->pcb->snd_wnd;
+	uint32_t waiting = (uint32_t)(fifo_produced(&conn->tx) - conn->lwip_end), room = conn->pcb->snd_wnd;
 	uint32_t len = waiting < room ? waiting : room;
 
 	len = len < MSS ? len : MSS;
@@ -560,7 +560,7 @@ int tcp_output_force(struct vma_tcp_conn *conn)
 		return 0;
 	if (w.frames == 0)
 		return -ENOBUFS;
-	conn->fed += len;
+	conn->lwip_end += len;
 	w.forced++;
 	append(new_segment(w.pcb.snd_nxt, len, TCP_ACK));
 	return 1;

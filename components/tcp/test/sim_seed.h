@@ -314,7 +314,7 @@ static bool sim_accepted(struct vma_tcp_listener *listener, void *arg, struct vm
 	unsigned number;
 
 	(void)listener;
-	vma_tcp_names(conn, &names);
+	vma_tcp_tuple(conn, &names);
 	number = (unsigned)ntohs(names.peer_port_be) - SIM_PORT;
 	if (number >= s->pairs || ntohs(names.local_port_be) != SIM_LISTEN) {
 		sim_fail(side->sim, "side %d: accepts a connection that nobody made", side->number);

@@ -78,7 +78,7 @@ static bool on_accepted(struct vma_tcp_listener *l, void *arg, struct vma_tcp_co
 	struct end *end = calloc(1, sizeof(*end));
 
 	(void)l, (void)arg;
-	vma_tcp_names(conn, &names);
+	vma_tcp_tuple(conn, &names);
 	end->conn = conn;
 	vma_tcp_conn_adopt(conn, &owner, end);
 	atomic_store(&waiting[(ntohs(names.peer_port_be) - FIRST_PORT) % (WORKERS * 2)], end);

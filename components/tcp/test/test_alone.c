@@ -227,7 +227,7 @@ static void test_what_is_written_before_the_handshake_is_over_waits_for_it(void 
 	(void)state;
 	assert_int_equal(raw_next()->flags, TCP_SYN);
 	expect_slow_path(app, MESSAGE, 0);
-	assert_int_equal(app->conn->fed, 0);
+	assert_int_equal(app->conn->lwip_end, 0);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, sizeof(options), 0, "", 0);
 	assert_int_equal(found_alone(), 1);
 	assert_int_equal(raw_last()->len, MESSAGE);

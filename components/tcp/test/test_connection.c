@@ -138,7 +138,7 @@ static void test_names_in_use_are_eaddrinuse(void **state)
 	(void)state;
 	establish(&client, &server);
 	assert_int_equal(connect_rc(0, 1000, PORT, &path, &app), -EADDRINUSE);
-	vma_tcp_names(client->conn, &names);
+	vma_tcp_tuple(client->conn, &names);
 	assert_int_equal(ntohs(names.local_port_be), 1000);
 	assert_int_equal(ntohs(names.peer_port_be), PORT);
 	assert_ptr_equal(vma_tcp_stack(client->conn), side[0].tcp);

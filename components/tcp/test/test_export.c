@@ -110,9 +110,9 @@ static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
 	lose_first(client);
 	assert_int_equal(export_begin(server, &theirs), 0);
 	assert_true(vma_ring_acquire(side[1].ring));
-	assert_int_equal(vma_tcp_export_early(server->conn, 0, &seq, &fin, bytes, 699), -EMSGSIZE);
-	assert_int_equal(vma_tcp_export_early(server->conn, 0, &seq, &fin, bytes, sizeof(bytes)), 700);
-	assert_int_equal(vma_tcp_export_early(server->conn, 1, &seq, &fin, bytes, sizeof(bytes)), -ENOENT);
+	assert_int_equal(vma_tcp_export_ooo(server->conn, 0, &seq, &fin, bytes, 699), -EMSGSIZE);
+	assert_int_equal(vma_tcp_export_ooo(server->conn, 0, &seq, &fin, bytes, sizeof(bytes)), 700);
+	assert_int_equal(vma_tcp_export_ooo(server->conn, 1, &seq, &fin, bytes, sizeof(bytes)), -ENOENT);
 	vma_ring_release(side[1].ring);
 	assert_int_equal(seq, theirs.rcv_nxt + 1000);
 	assert_false(fin);
@@ -122,12 +122,12 @@ static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
 }
 
 struct kept_late {
-	struct vma_tcp_late late;
+	struct vma_tcp_straggler late;
 	unsigned packets;
 	uint32_t bytes, seq;
 };
 
-static void keep_late(struct vma_tcp_late *late, struct vma_buf *packet)
+static void keep_late(struct vma_tcp_straggler *late, struct vma_buf *packet)
 {
 	struct kept_late *kept = (struct kept_late *)late;
 	const uint8_t *tcp = (const uint8_t *)vma_buf_data(fixture_arena, packet) + packet->l4_off;

@@ -7,7 +7,7 @@ static size_t message_about(const struct app *app, uint8_t *bytes, uint8_t code,
 	struct vma_flow_key key;
 	uint32_t seq_be = htonl(seq);
 
-	vma_tcp_names(app->conn, &key);
+	vma_tcp_tuple(app->conn, &key);
 	memset(bytes, 0, 36);
 	bytes[0] = 3;
 	bytes[1] = code;

@@ -5,7 +5,7 @@ static unsigned flows_of(int i, const struct app *app)
 {
 	struct vma_flow_key key;
 
-	vma_tcp_names(app->conn, &key);
+	vma_tcp_tuple(app->conn, &key);
 	return vma_ring_flow(side[i].ring, &key) != NULL;
 }
 
@@ -109,7 +109,7 @@ static void check_left(const struct app *app, enum vma_minisock_state state)
 {
 	struct vma_flow_key key;
 
-	vma_tcp_names(app->conn, &key);
+	vma_tcp_tuple(app->conn, &key);
 	assert_int_equal(left_count, 1);
 	assert_memory_equal(&left[0].key, &key, sizeof(key));
 	assert_int_equal(left[0].state, state);

@@ -231,7 +231,7 @@ static void test_what_is_acknowledged_counts_as_what_will_come(void **state)
 		raw_send(1 + i * 1000, 1, TCP_ACK, data, sizeof(data));
 	vma_ring_release(side[0].ring);
 	vma_ring_progress(side[0].ring);
-	assert_int_equal(side[0].tcp->invited, 10000);
+	assert_int_equal(side[0].tcp->acked_since_kick, 10000);
 	app_free(app);
 }
 

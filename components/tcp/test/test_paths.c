@@ -1,6 +1,7 @@
 /*
  * Conversations drawn by chance, each played on the fast path and on the slow one: after every step all that is known
- * of the connection, and all that the peer has got, is the same. test_message.c and test_alone.c have the single cases.
+ * of the connection, and all that the peer has got, is the same. test_pingpong.c and test_alone.c have the single
+ * cases.
  *
  *   SEED=n    this one only
  *   SEEDS=n   so many of them (200), from SEED_BASE (1) on

@@ -1034,7 +1034,7 @@ static void test_segments_are_looked_at_once(void **state)
 
 		ack.block[0].right = ISS + i * MSS;
 		recovery_ack_before(&w.conn, &ack);
-		assert_true(w.conn.recovery.sack_steps - steps <= 2 * SACK_STRETCH);
+		assert_true(w.conn.recovery.sack_steps - steps <= 2 * SACK_RUN_LENGTH);
 		assert_int_equal(w.conn.recovery.delta.delivered, MSS);
 		recovery_ack_after(&w.conn, &ack);
 		recovery_retransmit(&w.conn);

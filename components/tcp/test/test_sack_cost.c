@@ -1,12 +1,12 @@
 /*
  * What SACK blocks cost a sender with a large window of small segments, whatever a peer writes into them: counted in
- * segments and stretches that are looked at, not timed.
+ * segments and runs that are looked at, not timed.
  * seconds: 15
  */
 #include "recovery_fixture.h"
 
 /* A megabyte in segments of 48 bytes (the fixture's are longer: what counts is how many). */
-enum { OUT = 21845, STRETCHES = OUT / SACK_STRETCH + 1 };
+enum { OUT = 21845, STRETCHES = OUT / SACK_RUN_LENGTH + 1 };
 
 static void begin_large(void)
 {
@@ -58,9 +58,9 @@ static void test_blocks_that_come_from_the_end_on_cost_no_walk(void **state)
 		}
 		steps = take_blocks(blocks, 4);
 		first = i == 0 ? steps : first;
-		assert_true(steps <= 4 * 2 * SACK_STRETCH);
+		assert_true(steps <= 4 * 2 * SACK_RUN_LENGTH);
 	}
-	assert_true(first <= 4 * 2 * SACK_STRETCH);
+	assert_true(first <= 4 * 2 * SACK_RUN_LENGTH);
 	fixture_check();
 	assert_int_equal(w.conn.recovery.sacked_segments, OUT / 8 * 4);
 }
@@ -75,13 +75,13 @@ static void test_large_blocks_that_are_known_cost_a_step_for_each_stretch(void *
 	take_blocks(all, 1);
 	assert_int_equal(w.conn.recovery.sacked_segments, OUT - 1);
 	for (unsigned i = 0; i < 100; i++) {
-		assert_true(take_blocks(ends, 2) <= 4 * SACK_STRETCH);
-		assert_true(take_blocks(all, 1) <= STRETCHES + 2 * SACK_STRETCH);
+		assert_true(take_blocks(ends, 2) <= 4 * SACK_RUN_LENGTH);
+		assert_true(take_blocks(all, 1) <= STRETCHES + 2 * SACK_RUN_LENGTH);
 	}
 	fixture_check();
 }
 
-/* Edges inside segments mark none, and make no stretch one to be looked at more than once in an ACK. */
+/* Edges inside segments mark none, and make no run one to be looked at more than once in an ACK. */
 static void test_blocks_of_parts_of_segments_cost_no_walk(void **state)
 {
 	(void)state;
@@ -95,7 +95,7 @@ static void test_blocks_of_parts_of_segments_cost_no_walk(void **state)
 			ack.block[k].right = ack.block[k].left + MSS - 2;
 		}
 		take_ack(&ack);
-		assert_true(w.conn.recovery.sack_steps - before <= 4 * 2 * SACK_STRETCH);
+		assert_true(w.conn.recovery.sack_steps - before <= 4 * 2 * SACK_RUN_LENGTH);
 	}
 	fixture_check();
 	assert_int_equal(w.conn.recovery.sacked_segments, 0);

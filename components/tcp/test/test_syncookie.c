@@ -5,9 +5,9 @@
 
 static const uint8_t secret[16] = {1, 2, 3};
 
-static struct syncookie_names some_names(void)
+static struct syncookie_tuple some_names(void)
 {
-	return (struct syncookie_names){.addresses = {10, 0, 0, 1, 10, 0, 0, 2}, .ports = {1, 2, 3, 4}, .isn = 77};
+	return (struct syncookie_tuple){.addresses = {10, 0, 0, 1, 10, 0, 0, 2}, .ports = {1, 2, 3, 4}, .isn = 77};
 }
 
 /* ---- the number ---- */
@@ -16,7 +16,7 @@ static void test_cookie_brings_back_the_largest_size_that_fits(void **state)
 {
 	static const uint16_t given[] = {48, 64, 536, 1219, 1448, 1460, 8959, 8960, 65535};
 	static const uint16_t back[] = {64, 64, 536, 536, 1440, 1460, 1460, 8960, 8960};
-	struct syncookie_names names = some_names();
+	struct syncookie_tuple names = some_names();
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(given) / sizeof(given[0]); i++)
@@ -26,7 +26,7 @@ static void test_cookie_brings_back_the_largest_size_that_fits(void **state)
 
 static void test_cookie_is_good_for_a_minute_at_least_and_two_at_most(void **state)
 {
-	struct syncookie_names names = some_names();
+	struct syncookie_tuple names = some_names();
 
 	(void)state;
 	for (uint64_t at = 0; at < 4000 * SEC; at += 13 * SEC) { /* over the wrap of its time, too */
@@ -39,7 +39,7 @@ static void test_cookie_is_good_for_a_minute_at_least_and_two_at_most(void **sta
 
 static void test_cookie_of_another_is_none(void **state)
 {
-	struct syncookie_names names = some_names(), other;
+	struct syncookie_tuple names = some_names(), other;
 	uint32_t cookie = syncookie_make(secret, &names, 1460, SEC), good = 0;
 	const uint8_t another[16] = {9};
 

@@ -192,7 +192,7 @@ static void test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_
 	(void)state;
 	raw.ts = 1000;
 	before = raw_connect();
-	vma_tcp_names(before->conn, &key);
+	vma_tcp_tuple(before->conn, &key);
 	attr.arg = &app;
 	memcpy(attr.local, key.local, 16);
 	memcpy(attr.peer, key.peer, 16);

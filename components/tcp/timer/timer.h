@@ -19,8 +19,8 @@ enum tcp_timer {                       /* each at most once per connection */
 	         /* the stack's own, of no connection */
 	         TCP_TIMER_RETRY = TCP_TIMERS, /* connections for which there was no frame, or no memory */
 	         TCP_TIMER_TIMEWAIT,
-	         TCP_TIMER_STRANGER, /* a peer is asked whether it has a connection */
-	         TCP_TIMER_SHARE,    /* connections with a small MSS may send again */
+	         TCP_TIMER_STRANGER,  /* a peer is asked whether it has a connection */
+	         TCP_TIMER_SMALL_MSS, /* connections with a small MSS may send again */
 };
 
 void timers_init(struct vma_tcp_conn *conn);

@@ -38,7 +38,7 @@ uint32_t timers_orphan_tries(const struct vma_tcp_conn *conn, uint64_t interval_
 /* persist.c: nothing is unacknowledged, but something waits to be sent: until when, at most. */
 static inline bool persist_waits(const struct vma_tcp_conn *conn)
 {
-	return conn->connected && (conn->pcb->unsent || fifo_produced(&conn->tx) != conn->fed);
+	return conn->connected && (conn->pcb->unsent || fifo_produced(&conn->tx) != conn->lwip_end);
 }
 uint64_t persist_due_ns(struct vma_tcp_conn *conn);
 /*

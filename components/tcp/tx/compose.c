@@ -133,7 +133,7 @@ static void segs_append(struct tcp_pcb *pcb, struct tcp_seg *seg, uint32_t n)
 static inline __attribute__((always_inline)) struct tcp_seg *compose_segment(struct vma_tcp_conn *conn, uint32_t n,
                                                                              bool stamped, bool push)
 {
-	struct iovec span = fifo_span(&conn->tx, conn->fed);
+	struct iovec span = fifo_span(&conn->tx, conn->lwip_end);
 	struct vma_tcp *tcp = conn->tcp;
 	struct compose_words words;
 	struct tcp_seg *seg;
@@ -152,7 +152,7 @@ static inline __attribute__((always_inline)) struct tcp_seg *compose_segment(str
 		return NULL;
 	}
 	compose_write_header((uint8_t *)seg->tcphdr, &words, stamped);
-	conn->fed += n;
+	conn->lwip_end += n;
 	segs_append(conn->pcb, seg, n);
 	return seg;
 }
@@ -174,7 +174,7 @@ bool tcp_compose_frame(struct vma_tcp_conn *conn, uint32_t n, struct composed *c
 
 	if (!is_simple(conn))
 		return false;
-	span = fifo_span(&conn->tx, conn->fed);
+	span = fifo_span(&conn->tx, conn->lwip_end);
 	if (span.iov_len < n)
 		return false;
 	c->bytes = span.iov_base;
@@ -199,7 +199,7 @@ struct tcp_seg *tcp_compose_segment(struct vma_tcp_conn *conn, uint32_t n, const
 	memory_segment_fill(seg, c->bytes, (uint16_t)n, stamped ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
 	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
 	compose_write_header((uint8_t *)seg->tcphdr, &c->words, stamped);
-	conn->fed += n;
+	conn->lwip_end += n;
 	segs_append(conn->pcb, seg, n);
 	return seg;
 }

@@ -10,7 +10,7 @@
 #include "../budget.h"
 #include "compose.h"
 #include "../loss/recovery.h"
-#include "../share.h"
+#include "../small_mss_quota.h"
 
 #define MSS_OF_A_FULL_ROW 512
 #define ROW_LEAST 4
@@ -24,7 +24,7 @@ uint64_t tcp_output_released(const struct vma_tcp_conn *conn)
 	const struct tcp_pcb *pcb = conn->pcb;
 	const struct tcp_seg *first = pcb->unacked != NULL ? pcb->unacked : pcb->unsent;
 
-	return first != NULL ? tcp_tx_offset(conn, lwip_ntohl(first->tcphdr->seqno)) : conn->fed;
+	return first != NULL ? tcp_tx_offset(conn, lwip_ntohl(first->tcphdr->seqno)) : conn->lwip_end;
 }
 
 /* ---- having lwIP send ---- */
@@ -52,7 +52,7 @@ static void note_conn_given(struct vma_tcp_conn *conn)
 {
 	uint64_t given = tcp_tx_offset(conn, conn->pcb->snd_nxt);
 
-	note_given_to(conn, given < conn->fed ? given : conn->fed);
+	note_given_to(conn, given < conn->lwip_end ? given : conn->lwip_end);
 }
 
 /* What is in pcb->unsent leaves; with fin, the last of it with FIN. False: not all of it could. */
@@ -141,13 +141,13 @@ static uint32_t output_write_bytes(struct vma_tcp_conn *conn, uint32_t n, uint64
 
 	pcb->snd_wnd_max = 2 * 65535; /* segment_max has seen to it */
 	while (done < n) {
-		struct iovec span = fifo_span(&conn->tx, conn->fed);
+		struct iovec span = fifo_span(&conn->tx, conn->lwip_end);
 		uint32_t take = span.iov_len < n - done ? (uint32_t)span.iov_len : n - done;
-		u8_t more = conn->fed + take < produced ? TCP_WRITE_FLAG_MORE : 0;
+		u8_t more = conn->lwip_end + take < produced ? TCP_WRITE_FLAG_MORE : 0;
 
 		if (tcp_write(pcb, span.iov_base, (u16_t)take, more) != ERR_OK)
 			break;
-		conn->fed += take;
+		conn->lwip_end += take;
 		done += take;
 	}
 	return done;
@@ -158,7 +158,7 @@ static inline bool all_is_fed(const struct vma_tcp_conn *conn)
 	/* In this order: nothing is produced after it. */
 	bool shut = atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
 
-	return shut && !conn->fin_queued && !conn->aborting && fifo_produced(&conn->tx) == conn->fed &&
+	return shut && !conn->fin_queued && !conn->aborting && fifo_produced(&conn->tx) == conn->lwip_end &&
 	       (conn->pcb->state == ESTABLISHED || conn->pcb->state == CLOSE_WAIT);
 }
 
@@ -189,13 +189,13 @@ static inline __attribute__((always_inline)) void note_composed(struct vma_tcp_c
 		conn->snd_sml = end;
 	window_data_sent(&conn->window, conn->tcp->now_ns);
 	recovery_sent_at(conn, seg, end - n, n);
-	note_given_to(conn, conn->fed); /* all that lwIP has: tcp_compose leaves nothing behind */
+	note_given_to(conn, conn->lwip_end); /* all that lwIP has: tcp_compose leaves nothing behind */
 }
 
 /* The same by the fast path, if it can. */
 static inline __attribute__((always_inline)) bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
 {
-	struct tcp_seg *seg = tcp_compose(conn, n, conn->fed + n == produced);
+	struct tcp_seg *seg = tcp_compose(conn, n, conn->lwip_end + n == produced);
 
 	if (__builtin_expect(seg == NULL, 0))
 		return feed_by_lwip(conn, n, produced);
@@ -240,7 +240,7 @@ static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_recovery *r = &conn->recovery;
-	const uint64_t produced = fifo_produced(&conn->tx), waits = produced - conn->fed;
+	const uint64_t produced = fifo_produced(&conn->tx), waits = produced - conn->lwip_end;
 	uint32_t most, out;
 
 	if (waits == 0 || conn->tcp->predicts_nothing)
@@ -277,16 +277,16 @@ static inline uint32_t row_of(const struct vma_tcp_conn *conn)
 static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 {
 	uint32_t most = segment_max(conn), row = row_of(conn);
-	const bool small = share_has_small_mss(conn);
+	const bool small = conn_has_small_mss(conn);
 	uint64_t produced;
 
-	while ((produced = fifo_produced(&conn->tx)) != conn->fed) {
-		uint32_t n = produced - conn->fed < most ? (uint32_t)(produced - conn->fed) : most;
+	while ((produced = fifo_produced(&conn->tx)) != conn->lwip_end) {
+		uint32_t n = produced - conn->lwip_end < most ? (uint32_t)(produced - conn->lwip_end) : most;
 
 		note_urgent(conn);
 		if (n < most && waits_for_more(conn, produced))
 			break;
-		if (!segment_may_leave(conn, n) || (__builtin_expect(small, 0) && !share_take(conn)) ||
+		if (!segment_may_leave(conn, n) || (__builtin_expect(small, 0) && !small_mss_quota_take(conn)) ||
 		    !feed_segment(conn, n, produced))
 			break;
 		if (__builtin_expect(conn->tcp->answers_wait || (--row == 0 && conn->tcp->ready != NULL), 0)) {
@@ -298,7 +298,7 @@ static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 
 static inline void feed_end(struct vma_tcp_conn *conn)
 {
-	if (fifo_produced(&conn->tx) == conn->fed)
+	if (fifo_produced(&conn->tx) == conn->lwip_end)
 		conn->push_once = false;
 	if (all_is_fed(conn) && conn->pcb->unsent == NULL)
 		output_transmit(conn, true);
@@ -314,10 +314,10 @@ static void output_feed(struct vma_tcp_conn *conn)
 static inline void feed_alone(struct vma_tcp_conn *conn, uint32_t n)
 {
 	conn->tcp->alone++;
-	if (feed_segment(conn, n, conn->fed + n)) {
+	if (feed_segment(conn, n, conn->lwip_end + n)) {
 		if (__builtin_expect(conn->tcp->answers_wait, 0))
 			tcp_ready(conn);
-		else if (__builtin_expect(fifo_produced(&conn->tx) != conn->fed, 0))
+		else if (__builtin_expect(fifo_produced(&conn->tx) != conn->lwip_end, 0))
 			feed_more(conn);
 	}
 	feed_end(conn);
@@ -372,7 +372,7 @@ static bool is_quiet(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
-	return pcb->unacked == NULL && pcb->unsent == NULL && fifo_produced(&conn->tx) == conn->fed &&
+	return pcb->unacked == NULL && pcb->unsent == NULL && fifo_produced(&conn->tx) == conn->lwip_end &&
 	       conn->connected && !conn->tcp->predicts_nothing &&
 	       !atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
 }
@@ -427,9 +427,9 @@ bool tcp_output_message(struct vma_tcp_conn *conn)
 	tcp->alone++;
 	note_composed(conn, tcp_compose_segment(conn, n, &composed), n);
 	conn->ack_came = false;
-	if (__builtin_expect(fifo_produced(&conn->tx) != conn->fed || tcp->answers_wait, 0))
+	if (__builtin_expect(fifo_produced(&conn->tx) != conn->lwip_end || tcp->answers_wait, 0))
 		tcp_ready(conn);
-	if (fifo_produced(&conn->tx) == conn->fed)
+	if (fifo_produced(&conn->tx) == conn->lwip_end)
 		conn->push_once = false;
 	if (cc_has_model(&conn->cc))
 		recovery_output_done(conn);
@@ -449,7 +449,7 @@ static int output_force(struct vma_tcp_conn *conn)
 	if (conn->pcb->unsent != NULL)
 		return output_transmit(conn, false) ? 1 : -ENOBUFS;
 	n = n < left ? n : left;
-	n = produced - conn->fed < n ? (uint32_t)(produced - conn->fed) : n;
+	n = produced - conn->lwip_end < n ? (uint32_t)(produced - conn->lwip_end) : n;
 	if (n == 0)
 		return 0;
 	feed_segment(conn, n, produced);

@@ -160,12 +160,12 @@ static inline void vma_buf_ref(struct vma_buf *buf)
 }
 
 /*
- * The NIC's side. A buffer posted to a NIC leaves the pool (lend: refs goes 1 -> 0 and the debug build notes who has
- * it); a buffer that a NIC delivers enters `pool`'s population (adopt: refs = 1, home = pool), wherever it came from:
- * the frames of an AF_XDP device queue travel between the processes that share it.
+ * The NIC's side. A buffer posted to a NIC leaves the pool (to_nic: refs goes 1 -> 0 and the debug build notes who has
+ * it); a buffer that a NIC delivers enters `pool`'s population (from_nic: refs = 1, home = pool), wherever it came
+ * from: the frames of an AF_XDP device queue travel between the processes that share it.
  */
-void vma_bufpool_lend(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
-void vma_bufpool_adopt(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
+void vma_bufpool_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
+void vma_bufpool_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
 
 /* Gives this thread's caches back to the shared rings (also done when the thread ends). */
 void vma_bufpool_flush_thread(struct vma_bufarena *arena);

@@ -71,7 +71,7 @@ void vma_cq_rebind(struct vma_cq *cq);
  */
 unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max);
 /* For anybody, without a flag: a poll is due to give back what is owed, also if the NIC has nothing to take. */
-bool vma_cq_in_debt(const struct vma_cq *cq);
+bool vma_cq_needs_refill(const struct vma_cq *cq);
 /* Gives back to the NIC what is owed, whatever the batching; returns how many were posted. */
 unsigned vma_cq_refill(struct vma_cq *cq);
 /* Puts the buffers whose sending is complete; returns how many. */

@@ -236,8 +236,8 @@ struct vma_ring_proto_ops {
 	bool (*unmatched)(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet, const struct vma_rx_info *info);
 	/* May be NULL. A connection that another process of a listener's group has not accepted is to be made here, by
 	 * the listener of this flow (<vma/nic_group.h>). */
-	void (*adopt)(struct vma_ring_proto_ops *proto_ops, struct vma_flow *listener,
-	              const struct vma_pending *pending);
+	void (*accept_pending)(struct vma_ring_proto_ops *proto_ops, struct vma_flow *listener,
+	                       const struct vma_pending *pending);
 };
 void vma_ring_attach_proto(struct vma_ring *ring, struct vma_ring_proto_ops *proto_ops);
 struct vma_ring_proto_ops *vma_ring_proto_ops(const struct vma_ring *ring);

@@ -102,7 +102,7 @@ struct vma_file_ops {
 	uint64_t (*rings)(struct vma_file *file);
 	/*
 	 * Of these, those on which it listens: who calls accept on it, or waits for it to be readable, serves what
-	 * comes there (vma_ring_ctxs_ask). NULL: none.
+	 * comes there (vma_ring_ctxs_note_accept). NULL: none.
 	 */
 	uint64_t (*asks)(struct vma_file *file);
 	/* The last descriptor has gone: flows end now. The memory lives until the last reference is put. */

@@ -170,11 +170,11 @@ int vma_ring_ctxs_catch_up(uint64_t rings);
  * its share of new connections (<vma/nic_group.h>). Of a ring, not of a listener: where a process has several on one
  * ring, whoever serves one of them is taken to serve all, and what it does not accept goes to others somewhat later.
  */
-void vma_ring_ctxs_ask_slow(uint64_t rings);
-static inline void vma_ring_ctxs_ask(uint64_t rings)
+void vma_ring_ctxs_note_accept_slow(uint64_t rings);
+static inline void vma_ring_ctxs_note_accept(uint64_t rings)
 {
 	if (rings != 0)
-		vma_ring_ctxs_ask_slow(rings);
+		vma_ring_ctxs_note_accept_slow(rings);
 }
 /*
  * A step that has handled so many packets (VMA_CQ_POLL_BATCH_MAX as it is by default) may have left some. After such a
@@ -191,12 +191,13 @@ static inline void vma_ring_ctxs_ask(uint64_t rings)
  * of a connection, look in when the last look is a while ago. Inside, with no lock; the rings are those of the thread's
  * last wait.
  */
-void vma_ring_ctxs_pass_slow(struct vma_thread *self);
-#define VMA_PASS_NSEC 50000
-static inline void vma_ring_ctxs_pass(struct vma_thread *self)
+void vma_ring_ctxs_look_in_slow(struct vma_thread *self);
+#define VMA_LOOK_IN_NSEC 50000
+static inline void vma_ring_ctxs_look_in(struct vma_thread *self)
 {
-	if (__builtin_expect(self->pass_rings != 0, 0) && vma_tsc() - self->pass_tsc > vma_tsc_of_nsec(VMA_PASS_NSEC))
-		vma_ring_ctxs_pass_slow(self);
+	if (__builtin_expect(self->look_in_rings != 0, 0) &&
+	    vma_tsc() - self->look_in_tsc > vma_tsc_of_nsec(VMA_LOOK_IN_NSEC))
+		vma_ring_ctxs_look_in_slow(self);
 }
 
 /* ---- the internal thread ---- */

@@ -54,9 +54,9 @@ struct vma_thread {
 	bool tx_brief;     /* it accepts connections that are closed once they are answered: stream/forking.c */
 	uint32_t tx_burst; /* sends in a row with no other call between them */
 	uint64_t tx_last_tsc;
-	uint64_t pass_rings; /* of its last select, poll or epoll_wait: driven while it works for the OS's members */
-	uint64_t pass_tsc;   /* when, last: vma_ring_ctxs_pass */
-	bool gathers;        /* drives rings: vma_file_readable */
+	uint64_t look_in_rings; /* of its last select, poll or epoll_wait: driven while it works for the OS's members */
+	uint64_t look_in_tsc;   /* when, last: vma_ring_ctxs_look_in */
+	bool gathers;           /* drives rings: vma_file_readable */
 	struct vma_file *readable; /* has got so many datagrams meanwhile, of which nobody was told; NULL: none */
 	uint32_t datagrams;
 	void *copy_resume[5]; /* __builtin_setjmp's */

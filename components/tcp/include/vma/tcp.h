@@ -226,7 +226,7 @@ struct vma_tcp_conn_attr {
 	uint8_t local[16], peer[16];
 	uint64_t shadow_cookie;
 	int shadow_fd;
-	bool covered;    /* as vma_tcp_covers says: it has no rule of its own before vma_tcp_steer */
+	bool covered;    /* as vma_tcp_ask_port_block says: it has no rule of its own before vma_tcp_steer */
 	bool port_given; /* by the application: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
 	/*
 	 * What has been in TIME_WAIT for 250 ms makes way also without time stamps: for who has no other port left.
@@ -248,7 +248,7 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
  * it is young (attr.covered): 1; 0; -EADDRINUSE, it may not, and others may have the port. As vma_ring_ports: asked
  * once more when a kernel socket has been bound to the port alone, it must still be 1; otherwise vma_tcp_steer.
  */
-int vma_tcp_covers(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
+int vma_tcp_ask_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
 void vma_tcp_ports_release(struct vma_tcp *tcp); /* control path: gives blocks back, if there is no connection */
 /* Control path. The local port, network order, whose connection with these addresses and this peer's port has been in
  * TIME_WAIT for longest, and for more than 250 ms; 0: none. */
@@ -285,7 +285,7 @@ int vma_tcp_state(const struct vma_tcp_conn *conn);          /* TCP_ESTABLISHED 
 int vma_tcp_error(const struct vma_tcp_conn *conn);          /* why it failed, an errno; 0 */
 int vma_tcp_error_take(struct vma_tcp_conn *conn);           /* the same once, as SO_ERROR; EPOLLERR ends with it */
 uint32_t vma_tcp_readiness(const struct vma_tcp_conn *conn); /* EPOLL* bits that hold now, as the kernel's tcp_poll */
-void vma_tcp_names(const struct vma_tcp_conn *conn, struct vma_flow_key *out);
+void vma_tcp_tuple(const struct vma_tcp_conn *conn, struct vma_flow_key *out);
 struct vma_tcp *vma_tcp_stack(const struct vma_tcp_conn *conn);
 
 /* ---- reading: one reader at a time ---- */
@@ -405,12 +405,12 @@ struct vma_tcp_listener_owner {
 };
 /*
  * A connection of a listener that other processes serve, too (<vma/nic_group.h>), is pending until it is accepted: it
- * may become another process's. accept: any thread; false, it has, and is to be forsaken, which is control path: it is
- * over, and the peer is told nothing. A pending one is not to be steered.
+ * may become another process's. accept: any thread; false, it has, and is to be dropped (vma_tcp_drop_moved), which is
+ * control path: it is over, and the peer is told nothing. A pending one is not to be steered.
  */
 bool vma_tcp_is_pending(const struct vma_tcp_conn *conn);
 bool vma_tcp_accept(struct vma_tcp_conn *conn);
-void vma_tcp_forsake(struct vma_tcp_conn *conn);
+void vma_tcp_drop_moved(struct vma_tcp_conn *conn);
 struct vma_tcp_listen_attr {
 	const struct vma_tcp_listener_owner *owner;
 	void *arg;
@@ -484,7 +484,7 @@ unsigned vma_tcp_export_rx(struct vma_tcp_conn *conn, size_t skip, struct iovec 
  * The i-th piece of what came out of order, and has been told to the peer (SACK): copies at most `room` bytes, and says
  * where they belong and whether a FIN follows them. How many; -ENOENT: there are no more pieces, -EMSGSIZE.
  */
-ssize_t vma_tcp_export_early(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq, bool *fin, void *to, size_t room);
+ssize_t vma_tcp_export_ooo(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq, bool *fin, void *to, size_t room);
 /*
  * The other stack has it: here it is over, without a word to the peer or an event for the owner. What the ring receives
  * of it from now on, `late` is given, for the other stack, with the receive flag held, until vma_tcp_export_detach has
@@ -492,10 +492,10 @@ ssize_t vma_tcp_export_early(struct vma_tcp_conn *conn, unsigned i, uint32_t *se
  * not steer to us any more, and all that it had was given. Control path. With late NULL it is dropped (the peer will
  * say it again), and detach is not called.
  */
-struct vma_tcp_late {
-	void (*packet)(struct vma_tcp_late *late, struct vma_buf *packet); /* as a sink's, which returns false */
+struct vma_tcp_straggler {
+	void (*packet)(struct vma_tcp_straggler *late, struct vma_buf *packet); /* as a sink's, which returns false */
 };
-void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late *late);
+void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_straggler *late);
 void vma_tcp_export_detach(struct vma_tcp_conn *conn);
 
 /* ---- counters ---- */

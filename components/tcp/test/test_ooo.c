@@ -8,7 +8,7 @@ static unsigned pieces_of(const struct app *app)
 	return app->conn->pcb->ooseq_pbufs;
 }
 
-static bool early_is_in_a_frame(const void *at)
+static bool ooo_is_in_a_frame(const void *at)
 {
 	return (const char *)at >= fixture_arena->frames &&
 	       (const char *)at <
@@ -32,41 +32,41 @@ static void test_single_bytes_keep_no_frames(void **state)
 	(void)state;
 	send_every_other_byte(0, 50);
 	assert_int_equal(pieces_of(app), 50);
-	assert_in_range(side[0].tcp->early_bytes, 50 * EARLY_OVERHEAD, 50 * (EARLY_OVERHEAD + 128));
+	assert_in_range(side[0].tcp->ooo_bytes, 50 * OOO_OVERHEAD, 50 * (OOO_OVERHEAD + 128));
 	for (const struct tcp_seg *seg = app->conn->pcb->ooseq; seg != NULL; seg = seg->next)
 		for (const struct pbuf *p = seg->p; p != NULL; p = p->next)
-			assert_false(early_is_in_a_frame(p) || early_is_in_a_frame(p->payload));
+			assert_false(ooo_is_in_a_frame(p) || ooo_is_in_a_frame(p->payload));
 	for (unsigned i = 0; i < 50; i++) {
 		uint8_t byte = fixture_byte_at(2 * i);
 
 		raw_send(1 + 2 * i, 1, TCP_ACK, &byte, 1);
 	}
 	assert_int_equal(read_bytes(app, 200), 100);
-	assert_int_equal(side[0].tcp->early_bytes, 0);
+	assert_int_equal(side[0].tcp->ooo_bytes, 0);
 	app_free(app);
 }
 
 static void test_beyond_half_of_the_bound_a_connection_keeps_a_little(void **state)
 {
 	struct app *app = raw_connect_sack();
-	const uint64_t max = early_max(side[0].tcp);
+	const uint64_t max = ooo_max(side[0].tcp);
 
 	(void)state;
-	side[0].tcp->early_bytes += max / 2; /* other connections' */
-	send_every_other_byte(0, 2 * EARLY_LITTLE);
-	assert_int_equal(pieces_of(app), EARLY_LITTLE);
-	side[0].tcp->early_bytes += max / 2;
-	send_every_other_byte(EARLY_LITTLE, 1);
-	assert_int_equal(pieces_of(app), EARLY_LITTLE);
+	side[0].tcp->ooo_bytes += max / 2; /* other connections' */
+	send_every_other_byte(0, 2 * OOO_LITTLE);
+	assert_int_equal(pieces_of(app), OOO_LITTLE);
+	side[0].tcp->ooo_bytes += max / 2;
+	send_every_other_byte(OOO_LITTLE, 1);
+	assert_int_equal(pieces_of(app), OOO_LITTLE);
 	/* What is in order is taken all the same, and what was refused is said again. */
-	side[0].tcp->early_bytes -= max;
-	for (unsigned i = 0; i < 2 * EARLY_LITTLE; i++) {
+	side[0].tcp->ooo_bytes -= max;
+	for (unsigned i = 0; i < 2 * OOO_LITTLE; i++) {
 		uint8_t bytes[2] = {fixture_byte_at(2 * i), fixture_byte_at(2 * i + 1)};
 
 		raw_send(1 + 2 * i, 1, TCP_ACK, bytes, 2);
 	}
-	assert_int_equal(read_bytes(app, 1000), 4 * EARLY_LITTLE);
-	assert_int_equal(side[0].tcp->early_bytes, 0);
+	assert_int_equal(read_bytes(app, 1000), 4 * OOO_LITTLE);
+	assert_int_equal(side[0].tcp->ooo_bytes, 0);
 	app_free(app);
 }
 
@@ -86,14 +86,14 @@ static void test_place_far_from_both_ends_is_not_looked_for(void **state)
 	struct app *app = raw_connect_sack();
 
 	(void)state;
-	for (unsigned i = 0; i < EARLY_STEPS + 100; i++)
+	for (unsigned i = 0; i < OOO_STEPS + 100; i++)
 		send_byte_at(app, 11 + 4 * i);
-	assert_int_equal(pieces_of(app), EARLY_STEPS + 100);
-	send_byte_at(app, 11 + 4 * (EARLY_STEPS + 50) + 2);
-	assert_int_equal(pieces_of(app), EARLY_STEPS + 100);
+	assert_int_equal(pieces_of(app), OOO_STEPS + 100);
+	send_byte_at(app, 11 + 4 * (OOO_STEPS + 50) + 2);
+	assert_int_equal(pieces_of(app), OOO_STEPS + 100);
 	send_byte_at(app, 11 + 4 * 500 + 2);
-	send_byte_at(app, 11 + 4 * (EARLY_STEPS + 100));
-	assert_int_equal(pieces_of(app), EARLY_STEPS + 102);
+	send_byte_at(app, 11 + 4 * (OOO_STEPS + 100));
+	assert_int_equal(pieces_of(app), OOO_STEPS + 102);
 	app_free(app);
 }
 
@@ -118,43 +118,43 @@ static unsigned last_blocks(uint32_t blocks[4][2])
 static void test_farthest_is_given_up_for_what_is_nearer(void **state)
 {
 	struct app *app = raw_connect_sack();
-	const uint64_t max = early_max(side[0].tcp);
+	const uint64_t max = ooo_max(side[0].tcp);
 	uint32_t blocks[4][2];
 	unsigned n, held;
 	uint8_t byte;
 
 	(void)state;
-	side[0].tcp->early_bytes += max / 2; /* other connections' */
-	send_every_other_byte(10, EARLY_LITTLE);
-	assert_int_equal(pieces_of(app), EARLY_LITTLE);
+	side[0].tcp->ooo_bytes += max / 2; /* other connections' */
+	send_every_other_byte(10, OOO_LITTLE);
+	assert_int_equal(pieces_of(app), OOO_LITTLE);
 	fixture_run(10 * MS);
 	n = last_blocks(blocks);
 	assert_true(n > 0);
-	assert_int_equal(blocks[0][0], 2 + 2 * (10 + EARLY_LITTLE - 1));
+	assert_int_equal(blocks[0][0], 2 + 2 * (10 + OOO_LITTLE - 1));
 	byte = fixture_byte_at(3);
 	raw_send(4, 1, TCP_ACK, &byte, 1);
 	/* An eighth is gone, the nearest and the new one are there. */
 	held = pieces_of(app);
-	assert_int_equal(held, EARLY_LITTLE - EARLY_LITTLE / 8 + 1);
+	assert_int_equal(held, OOO_LITTLE - OOO_LITTLE / 8 + 1);
 	assert_int_equal(app->conn->pcb->ooseq->tcphdr->seqno - RAW_ISN, 4);
 	fixture_run(10 * MS);
 	n = last_blocks(blocks);
 	assert_true(n > 0);
 	assert_int_equal(blocks[0][0], 4);
 	for (unsigned i = 0; i < n; i++)
-		assert_true(blocks[i][1] <= 2 + 2 * (10 + EARLY_LITTLE - EARLY_LITTLE / 8));
+		assert_true(blocks[i][1] <= 2 + 2 * (10 + OOO_LITTLE - OOO_LITTLE / 8));
 	/* What is farther than all that is held, and what is in the middle, gives up nothing for itself. */
-	send_every_other_byte(10 + EARLY_LITTLE, 20);
-	assert_int_equal(pieces_of(app), EARLY_LITTLE);
+	send_every_other_byte(10 + OOO_LITTLE, 20);
+	assert_int_equal(pieces_of(app), OOO_LITTLE);
 	/* The peer says again what has been given up, and every byte is right. */
-	side[0].tcp->early_bytes -= max / 2;
-	for (unsigned i = 0; i < 2 * EARLY_LITTLE; i++) {
+	side[0].tcp->ooo_bytes -= max / 2;
+	for (unsigned i = 0; i < 2 * OOO_LITTLE; i++) {
 		uint8_t bytes[2] = {fixture_byte_at(2 * i), fixture_byte_at(2 * i + 1)};
 
 		raw_send(1 + 2 * i, 1, TCP_ACK, bytes, 2);
 	}
-	assert_int_equal(read_bytes(app, 1000), 4 * EARLY_LITTLE);
-	assert_int_equal(side[0].tcp->early_bytes, 0);
+	assert_int_equal(read_bytes(app, 1000), 4 * OOO_LITTLE);
+	assert_int_equal(side[0].tcp->ooo_bytes, 0);
 	app_free(app);
 }
 
@@ -164,10 +164,10 @@ static void test_what_is_held_goes_with_its_connection(void **state)
 
 	(void)state;
 	send_every_other_byte(0, 10);
-	assert_int_not_equal(side[0].tcp->early_bytes, 0);
+	assert_int_not_equal(side[0].tcp->ooo_bytes, 0);
 	raw_send(1, 1, TCP_RST, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
-	assert_int_equal(side[0].tcp->early_bytes, 0);
+	assert_int_equal(side[0].tcp->ooo_bytes, 0);
 	app_free(app);
 }
 

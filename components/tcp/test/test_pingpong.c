@@ -13,7 +13,7 @@ static bool takes_fast_path(void)
 	return was_fast();
 }
 
-static void message_pass_time(void)
+static void pingpong_pass_time(void)
 {
 	fixture_run(20000);
 	if (raw.ts != 0) {
@@ -35,11 +35,11 @@ static void test_ping_pong_takes_the_fast_path(void **state)
 		open_on_path(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
 			fixture_send_bytes(app, 64);
-			message_pass_time();
+			pingpong_pass_time();
 			assert_true(takes_fast_path() == (which == FAST));
 			paths_look(&known[which][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
-			message_pass_time();
+			pingpong_pass_time();
 			raw.count = raw.seen = 0;
 		}
 		close_path();
@@ -56,7 +56,7 @@ static void test_messages_one_way_take_the_fast_path(void **state)
 	for (int which = 0; which < PATHS; which++) {
 		open_on_path(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
-			message_pass_time();
+			pingpong_pass_time();
 			assert_true(takes_fast_path() == (which == FAST));
 			paths_look(&known[which][i]);
 			if (i % 5 == 4)
@@ -102,7 +102,7 @@ static void test_long_messages_and_many_unread_take_the_fast_path(void **state)
 		open_on_path(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
 			fixture_send_bytes(app, 64);
-			message_pass_time();
+			pingpong_pass_time();
 			mark_path();
 			paths_message(1 + 37 * (uint32_t)i % 1448);
 			unread += 1 + 37 * (uint32_t)i % 1448;
@@ -130,7 +130,7 @@ static void test_nothing_of_before_is_left(void **state)
 
 		open_on_path(which, true, true);
 		fixture_send_bytes(app, 64);
-		message_pass_time();
+		pingpong_pass_time();
 		r = &app->conn->recovery;
 		r->backoff = r->timeouts = r->probes = r->persist_backoff = r->blocks = 2;
 		r->pipe_bytes = 1000;
@@ -156,7 +156,7 @@ static void test_an_acknowledgement_that_is_due_leaves_after_it(void **state)
 	(void)state;
 	for (int which = 0; which < PATHS; which++) {
 		open_on_path(which, true, true);
-		message_pass_time();
+		pingpong_pass_time();
 		raw_forget();
 		vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 1);
 		tcp_set_flags(app->conn->pcb, TF_ACK_NOW);
@@ -176,7 +176,7 @@ static void test_our_end_that_is_not_posted_yet_leaves_after_it(void **state)
 	for (int which = 0; which < PATHS; which++) {
 		open_on_path(which, true, true);
 		fixture_send_bytes(app, 64);
-		message_pass_time();
+		pingpong_pass_time();
 		atomic_store(&app->conn->shut_wr, true); /* by another thread, a moment ago */
 		assert_true(takes_fast_path() == (which == FAST));
 		assert_true(raw_last()->flags & TCP_FIN);
@@ -195,7 +195,7 @@ static void test_more_that_is_said_after_it_holds_back(void **state)
 	for (int which = 0; which < PATHS; which++) {
 		open_on_path(which, true, true);
 		fixture_send_bytes(app, 64);
-		message_pass_time();
+		pingpong_pass_time();
 		assert_true(takes_fast_path() == (which == FAST));
 		assert_int_equal(read_bytes(app, 64), 64);
 		raw_forget();
@@ -295,7 +295,7 @@ static void sent_twice(void)
 static void probed(void)
 {
 	fixture_send_bytes(app, 64);
-	message_pass_time();
+	pingpong_pass_time();
 	paths_message(64);
 	fixture_send_bytes(app, 64);
 	fixture_run(210 * MS);
@@ -574,20 +574,20 @@ static const struct {
 };
 
 /* A conversation, the case, and the conversation as it goes on. */
-static void message_play(int which, void (*what)(void), struct known known[3])
+static void pingpong_play(int which, void (*what)(void), struct known known[3])
 {
 	open_on_path(which, true, true);
 	for (int i = 0; i < 20; i++) {
 		fixture_send_bytes(app, 64);
-		message_pass_time();
+		pingpong_pass_time();
 		paths_message(64);
 		assert_int_equal(read_bytes(app, 64), 64);
 	}
-	message_pass_time();
+	pingpong_pass_time();
 	paths_look(&known[0]);
 	what();
 	paths_look(&known[1]);
-	message_pass_time();
+	pingpong_pass_time();
 	if (app->conn->pcb != NULL) {
 		fixture_send_bytes(app, 64);
 		paths_message(64);
@@ -605,7 +605,7 @@ static void test_other_segments_take_the_slow_path_with_the_same_result(void **s
 	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		for (int which = 0; which < PATHS; which++)
-			message_play(which, cases[i].play, known[which]);
+			pingpong_play(which, cases[i].play, known[which]);
 		for (int k = 0; k < 3; k++)
 			if (known_difference(&known[FAST][k], &known[SLOW][k], text, sizeof(text)) != NULL)
 				fail_msg("%s, %d: %s", cases[i].name, k, text);
@@ -625,7 +625,7 @@ static void test_a_model_of_the_path_learns_the_same_on_both_paths(void **state)
 		for (unsigned i = 0; i < 200; i++) {
 			if (i % 5 != 4) /* else a message follows one, and acknowledges nothing */
 				fixture_send_bytes(app, 64 + i);
-			message_pass_time();
+			pingpong_pass_time();
 			assert_true(takes_fast_path() == (which == FAST));
 			paths_look(&known[which][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
@@ -648,7 +648,7 @@ static void test_what_comes_while_nothing_is_out_says_nothing_to_a_model(void **
 		open_conversation(true, true);
 		for (unsigned i = 0; i < 5; i++) {
 			fixture_send_bytes(app, 64);
-			message_pass_time();
+			pingpong_pass_time();
 			paths_message(64);
 		}
 		assert_null(app->conn->pcb->unacked);
@@ -657,7 +657,7 @@ static void test_what_comes_while_nothing_is_out_says_nothing_to_a_model(void **
 		paths_message(64);
 		assert_memory_equal(&cc, &app->conn->cc, sizeof(cc));
 		fixture_send_bytes(app, 64);
-		message_pass_time();
+		pingpong_pass_time();
 		paths_message(64);
 		assert_memory_not_equal(&cc, &app->conn->cc, sizeof(cc));
 		close_path();
@@ -671,7 +671,7 @@ static void test_without_sack_it_is_not_taken_and_without_time_stamps_it_is(void
 		open_on_path(FAST, options & 1, options & 2);
 		for (int i = 0; i < 5; i++) {
 			fixture_send_bytes(app, 64);
-			message_pass_time();
+			pingpong_pass_time();
 			assert_true(takes_fast_path() == ((options & 2) != 0));
 			assert_int_equal(read_bytes(app, 64), 64);
 		}
@@ -683,7 +683,7 @@ static void test_without_sack_it_is_not_taken_and_without_time_stamps_it_is(void
 
 enum { STEPS = 300 };
 
-static void message_say(uint32_t *seed)
+static void pingpong_say(uint32_t *seed)
 {
 	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = theirs() - una;
 	uint32_t ack = out != 0 && paths_draw(seed, 4) == 0 ? una + paths_draw(seed, out + 1) : una + out;
@@ -710,7 +710,7 @@ static void message_say(uint32_t *seed)
 	}
 }
 
-static unsigned message_converse(uint32_t seed, int which, struct known *known)
+static unsigned pingpong_converse(uint32_t seed, int which, struct known *known)
 {
 	unsigned taken = 0;
 
@@ -719,7 +719,7 @@ static unsigned message_converse(uint32_t seed, int which, struct known *known)
 	open_conversation(seed % 4 != 0, true);
 	for (int i = 0; i < STEPS; i++) {
 		mark_path();
-		message_say(&seed);
+		pingpong_say(&seed);
 		taken += was_fast();
 		paths_look(&known[i]);
 		if (paths_draw(&seed, 3) != 0)
@@ -741,8 +741,8 @@ static void test_a_conversation_drawn_by_chance_is_the_same_on_both_paths(void *
 
 	(void)state;
 	for (uint32_t seed = 1; seed <= 30; seed++) {
-		taken += message_converse(seed, FAST, known[FAST]);
-		assert_int_equal(message_converse(seed, SLOW, known[SLOW]), 0);
+		taken += pingpong_converse(seed, FAST, known[FAST]);
+		assert_int_equal(pingpong_converse(seed, SLOW, known[SLOW]), 0);
 		expect_same(known[FAST], known[SLOW], STEPS);
 	}
 	assert_true(taken > 30 * STEPS / 8);

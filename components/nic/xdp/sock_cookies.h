@@ -1,5 +1,5 @@
 /*
- * cookies - the shadows of one flow: SO_COOKIEs of the kernel sockets that belong to its members.
+ * sock_cookies - the shadows of one flow: SO_COOKIEs of the kernel sockets that belong to its members.
  *
  * Over a long life a flow sees many members come and go, and no event tells that a shadow was closed. The number is
  * never given out again, so one too many does no harm, but they add up. So a set that has grown is pruned first.
@@ -9,8 +9,8 @@
  * Memory: the set's own; {0} is an empty one.
  * Example: test/test_cookies.c.
  */
-#ifndef VMA_NIC_XDP_COOKIES_H
-#define VMA_NIC_XDP_COOKIES_H
+#ifndef VMA_NIC_XDP_SOCK_COOKIES_H
+#define VMA_NIC_XDP_SOCK_COOKIES_H
 
 #include <stdbool.h>
 #include <stdint.h>

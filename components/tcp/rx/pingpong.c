@@ -1,13 +1,14 @@
 /*
- * message.c - a conversation's message, which is one segment in order with data. It acknowledges all that there is to
- * acknowledge, one segment that was sent once or nothing, on a connection where nothing else is going on.
+ * pingpong.c - a conversation's message (Linux calls the mode of a connection "pingpong"), which is one segment in
+ * order with data. It acknowledges all that there is to acknowledge, one segment that was sent once or nothing, on a
+ * connection where nothing else is going on.
  *
  * The next message of a request and its answer always looks like this. input.c, predict.c, loss/recovery.c and
  * loss/scoreboard.c would ask many questions about it and about the connection; the gate below leaves one answer to
- * each. So what they would do is done here in a row; nothing more, nothing else. test_message.c and test_paths.c
+ * each. So what they would do is done here in a row; nothing more, nothing else. test_pingpong.c and test_paths.c
  * compare.
  */
-#include "message.h"
+#include "pingpong.h"
 
 #include "../budget.h"
 #include "../lwip/objects.h"
@@ -16,7 +17,7 @@
 
 enum { STAMPED_LEN = TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT };
 
-struct message {
+struct pingpong_segment {
 	const uint8_t *data; /* in the packet */
 	uint32_t seq, ack, len;
 	uint32_t ts_val, ts_ecr;
@@ -42,7 +43,7 @@ static inline uint32_t load32_once(const uint8_t *p)
  * Data, ACK, perhaps PSH, time stamps where everybody puts them or, if there are to be none, no options; nothing has
  * come behind it that is to be merged.
  */
-static inline bool read_message(const struct vma_tcp_conn *conn, struct message *m)
+static inline bool pingpong_read(const struct vma_tcp_conn *conn, struct pingpong_segment *m)
 {
 	const struct vma_buf *packet = conn->burst;
 	const uint8_t *hdr = (const uint8_t *)vma_buf_data(conn->tcp->arena, packet) + packet->l4_off;
@@ -58,13 +59,13 @@ static inline bool read_message(const struct vma_tcp_conn *conn, struct message 
 	    (flags & 0xfff & ~(uint32_t)TCP_PSH) != TCP_ACK ||
 	    (stamped && load32_once(hdr + TCP_HLEN) != SEGMENT_TS_WORD))
 		return false;
-	*m = (struct message){.data = hdr + len,
-	                      .seq = load32_once(hdr + 4),
-	                      .ack = load32_once(hdr + 8),
-	                      .len = packet->payload_len,
-	                      .window = load16_once(hdr + 14),
-	                      .push = flags & TCP_PSH,
-	                      .stamped = stamped};
+	*m = (struct pingpong_segment){.data = hdr + len,
+	                               .seq = load32_once(hdr + 4),
+	                               .ack = load32_once(hdr + 8),
+	                               .len = packet->payload_len,
+	                               .window = load16_once(hdr + 14),
+	                               .push = flags & TCP_PSH,
+	                               .stamped = stamped};
 	if (stamped) {
 		m->ts_val = load32_once(hdr + TCP_HLEN + 4);
 		m->ts_ecr = load32_once(hdr + TCP_HLEN + 8);
@@ -73,7 +74,7 @@ static inline bool read_message(const struct vma_tcp_conn *conn, struct message 
 }
 
 /* What is_expected of predict.c asks of a segment with data. */
-static inline bool is_next(const struct vma_tcp_conn *conn, const struct message *m)
+static inline bool is_next(const struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -83,7 +84,7 @@ static inline bool is_next(const struct vma_tcp_conn *conn, const struct message
 }
 
 /* Nothing is out and waits for more after it. With no segment out, or the one, unmarked, there is no mark at all. */
-static inline bool acks_all(const struct tcp_pcb *pcb, const struct message *m)
+static inline bool acks_all(const struct tcp_pcb *pcb, const struct pingpong_segment *m)
 {
 	const struct tcp_seg *seg = pcb->unacked;
 
@@ -127,7 +128,7 @@ static __attribute__((noinline)) bool put_in_pieces(struct tcp_fifo *fifo, const
 	return true;
 }
 
-static inline bool message_put(struct tcp_fifo *fifo, const uint8_t *data, uint32_t len)
+static inline bool pingpong_put(struct tcp_fifo *fifo, const uint8_t *data, uint32_t len)
 {
 	struct iovec spans[8];
 	unsigned n = fifo_reserve(fifo, len, spans, 8);
@@ -139,7 +140,7 @@ static inline bool message_put(struct tcp_fifo *fifo, const uint8_t *data, uint3
 	return true;
 }
 
-static inline void take_data(struct vma_tcp_conn *conn, const struct message *m)
+static inline void take_data(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	struct tcp_pcb *pcb = conn->pcb;
@@ -160,7 +161,7 @@ static inline void take_data(struct vma_tcp_conn *conn, const struct message *m)
 	pcb->rcv_wnd -= m->len;
 }
 
-static inline void message_take_ack(struct vma_tcp_conn *conn, const struct message *m)
+static inline void pingpong_take_ack(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_seg *seg = pcb->unacked;
@@ -180,7 +181,7 @@ static inline void message_take_ack(struct vma_tcp_conn *conn, const struct mess
 }
 
 /* As conclude_segment of input.c: what was fed has been sent and acknowledged, all of it. */
-static inline void message_conclude(struct vma_tcp_conn *conn, const struct message *m)
+static inline void pingpong_conclude(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_ack *ack = &conn->tcp->ack;
@@ -191,21 +192,21 @@ static inline void message_conclude(struct vma_tcp_conn *conn, const struct mess
 	if (pcb->snd_wnd > conn->snd_wnd_max)
 		conn->snd_wnd_max = pcb->snd_wnd;
 	window_received(conn, m->len, m->len, m->push);
-	predict_release(conn, conn->fed, conn->fed);
+	predict_release(conn, conn->lwip_end, conn->lwip_end);
 	conn->ack_came = true;
 }
 
-bool tcp_message(struct vma_tcp_conn *conn)
+bool tcp_pingpong(struct vma_tcp_conn *conn)
 {
-	struct message m;
+	struct pingpong_segment m;
 
-	if (!read_message(conn, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) || !is_calm(conn) ||
+	if (!pingpong_read(conn, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) || !is_calm(conn) ||
 	    !may_predict(conn))
 		return false;
-	if (!message_put(&conn->rx, m.data, m.len))
+	if (!pingpong_put(&conn->rx, m.data, m.len))
 		return false;
 	take_data(conn, &m);
-	message_take_ack(conn, &m);
-	message_conclude(conn, &m);
+	pingpong_take_ack(conn, &m);
+	pingpong_conclude(conn, &m);
 	return true;
 }

@@ -1,12 +1,12 @@
 /*
- * cookies - the set of a flow's shadows.
+ * sock_cookies - the set of a flow's shadows.
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cookies.h"
+#include "sock_cookies.h"
 #include "kernel_sock.h"
 
 #define ROOM_LEAST 4
@@ -20,32 +20,32 @@ bool xdp_cookies_has(const struct xdp_cookies *set, uint64_t cookie)
 	return false;
 }
 
-struct roll_call {
+struct prune_walk {
 	struct xdp_cookies *set;
 	uint32_t present; /* the first ones of the list */
 };
 
-static void cookies_roll_answer(const struct kernel_sock *socket, void *arg)
+static void prune_see_socket(const struct kernel_sock *socket, void *arg)
 {
-	struct roll_call *call = arg;
-	uint64_t *list = call->set->list;
+	struct prune_walk *walk = arg;
+	uint64_t *list = walk->set->list;
 
-	for (uint32_t i = call->present; i < call->set->n; i++) {
+	for (uint32_t i = walk->present; i < walk->set->n; i++) {
 		if (list[i] != socket->cookie)
 			continue;
-		list[i] = list[call->present];
-		list[call->present++] = socket->cookie;
+		list[i] = list[walk->present];
+		list[walk->present++] = socket->cookie;
 		return;
 	}
 }
 
 void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key, int *kept_fd)
 {
-	struct roll_call call = {.set = set};
+	struct prune_walk walk = {.set = set};
 
 	if (set->n > 0 &&
-	    kernel_sock_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, cookies_roll_answer, &call) == 0)
-		set->n = call.present;
+	    kernel_sock_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, prune_see_socket, &walk) == 0)
+		set->n = walk.present;
 }
 
 static int cookies_grow(struct xdp_cookies *set)

@@ -1,7 +1,7 @@
 /* Connections with a small MSS: how many frames they send together, how small these may be, what their segments hold.
  */
 #include "raw.h"
-#include "../share.h"
+#include "../small_mss_quota.h"
 
 enum { STAMPS = 12, MAXSEG = 100, MSS = MAXSEG - STAMPS, CLIENTS = 4 };
 
@@ -29,7 +29,7 @@ static void take_all(void)
 }
 
 /* All write as much as they may, and all is read, for so long. Bytes that the first `n` have had acknowledged. */
-static uint64_t share_stream(unsigned n, unsigned ms)
+static uint64_t small_mss_stream(unsigned n, unsigned ms)
 {
 	uint64_t acked = 0;
 
@@ -57,29 +57,29 @@ static void test_small_segments_leave_at_a_bounded_rate(void **state)
 	(void)state;
 	client[0] = connect_for(MAXSEG, 2000);
 	assert_int_equal(client[0]->conn->mss, MSS);
-	share_stream(1, 20);
+	small_mss_stream(1, 20);
 	before = frames_sent(0);
-	share_stream(1, 100);
+	small_mss_stream(1, 100);
 	frames = frames_sent(0) - before;
-	assert_true(frames <= 100 * SHARE_PER_MS + SHARE_AT_ONCE);
-	assert_true(frames >= 80 * SHARE_PER_MS);
+	assert_true(frames <= 100 * SMALL_MSS_PER_MS + SMALL_MSS_BURST);
+	assert_true(frames >= 80 * SMALL_MSS_PER_MS);
 	free_all(1);
 }
 
-static void test_all_of_them_have_one_share_and_each_its_part(void **state)
+static void test_all_of_them_have_one_quota_and_each_its_part(void **state)
 {
 	uint64_t before, frames;
 
 	(void)state;
 	for (unsigned i = 0; i < CLIENTS; i++)
 		client[i] = connect_for(MAXSEG, (uint16_t)(2000 + i));
-	share_stream(CLIENTS, 20);
+	small_mss_stream(CLIENTS, 20);
 	before = frames_sent(0);
-	share_stream(CLIENTS, 200);
+	small_mss_stream(CLIENTS, 200);
 	frames = frames_sent(0) - before;
-	assert_true(frames <= 200 * SHARE_PER_MS + SHARE_AT_ONCE);
+	assert_true(frames <= 200 * SMALL_MSS_PER_MS + SMALL_MSS_BURST);
 	for (unsigned i = 0; i < CLIENTS; i++)
-		assert_true(atomic_load(&client[i]->conn->acked) >= 100 * SHARE_PER_MS / CLIENTS * MSS);
+		assert_true(atomic_load(&client[i]->conn->acked) >= 100 * SMALL_MSS_PER_MS / CLIENTS * MSS);
 	free_all(CLIENTS);
 }
 
@@ -90,9 +90,9 @@ static void test_others_are_not_held_back(void **state)
 	(void)state;
 	client[0] = connect_for(0, 2000);
 	client[1] = connect_for(MAXSEG, 2001);
-	share_stream(2, 100);
+	small_mss_stream(2, 100);
 	small = atomic_load(&client[1]->conn->acked);
-	assert_true(small <= (100 * SHARE_PER_MS + SHARE_AT_ONCE) * MSS);
+	assert_true(small <= (100 * SMALL_MSS_PER_MS + SMALL_MSS_BURST) * MSS);
 	assert_true(atomic_load(&client[0]->conn->acked) > 10 * small);
 	free_all(2);
 }
@@ -103,10 +103,10 @@ static void test_an_mss_of_a_small_mtu_is_not_small(void **state)
 	uint64_t acked;
 
 	(void)state;
-	client[0] = connect_for(SHARE_MSS + STAMPS, 2000);
-	assert_int_equal(client[0]->conn->mss, SHARE_MSS);
-	acked = share_stream(1, 50);
-	assert_true(acked > (50 * SHARE_PER_MS + SHARE_AT_ONCE) * SHARE_MSS);
+	client[0] = connect_for(SMALL_MSS_LIMIT + STAMPS, 2000);
+	assert_int_equal(client[0]->conn->mss, SMALL_MSS_LIMIT);
+	acked = small_mss_stream(1, 50);
+	assert_true(acked > (50 * SMALL_MSS_PER_MS + SMALL_MSS_BURST) * SMALL_MSS_LIMIT);
 	free_all(1);
 }
 
@@ -128,27 +128,28 @@ static void test_one_that_waits_may_end(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 3; i++)
 		client[i] = connect_for(MAXSEG, (uint16_t)(2000 + i));
-	share_stream(3, 10);
-	assert_true(client[0]->conn->in_share || client[1]->conn->in_share || client[2]->conn->in_share);
+	small_mss_stream(3, 10);
+	assert_true(client[0]->conn->in_small_mss_queue || client[1]->conn->in_small_mss_queue ||
+	            client[2]->conn->in_small_mss_queue);
 	for (unsigned i = 0; i < 2; i++)
 		vma_tcp_close(client[i]->conn, true);
 	free_all(2);
 	client[0] = client[2];
 	acked = atomic_load(&client[0]->conn->acked);
-	assert_true(share_stream(1, 50) > acked + 40 * SHARE_PER_MS * MSS);
+	assert_true(small_mss_stream(1, 50) > acked + 40 * SMALL_MSS_PER_MS * MSS);
 	free_all(1);
 }
 
 /* It waits for its turn, not for a window: no probe is sent. */
-static void test_waiting_for_the_share_is_no_closed_window(void **state)
+static void test_waiting_for_the_quota_is_no_closed_window(void **state)
 {
 	(void)state;
 	client[0] = connect_for(MAXSEG, 2000);
-	side[0].tcp->share.left = 0;
-	side[0].tcp->share.filled_ms = fixture_now_ns / MS;
+	side[0].tcp->small_mss_quota.left = 0;
+	side[0].tcp->small_mss_quota.filled_ms = fixture_now_ns / MS;
 	fixture_send_bytes(client[0], 1000);
 	fixture_settle();
-	assert_true(client[0]->conn->in_share);
+	assert_true(client[0]->conn->in_small_mss_queue);
 	assert_int_equal(client[0]->conn->recovery.persist_due_ns, 0);
 	fixture_run(5 * MS);
 	assert_int_equal(atomic_load(&client[0]->conn->acked), 1000);
@@ -223,12 +224,12 @@ static void test_small_segments_and_their_bytes_stay_within_the_buffer(void **st
 
 static const struct CMUnitTest tests[] = {
         CASE(test_small_segments_leave_at_a_bounded_rate),
-        CASE(test_all_of_them_have_one_share_and_each_its_part),
+        CASE(test_all_of_them_have_one_quota_and_each_its_part),
         CASE(test_others_are_not_held_back),
         CASE(test_an_mss_of_a_small_mtu_is_not_small),
         CASE(test_all_arrives_on_a_way_that_loses),
         CASE(test_one_that_waits_may_end),
-        CASE(test_waiting_for_the_share_is_no_closed_window),
+        CASE(test_waiting_for_the_quota_is_no_closed_window),
         RAW_CASE(test_a_tiny_mss_is_48),
         RAW_CASE(test_a_tiny_mss_with_time_stamps_leaves_36),
         RAW_CASE(test_the_least_mss_can_be_set),

@@ -1,5 +1,5 @@
 /*
- * early.c - the bound of what has come out of order.
+ * ooo.c - the bound of what has come out of order.
  *
  * A peer decides how much comes out of order, and in how small pieces. So all that is held of it, its overhead
  * included, has a bound (budget.h). Beyond half of that bound each connection may have only a little. If there is no
@@ -7,7 +7,7 @@
  * there, and may tell otherwise later (RFC 2018, section 8): the peer keeps what it has sent until it is acknowledged.
  */
 #include "../budget.h"
-#include "early.h"
+#include "ooo.h"
 #include "../lwip/port.h"
 
 #include <vma_lwip_queues.h>
@@ -20,7 +20,7 @@ static uint32_t queued_end(const struct tcp_seg *seg)
 	return seg->tcphdr->seqno + TCP_TCPLEN(seg);
 }
 
-bool early_is_queued(const struct vma_tcp_conn *conn, const struct segment *s, unsigned *steps)
+bool ooo_is_queued(const struct vma_tcp_conn *conn, const struct segment *s, unsigned *steps)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint32_t reach = s->seq;
@@ -29,7 +29,7 @@ bool early_is_queued(const struct vma_tcp_conn *conn, const struct segment *s, u
 	if (pcb->ooseq_last != NULL && TCP_SEQ_GT(s->seq, pcb->ooseq_last->tcphdr->seqno))
 		return false;
 	for (const struct tcp_seg *seg = pcb->ooseq;
-	     seg != NULL && TCP_SEQ_LEQ(seg->tcphdr->seqno, reach) && *steps <= EARLY_STEPS; seg = seg->next) {
+	     seg != NULL && TCP_SEQ_LEQ(seg->tcphdr->seqno, reach) && *steps <= OOO_STEPS; seg = seg->next) {
 		++*steps;
 		reach = TCP_SEQ_GT(queued_end(seg), reach) ? queued_end(seg) : reach;
 		if (TCP_SEQ_GEQ(reach, s->end))
@@ -84,13 +84,13 @@ static bool has_room(const struct vma_tcp_conn *conn)
 
 	if (queue_is_full(conn->pcb))
 		return false;
-	return tcp->early_bytes < early_max(tcp) / 2 ||
-	       (tcp->early_bytes < early_max(tcp) && conn->pcb->ooseq_pbufs < EARLY_LITTLE);
+	return tcp->ooo_bytes < ooo_max(tcp) / 2 ||
+	       (tcp->ooo_bytes < ooo_max(tcp) && conn->pcb->ooseq_pbufs < OOO_LITTLE);
 }
 
-bool early_may_keep(struct vma_tcp_conn *conn, const struct segment *s, unsigned steps)
+bool ooo_may_keep(struct vma_tcp_conn *conn, const struct segment *s, unsigned steps)
 {
-	if (steps > EARLY_STEPS)
+	if (steps > OOO_STEPS)
 		return false;
 	return has_room(conn) || (prune_farthest(conn, s->end) && has_room(conn));
 }
