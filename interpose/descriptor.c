@@ -29,9 +29,9 @@ static void forget_fd(int fd)
 	struct vma_thread *self = vma_enter();
 
 	if (self->tx_queued == 0)
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 	vma_fd_remove(fd);
-	vma_flush_sends(self);
+	vma_inet_flush_sends(self);
 	vma_leave(self);
 	errno = saved;
 }
@@ -176,7 +176,7 @@ void hand_over_fd(int fd)
 		return;
 	}
 	if (!borrowed || file->os_only) {
-		vma_flush_sends(call.self);
+		vma_inet_flush_sends(call.self);
 		file->ops->hand_over(file);
 		call_leave(&call);
 		return;

@@ -22,7 +22,7 @@ static void wait_begin(struct wait *wait)
 	process_look();
 	wait->saved_errno = errno;
 	wait->self = vma_enter();
-	vma_flush_sends(wait->self);
+	vma_inet_flush_sends(wait->self);
 }
 
 static int wait_end(struct wait *wait, int rc)
@@ -39,7 +39,7 @@ static inline void flush_held_back(void)
 
 	if (__builtin_expect(self != NULL && self->tx_ring != NULL && self->inside == 0, 0)) {
 		vma_enter();
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 		vma_leave(self);
 	}
 }

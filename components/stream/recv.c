@@ -212,7 +212,7 @@ static ssize_t reading_receive(struct reading *r, size_t target, bool nonblockin
 			}
 			if (steps < (nonblocking ? VMA_RING_CTXS_STEPS : 1)) {
 				if (steps++ == 0)
-					vma_flush_sends(vma_thread_self());
+					vma_inet_flush_sends(vma_thread_self());
 				if (stream_drive(sock, nonblocking) < VMA_RING_CTXS_FULL)
 					steps = VMA_RING_CTXS_STEPS;
 				continue;
@@ -324,7 +324,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 
 	/* What is queued for a batch may wait for what comes without waiting. */
 	if (recv_is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_has_queued(vma_thread_self()))
-		vma_flush_sends(vma_thread_self());
+		vma_inet_flush_sends(vma_thread_self());
 	if (__builtin_expect(recv_is_os(sock), 0)) {
 		error = sock->file.os_only || flags & MSG_ERRQUEUE ? 0 : atomic_exchange(&sock->so_error, 0);
 		return error != 0 ? -error : stream_recv_os(fd, msg, flags);

@@ -81,7 +81,7 @@ bool stream_has_queued(const struct vma_thread *self)
 static void note_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
 {
 	if (self->tx_ring != ring) {
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 		self->tx_ring = ring;
 	}
 	if (self->tx_queued++ == 0)
@@ -117,7 +117,7 @@ static int send_wait_until(struct stream_sock *sock,
 	        .ready = ready, .spin = &sock->tx_spin, .spin_loops = vma_engine()->conf.rx_poll, .shadow_fd = -1};
 	int rc;
 
-	vma_flush_sends(vma_thread_self());
+	vma_inet_flush_sends(vma_thread_self());
 	if (*deadline_ns == 0)
 		*deadline_ns = stream_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
 	what.deadline_ns = *deadline_ns;
@@ -404,14 +404,14 @@ static ssize_t send_ours(struct writing *w)
 	if (batched)
 		self->tx_batch--;
 	else
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 	w->queues = batched && (self->tx_queued == 0 || (self->tx_queued < QUEUED_MAX - 1 && stream_has_queued(self)));
 	w->nonblocking = w->flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	rc = send_staying(w);
 	if (w->queues && rc > 0)
 		note_queued(self, w->ring, stream_rings(&sock->file));
 	else if (batched)
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 	stream_pass(self);
 	return rc;
 }
@@ -442,7 +442,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 	ssize_t rc;
 
 	if (__builtin_expect(send_is_os(sock), 0)) {
-		vma_flush_sends(vma_thread_self());
+		vma_inet_flush_sends(vma_thread_self());
 		return send_by_os(sock, fd, msg, flags);
 	}
 	rc = iov_iter_get(&iov_iter, msg);

@@ -21,6 +21,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include <vma/inet.h>
 #include <vma/mpsc.h>
 #include <vma/net.h>
 #include <vma/sock.h>
@@ -28,7 +29,6 @@
 #include <vma/sock_os.h>
 #include <vma/stream.h>
 #include <vma/tcp.h>
-#include <vma/udp.h>
 
 enum stream_phase { STREAM_FRESH, STREAM_CONNECTING, STREAM_CONNECTED, STREAM_FAILED, STREAM_LISTENING };
 /* As the kernel's sock->state: what connect() has answered. */

@@ -460,7 +460,7 @@ ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags
 	struct udp_datagram datagram;
 	struct iovec iov;
 
-	vma_flush_sends(vma_thread_self());
+	vma_inet_flush_sends(vma_thread_self());
 	if (__builtin_expect(all == NULL || flags & (MSG_ERRQUEUE | MSG_PEEK) || file->os_only ||
 	                             atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
 	                             msg->msg_namelen > INT32_MAX || !one_piece(msg, &iov),

@@ -33,35 +33,6 @@ static _Atomic uint64_t burst_gap_tsc;
 
 /* ---- shared kicks ---- */
 
-static struct vma_ring_ctx *ring_ctx_with_ring(const struct vma_ring *ring)
-{
-	for (unsigned bit = 0; bit < 64; bit++) {
-		struct vma_ring_ctx *ring_ctx = atomic_load_explicit(&vma_ring_ctxs[bit], memory_order_acquire);
-
-		for (; ring_ctx != NULL; ring_ctx = atomic_load_explicit(&ring_ctx->next, memory_order_acquire)) {
-			if (ring_ctx->ring == ring)
-				return ring_ctx;
-		}
-	}
-	return NULL;
-}
-
-/* The ring is used only if it is still there: its last socket may have been closed by another thread meanwhile. */
-void vma_flush_sends_slow(struct vma_thread *self)
-{
-	struct vma_ring *ring = self->tx_ring;
-	const bool queued = self->tx_queued != 0;
-
-	self->tx_ring = NULL;
-	self->tx_queued = 0;
-	if (ring_ctx_with_ring(ring) == NULL)
-		return;
-	/* Who has the flag looks at the queue once more before, or after, it gives it back. */
-	if (queued && vma_ring_try(ring))
-		vma_ring_release(ring);
-	vma_ring_flush(ring);
-}
-
 static bool __attribute__((cold, noinline)) is_in_a_row_first(uint64_t since)
 {
 	uint64_t gap = vma_tsc_of_nsec(BURST_GAP_NS);
@@ -82,7 +53,7 @@ static unsigned __attribute__((noinline)) kick_later(struct vma_thread *self, st
 {
 	if (self->tx_ring != ring_ctx->ring) {
 		if (self->tx_ring != NULL)
-			vma_flush_sends_slow(self);
+			vma_inet_flush_sends_slow(self);
 		self->tx_ring = ring_ctx->ring;
 	}
 	return VMA_RING_SEND_LATER;
@@ -103,7 +74,7 @@ static inline unsigned kick_flags(struct vma_thread *self, const struct vma_engi
 	since = now - self->tx_last_tsc;
 	self->tx_last_tsc = now;
 	if (!is_in_a_row(since)) {
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 		return 0;
 	}
 	if (self->tx_burst < BURST_AFTER) {
@@ -177,7 +148,7 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	struct vma_thread *self = vma_thread_self();
 	ssize_t sent = 0;
 
-	vma_flush_sends(self);
+	vma_inet_flush_sends(self);
 	vma_file_get(&sock->file);
 	vma_leave(self);
 	if (__builtin_expect(atomic_load_explicit(&sock->file.left_error, memory_order_relaxed) != 0, 0))
@@ -283,7 +254,7 @@ send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 {
 	ssize_t sent;
 
-	vma_flush_sends(vma_thread_self());
+	vma_inet_flush_sends(vma_thread_self());
 	vma_ring_flush(dst->ring_ctx->ring);
 	sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->len);
 	if (sent != -EAGAIN)

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <vma/inet.h>
 #include <vma/net.h>
 #include <vma/packet.h>
 #include <vma/sock.h>
