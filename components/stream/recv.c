@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <netinet/tcp.h>
 
-#include "iov_iter.h"
+#include "stream_priv.h"
 
 enum { SPANS = 8 };
 
@@ -32,7 +32,7 @@ ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags)
 
 struct reading {
 	struct stream_sock *sock;
-	struct iov_iter *iov_iter;
+	struct vma_inet_iov_iter *iov_iter;
 	int flags;
 	size_t done; /* bytes given so far; when peeking they are still queued */
 	size_t skip; /* peeking: queued bytes that have been looked at */
@@ -54,11 +54,11 @@ static size_t reading_give(struct reading *r, const struct iovec *span, size_t b
 	const size_t given = bytes < span->iov_len ? bytes : span->iov_len;
 
 	if (__builtin_expect(r->flags & MSG_TRUNC, 0)) {
-		iov_iter_skip(r->iov_iter, given);
+		vma_inet_iov_iter_skip(r->iov_iter, given);
 		return given;
 	}
 	/* What meets a fault stays queued as a whole, as a buffer of the kernel's does. */
-	r->fault = iov_iter_write(r->iov_iter, span->iov_base, given) < given;
+	r->fault = vma_inet_iov_iter_write(r->iov_iter, span->iov_base, given) < given;
 	return r->fault ? 0 : given;
 }
 
@@ -150,7 +150,7 @@ static int recv_wait_for_bytes(struct stream_sock *sock, size_t seen, uint64_t d
 
 /* ---- the loop ---- */
 
-static size_t recv_target_of(const struct stream_sock *sock, const struct iov_iter *iov_iter, int flags)
+static size_t recv_target_of(const struct stream_sock *sock, const struct vma_inet_iov_iter *iov_iter, int flags)
 {
 	size_t lowat = atomic_load_explicit(&sock->rcvlowat, memory_order_relaxed);
 	size_t target = flags & MSG_WAITALL || iov_iter->left < lowat ? iov_iter->left : lowat;
@@ -236,7 +236,8 @@ static ssize_t reading_receive(struct reading *r, size_t target, bool nonblockin
 
 /* ---- urgent data ---- */
 
-static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, struct iov_iter *iov_iter, int flags)
+static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, struct vma_inet_iov_iter *iov_iter,
+                              int flags)
 {
 	struct vma_tcp_conn *conn = stream_conn(sock);
 	uint8_t byte;
@@ -257,7 +258,7 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 		msg->msg_flags |= MSG_TRUNC;
 		return 0;
 	}
-	if (!(flags & MSG_TRUNC) && iov_iter_write(iov_iter, &byte, 1) == 0)
+	if (!(flags & MSG_TRUNC) && vma_inet_iov_iter_write(iov_iter, &byte, 1) == 0)
 		return -EFAULT;
 	return 1;
 }
@@ -300,7 +301,8 @@ static bool recv_is_os(const struct stream_sock *sock)
 }
 
 /* MSG_WAITALL waits on for what is left. An error of the kernel's is left for the next call, as after any bytes. */
-static ssize_t __attribute__((cold, noinline)) recv_rest_by_os(int fd, const struct iov_iter *iov_iter, int flags)
+static ssize_t __attribute__((cold, noinline))
+recv_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
 {
 	const struct iovec *at = &iov_iter->iov[iov_iter->at];
 	struct iovec first = {.iov_base = (char *)at->iov_base + iov_iter->off, .iov_len = at->iov_len - iov_iter->off};
@@ -317,7 +319,7 @@ static ssize_t __attribute__((cold, noinline)) recv_rest_by_os(int fd, const str
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
-	struct iov_iter iov_iter;
+	struct vma_inet_iov_iter iov_iter;
 	struct reading r = {.sock = sock, .iov_iter = &iov_iter, .flags = flags};
 	ssize_t rc;
 	int error;
@@ -331,7 +333,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	}
 	if (__builtin_expect(flags & MSG_ERRQUEUE, 0))
 		return stream_recv_notice(sock, msg);
-	rc = iov_iter_get(&iov_iter, msg);
+	rc = vma_inet_iov_iter_get(&iov_iter, msg);
 	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
 	if (rc == 0 && __builtin_expect(flags & MSG_OOB, 0)) {
 		rc = receive_urgent(sock, msg, &iov_iter, flags);
@@ -348,7 +350,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 		    (flags & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL)
 			rc += recv_rest_by_os(fd, &iov_iter, flags);
 	}
-	iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_put(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_recv_os(fd, msg, flags);
 	if (__builtin_expect(rc <= 0 && rc != -EAGAIN, 0) && atomic_load(&stream_exits))

@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "iov_iter.h"
+#include "stream_priv.h"
 
 enum { SPANS = 8, QUEUED_MAX = 8, QUEUED_NS = 20000, AT_ONCE = 32768 };
 
@@ -131,7 +131,7 @@ static int send_wait_until(struct stream_sock *sock,
 
 struct writing {
 	struct stream_sock *sock;
-	struct iov_iter *iov_iter; /* NULL: from a descriptor, */
+	struct vma_inet_iov_iter *iov_iter; /* NULL: from a descriptor, */
 	int in;
 	int64_t position; /* and there; -1: a pipe's next */
 	size_t in_left;
@@ -188,7 +188,7 @@ static ssize_t copy_iov_iter(struct writing *w, const struct iovec *spans, int n
 
 	for (int i = 0; i < n && w->iov_iter->left > 0; i++) {
 		size_t left = w->iov_iter->left, wanted = spans[i].iov_len < left ? spans[i].iov_len : left;
-		size_t here = iov_iter_read(w->iov_iter, spans[i].iov_base, wanted);
+		size_t here = vma_inet_iov_iter_read(w->iov_iter, spans[i].iov_base, wanted);
 
 		copied += here;
 		if (__builtin_expect(here < wanted, 0))
@@ -417,7 +417,8 @@ static ssize_t send_ours(struct writing *w)
 }
 
 /* A call that blocks ends when all is said. An error of the kernel's is left for the next one, as after any bytes. */
-static ssize_t __attribute__((cold, noinline)) send_rest_by_os(int fd, const struct iov_iter *iov_iter, int flags)
+static ssize_t __attribute__((cold, noinline))
+send_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
 {
 	const struct iovec *at = &iov_iter->iov[iov_iter->at];
 	struct iovec first = {.iov_base = (char *)at->iov_base + iov_iter->off, .iov_len = at->iov_len - iov_iter->off};
@@ -437,7 +438,7 @@ static ssize_t __attribute__((cold, noinline)) send_rest_by_os(int fd, const str
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
-	struct iov_iter iov_iter;
+	struct vma_inet_iov_iter iov_iter;
 	struct writing w = {.sock = sock, .iov_iter = &iov_iter, .flags = flags};
 	ssize_t rc;
 
@@ -445,7 +446,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 		vma_inet_flush_sends(vma_thread_self());
 		return send_by_os(sock, fd, msg, flags);
 	}
-	rc = iov_iter_get(&iov_iter, msg);
+	rc = vma_inet_iov_iter_get(&iov_iter, msg);
 	if (rc == 0 && flags & MSG_FASTOPEN)
 		rc = -EISCONN;
 	if (rc == 0) {
@@ -454,7 +455,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 	}
 	if (__builtin_expect(w.is_moved, 0) && rc > 0 && !w.nonblocking && iov_iter.left != 0)
 		rc += send_rest_by_os(fd, &iov_iter, flags);
-	iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_put(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_send_os(fd, msg, flags);
 	if (__builtin_expect(rc == -EPIPE, 0) && atomic_load(&stream_exits))
@@ -496,7 +497,7 @@ ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, si
 	                    .in = in,
 	                    .position = position,
 	                    .flags = flags,
-	                    .in_left = size < IOV_ITER_BYTES_MAX ? size : IOV_ITER_BYTES_MAX};
+	                    .in_left = size < VMA_INET_BYTES_MAX ? size : VMA_INET_BYTES_MAX};
 	ssize_t rc;
 
 	rc = send_ours(&w);

@@ -22,6 +22,7 @@
 #include <sys/uio.h>
 
 #include <vma/inet.h>
+#include <vma/inet_iov_iter.h>
 #include <vma/mpsc.h>
 #include <vma/net.h>
 #include <vma/sock.h>

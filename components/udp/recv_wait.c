@@ -21,7 +21,6 @@
 #include "fork_shared.h"
 #include "fork_queue.h"
 #include "os_sends.h"
-#include "iov_iter.h"
 #include "recv.h"
 #include "deferred.h"
 
@@ -374,13 +373,13 @@ void udp_take_up(struct udp_sock *sock)
 /* What the kernel finds wrong before it looks for data. */
 static int check_recv_msghdr(const struct msghdr *msg)
 {
-	struct udp_iov_iter iov_iter;
+	struct vma_inet_iov_iter iov_iter;
 	int rc;
 
 	if (msg->msg_name != NULL && msg->msg_namelen > INT32_MAX)
 		return -EINVAL;
-	rc = udp_iov_iter_get(&iov_iter, msg);
-	udp_iov_iter_put(&iov_iter);
+	rc = vma_inet_iov_iter_get(&iov_iter, msg);
+	vma_inet_iov_iter_put(&iov_iter);
 	return rc;
 }
 

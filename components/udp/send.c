@@ -15,7 +15,6 @@
 #include "frame.h"
 #include "fork_shared.h"
 #include "os_sends.h"
-#include "iov_iter.h"
 #include "deferred.h"
 
 enum {
@@ -121,7 +120,7 @@ static ssize_t ask_os_to_send(int fd, const struct msghdr *msg, int flags)
 {
 	ssize_t sent;
 
-	if (udp_iov_is_own(msg) && msg->msg_name != NULL && msg->msg_control == NULL)
+	if (vma_inet_iov_is_own(msg) && msg->msg_name != NULL && msg->msg_control == NULL)
 		sent = vma_os.sendto(fd, msg->msg_iov->iov_base, msg->msg_iov->iov_len, flags, msg->msg_name,
 		                     msg->msg_namelen);
 	else
@@ -250,18 +249,18 @@ static void send_idle(struct vma_ring *ring, struct room *room)
  * for is said to be sent. What has been queued leaves, and if that makes no room, the datagram is dropped.
  */
 static ssize_t __attribute__((cold, noinline))
-send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struct udp_iov_iter *iov_iter)
+send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struct vma_inet_iov_iter *iov_iter)
 {
 	ssize_t sent;
 
 	vma_inet_flush_sends(vma_thread_self());
 	vma_ring_flush(dst->ring_ctx->ring);
-	sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->len);
+	sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->left);
 	if (sent != -EAGAIN)
 		return sent;
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->tx_drops, 1);
-	return (ssize_t)iov_iter->len;
+	return (ssize_t)iov_iter->left;
 }
 
 /* Only who has asked for it: by default nothing is lost that the sender was not told of. */
@@ -364,7 +363,7 @@ static inline bool has_local_members(const struct udp_dst *dst)
 
 /* With the socket held. -ENOTSUP: by the OS. */
 static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, int flags,
-                              const struct udp_iov_iter *iov_iter, const struct udp_tx_cmsgs *cmsgs)
+                              const struct vma_inet_iov_iter *iov_iter, const struct udp_tx_cmsgs *cmsgs)
 {
 	bool nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	struct room room = {0};
@@ -378,11 +377,11 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 		        cmsgs == NULL ? udp_dst_find(sock, key, &own) : udp_dst_find_with(sock, key, cmsgs, &own);
 		ssize_t sent;
 
-		if (dst == NULL || iov_iter->len > dst->max_payload || has_local_members(dst))
+		if (dst == NULL || iov_iter->left > dst->max_payload || has_local_members(dst))
 			return -ENOTSUP;
 		if (dst->confirm)
 			udp_dst_probe(sock, dst);
-		sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->len);
+		sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->left);
 		if (sent != -EAGAIN)
 			return sent;
 		/* Its owner has gone, and until there is a new one nothing makes room. */
@@ -424,7 +423,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	const bool has_cmsgs = msg->msg_control != NULL && msg->msg_controllen != 0;
 	struct udp_tx_cmsgs cmsgs;
-	struct udp_iov_iter iov_iter;
+	struct vma_inet_iov_iter iov_iter;
 	ssize_t sent;
 
 	if (udp_fork_shared_moved(sock))
@@ -443,7 +442,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 		return send_with_error(sock, fd, msg, flags);
 	if (has_cmsgs && !udp_tx_cmsgs_read(&cmsgs, sock->file.family, msg))
 		return send_os(sock, fd, msg, flags);
-	sent = udp_iov_iter_get(&iov_iter, msg);
+	sent = vma_inet_iov_iter_get(&iov_iter, msg);
 	if (sent == 0) {
 		vma_file_get(&sock->file);
 		sent = send_offloaded(sock, msg, flags, &iov_iter, has_cmsgs ? &cmsgs : NULL);
@@ -451,7 +450,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	} else if (sent == -EFAULT || sent == -EINVAL) {
 		sent = -ENOTSUP; /* which of several errors comes first, the kernel knows */
 	}
-	udp_iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_put(&iov_iter);
 	return sent == -ENOTSUP ? send_os(sock, fd, msg, flags) : sent;
 }
 
@@ -508,7 +507,7 @@ ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int
 	dst = dst_cached(sock, msg);
 	if (__builtin_expect(dst == NULL, 0))
 		return send_planned(sock, fd, msg, flags);
-	if (udp_iov_is_own(msg))
+	if (vma_inet_iov_is_own(msg))
 		iov = *msg->msg_iov;
 	else if (vma_copy(&iov, msg->msg_iov, sizeof(iov)) != 0)
 		return -EFAULT;

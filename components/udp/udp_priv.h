@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include <vma/inet.h>
+#include <vma/inet_iov_iter.h>
 #include <vma/net.h>
 #include <vma/packet.h>
 #include <vma/sock.h>
