@@ -30,14 +30,6 @@
 
 #define MAXSEG_MIN 88 /* as the kernel's TCP_MIN_MSS */
 
-static int stream_get_int(int fd, int level, int name, int otherwise)
-{
-	int value = 0;
-	socklen_t len = sizeof(value);
-
-	return vma_os.getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
-}
-
 /* ---- what only the kernel serves ---- */
 
 enum how { BY_VALUE, BY_ONE, BY_SIGN, BY_LENGTH, BY_RATE, ALWAYS }; /* how it is told whether it is set */
@@ -126,9 +118,9 @@ static bool option_is_set_now(int fd, const struct kernel_only *option)
 	switch (option->how) {
 	case BY_VALUE:
 	case BY_ONE:
-		return stream_get_int(fd, option->level, option->name, 0) != 0;
+		return vma_sock_get_int(fd, option->level, option->name, 0) != 0;
 	case BY_SIGN:
-		return stream_get_int(fd, option->level, option->name, -1) >= 0;
+		return vma_sock_get_int(fd, option->level, option->name, -1) >= 0;
 	case BY_LENGTH:
 		return vma_os.getsockopt(fd, option->level, option->name, value, &len) == 0 && len > 0;
 	case BY_RATE:
@@ -398,7 +390,7 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 		if (m->level != level || m->name != name)
 			continue;
 		if (m->source == SHADOW)
-			number = stream_get_int(fd, level, name, 0);
+			number = vma_sock_get_int(fd, level, name, 0);
 		else if (len < sizeof(number) || vma_copy(&number, value, sizeof(number)) != 0)
 			return true;
 		stream_option_set(sock, m->option, number);
@@ -411,9 +403,9 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 static void mirror_buffer(struct stream_sock *sock, int fd, int name)
 {
 	if (name == SO_SNDBUF || name == SO_SNDBUFFORCE)
-		stream_option_set(sock, VMA_TCP_OPT_SNDBUF, stream_get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
+		stream_option_set(sock, VMA_TCP_OPT_SNDBUF, vma_sock_get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
 	else
-		stream_option_set(sock, VMA_TCP_OPT_RCVBUF, stream_get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2);
+		stream_option_set(sock, VMA_TCP_OPT_RCVBUF, vma_sock_get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2);
 	stream_describe(sock);
 	stream_ready(sock, EPOLLOUT); /* there may be room now, as below */
 }
@@ -449,7 +441,7 @@ static void mirror_sol_socket(struct stream_sock *sock, int fd, int name, const 
 		atomic_store(&sock->sndtimeo_ns, vma_sock_timeout_ns(fd, SO_SNDTIMEO_OLD, value));
 		break;
 	case SO_RCVLOWAT:
-		atomic_store(&sock->rcvlowat, (uint32_t)stream_get_int(fd, SOL_SOCKET, name, 1));
+		atomic_store(&sock->rcvlowat, (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, name, 1));
 		stream_ready(sock, EPOLLIN); /* what is there may be enough now */
 		break;
 	case SO_LINGER:
@@ -457,20 +449,20 @@ static void mirror_sol_socket(struct stream_sock *sock, int fd, int name, const 
 		break;
 	case SO_BINDTODEVICE:
 	case SO_BINDTOIFINDEX:
-		sock->bound_ifindex = (uint32_t)stream_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+		sock->bound_ifindex = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
 		stream_listen_update(sock);
 		break;
 	case SO_MARK:
-		sock->mark = (uint32_t)stream_get_int(fd, SOL_SOCKET, name, 0);
+		sock->mark = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, name, 0);
 		break;
 	case SO_REUSEADDR:
-		sock->reuse_addr = stream_get_int(fd, SOL_SOCKET, name, 0) != 0;
+		sock->reuse_addr = vma_sock_get_int(fd, SOL_SOCKET, name, 0) != 0;
 		break;
 	case SO_REUSEPORT:
-		sock->reuse_port = stream_get_int(fd, SOL_SOCKET, name, 0) != 0;
+		sock->reuse_port = vma_sock_get_int(fd, SOL_SOCKET, name, 0) != 0;
 		break;
 	case SO_ZEROCOPY:
-		atomic_store(&sock->zerocopy, stream_get_int(fd, SOL_SOCKET, name, 0) != 0);
+		atomic_store(&sock->zerocopy, vma_sock_get_int(fd, SOL_SOCKET, name, 0) != 0);
 		break;
 	default:
 		break;
@@ -490,7 +482,7 @@ static void mirror_stream_option(struct stream_sock *sock, int fd, int level, in
 	if (level == SOL_SOCKET)
 		mirror_sol_socket(sock, fd, name, value);
 	else if (level == IPPROTO_TCP && name == TCP_INQ)
-		atomic_store(&sock->inq, stream_get_int(fd, level, name, 0) != 0);
+		atomic_store(&sock->inq, vma_sock_get_int(fd, level, name, 0) != 0);
 	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&
 	         vma_copy(&number, value, sizeof(number)) == 0) {
 		stream_option_set(sock, VMA_TCP_OPT_NOTSENT_LOWAT,

@@ -13,21 +13,6 @@
 
 enum { SPANS = 8 };
 
-/* ---- the kernel's part ---- */
-
-ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags)
-{
-	struct vma_thread *self = vma_thread_self();
-	ssize_t len;
-
-	vma_leave(self);
-	len = vma_os.recvmsg(fd, msg, flags);
-	if (len < 0)
-		len = -errno;
-	vma_enter();
-	return len;
-}
-
 /* ---- taking ---- */
 
 struct reading {
@@ -307,12 +292,12 @@ recv_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
 	const struct iovec *at = &iov_iter->iov[iov_iter->at];
 	struct iovec first = {.iov_base = (char *)at->iov_base + iov_iter->off, .iov_len = at->iov_len - iov_iter->off};
 	struct msghdr msg = {.msg_iov = &first, .msg_iovlen = 1};
-	ssize_t done = stream_recv_os(fd, &msg, flags), more = 0;
+	ssize_t done = vma_inet_os_recv(fd, &msg, flags), more = 0;
 
 	msg = (struct msghdr){.msg_iov = (struct iovec *)(uintptr_t)(at + 1),
 	                      .msg_iovlen = iov_iter->n - iov_iter->at - 1};
 	if (done >= 0 && (size_t)done == first.iov_len && msg.msg_iovlen != 0)
-		more = stream_recv_os(fd, &msg, flags);
+		more = vma_inet_os_recv(fd, &msg, flags);
 	return (done > 0 ? done : 0) + (more > 0 ? more : 0);
 }
 
@@ -329,7 +314,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 		vma_inet_flush_sends(vma_thread_self());
 	if (__builtin_expect(recv_is_os(sock), 0)) {
 		error = sock->file.os_only || flags & MSG_ERRQUEUE ? 0 : atomic_exchange(&sock->so_error, 0);
-		return error != 0 ? -error : stream_recv_os(fd, msg, flags);
+		return error != 0 ? -error : vma_inet_os_recv(fd, msg, flags);
 	}
 	if (__builtin_expect(flags & MSG_ERRQUEUE, 0))
 		return stream_recv_notice(sock, msg);
@@ -352,7 +337,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	}
 	vma_inet_iov_iter_put(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
-		return stream_recv_os(fd, msg, flags);
+		return vma_inet_os_recv(fd, msg, flags);
 	if (__builtin_expect(rc <= 0 && rc != -EAGAIN, 0) && atomic_load(&stream_exits))
 		stream_rest_at_exit();
 	if (__builtin_expect(atomic_load_explicit(&sock->inq, memory_order_relaxed), 0) && rc >= 0)

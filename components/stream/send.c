@@ -31,13 +31,7 @@ ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags)
 	ssize_t len;
 
 	vma_leave(self);
-	if (msg->msg_name != NULL && msg->msg_control == NULL && msg->msg_iovlen == 1)
-		len = vma_os.sendto(fd, msg->msg_iov->iov_base, msg->msg_iov->iov_len, flags, msg->msg_name,
-		                    msg->msg_namelen);
-	else
-		len = vma_os.sendmsg(fd, msg, flags);
-	if (len < 0)
-		len = -errno;
+	len = vma_inet_os_send(fd, msg, flags);
 	vma_enter();
 	return len;
 }

@@ -32,18 +32,10 @@ void stream_describe(struct stream_sock *sock)
 
 /* ---- the shadow ---- */
 
-uint64_t stream_cookie_of(int fd)
-{
-	uint64_t cookie = 0;
-	socklen_t len = sizeof(cookie);
-
-	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
-}
-
 uint64_t stream_cookie(struct stream_sock *sock, int fd)
 {
 	if (atomic_load(&sock->cookie) == 0)
-		atomic_store(&sock->cookie, stream_cookie_of(fd));
+		atomic_store(&sock->cookie, vma_sock_cookie(fd));
 	return atomic_load(&sock->cookie);
 }
 
@@ -51,20 +43,7 @@ bool stream_is_shadow(const struct stream_sock *sock, int fd)
 {
 	const uint64_t cookie = atomic_load(&sock->cookie);
 
-	return cookie != 0 && stream_cookie_of(fd) == cookie;
-}
-
-int stream_shadow(const struct stream_sock *sock, int fd)
-{
-	int lingering;
-
-	if (vma_fd_lookup(fd) == &sock->file)
-		return fd;
-	if (stream_has_ended(sock)) {
-		lingering = atomic_load_explicit(&sock->lingering_fd, memory_order_relaxed);
-		return lingering != 0 ? lingering : -1;
-	}
-	return atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
+	return cookie != 0 && vma_sock_cookie(fd) == cookie;
 }
 
 /* ---- what changes around it: the internal thread ---- */
@@ -136,7 +115,7 @@ static void stream_close_file(struct vma_file *file)
 bool stream_stay(struct stream_sock *sock)
 {
 	atomic_fetch_add(&sock->waiting, 1);
-	if (__builtin_expect((atomic_load(&sock->file.slots) & VMA_FILE_ENDED) == 0, 1))
+	if (__builtin_expect(!vma_file_has_ended(&sock->file), 1))
 		return true;
 	stream_leave(sock);
 	return false;

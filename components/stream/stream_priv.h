@@ -170,7 +170,7 @@ static inline int stream_state(const struct vma_tcp_conn *conn)
 }
 static inline bool stream_has_ended(const struct stream_sock *sock)
 {
-	return (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED) != 0;
+	return vma_file_has_ended(&sock->file);
 }
 /* Everybody who waits: readers and writers wait for different things. */
 static inline void stream_ready(struct stream_sock *sock, uint32_t events)
@@ -198,10 +198,12 @@ static inline void stream_turn_give(struct stream_turn *turn)
 struct stream_sock *stream_create(struct vma_engine *engine, int family, bool nonblocking);
 void stream_describe(struct stream_sock *sock); /* into the statistics; file.lock */
 /* The shadow's descriptor: the application's number, or the library's after close; -1: the socket has ended. */
-int stream_shadow(const struct stream_sock *sock, int fd);
+static inline int stream_shadow(struct stream_sock *sock, int fd)
+{
+	return vma_inet_shadow(&sock->file, fd, &sock->lingering_fd);
+}
 bool stream_is_shadow(const struct stream_sock *sock, int fd); /* the number has not been given to something else */
 uint64_t stream_cookie(struct stream_sock *sock, int fd);      /* the shadow's; file.lock */
-uint64_t stream_cookie_of(int fd);                             /* 0: it is no socket */
 /*
  * A call that may wait begins, and ends: the last one ends a socket that was closed meanwhile. False: the last
  * descriptor has gone before, and the answer is -EBADF. The memory is safe for as long as the caller is inside; who
@@ -436,7 +438,6 @@ int stream_check_control(const struct msghdr *msg);
 /* The only control message of a received one, cut to the room there is. -EFAULT. */
 int stream_give_control(struct msghdr *msg, int level, int type, const void *data, size_t len);
 /* The kernel's own call, outside, since it may block. */
-ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags);
 ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);
 /* The thread has sends queued for a batch that may wait a moment longer. */
 bool stream_has_queued(const struct vma_thread *self);

@@ -28,17 +28,9 @@
 #include "groups.h"
 #include "fork_shared.h"
 
-static int udp_get_int(int fd, int level, int name, int otherwise)
-{
-	int value = 0;
-	socklen_t len = sizeof(value);
-
-	return vma_os.getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
-}
-
 static bool get_bool(int fd, int level, int name)
 {
-	return udp_get_int(fd, level, name, 0) != 0;
+	return vma_sock_get_int(fd, level, name, 0) != 0;
 }
 
 /* ---- what only the kernel serves ---- */
@@ -179,7 +171,7 @@ static bool kernel_option_is_set(int fd, const struct kernel_option *option)
 	case BY_VALUE:
 		return get_bool(fd, option->level, option->name);
 	case BY_SIGN:
-		return udp_get_int(fd, option->level, option->name, -1) >= 0;
+		return vma_sock_get_int(fd, option->level, option->name, -1) >= 0;
 	case BY_LENGTH:
 		return vma_os.getsockopt(fd, option->level, option->name, value, &len) == 0 && len > 0;
 	default:
@@ -215,8 +207,8 @@ static void mirror_stamps(struct udp_sock *sock, int fd)
 {
 	const unsigned served = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
 	const unsigned sent = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_TX_SCHED;
-	unsigned flags = (unsigned)udp_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
-	unsigned flags_new = (unsigned)udp_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
+	unsigned flags = (unsigned)vma_sock_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
+	unsigned flags_new = (unsigned)vma_sock_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
 	bool fine_new = get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW);
 	bool coarse_new = !fine_new && get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_NEW); /* which tells of either */
 
@@ -242,7 +234,7 @@ static void set_rcvbuf(struct udp_sock *sock, int64_t bytes)
 
 static void mirror_device(struct udp_sock *sock, int fd)
 {
-	const uint32_t ifindex = (uint32_t)udp_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+	const uint32_t ifindex = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
 
 	if (ifindex == sock->bound_ifindex)
 		return;
@@ -253,7 +245,7 @@ static void mirror_device(struct udp_sock *sock, int fd)
 
 static void mirror_mark(struct udp_sock *sock, int fd)
 {
-	const uint32_t mark = (uint32_t)udp_get_int(fd, SOL_SOCKET, SO_MARK, 0);
+	const uint32_t mark = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, SO_MARK, 0);
 
 	if (mark == sock->mark)
 		return;
@@ -287,7 +279,7 @@ static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const voi
 	switch (name) {
 	case SO_RCVBUF:
 	case SO_RCVBUFFORCE:
-		set_rcvbuf(sock, udp_get_int(fd, SOL_SOCKET, SO_RCVBUF, 212992));
+		set_rcvbuf(sock, vma_sock_get_int(fd, SOL_SOCKET, SO_RCVBUF, 212992));
 		break;
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
@@ -446,7 +438,7 @@ static void mirror_mc_interface(struct udp_sock *sock, const void *value, sockle
 
 static void mirror_mc_all(struct udp_sock *sock, int fd)
 {
-	const bool all = udp_get_int(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0;
+	const bool all = vma_sock_get_int(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0;
 
 	if (all != sock->mc_all && udp_groups_set_all(sock, all) == 0)
 		udp_flows_update(sock);
@@ -472,14 +464,14 @@ static bool put_pmtu_discover(struct udp_sock *sock, int value)
 static bool mc_loop_now(const struct udp_sock *sock, int fd)
 {
 	if (sock->file.family == AF_INET6)
-		return udp_get_int(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
-	return udp_get_int(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
+		return vma_sock_get_int(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
+	return vma_sock_get_int(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
 }
 
 /* What each datagram's header gets. */
 static void mirror_header(struct udp_sock *sock, int fd, int name)
 {
-	const int value = udp_get_int(fd, IPPROTO_IP, name, 0);
+	const int value = vma_sock_get_int(fd, IPPROTO_IP, name, 0);
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	bool changed;
 

@@ -43,21 +43,6 @@ static void recv_count_os(const struct udp_sock *sock, ssize_t len)
 	}
 }
 
-/* The shadow's descriptor: the application's number, unless that has been closed, or given to something else, while
- * this call waited. -1: the socket has ended. */
-static int recv_shadow_of(struct udp_sock *sock, int fd)
-{
-	int lingering;
-
-	if (vma_fd_lookup(fd) == &sock->file)
-		return fd;
-	if (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED) {
-		lingering = atomic_load_explicit(&sock->lingering_fd, memory_order_relaxed);
-		return lingering != 0 ? lingering : -1;
-	}
-	return atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
-}
-
 /*
  * The answer of the shadow, -EAGAIN: nothing there. os_attention is taken down before the question, so that what comes
  * after it raises it anew; it stays up while the shadow had something, since there may be more.
@@ -71,7 +56,7 @@ static ssize_t recv_ask_os(struct udp_sock *sock, int fd, struct msghdr *msg, in
 
 	if (left != 0)
 		return -left;
-	fd = recv_shadow_of(sock, fd);
+	fd = vma_inet_shadow(&sock->file, fd, &sock->lingering_fd);
 	if (fd < 0)
 		return -EAGAIN;
 	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
@@ -188,7 +173,7 @@ static int recv_wait_ask_os(struct vma_wait *wait)
 {
 	struct rx_wait *rx = rx_wait(wait);
 	ssize_t len = ask_again(rx);
-	const int fd = recv_shadow_of(rx->sock, rx->fd);
+	const int fd = vma_inet_shadow(&rx->sock->file, rx->fd, &rx->sock->lingering_fd);
 
 	rx->in_vain += rx->shadow.revents != 0;
 	rx->shadow.revents = 0;
@@ -229,7 +214,7 @@ static void recv_wait_announce(struct vma_wait *wait, bool on)
  */
 static inline bool recv_has_ended(const struct udp_sock *sock)
 {
-	return __builtin_expect((atomic_load(&sock->file.slots) & VMA_FILE_ENDED) != 0, 0);
+	return __builtin_expect(vma_file_has_ended(&sock->file), 0);
 }
 
 static void recv_waiter_leave(struct udp_sock *sock)
@@ -346,20 +331,6 @@ static ssize_t wait_and_receive(struct udp_sock *sock, int fd, struct msghdr *ms
 
 /* ---- the general way ---- */
 
-/* The kernel's own call, outside, since it may block. */
-static ssize_t receive_by_os(int fd, struct msghdr *msg, int flags)
-{
-	struct vma_thread *self = vma_thread_self();
-	ssize_t len;
-
-	vma_leave(self);
-	len = vma_os.recvmsg(fd, msg, flags);
-	if (len < 0)
-		len = -errno;
-	vma_enter();
-	return len;
-}
-
 void udp_take_up(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
@@ -417,9 +388,9 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 	ssize_t len;
 
 	if (sock->file.os_only || flags & MSG_ERRQUEUE)
-		return receive_by_os(fd, msg, flags);
+		return vma_inet_os_recv(fd, msg, flags);
 	if (udp_is_deferred(sock) && udp_deferred_enter(sock, fd)) {
-		len = receive_by_os(fd, msg, flags);
+		len = vma_inet_os_recv(fd, msg, flags);
 		recv_count_os(sock, len);
 		udp_deferred_leave(sock);
 		return len;
@@ -429,7 +400,7 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 		udp_take_up(sock);
 	if (vma_engine() == NULL)
-		return receive_by_os(fd, msg, flags);
+		return vma_inet_os_recv(fd, msg, flags);
 	len = check_recv_msghdr(msg);
 	if (len != 0)
 		return len;

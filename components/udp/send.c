@@ -115,19 +115,6 @@ static void note_cork(struct udp_sock *sock, bool corked)
 	}
 }
 
-/* An address of length 0 is none for sendmsg, and a wrong one for sendto. */
-static ssize_t ask_os_to_send(int fd, const struct msghdr *msg, int flags)
-{
-	ssize_t sent;
-
-	if (vma_inet_iov_is_own(msg) && msg->msg_name != NULL && msg->msg_control == NULL)
-		sent = vma_os.sendto(fd, msg->msg_iov->iov_base, msg->msg_iov->iov_len, flags, msg->msg_name,
-		                     msg->msg_namelen);
-	else
-		sent = vma_os.sendmsg(fd, msg, flags);
-	return sent < 0 ? -errno : sent;
-}
-
 /*
  * An error that waits in the library, and not in the shadow, is told as the kernel tells its own: after all that is
  * wrong with the call itself. CHECK_ONLY has the kernel check the call, and send nothing.
@@ -135,7 +122,7 @@ static ssize_t ask_os_to_send(int fd, const struct msghdr *msg, int flags)
 static ssize_t __attribute__((cold, noinline))
 tell_left_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
-	ssize_t rc = ask_os_to_send(fd, msg, flags | CHECK_ONLY | MSG_DONTWAIT);
+	ssize_t rc = vma_inet_os_send(fd, msg, flags | CHECK_ONLY | MSG_DONTWAIT);
 
 	return rc < 0 ? rc : -atomic_exchange_explicit(&sock->file.left_error, 0, memory_order_relaxed);
 }
@@ -153,7 +140,7 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	if (__builtin_expect(atomic_load_explicit(&sock->file.left_error, memory_order_relaxed) != 0, 0))
 		sent = tell_left_error(sock, fd, msg, flags);
 	if (sent == 0)
-		sent = ask_os_to_send(fd, msg, flags);
+		sent = vma_inet_os_send(fd, msg, flags);
 	vma_enter();
 	/* After the call: a receiver that has seen the number before had not asked for this one. */
 	atomic_fetch_add_explicit(&udp_os_sends, 1, memory_order_release);

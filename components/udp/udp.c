@@ -40,11 +40,6 @@ void udp_stats_describe(struct udp_sock *sock)
 
 /* ---- what changes around it: the internal thread ---- */
 
-static bool udp_file_has_ended(const struct vma_file *file)
-{
-	return (atomic_load_explicit(&file->slots, memory_order_relaxed) & VMA_FILE_ENDED) != 0;
-}
-
 /* An inherited socket waits for its first use: a child that never uses it is not to take the parent's flows away. */
 static void udp_net_changed(struct vma_file *file)
 {
@@ -56,7 +51,7 @@ static void udp_net_changed(struct vma_file *file)
 	pthread_mutex_lock(&file->lock);
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow_locked(sock);
-	if (engine != NULL && !udp_file_has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
+	if (engine != NULL && !vma_file_has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
 		generation = vma_net_generation(engine->net);
 		before = udp_reason(file);
 		udp_flows_update(sock);
@@ -84,16 +79,10 @@ static void udp_on_error(struct vma_file *file)
  */
 static void udp_linger(struct udp_sock *sock)
 {
-	int copy = vma_os.dup(atomic_load(&sock->file.fd)), guarded;
+	int kept = vma_inet_keep_shadow(atomic_load(&sock->file.fd), udp_flows_cookie(sock));
 
-	if (copy < 0)
-		return;
-	/* The number may have been closed unseen by us, and given out anew. */
-	guarded = udp_flows_know(sock, copy) ? vma_fd_guard(copy) : -ESTALE;
-	if (guarded < 0)
-		vma_os.close(copy);
-	else
-		atomic_store(&sock->lingering_fd, guarded);
+	if (kept >= 0)
+		atomic_store(&sock->lingering_fd, kept);
 }
 
 static void udp_end(struct udp_sock *sock)

@@ -27,4 +27,19 @@ static inline void vma_inet_flush_sends(struct vma_thread *self)
 		vma_inet_flush_sends_slow(self);
 }
 
+/* ---- shadow.c: the kernel's socket. Its answer, or -errno. ---- */
+
+int vma_inet_os_ioctl(int fd, unsigned long request, void *arg);
+/* The application's call, outside meanwhile, since it may block. */
+ssize_t vma_inet_os_recv(int fd, struct msghdr *msg, int flags);
+/* The application's call; it may block, so the caller is outside. */
+ssize_t vma_inet_os_send(int fd, const struct msghdr *msg, int flags);
+/*
+ * The shadow's descriptor: the application's number, unless that has been closed, or given to something else, while
+ * this call waited. After the last close the library's (*lingering_fd, 0: none). -1: the socket has ended.
+ */
+int vma_inet_shadow(struct vma_file *file, int fd, const _Atomic int *lingering_fd);
+/* The shadow lives on under a number of the library's, the answer. -ESTALE: fd is not the socket of this cookie. */
+int vma_inet_keep_shadow(int fd, uint64_t cookie);
+
 #endif
