@@ -20,6 +20,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <vma/inet_option.h>
 #include <vma/log.h>
 
 #include "control.h"
@@ -36,12 +37,12 @@ static bool get_bool(int fd, int level, int name)
 /* ---- what only the kernel serves ---- */
 
 enum side { RECEIVES = 1, SENDS = 2 };
-enum how {            /* whether it is set now, after the kernel has taken the call */
-	   BY_VALUE,  /* an int that is not 0 */
-	   BY_SIGN,   /* an int that is not negative */
-	   BY_LENGTH, /* getsockopt gives something */
-	   ALWAYS,
-	   NEVER,
+enum { /* how it is told whether it is set */
+       BY_VALUE = VMA_INET_BY_VALUE,
+       BY_SIGN = VMA_INET_BY_SIGN,
+       BY_LENGTH = VMA_INET_BY_LENGTH,
+       ALWAYS = VMA_INET_ALWAYS,
+       NEVER = VMA_INET_NEVER,
 };
 
 struct kernel_option {
@@ -162,32 +163,10 @@ void udp_set_async(struct udp_sock *sock, bool on)
 	udp_set_os_bit(sock, BIT_ASYNC, on);
 }
 
-static bool kernel_option_is_set(int fd, const struct kernel_option *option)
-{
-	char value[64];
-	socklen_t len = sizeof(value);
-
-	switch (option->how) {
-	case BY_VALUE:
-		return get_bool(fd, option->level, option->name);
-	case BY_SIGN:
-		return vma_sock_get_int(fd, option->level, option->name, -1) >= 0;
-	case BY_LENGTH:
-		return vma_os.getsockopt(fd, option->level, option->name, value, &len) == 0 && len > 0;
-	default:
-		return option->how == ALWAYS;
-	}
-}
-
-/* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. A value of 0 takes the option away. */
+/* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
 static int udp_may_ask(const struct kernel_option *option, const void *value, socklen_t len)
 {
-	int number = 0;
-
-	if (option->how == NEVER || (option->how == BY_LENGTH && len == 0))
-		return 0;
-	if (option->how == BY_VALUE && len >= sizeof(number) && vma_copy(&number, value, sizeof(number)) == 0 &&
-	    number == 0)
+	if (!vma_inet_option_turns_on(option->level, option->how, value, len))
 		return 0;
 	return vma_engine_exception(ENOPROTOOPT, "a UDP socket with %s", option->text);
 }
@@ -577,7 +556,7 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	if (membership)
 		mirror_membership(sock, fd, name, value, len);
 	else if (rc == 0 && option != NULL)
-		udp_set_os_bit(sock, option->bit, kernel_option_is_set(fd, option));
+		udp_set_os_bit(sock, option->bit, vma_inet_option_is_set(fd, level, name, option->how));
 	else if (rc == 0 && level == SOL_SOCKET)
 		udp_mirror_socket(sock, fd, name, value);
 	else if (rc == 0 && level == IPPROTO_IP)
