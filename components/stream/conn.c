@@ -261,7 +261,7 @@ static void stream_linger(struct stream_sock *sock)
 {
 	const struct stream_wait_for what = {.ready = is_drained,
 	                                     .spin = &sock->tx_spin,
-	                                     .deadline_ns = stream_deadline(sock->linger_sec * 1000000000ULL),
+	                                     .deadline_ns = vma_inet_deadline(sock->linger_sec * 1000000000ULL),
 	                                     .shadow_fd = -1};
 
 	vma_file_get(&sock->file); /* the wait's: it is given back when the thread is cancelled in it */

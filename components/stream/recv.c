@@ -162,7 +162,7 @@ static int reading_go_on(struct reading *r, const struct vma_tcp_conn *conn, boo
 			return vma_tcp_rx_bytes(conn) != 0 ? 0 : -EAGAIN;
 	}
 	if (*deadline_ns == 0)
-		*deadline_ns = stream_deadline(atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed));
+		*deadline_ns = vma_inet_deadline(atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed));
 	rc = recv_wait_for_bytes(sock, r->skip, *deadline_ns);
 	if (rc > 0)
 		return 0;

@@ -113,7 +113,7 @@ static int send_wait_until(struct stream_sock *sock,
 
 	vma_inet_flush_sends(vma_thread_self());
 	if (*deadline_ns == 0)
-		*deadline_ns = stream_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
+		*deadline_ns = vma_inet_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
 	what.deadline_ns = *deadline_ns;
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->tx_waits, 1);

@@ -426,10 +426,6 @@ struct stream_wait_for {
  */
 int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what);
 bool stream_is_readable(int fd); /* asks the kernel, once */
-static inline uint64_t stream_deadline(uint64_t timeout_ns)
-{
-	return timeout_ns == UINT64_MAX ? UINT64_MAX : vma_now_ns() + timeout_ns;
-}
 
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);

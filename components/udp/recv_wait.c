@@ -204,30 +204,15 @@ static void recv_wait_announce(struct vma_wait *wait, bool on)
 		vma_waitq_remove(q, wait->self);
 }
 
-/*
- * As the kernel's, a socket lives as long as somebody waits for it, whatever is closed: the count alone keeps it, since
- * the close of the last descriptor looks at it, and holds a reference until udp_left. One locked instruction each way:
- * whoever comes or goes changes the count (A), then looks whether the socket has ended (B); who closes marks it ended
- * (C), then looks at the count (D), all sequentially consistent. Does D miss who comes, then B sees the end, and it is
- * as if the close had come first. Does D see who goes, then B comes after C, and udp_left is called. Between A and B
- * the thread is inside, so the memory is there whatever others do.
- */
-static inline bool recv_has_ended(const struct udp_sock *sock)
-{
-	return __builtin_expect(vma_file_has_ended(&sock->file), 0);
-}
-
 static void recv_waiter_leave(struct udp_sock *sock)
 {
-	atomic_fetch_sub(&sock->waiting, 1);
-	if (recv_has_ended(sock))
+	if (vma_inet_call_leave(&sock->file, &sock->waiting))
 		udp_left(sock);
 }
 
 static bool recv_waiter_enter(struct udp_sock *sock)
 {
-	atomic_fetch_add(&sock->waiting, 1);
-	if (!recv_has_ended(sock))
+	if (vma_inet_call_enter(&sock->file, &sock->waiting))
 		return true;
 	recv_waiter_leave(sock);
 	return false;
@@ -245,12 +230,6 @@ static const struct vma_wait_ops wait_ops = {.ready = recv_wait_ready,
                                              .announce = recv_wait_announce,
                                              .abandon = recv_wait_abandon};
 
-static void count_wait(const struct udp_sock *sock, bool slept)
-{
-	if (sock->stats != NULL)
-		vma_stats_add(slept ? &sock->stats->rx_poll_misses : &sock->stats->rx_poll_hits, 1);
-}
-
 static void wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	const struct vma_engine *engine = vma_engine();
@@ -263,12 +242,10 @@ static void wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct 
 	                             .arg = rx,
 	                             .self = vma_thread_self(),
 	                             .spin = &sock->spin,
-	                             .deadline_ns = UINT64_MAX,
+	                             .deadline_ns = vma_inet_deadline(timeout_ns),
 	                             .spin_nsec = -1,
 	                             .fds = &rx->shadow,
 	                             .nfds = 1};
-	if (timeout_ns != UINT64_MAX)
-		rx->wait.deadline_ns = vma_now_ns() + timeout_ns;
 	if (engine != NULL) {
 		rx->wait.spin_loops = offloaded ? engine->conf.rx_poll : engine->conf.rx_poll_init;
 		rx->wait.os_ratio = (uint32_t)engine->conf.rx_udp_poll_os_ratio;
@@ -291,7 +268,7 @@ static ssize_t receive_once(struct rx_wait *rx)
 	ssize_t len;
 
 	if (rx->answered) {
-		count_wait(sock, rx->wait.slept);
+		vma_inet_stats_waited(sock->stats, &rx->wait);
 		return rx->answer;
 	}
 	if (rc < 0 && !(rc == -EINTR && is_restarted(rx)))
@@ -305,7 +282,7 @@ static ssize_t receive_once(struct rx_wait *rx)
 	}
 	len = udp_receive_queued(sock, rx->msg, rx->flags);
 	if (len != -ENODATA) {
-		count_wait(sock, rx->wait.slept);
+		vma_inet_stats_waited(sock->stats, &rx->wait);
 		return len;
 	}
 	if (atomic_load_explicit(&sock->shut_rd, memory_order_relaxed))

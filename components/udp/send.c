@@ -269,7 +269,7 @@ send_wait_for_room(struct udp_sock *sock, struct vma_ring *ring, bool nonblockin
 		return -EAGAIN;
 	}
 	if (room->deadline_ns == 0) {
-		room->deadline_ns = timeout_ns == UINT64_MAX ? UINT64_MAX : vma_now_ns() + timeout_ns;
+		room->deadline_ns = vma_inet_deadline(timeout_ns);
 		room->signals = self->signals;
 		room->interrupts = self->interrupts;
 		if (sock->stats != NULL)
