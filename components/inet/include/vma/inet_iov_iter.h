@@ -35,7 +35,7 @@ static inline void vma_inet_iov_iter_put(struct vma_inet_iov_iter *iov_iter)
 	if (__builtin_expect(iov_iter->many != NULL, 0))
 		vma_free(iov_iter->many);
 }
-/* Copies up to `bytes` from them (to them), and goes on behind: how many; less than asked for: the rest is a fault. */
+/* Copies up to `bytes` from the pieces (to them) and moves on; how many. Less than asked for: the rest is a fault. */
 size_t vma_inet_iov_iter_read(struct vma_inet_iov_iter *iov_iter, uint8_t *to, size_t bytes);
 size_t vma_inet_iov_iter_write(struct vma_inet_iov_iter *iov_iter, const uint8_t *from, size_t bytes);
 void vma_inet_iov_iter_skip(struct vma_inet_iov_iter *iov_iter, size_t bytes);
