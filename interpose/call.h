@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include <vma/inet.h>
 #include <vma/sock.h>
 #include <vma/sock_engine.h>
 #include <vma/sock_os.h>
@@ -72,7 +73,7 @@ static inline bool call_begin(struct call *call, int fd)
 {
 	if (!call_begin_data(call, fd))
 		return false;
-	vma_flush_sends(call->self);
+	vma_inet_flush_sends(call->self);
 	return true;
 }
 

@@ -128,7 +128,7 @@ EXPORT(int, vma_get_socket_state, (int fd, const char **text))
 	struct vma_thread *self = vma_enter();
 	int rc;
 
-	vma_flush_sends(self);
+	vma_inet_flush_sends(self);
 	rc = vma_sock_query(fd, text);
 	vma_leave(self);
 	if (rc < 0) {

@@ -29,9 +29,9 @@ static void forget_fd(int fd)
 	struct vma_thread *self = vma_enter();
 
 	if (self->tx_queued == 0)
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 	vma_fd_remove(fd);
-	vma_flush_sends(self);
+	vma_inet_flush_sends(self);
 	vma_leave(self);
 	errno = saved;
 }
@@ -176,7 +176,7 @@ void hand_over_fd(int fd)
 		return;
 	}
 	if (!borrowed || file->os_only) {
-		vma_flush_sends(call.self);
+		vma_inet_flush_sends(call.self);
 		file->ops->hand_over(file);
 		call_leave(&call);
 		return;
@@ -287,21 +287,9 @@ EXPORT(int, dup3, (int from, int to, int flags))
 	return share_fd(from, vma_os.dup3(from, to, flags), flags != 0);
 }
 
-/* 0: no socket. */
-static uint64_t fd_cookie_of(int fd)
-{
-	uint64_t cookie = 0;
-	socklen_t len = sizeof(cookie);
-
-	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
-}
-
 static int descriptor_protocol_of(int fd)
 {
-	int protocol = 0;
-	socklen_t len = sizeof(protocol);
-
-	return vma_os.getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 ? protocol : 0;
+	return vma_sock_get_int(fd, SOL_SOCKET, SO_PROTOCOL, 0);
 }
 
 /*
@@ -311,11 +299,9 @@ static int descriptor_protocol_of(int fd)
 static bool may_be_offloaded_there(int fd)
 {
 	struct sockaddr_storage peer;
-	socklen_t len = sizeof(peer), size = sizeof(int);
-	int listens = 0;
+	socklen_t len = sizeof(peer);
 
-	return descriptor_protocol_of(fd) == IPPROTO_TCP &&
-	       vma_os.getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && !listens &&
+	return descriptor_protocol_of(fd) == IPPROTO_TCP && vma_sock_get_int(fd, SOL_SOCKET, SO_ACCEPTCONN, 1) == 0 &&
 	       vma_os.getpeername(fd, (struct sockaddr *)&peer, &len) != 0 && errno == ENOTCONN;
 }
 
@@ -353,8 +339,8 @@ EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
 
 	if (copy < 0 || NOT_OURS(fd) || fd == copy)
 		return note_taken_fd(pidfd, fd, copy);
-	cookie = fd_cookie_of(fd);
-	if (cookie == 0 || cookie != fd_cookie_of(copy)) {
+	cookie = vma_sock_cookie(fd);
+	if (cookie == 0 || cookie != vma_sock_cookie(copy)) {
 		errno = saved;
 		return note_taken_fd(pidfd, fd, copy);
 	}

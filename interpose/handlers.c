@@ -25,7 +25,7 @@ static int set_action(int sig, const struct sigaction *action, struct sigaction 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || process_is_borrowed())
 		return vma_os.sigaction(sig, action, old);
 	self = vma_enter();
-	vma_flush_sends(self);
+	vma_inet_flush_sends(self);
 	rc = vma_sigaction(sig, action, old); /* sets errno itself */
 	vma_leave(self);
 	return rc;

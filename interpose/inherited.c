@@ -33,10 +33,7 @@ _Atomic bool inherited_copies;
 
 static int inherited_option_of(int fd, int name)
 {
-	int value = -1;
-	socklen_t len = sizeof(value);
-
-	return vma_os.getsockopt(fd, SOL_SOCKET, name, &value, &len) == 0 ? value : -1;
+	return vma_sock_get_int(fd, SOL_SOCKET, name, -1);
 }
 
 static void inherited_note(int fd)

@@ -63,7 +63,7 @@ static void process_before_exec(void)
 	if (self == NULL || self->tx_ring == NULL)
 		return;
 	vma_enter();
-	vma_flush_sends(self);
+	vma_inet_flush_sends(self);
 	vma_leave(self);
 }
 

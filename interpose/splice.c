@@ -116,7 +116,7 @@ static bool begin_connection(struct call *call, int fd)
 		return false;
 	if (vma_stream_is_connection(call->file))
 		return true;
-	vma_flush_sends(call->self);
+	vma_inet_flush_sends(call->self);
 	call_leave(call);
 	return false;
 }
@@ -225,7 +225,7 @@ static bool goes_into_connection(int in, int out)
 
 	if (!is_pipe(in) || !is_open_for(vma_os.fcntl(in, F_GETFL, NULL), O_RDONLY) || !begin_connection(&call, out))
 		return false;
-	vma_flush_sends(call.self); /* the pipe may be waited for */
+	vma_inet_flush_sends(call.self); /* the pipe may be waited for */
 	call_leave(&call);
 	return true;
 }

@@ -22,7 +22,7 @@ static void blocking_begin(struct blocking_call *call)
 	process_look();
 	call->saved_errno = errno;
 	call->self = vma_enter();
-	vma_flush_sends(call->self);
+	vma_inet_flush_sends(call->self);
 }
 
 static int blocking_end(struct blocking_call *call, int rc)
@@ -39,7 +39,7 @@ static inline void flush_held_back(void)
 
 	if (__builtin_expect(self != NULL && self->tx_ring != NULL && self->inside == 0, 0)) {
 		vma_enter();
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 		vma_leave(self);
 	}
 }

@@ -16,7 +16,7 @@ static __attribute__((noinline)) void adopt_socket(int fd, int domain, int type,
 		return;
 	process_start();
 	self = vma_enter();
-	vma_flush_sends(self);
+	vma_inet_flush_sends(self);
 	/* Out of memory: the socket is the kernel's, and says so when it is asked. */
 	if (vma_stream_wants(domain, type, protocol))
 		vma_stream_socket(fd, domain, type, protocol);

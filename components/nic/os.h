@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -88,20 +89,29 @@ static inline int os_poll(struct pollfd *fds, unsigned n, int timeout_ms)
 
 	return (int)syscall(SYS_ppoll, fds, n, timeout_ms < 0 ? NULL : &timeout, NULL, 0);
 }
+/* CLOCK_MONOTONIC. */
+static inline uint64_t os_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+static inline uint64_t os_now_ms(void)
+{
+	return os_now_ns() / 1000000;
+}
 /* One descriptor, for so long altogether, whatever signals come: >0 ready, 0 not. */
 static inline int os_await(int fd, short events, int timeout_ms)
 {
 	struct pollfd what = {.fd = fd, .events = events};
-	struct timespec begun, now;
+	const uint64_t until_ms = os_now_ms() + (uint64_t)timeout_ms;
+	uint64_t now_ms;
 	int n, left_ms = timeout_ms;
 
-	clock_gettime(CLOCK_MONOTONIC, &begun);
 	while ((n = os_poll(&what, 1, left_ms)) < 0 && errno == EINTR) {
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		left_ms = timeout_ms -
-		          (int)((now.tv_sec - begun.tv_sec) * 1000 + (now.tv_nsec - begun.tv_nsec) / 1000000);
-		if (left_ms < 0)
-			left_ms = 0;
+		now_ms = os_now_ms();
+		left_ms = now_ms < until_ms ? (int)(until_ms - now_ms) : 0;
 	}
 	return n > 0 ? n : 0;
 }

@@ -8,28 +8,17 @@
 
 enum { UNTAGGED_LEN = VMA_PKT_UDP_HEADERS_MAX - VMA_PKT_VLAN_LEN };
 
-static void packet_put16(uint8_t *p, uint16_t host)
-{
-	p[0] = (uint8_t)(host >> 8);
-	p[1] = (uint8_t)host;
-}
-
-static void packet_store16(uint8_t *p, uint16_t as_in_memory)
-{
-	memcpy(p, &as_in_memory, 2);
-}
-
 static size_t put_ethernet(uint8_t *p, const struct vma_pkt_udp_attr *attr)
 {
 	memcpy(p, attr->dst_mac, 6);
 	memcpy(p + 6, attr->src_mac, 6);
 	if (attr->vlan == 0) {
-		packet_put16(p + 12, 0x0800);
+		vma_pkt_put16(p + 12, 0x0800);
 		return VMA_PKT_ETH_LEN;
 	}
-	packet_put16(p + 12, 0x8100);
-	packet_put16(p + 14, attr->vlan & 0xfff);
-	packet_put16(p + 16, 0x0800);
+	vma_pkt_put16(p + 12, 0x8100);
+	vma_pkt_put16(p + 14, attr->vlan & 0xfff);
+	vma_pkt_put16(p + 16, 0x0800);
 	return VMA_PKT_ETH_LEN + VMA_PKT_VLAN_LEN;
 }
 
@@ -44,7 +33,7 @@ void vma_pkt_udp_init(struct vma_pkt_udp *pkt, const struct vma_pkt_udp_attr *at
 	ip = pkt->bytes + pkt->ip_off;
 	ip[0] = 0x45;
 	ip[1] = attr->tos;
-	packet_put16(ip + 6, 0x4000); /* DF: an atomic datagram, whose id means nothing (RFC 6864) */
+	vma_pkt_put16(ip + 6, 0x4000); /* DF: an atomic datagram, whose id means nothing (RFC 6864) */
 	ip[8] = attr->ttl != 0 ? attr->ttl : 64;
 	ip[9] = IPPROTO_UDP;
 	memcpy(ip + 12, attr->src_ip, 4);
@@ -85,10 +74,10 @@ uint32_t vma_pkt_udp_write(struct vma_pkt_udp *pkt, void *frame, uint32_t payloa
 		memcpy(frame, pkt->bytes, UNTAGGED_LEN);
 	else
 		memcpy(frame, pkt->bytes, VMA_PKT_UDP_HEADERS_MAX);
-	packet_store16(ip + 2, ip_len_be);
-	packet_store16(ip + 4, id);
-	packet_store16(ip + 10, (uint16_t)~vma_csum_fold32(pkt->ip_sum + ip_len_be + id));
-	packet_store16(udp + 4, udp_len_be);
+	vma_pkt_store16(ip + 2, ip_len_be);
+	vma_pkt_store16(ip + 4, id);
+	vma_pkt_store16(ip + 10, (uint16_t)~vma_csum_fold32(pkt->ip_sum + ip_len_be + id));
+	vma_pkt_store16(udp + 4, udp_len_be);
 	if (csum == VMA_PKT_CSUM_PSEUDO) {
 		field = vma_csum_fold32(pseudo);
 	} else if (csum == VMA_PKT_CSUM_FULL) {
@@ -97,6 +86,6 @@ uint32_t vma_pkt_udp_write(struct vma_pkt_udp *pkt, void *frame, uint32_t payloa
 		if (field == 0)
 			field = 0xffff; /* 0 means "not computed" (RFC 768) */
 	}
-	packet_store16(udp + 6, field);
+	vma_pkt_store16(udp + 6, field);
 	return pkt->len + payload_len;
 }

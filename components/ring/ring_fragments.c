@@ -34,12 +34,6 @@ static uint16_t fragment_load16(const uint8_t *p)
 	return (uint16_t)(fragment_load8(p) << 8 | fragment_load8(p + 1));
 }
 
-static void fragment_store16(uint8_t *p, uint32_t value)
-{
-	p[0] = (uint8_t)(value >> 8);
-	p[1] = (uint8_t)value;
-}
-
 /* ---- a held fragment: where it lies in its datagram is noted in fields that nobody needs before the header checks
  * ---- */
 
@@ -224,8 +218,8 @@ static bool write_datagram_header(const struct ring_datagram *datagram, uint8_t 
 {
 	if (header_len + datagram->total > LONGEST_IP)
 		return false;
-	fragment_store16(ip + 2, header_len + datagram->total);
-	fragment_store16(ip + 6, 0);
+	vma_pkt_put16(ip + 2, header_len + datagram->total);
+	vma_pkt_put16(ip + 6, 0);
 	memset(ip + 10, 0, 2);
 	const uint16_t sum = (uint16_t)~vma_csum_fold(vma_csum_add(0, ip, header_len));
 

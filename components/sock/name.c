@@ -109,10 +109,7 @@ int vma_name_give(int family, const struct sockaddr_in *in, struct sockaddr *add
 
 static bool name_is_v6only(int fd)
 {
-	int value = 0;
-	socklen_t len = sizeof(value);
-
-	return vma_os.getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &value, &len) == 0 && value != 0;
+	return vma_sock_get_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0) != 0;
 }
 
 static void settle_any(int fd, union vma_name *name)

@@ -289,7 +289,7 @@ static int wait_for_child_conn(struct stream_sock *listener, int fd, uint64_t *d
 	int rc;
 
 	if (*deadline_ns == 0)
-		*deadline_ns = stream_deadline(atomic_load_explicit(&listener->rcvtimeo_ns, memory_order_relaxed));
+		*deadline_ns = vma_inet_deadline(atomic_load_explicit(&listener->rcvtimeo_ns, memory_order_relaxed));
 	what.deadline_ns = *deadline_ns;
 	what.spin_loops = engine != NULL ? engine->conf.rx_poll : 0;
 	rc = stream_wait(listener, &what);

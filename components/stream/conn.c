@@ -179,19 +179,13 @@ void stream_conn_end(struct stream_sock *sock)
  */
 void stream_keep_shadow(struct stream_sock *sock)
 {
-	int fd = atomic_load(&sock->file.fd), copy, guarded;
+	int kept;
 
-	if (atomic_load(&sock->lingering_fd) != 0 || !stream_is_shadow(sock, fd))
+	if (atomic_load(&sock->lingering_fd) != 0)
 		return;
-	copy = vma_os.fcntl(fd, F_DUPFD_CLOEXEC,
-	                    (void *)1000L); /* where guards are: vma_fd_guard has nothing to move */
-	if (copy < 0)
-		copy = vma_os.dup(fd);
-	guarded = copy >= 0 ? vma_fd_guard(copy) : -errno;
-	if (guarded >= 0)
-		atomic_store(&sock->lingering_fd, guarded);
-	else if (copy >= 0)
-		vma_os.close(copy);
+	kept = vma_inet_keep_shadow(atomic_load(&sock->file.fd), atomic_load(&sock->cookie));
+	if (kept >= 0)
+		atomic_store(&sock->lingering_fd, kept);
 }
 
 void stream_drop_shadow(struct stream_sock *sock)
@@ -267,7 +261,7 @@ static void stream_linger(struct stream_sock *sock)
 {
 	const struct stream_wait_for what = {.ready = is_drained,
 	                                     .spin = &sock->tx_spin,
-	                                     .deadline_ns = stream_deadline(sock->linger_sec * 1000000000ULL),
+	                                     .deadline_ns = vma_inet_deadline(sock->linger_sec * 1000000000ULL),
 	                                     .shadow_fd = -1};
 
 	vma_file_get(&sock->file); /* the wait's: it is given back when the thread is cancelled in it */

@@ -318,7 +318,7 @@ static int connect_await(struct stream_sock *sock, int meanwhile)
 	if (stream_phase(sock) == STREAM_CONNECTING) {
 		if (nonblocking)
 			return meanwhile;
-		what.deadline_ns = stream_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
+		what.deadline_ns = vma_inet_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
 		what.spin_loops = engine != NULL ? engine->conf.rx_poll : 0;
 		if (!stream_stay(sock))
 			return -EBADF;

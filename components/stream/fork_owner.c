@@ -365,7 +365,7 @@ static void note_unnoted(struct vma_file *file, void *arg)
 static void note_shadow(struct stream_sock *sock)
 {
 	const int fd = atomic_load(&sock->file.fd);
-	const uint64_t cookie = atomic_load(&sock->cookie) == 0 ? stream_cookie_of(fd) : 0;
+	const uint64_t cookie = atomic_load(&sock->cookie) == 0 ? vma_sock_cookie(fd) : 0;
 
 	if (cookie != 0 && vma_fd_lookup(fd) == &sock->file)
 		atomic_store(&sock->cookie, cookie);

@@ -250,7 +250,7 @@ static void offer(struct stream_sock *listener, int fd)
 
 	if (!stream_fork_queue_waits(listener))
 		return;
-	snprintf(text, sizeof(text), VMA_WAITS_FORMAT, (unsigned long long)stream_cookie_of(fd));
+	snprintf(text, sizeof(text), VMA_WAITS_FORMAT, (unsigned long long)vma_sock_cookie(fd));
 	vma_named_address(text, &name);
 	if (syscall(SYS_bind, fork_queue->fd[1], &name.name, name.name_len) != 0 && errno != EINVAL) /* EINVAL: it is */
 		vma_log_debug("what waits for accept ends with this program: %s", strerrordesc_np(errno));

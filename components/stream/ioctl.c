@@ -7,13 +7,6 @@
 
 #include "stream_priv.h"
 
-static int stream_os_ioctl(int fd, unsigned long request, void *arg)
-{
-	int rc = vma_os.ioctl(fd, request, arg);
-
-	return rc < 0 ? -errno : rc;
-}
-
 static int clamp_to_int(uint64_t number)
 {
 	return number < INT32_MAX ? (int)number : INT32_MAX;
@@ -48,7 +41,7 @@ static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_co
 		value = clamp_to_int(vma_tcp_tx_unsent(conn));
 		break;
 	default:
-		return stream_os_ioctl(fd, request, arg);
+		return vma_inet_os_ioctl(fd, request, arg);
 	}
 	return vma_copy(arg, &value, sizeof(value));
 }
@@ -58,7 +51,7 @@ static int set_mode(struct stream_sock *sock, int fd, unsigned long request, voi
 	int on, rc;
 
 	pthread_mutex_lock(&sock->file.lock);
-	rc = stream_os_ioctl(fd, request, arg);
+	rc = vma_inet_os_ioctl(fd, request, arg);
 	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
 		if (request == FIONBIO)
 			atomic_store(&sock->nonblocking, on != 0);
@@ -76,7 +69,7 @@ int stream_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg
 
 	if (request == FIONBIO || request == FIOASYNC)
 		return set_mode(sock, fd, request, arg);
-	return conn != NULL ? ioctl_of_connection(sock, conn, fd, request, arg) : stream_os_ioctl(fd, request, arg);
+	return conn != NULL ? ioctl_of_connection(sock, conn, fd, request, arg) : vma_inet_os_ioctl(fd, request, arg);
 }
 
 int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg)

@@ -55,10 +55,7 @@ static bool is_held(const struct stream_sock *sock, int fd, const struct sockadd
 
 static bool has_option(int fd, int option)
 {
-	int value = 0;
-	socklen_t len = sizeof(value);
-
-	return vma_os.getsockopt(fd, IPPROTO_IP, option, &value, &len) == 0 && value != 0;
+	return vma_sock_get_int(fd, IPPROTO_IP, option, 0) != 0;
 }
 
 static uint16_t shadow_choose_port(int fd, int family, const struct sockaddr_in *local)

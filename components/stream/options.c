@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <vma/inet_option.h>
 #include <vma/log.h>
 
 #include "settings.h"
@@ -30,17 +31,16 @@
 
 #define MAXSEG_MIN 88 /* as the kernel's TCP_MIN_MSS */
 
-static int stream_get_int(int fd, int level, int name, int otherwise)
-{
-	int value = 0;
-	socklen_t len = sizeof(value);
-
-	return vma_os.getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
-}
-
 /* ---- what only the kernel serves ---- */
 
-enum how { BY_VALUE, BY_ONE, BY_SIGN, BY_LENGTH, BY_RATE, ALWAYS }; /* how it is told whether it is set */
+enum { /* how it is told whether it is set */
+       BY_VALUE = VMA_INET_BY_VALUE,
+       BY_ONE = VMA_INET_BY_ONE,
+       BY_SIGN = VMA_INET_BY_SIGN,
+       BY_LENGTH = VMA_INET_BY_LENGTH,
+       BY_RATE = VMA_INET_BY_RATE,
+       ALWAYS = VMA_INET_ALWAYS,
+};
 /* What it does to a connection: what is not missed (or has its effect on listeners, or while it connects) moves none.
  */
 enum late { STAYS, MOVES };
@@ -119,24 +119,7 @@ bool stream_is_for_os(const struct stream_sock *sock)
 
 static bool option_is_set_now(int fd, const struct kernel_only *option)
 {
-	char value[64];
-	socklen_t len = sizeof(value);
-	uint64_t rate = UINT64_MAX;
-
-	switch (option->how) {
-	case BY_VALUE:
-	case BY_ONE:
-		return stream_get_int(fd, option->level, option->name, 0) != 0;
-	case BY_SIGN:
-		return stream_get_int(fd, option->level, option->name, -1) >= 0;
-	case BY_LENGTH:
-		return vma_os.getsockopt(fd, option->level, option->name, value, &len) == 0 && len > 0;
-	case BY_RATE:
-		len = sizeof(rate);
-		return vma_os.getsockopt(fd, option->level, option->name, &rate, &len) == 0 && rate != UINT64_MAX;
-	default:
-		return true;
-	}
+	return vma_inet_option_is_set(fd, option->level, option->name, option->how);
 }
 
 /* Of a listener: its flows go or come. Of a connection that has not moved nothing changes any more. */
@@ -163,47 +146,9 @@ void stream_congestion_for_os(struct stream_sock *sock, bool on)
 	stream_set_os_bit(sock, BIT_CONGESTION, on);
 }
 
-/* The application's value, as the kernel reads it: IP's options may be a byte. False: there is none. */
-static bool read_number(const struct kernel_only *option, const void *value, socklen_t len, int *number)
-{
-	uint8_t byte;
-
-	if (len >= sizeof(*number))
-		return vma_copy(number, value, sizeof(*number)) == 0;
-	if (option->level != IPPROTO_IP || len == 0 || vma_copy(&byte, value, sizeof(byte)) != 0)
-		return false;
-	*number = byte;
-	return true;
-}
-
-static bool limits_rate(const void *value, socklen_t len)
-{
-	uint32_t rate32;
-	uint64_t rate;
-
-	if (len == sizeof(rate))
-		return vma_copy(&rate, value, sizeof(rate)) == 0 && rate != UINT64_MAX;
-	return len >= sizeof(rate32) && vma_copy(&rate32, value, sizeof(rate32)) == 0 && rate32 != UINT32_MAX;
-}
-
-/* Not the value that takes the option away. */
 static bool turns_on(const struct kernel_only *option, const void *value, socklen_t len)
 {
-	int number;
-
-	switch (option->how) {
-	case BY_LENGTH:
-		return len != 0;
-	case BY_RATE:
-		return limits_rate(value, len);
-	case ALWAYS:
-		return true;
-	default:
-		break;
-	}
-	if (!read_number(option, value, len, &number))
-		return false;
-	return option->how == BY_VALUE ? number != 0 : option->how == BY_ONE ? number == 1 : number >= 0;
+	return vma_inet_option_turns_on(option->level, option->how, value, len);
 }
 
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
@@ -398,7 +343,7 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 		if (m->level != level || m->name != name)
 			continue;
 		if (m->source == SHADOW)
-			number = stream_get_int(fd, level, name, 0);
+			number = vma_sock_get_int(fd, level, name, 0);
 		else if (len < sizeof(number) || vma_copy(&number, value, sizeof(number)) != 0)
 			return true;
 		stream_option_set(sock, m->option, number);
@@ -411,9 +356,9 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 static void mirror_buffer(struct stream_sock *sock, int fd, int name)
 {
 	if (name == SO_SNDBUF || name == SO_SNDBUFFORCE)
-		stream_option_set(sock, VMA_TCP_OPT_SNDBUF, stream_get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
+		stream_option_set(sock, VMA_TCP_OPT_SNDBUF, vma_sock_get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
 	else
-		stream_option_set(sock, VMA_TCP_OPT_RCVBUF, stream_get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2);
+		stream_option_set(sock, VMA_TCP_OPT_RCVBUF, vma_sock_get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2);
 	stream_describe(sock);
 	stream_ready(sock, EPOLLOUT); /* there may be room now, as below */
 }
@@ -449,7 +394,7 @@ static void mirror_sol_socket(struct stream_sock *sock, int fd, int name, const 
 		atomic_store(&sock->sndtimeo_ns, vma_sock_timeout_ns(fd, SO_SNDTIMEO_OLD, value));
 		break;
 	case SO_RCVLOWAT:
-		atomic_store(&sock->rcvlowat, (uint32_t)stream_get_int(fd, SOL_SOCKET, name, 1));
+		atomic_store(&sock->rcvlowat, (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, name, 1));
 		stream_ready(sock, EPOLLIN); /* what is there may be enough now */
 		break;
 	case SO_LINGER:
@@ -457,20 +402,20 @@ static void mirror_sol_socket(struct stream_sock *sock, int fd, int name, const 
 		break;
 	case SO_BINDTODEVICE:
 	case SO_BINDTOIFINDEX:
-		sock->bound_ifindex = (uint32_t)stream_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+		sock->bound_ifindex = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
 		stream_listen_update(sock);
 		break;
 	case SO_MARK:
-		sock->mark = (uint32_t)stream_get_int(fd, SOL_SOCKET, name, 0);
+		sock->mark = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, name, 0);
 		break;
 	case SO_REUSEADDR:
-		sock->reuse_addr = stream_get_int(fd, SOL_SOCKET, name, 0) != 0;
+		sock->reuse_addr = vma_sock_get_int(fd, SOL_SOCKET, name, 0) != 0;
 		break;
 	case SO_REUSEPORT:
-		sock->reuse_port = stream_get_int(fd, SOL_SOCKET, name, 0) != 0;
+		sock->reuse_port = vma_sock_get_int(fd, SOL_SOCKET, name, 0) != 0;
 		break;
 	case SO_ZEROCOPY:
-		atomic_store(&sock->zerocopy, stream_get_int(fd, SOL_SOCKET, name, 0) != 0);
+		atomic_store(&sock->zerocopy, vma_sock_get_int(fd, SOL_SOCKET, name, 0) != 0);
 		break;
 	default:
 		break;
@@ -490,7 +435,7 @@ static void mirror_stream_option(struct stream_sock *sock, int fd, int level, in
 	if (level == SOL_SOCKET)
 		mirror_sol_socket(sock, fd, name, value);
 	else if (level == IPPROTO_TCP && name == TCP_INQ)
-		atomic_store(&sock->inq, stream_get_int(fd, level, name, 0) != 0);
+		atomic_store(&sock->inq, vma_sock_get_int(fd, level, name, 0) != 0);
 	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&
 	         vma_copy(&number, value, sizeof(number)) == 0) {
 		stream_option_set(sock, VMA_TCP_OPT_NOTSENT_LOWAT,

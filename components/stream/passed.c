@@ -362,7 +362,7 @@ static bool find_page(uint64_t cookie, struct ends *ends)
 	found = syscall(SYS_sendto, fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) == 1 && receive_ends(fd, ends);
 	syscall(SYS_close, fd);
 	if (found &&
-	    (!is_page(ends->page_fd) || !is_event(ends->event_fd) || stream_cookie_of(ends->socket_fd) != cookie)) {
+	    (!is_page(ends->page_fd) || !is_event(ends->event_fd) || vma_sock_cookie(ends->socket_fd) != cookie)) {
 		close_ends(ends);
 		return false;
 	}
@@ -506,10 +506,7 @@ static void passed_adopt(int fd, int family, bool listens, const struct ends *en
 
 static int passed_number_of(int fd, int name)
 {
-	int value = -1;
-	socklen_t len = sizeof(value);
-
-	return vma_os.getsockopt(fd, SOL_SOCKET, name, &value, &len) == 0 ? value : -1;
+	return vma_sock_get_int(fd, SOL_SOCKET, name, -1);
 }
 
 bool vma_stream_may_arrive(int fd)
@@ -526,12 +523,11 @@ bool vma_stream_may_arrive(int fd)
 void vma_stream_arrive(int fd)
 {
 	struct vma_thread *self;
-	uint64_t cookie = 0;
-	socklen_t len = sizeof(cookie);
+	const uint64_t cookie = vma_sock_cookie(fd);
 	struct ends ends;
 	bool shared;
 
-	if (vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) != 0)
+	if (cookie == 0)
 		return;
 	self = vma_enter();
 	shared = stream_passed_share(fd, cookie);
@@ -553,7 +549,7 @@ bool vma_stream_inherit(int fd, int waiting_fd)
 	struct stream_sock *sock;
 	bool filled;
 
-	if (stream_passed_share(fd, stream_cookie_of(fd))) {
+	if (stream_passed_share(fd, vma_sock_cookie(fd))) {
 		if (waiting_fd >= 0)
 			syscall(SYS_close, waiting_fd);
 		return true;

@@ -9,30 +9,15 @@
 #include <errno.h>
 #include <netinet/tcp.h>
 
-#include "iov_iter.h"
+#include "stream_priv.h"
 
 enum { SPANS = 8 };
-
-/* ---- the kernel's part ---- */
-
-ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags)
-{
-	struct vma_thread *self = vma_thread_self();
-	ssize_t len;
-
-	vma_leave(self);
-	len = vma_os.recvmsg(fd, msg, flags);
-	if (len < 0)
-		len = -errno;
-	vma_enter();
-	return len;
-}
 
 /* ---- taking ---- */
 
 struct reading {
 	struct stream_sock *sock;
-	struct iov_iter *iov_iter;
+	struct vma_inet_iov_iter *iov_iter;
 	int flags;
 	size_t done; /* bytes given so far; when peeking they are still queued */
 	size_t skip; /* peeking: queued bytes that have been looked at */
@@ -54,11 +39,11 @@ static size_t reading_give(struct reading *r, const struct iovec *span, size_t b
 	const size_t given = bytes < span->iov_len ? bytes : span->iov_len;
 
 	if (__builtin_expect(r->flags & MSG_TRUNC, 0)) {
-		iov_iter_skip(r->iov_iter, given);
+		vma_inet_iov_iter_skip(r->iov_iter, given);
 		return given;
 	}
 	/* What meets a fault stays queued as a whole, as a buffer of the kernel's does. */
-	r->fault = iov_iter_write(r->iov_iter, span->iov_base, given) < given;
+	r->fault = vma_inet_iov_iter_write(r->iov_iter, span->iov_base, given) < given;
 	return r->fault ? 0 : given;
 }
 
@@ -150,7 +135,7 @@ static int recv_wait_for_bytes(struct stream_sock *sock, size_t seen, uint64_t d
 
 /* ---- the loop ---- */
 
-static size_t recv_target_of(const struct stream_sock *sock, const struct iov_iter *iov_iter, int flags)
+static size_t recv_target_of(const struct stream_sock *sock, const struct vma_inet_iov_iter *iov_iter, int flags)
 {
 	size_t lowat = atomic_load_explicit(&sock->rcvlowat, memory_order_relaxed);
 	size_t target = flags & MSG_WAITALL || iov_iter->left < lowat ? iov_iter->left : lowat;
@@ -177,7 +162,7 @@ static int reading_go_on(struct reading *r, const struct vma_tcp_conn *conn, boo
 			return vma_tcp_rx_bytes(conn) != 0 ? 0 : -EAGAIN;
 	}
 	if (*deadline_ns == 0)
-		*deadline_ns = stream_deadline(atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed));
+		*deadline_ns = vma_inet_deadline(atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed));
 	rc = recv_wait_for_bytes(sock, r->skip, *deadline_ns);
 	if (rc > 0)
 		return 0;
@@ -212,7 +197,7 @@ static ssize_t reading_receive(struct reading *r, size_t target, bool nonblockin
 			}
 			if (steps < (nonblocking ? VMA_RING_CTXS_STEPS : 1)) {
 				if (steps++ == 0)
-					vma_flush_sends(vma_thread_self());
+					vma_inet_flush_sends(vma_thread_self());
 				if (stream_drive(sock, nonblocking) < VMA_RING_CTXS_FULL)
 					steps = VMA_RING_CTXS_STEPS;
 				continue;
@@ -236,7 +221,8 @@ static ssize_t reading_receive(struct reading *r, size_t target, bool nonblockin
 
 /* ---- urgent data ---- */
 
-static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, struct iov_iter *iov_iter, int flags)
+static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, struct vma_inet_iov_iter *iov_iter,
+                              int flags)
 {
 	struct vma_tcp_conn *conn = stream_conn(sock);
 	uint8_t byte;
@@ -257,7 +243,7 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 		msg->msg_flags |= MSG_TRUNC;
 		return 0;
 	}
-	if (!(flags & MSG_TRUNC) && iov_iter_write(iov_iter, &byte, 1) == 0)
+	if (!(flags & MSG_TRUNC) && vma_inet_iov_iter_write(iov_iter, &byte, 1) == 0)
 		return -EFAULT;
 	return 1;
 }
@@ -300,38 +286,39 @@ static bool recv_is_os(const struct stream_sock *sock)
 }
 
 /* MSG_WAITALL waits on for what is left. An error of the kernel's is left for the next call, as after any bytes. */
-static ssize_t __attribute__((cold, noinline)) recv_rest_by_os(int fd, const struct iov_iter *iov_iter, int flags)
+static ssize_t __attribute__((cold, noinline))
+recv_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
 {
 	const struct iovec *at = &iov_iter->iov[iov_iter->at];
 	struct iovec first = {.iov_base = (char *)at->iov_base + iov_iter->off, .iov_len = at->iov_len - iov_iter->off};
 	struct msghdr msg = {.msg_iov = &first, .msg_iovlen = 1};
-	ssize_t done = stream_recv_os(fd, &msg, flags), more = 0;
+	ssize_t done = vma_inet_os_recv(fd, &msg, flags), more = 0;
 
 	msg = (struct msghdr){.msg_iov = (struct iovec *)(uintptr_t)(at + 1),
 	                      .msg_iovlen = iov_iter->n - iov_iter->at - 1};
 	if (done >= 0 && (size_t)done == first.iov_len && msg.msg_iovlen != 0)
-		more = stream_recv_os(fd, &msg, flags);
+		more = vma_inet_os_recv(fd, &msg, flags);
 	return (done > 0 ? done : 0) + (more > 0 ? more : 0);
 }
 
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
-	struct iov_iter iov_iter;
+	struct vma_inet_iov_iter iov_iter;
 	struct reading r = {.sock = sock, .iov_iter = &iov_iter, .flags = flags};
 	ssize_t rc;
 	int error;
 
 	/* A tx batch need not leave before bytes that have come already are read. */
 	if (recv_is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_has_queued(vma_thread_self()))
-		vma_flush_sends(vma_thread_self());
+		vma_inet_flush_sends(vma_thread_self());
 	if (__builtin_expect(recv_is_os(sock), 0)) {
 		error = sock->file.os_only || flags & MSG_ERRQUEUE ? 0 : atomic_exchange(&sock->so_error, 0);
-		return error != 0 ? -error : stream_recv_os(fd, msg, flags);
+		return error != 0 ? -error : vma_inet_os_recv(fd, msg, flags);
 	}
 	if (__builtin_expect(flags & MSG_ERRQUEUE, 0))
 		return stream_recv_notice(sock, msg);
-	rc = iov_iter_get(&iov_iter, msg);
+	rc = vma_inet_iov_iter_get(&iov_iter, msg);
 	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
 	if (rc == 0 && __builtin_expect(flags & MSG_OOB, 0)) {
 		rc = receive_urgent(sock, msg, &iov_iter, flags);
@@ -348,9 +335,9 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 		    (flags & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL)
 			rc += recv_rest_by_os(fd, &iov_iter, flags);
 	}
-	iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_put(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
-		return stream_recv_os(fd, msg, flags);
+		return vma_inet_os_recv(fd, msg, flags);
 	if (__builtin_expect(rc <= 0 && rc != -EAGAIN, 0) && atomic_load(&stream_exits))
 		stream_rest_at_exit();
 	if (__builtin_expect(atomic_load_explicit(&sock->inq, memory_order_relaxed), 0) && rc >= 0)

@@ -29,18 +29,6 @@
 #define HEADERS 40
 #define PACKET_MAX 65535
 
-static void reinject_store16(uint8_t *p, uint32_t value)
-{
-	p[0] = (uint8_t)(value >> 8);
-	p[1] = (uint8_t)value;
-}
-
-static void reinject_store32(uint8_t *p, uint32_t value)
-{
-	reinject_store16(p, value >> 16);
-	reinject_store16(p + 2, value);
-}
-
 /* ---- out ---- */
 
 static int reinject_open_socket(struct reinject *reinject)
@@ -85,11 +73,11 @@ static int reinject_send_segment(struct reinject *reinject, uint8_t *packet, uin
 	memcpy(packet + 16, &reinject->name.sin_addr, 4);
 	memcpy(tcp, &reinject->peer.sin_port, 2);
 	memcpy(tcp + 2, &reinject->name.sin_port, 2);
-	reinject_store32(tcp + 4, seq);
-	reinject_store32(tcp + 8, reinject->snd_una);
+	vma_pkt_put32(tcp + 4, seq);
+	vma_pkt_put32(tcp + 8, reinject->snd_una);
 	tcp[12] = 5 << 4;
 	tcp[13] = flags;
-	reinject_store16(tcp + 14, reinject->window);
+	vma_pkt_put16(tcp + 14, reinject->window);
 	sum = (uint16_t)~vma_csum_fold(vma_csum_add(
 	        vma_csum_pseudo4(packet + 12, packet + 16, IPPROTO_TCP, (uint32_t)(20 + len)), tcp, 20 + len));
 	memcpy(tcp + 16, &sum, 2);

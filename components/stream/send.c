@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "iov_iter.h"
+#include "stream_priv.h"
 
 enum { SPANS = 8, QUEUED_MAX = 8, QUEUED_NS = 20000, AT_ONCE = 32768 };
 
@@ -31,13 +31,7 @@ ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags)
 	ssize_t len;
 
 	vma_leave(self);
-	if (msg->msg_name != NULL && msg->msg_control == NULL && msg->msg_iovlen == 1)
-		len = vma_os.sendto(fd, msg->msg_iov->iov_base, msg->msg_iov->iov_len, flags, msg->msg_name,
-		                    msg->msg_namelen);
-	else
-		len = vma_os.sendmsg(fd, msg, flags);
-	if (len < 0)
-		len = -errno;
+	len = vma_inet_os_send(fd, msg, flags);
 	vma_enter();
 	return len;
 }
@@ -81,7 +75,7 @@ bool stream_has_queued(const struct vma_thread *self)
 static void note_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
 {
 	if (self->tx_ring != ring) {
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 		self->tx_ring = ring;
 	}
 	if (self->tx_queued++ == 0)
@@ -117,9 +111,9 @@ static int send_wait_until(struct stream_sock *sock,
 	        .ready = ready, .spin = &sock->tx_spin, .spin_loops = vma_engine()->conf.rx_poll, .shadow_fd = -1};
 	int rc;
 
-	vma_flush_sends(vma_thread_self());
+	vma_inet_flush_sends(vma_thread_self());
 	if (*deadline_ns == 0)
-		*deadline_ns = stream_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
+		*deadline_ns = vma_inet_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
 	what.deadline_ns = *deadline_ns;
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->tx_waits, 1);
@@ -131,7 +125,7 @@ static int send_wait_until(struct stream_sock *sock,
 
 struct writing {
 	struct stream_sock *sock;
-	struct iov_iter *iov_iter; /* NULL: from a descriptor, */
+	struct vma_inet_iov_iter *iov_iter; /* NULL: from a descriptor, */
 	int in;
 	int64_t position; /* and there; -1: a pipe's next */
 	size_t in_left;
@@ -188,7 +182,7 @@ static ssize_t copy_iov_iter(struct writing *w, const struct iovec *spans, int n
 
 	for (int i = 0; i < n && w->iov_iter->left > 0; i++) {
 		size_t left = w->iov_iter->left, wanted = spans[i].iov_len < left ? spans[i].iov_len : left;
-		size_t here = iov_iter_read(w->iov_iter, spans[i].iov_base, wanted);
+		size_t here = vma_inet_iov_iter_read(w->iov_iter, spans[i].iov_base, wanted);
 
 		copied += here;
 		if (__builtin_expect(here < wanted, 0))
@@ -404,20 +398,21 @@ static ssize_t send_ours(struct writing *w)
 	if (batched)
 		self->tx_batch--;
 	else
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 	w->queues = batched && (self->tx_queued == 0 || (self->tx_queued < QUEUED_MAX - 1 && stream_has_queued(self)));
 	w->nonblocking = w->flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	rc = send_staying(w);
 	if (w->queues && rc > 0)
 		note_queued(self, w->ring, stream_rings(&sock->file));
 	else if (batched)
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 	stream_pass(self);
 	return rc;
 }
 
 /* A call that blocks ends when all is said. An error of the kernel's is left for the next one, as after any bytes. */
-static ssize_t __attribute__((cold, noinline)) send_rest_by_os(int fd, const struct iov_iter *iov_iter, int flags)
+static ssize_t __attribute__((cold, noinline))
+send_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
 {
 	const struct iovec *at = &iov_iter->iov[iov_iter->at];
 	struct iovec first = {.iov_base = (char *)at->iov_base + iov_iter->off, .iov_len = at->iov_len - iov_iter->off};
@@ -437,15 +432,15 @@ static ssize_t __attribute__((cold, noinline)) send_rest_by_os(int fd, const str
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
-	struct iov_iter iov_iter;
+	struct vma_inet_iov_iter iov_iter;
 	struct writing w = {.sock = sock, .iov_iter = &iov_iter, .flags = flags};
 	ssize_t rc;
 
 	if (__builtin_expect(send_is_os(sock), 0)) {
-		vma_flush_sends(vma_thread_self());
+		vma_inet_flush_sends(vma_thread_self());
 		return send_by_os(sock, fd, msg, flags);
 	}
-	rc = iov_iter_get(&iov_iter, msg);
+	rc = vma_inet_iov_iter_get(&iov_iter, msg);
 	if (rc == 0 && flags & MSG_FASTOPEN)
 		rc = -EISCONN;
 	if (rc == 0) {
@@ -454,7 +449,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 	}
 	if (__builtin_expect(w.is_moved, 0) && rc > 0 && !w.nonblocking && iov_iter.left != 0)
 		rc += send_rest_by_os(fd, &iov_iter, flags);
-	iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_put(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return stream_send_os(fd, msg, flags);
 	if (__builtin_expect(rc == -EPIPE, 0) && atomic_load(&stream_exits))
@@ -496,7 +491,7 @@ ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, si
 	                    .in = in,
 	                    .position = position,
 	                    .flags = flags,
-	                    .in_left = size < IOV_ITER_BYTES_MAX ? size : IOV_ITER_BYTES_MAX};
+	                    .in_left = size < VMA_INET_BYTES_MAX ? size : VMA_INET_BYTES_MAX};
 	ssize_t rc;
 
 	rc = send_ours(&w);

@@ -14,36 +14,19 @@ static enum vma_sock_reason stream_reason_of(struct vma_file *file)
 
 void stream_describe(struct stream_sock *sock)
 {
-	struct vma_stats_socket *stats = sock->stats;
-	const struct sockaddr_in *local = stream_conn(sock) != NULL ? &sock->name : &sock->local;
-	enum vma_sock_reason reason = stream_reason_of(&sock->file);
+	const struct vma_tcp_options *options = &sock->options;
 
-	if (stats == NULL)
-		return;
-	vma_stats_set(&stats->offloaded, reason == VMA_SOCK_OFFLOADED);
-	vma_stats_set(&stats->reason, reason);
-	vma_stats_set(&stats->local_addr, ntohl(local->sin_addr.s_addr));
-	vma_stats_set(&stats->local_port, ntohs(local->sin_port));
-	vma_stats_set(&stats->peer_addr, ntohl(sock->peer.sin_addr.s_addr));
-	vma_stats_set(&stats->peer_port, ntohs(sock->peer.sin_port));
-	vma_stats_set(&stats->rx_limit_bytes,
-	              (uint64_t)(sock->options.rcvbuf != 0 ? sock->options.rcvbuf : sock->options.rcvbuf_max));
+	vma_inet_stats_describe(sock->stats, stream_reason_of(&sock->file),
+	                        stream_conn(sock) != NULL ? &sock->name : &sock->local, &sock->peer,
+	                        (uint64_t)(options->rcvbuf != 0 ? options->rcvbuf : options->rcvbuf_max));
 }
 
 /* ---- the shadow ---- */
 
-uint64_t stream_cookie_of(int fd)
-{
-	uint64_t cookie = 0;
-	socklen_t len = sizeof(cookie);
-
-	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
-}
-
 uint64_t stream_cookie(struct stream_sock *sock, int fd)
 {
 	if (atomic_load(&sock->cookie) == 0)
-		atomic_store(&sock->cookie, stream_cookie_of(fd));
+		atomic_store(&sock->cookie, vma_sock_cookie(fd));
 	return atomic_load(&sock->cookie);
 }
 
@@ -51,20 +34,7 @@ bool stream_is_shadow(const struct stream_sock *sock, int fd)
 {
 	const uint64_t cookie = atomic_load(&sock->cookie);
 
-	return cookie != 0 && stream_cookie_of(fd) == cookie;
-}
-
-int stream_shadow(const struct stream_sock *sock, int fd)
-{
-	int lingering;
-
-	if (vma_fd_lookup(fd) == &sock->file)
-		return fd;
-	if (stream_has_ended(sock)) {
-		lingering = atomic_load_explicit(&sock->lingering_fd, memory_order_relaxed);
-		return lingering != 0 ? lingering : -1;
-	}
-	return atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
+	return cookie != 0 && vma_sock_cookie(fd) == cookie;
 }
 
 /* ---- what changes around it: the internal thread ---- */
@@ -108,12 +78,7 @@ static void stream_end(struct stream_sock *sock, bool may_linger)
 	stream_conn_close(sock, may_linger);
 }
 
-/*
- * With the kernel a socket that is closed while a thread waits in it lives until that call returns. So does this one,
- * and a listener's shadow with it. A call counts itself (A), then looks whether the last descriptor has gone (B); who
- * closes has taken that out (C) before it looks at the count (D). All four are sequentially consistent: if D misses A,
- * then C comes before B, and the call answers that there is no such descriptor, as if it had begun a little later.
- */
+/* A socket that is closed while a thread waits in it lives until that call returns, and a listener's shadow with it. */
 static void stream_close_file(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
@@ -137,8 +102,7 @@ static void stream_close_file(struct vma_file *file)
 
 bool stream_stay(struct stream_sock *sock)
 {
-	atomic_fetch_add(&sock->waiting, 1);
-	if (__builtin_expect((atomic_load(&sock->file.slots) & VMA_FILE_ENDED) == 0, 1))
+	if (vma_inet_call_enter(&sock->file, &sock->waiting))
 		return true;
 	stream_leave(sock);
 	return false;
@@ -155,8 +119,7 @@ void stream_left(struct stream_sock *sock)
 
 void stream_leave(struct stream_sock *sock)
 {
-	atomic_fetch_sub(&sock->waiting, 1);
-	if (__builtin_expect(atomic_load(&sock->close_due), 0))
+	if (vma_inet_call_leave(&sock->file, &sock->waiting))
 		stream_left(sock);
 }
 
@@ -171,15 +134,13 @@ static void fini_turns(struct stream_sock *sock)
 static void stream_destroy(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
-	struct vma_engine *engine = sock->engine;
 
 	stream_drop_shadow(sock);
 	stream_tally_put(sock);
 	stream_passed_free(sock);
 	stream_fork_queue_free(sock);
 	stream_options_free(sock);
-	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
-		vma_engine_stats_put(engine, sock->stats);
+	vma_inet_stats_put(sock->engine, sock->stats);
 	fini_turns(sock);
 }
 
@@ -314,8 +275,7 @@ static void stream_start(void)
 
 bool vma_stream_wants(int domain, int type, int protocol)
 {
-	return (domain == AF_INET || domain == AF_INET6) && (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_STREAM &&
-	       (protocol == 0 || protocol == IPPROTO_TCP);
+	return vma_inet_is(domain, type, protocol, SOCK_STREAM, IPPROTO_TCP);
 }
 
 struct stream_sock *stream_create(struct vma_engine *engine, int family, bool nonblocking)
@@ -348,6 +308,7 @@ static void stream_give_to_os(struct stream_sock *sock, enum vma_sock_reason rea
 int vma_stream_socket(int fd, int domain, int type, int protocol)
 {
 	struct vma_engine *engine = vma_engine();
+	const enum vma_sock_reason reason = vma_inet_first_reason(engine);
 	struct stream_sock *sock = stream_create(engine, domain, (type & SOCK_NONBLOCK) != 0);
 	int rc;
 
@@ -355,12 +316,8 @@ int vma_stream_socket(int fd, int domain, int type, int protocol)
 	pthread_once(&once, stream_start);
 	if (sock == NULL)
 		return -ENOMEM;
-	if (engine == NULL)
-		stream_give_to_os(sock, VMA_SOCK_ENGINE);
-	else if (!engine->conf.offloaded_sockets)
-		stream_give_to_os(sock, VMA_SOCK_DISABLED);
-	else if (atomic_load(&vma_sockets_stay))
-		stream_give_to_os(sock, VMA_SOCK_IO_URING);
+	if (reason != VMA_SOCK_NEW)
+		stream_give_to_os(sock, reason);
 	else
 		stream_options_init(sock, fd);
 	if (engine != NULL) {

@@ -21,6 +21,8 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include <vma/inet.h>
+#include <vma/inet_iov_iter.h>
 #include <vma/mpsc.h>
 #include <vma/net.h>
 #include <vma/sock.h>
@@ -28,7 +30,6 @@
 #include <vma/sock_os.h>
 #include <vma/stream.h>
 #include <vma/tcp.h>
-#include <vma/udp.h>
 
 enum stream_phase { STREAM_FRESH, STREAM_CONNECTING, STREAM_CONNECTED, STREAM_FAILED, STREAM_LISTENING };
 /* As the kernel's sock->state: what connect() has answered. */
@@ -170,7 +171,7 @@ static inline int stream_state(const struct vma_tcp_conn *conn)
 }
 static inline bool stream_has_ended(const struct stream_sock *sock)
 {
-	return (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED) != 0;
+	return vma_file_has_ended(&sock->file);
 }
 /*
  * When the program ends, by exit or exec, until when a lock is waited for: CLOCK_REALTIME, as pthread_mutex_timedlock has
@@ -203,10 +204,12 @@ static inline void stream_turn_give(struct stream_turn *turn)
 struct stream_sock *stream_create(struct vma_engine *engine, int family, bool nonblocking);
 void stream_describe(struct stream_sock *sock); /* into the statistics; file.lock */
 /* The shadow's descriptor: the application's number, or the library's after close; -1: the socket has ended. */
-int stream_shadow(const struct stream_sock *sock, int fd);
+static inline int stream_shadow(struct stream_sock *sock, int fd)
+{
+	return vma_inet_shadow(&sock->file, fd, &sock->lingering_fd);
+}
 bool stream_is_shadow(const struct stream_sock *sock, int fd); /* the number has not been given to something else */
 uint64_t stream_cookie(struct stream_sock *sock, int fd);      /* the shadow's; file.lock */
-uint64_t stream_cookie_of(int fd);                             /* 0: it is no socket */
 /*
  * A call that may wait begins, and ends: the last one ends a socket that was closed meanwhile. False: the last
  * descriptor has gone before, and the answer is -EBADF. The memory is safe for as long as the caller is inside; who
@@ -430,10 +433,6 @@ struct stream_wait_for {
  */
 int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what);
 bool stream_is_readable(int fd); /* asks the kernel, once */
-static inline uint64_t stream_deadline(uint64_t timeout_ns)
-{
-	return timeout_ns == UINT64_MAX ? UINT64_MAX : vma_now_ns() + timeout_ns;
-}
 
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
@@ -442,7 +441,6 @@ int stream_check_control(const struct msghdr *msg);
 /* The only control message of a received one, cut to the room there is. -EFAULT. */
 int stream_give_control(struct msghdr *msg, int level, int type, const void *data, size_t len);
 /* The kernel's own call, outside, since it may block. */
-ssize_t stream_recv_os(int fd, struct msghdr *msg, int flags);
 ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);
 /* The thread has a tx batch, which may wait a moment longer. */
 bool stream_has_queued(const struct vma_thread *self);

@@ -77,12 +77,6 @@ static const struct vma_wait_ops listener_ops = {.ready = stream_wait_ready,
                                                  .announce = stream_wait_announce,
                                                  .abandon = stream_wait_abandon};
 
-static void stream_count_wait(const struct stream_sock *sock, const struct vma_wait *wait)
-{
-	if (sock->stats != NULL)
-		vma_stats_add(wait->slept ? &sock->stats->rx_poll_misses : &sock->stats->rx_poll_hits, 1);
-}
-
 int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what)
 {
 	const struct vma_engine *engine = vma_engine();
@@ -108,7 +102,7 @@ int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what)
 	do
 		rc = vma_wait(&w.wait);
 	while (rc == -EINTR && w.wait.restart && what->deadline_ns == UINT64_MAX);
-	stream_count_wait(sock, &w.wait);
+	vma_inet_stats_waited(sock->stats, &w.wait);
 	vma_file_put(&sock->file);
 	return rc;
 }

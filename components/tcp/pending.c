@@ -202,37 +202,25 @@ void vma_tcp_drop_moved(struct vma_tcp_conn *conn)
 
 /* ---- what another process has not accepted ---- */
 
-static uint8_t *pending_put16(uint8_t *p, uint32_t value)
-{
-	p[0] = (uint8_t)(value >> 8);
-	p[1] = (uint8_t)value;
-	return p + 2;
-}
-
-static uint8_t *pending_put32(uint8_t *p, uint32_t value)
-{
-	return pending_put16(pending_put16(p, value >> 16), value);
-}
-
 static uint8_t *write_time_stamps(const struct vma_tcp *tcp, const struct vma_pending *pending, bool echo, uint8_t *p)
 {
 	if (!(pending->flags & VMA_PENDING_TIMESTAMPS))
 		return p;
-	p = pending_put32(p, SEGMENT_TS_WORD);
-	p = pending_put32(p, pending->ts_val);
-	return pending_put32(p, echo ? tcp_clock_ms(tcp) : 0);
+	p = vma_pkt_put32(p, SEGMENT_TS_WORD);
+	p = vma_pkt_put32(p, pending->ts_val);
+	return vma_pkt_put32(p, echo ? tcp_clock_ms(tcp) : 0);
 }
 
 static uint8_t *pending_write_options(const struct vma_tcp *tcp, const struct vma_pending *pending, bool syn,
                                       uint8_t *p)
 {
 	if (syn) {
-		p = pending_put16(p, 2 << 8 | 4);
-		p = pending_put16(p, pending->mss);
+		p = vma_pkt_put16(p, 2 << 8 | 4);
+		p = vma_pkt_put16(p, pending->mss);
 		if (pending->flags & VMA_PENDING_SACK)
-			p = pending_put32(p, UINT32_C(0x01010402));
+			p = vma_pkt_put32(p, UINT32_C(0x01010402));
 		if (pending->flags & VMA_PENDING_SCALE)
-			p = pending_put32(p, UINT32_C(0x01030300) | pending->scale);
+			p = vma_pkt_put32(p, UINT32_C(0x01030300) | pending->scale);
 	}
 	return write_time_stamps(tcp, pending, !syn, p);
 }
@@ -243,8 +231,8 @@ static uint8_t *write_ethernet(const struct vma_pending *pending, uint8_t *p)
 	memcpy(p + 6, pending->mac, 6);
 	p += 12;
 	if (pending->vlan != 0)
-		p = pending_put16(pending_put16(p, 0x8100), pending->vlan);
-	return pending_put16(p, 0x0800);
+		p = vma_pkt_put16(vma_pkt_put16(p, 0x8100), pending->vlan);
+	return vma_pkt_put16(p, 0x0800);
 }
 
 /* As the peer has sent it: its SYN, or the ACK that ends the handshake. */
@@ -269,18 +257,18 @@ struct vma_buf *tcp_pending_write(struct vma_tcp *tcp, const struct vma_pending 
 	buf->l4_off = (uint16_t)(tcp_head - frame);
 	memcpy(tcp_head, &pending->peer_port_be, 2);
 	memcpy(tcp_head + 2, &pending->local_port_be, 2);
-	pending_put32(tcp_head + 4, pending->irs + !syn);
-	pending_put32(tcp_head + 8, syn ? 0 : pending->iss + 1);
+	vma_pkt_put32(tcp_head + 4, pending->irs + !syn);
+	vma_pkt_put32(tcp_head + 8, syn ? 0 : pending->iss + 1);
 	if (!syn && pending->flags & VMA_PENDING_SCALE)
 		window >>= pending->scale < 14 ? pending->scale : 14;
-	pending_put16(tcp_head + 14, window);
+	vma_pkt_put16(tcp_head + 14, window);
 	p = pending_write_options(tcp, pending, syn, tcp_head + VMA_PKT_TCP_LEN);
 	tcp_head[12] = (uint8_t)((p - tcp_head) / 4 << 4);
 	tcp_head[13] = syn ? TCP_SYN : TCP_ACK;
 	buf->payload_off = (uint16_t)(p - frame);
 	buf->payload_len = 0;
 	buf->len = buf->packet_len = buf->payload_off;
-	pending_put16(frame + buf->l3_off + 2, buf->len - buf->l3_off);
+	vma_pkt_put16(frame + buf->l3_off + 2, buf->len - buf->l3_off);
 	buf->next = NULL;
 	return buf;
 }

@@ -6,18 +6,6 @@
 
 #include "rx/segment.h"
 
-static void reply_put16(uint8_t *p, uint16_t host)
-{
-	p[0] = (uint8_t)(host >> 8);
-	p[1] = (uint8_t)host;
-}
-
-static void reply_put32(uint8_t *p, uint32_t host)
-{
-	reply_put16(p, (uint16_t)(host >> 16));
-	reply_put16(p + 2, (uint16_t)host);
-}
-
 /* Ethernet, VLAN if there is one, IPv4 without options. */
 static void write_lower(uint8_t *frame, const uint8_t *from, uint32_t l3_off, uint32_t l4_len)
 {
@@ -30,9 +18,9 @@ static void write_lower(uint8_t *frame, const uint8_t *from, uint32_t l3_off, ui
 	memcpy(frame + 6, from, 6);
 	memset(ip, 0, VMA_PKT_IP4_LEN);
 	ip[0] = 0x45;
-	reply_put16(ip + 2, (uint16_t)(VMA_PKT_IP4_LEN + l4_len));
-	reply_put16(ip + 6,
-	            0x4000); /* DF, so the identification may be 0 (RFC 6864, 4.1): a counter would tell each peer how
+	vma_pkt_put16(ip + 2, (uint16_t)(VMA_PKT_IP4_LEN + l4_len));
+	vma_pkt_put16(ip + 6,
+	              0x4000); /* DF, so the identification may be 0 (RFC 6864, 4.1): a counter would tell each peer how
 	                        * many of the others are answered */
 	ip[8] = 64;
 	ip[9] = IPPROTO_TCP;
@@ -55,16 +43,16 @@ static void reply_write_tcp(struct vma_tcp *tcp, uint8_t *l4, const uint8_t *the
 
 	memcpy(l4, their + 2, 2);
 	memcpy(l4 + 2, their, 2);
-	reply_put32(l4 + 4, reply->seq);
-	reply_put32(l4 + 8, reply->ack);
+	vma_pkt_put32(l4 + 4, reply->seq);
+	vma_pkt_put32(l4 + 8, reply->ack);
 	l4[12] = (uint8_t)(len / 4 << 4);
 	l4[13] = reply->flags;
-	reply_put16(l4 + 14, reply->window);
-	reply_put32(l4 + 16, 0);
+	vma_pkt_put16(l4 + 14, reply->window);
+	vma_pkt_put32(l4 + 16, 0);
 	if (reply->has_ts) {
-		reply_put32(l4 + 20, SEGMENT_TS_WORD);
-		reply_put32(l4 + 24, reply->ts_val);
-		reply_put32(l4 + 28, reply->ts_ecr);
+		vma_pkt_put32(l4 + 20, SEGMENT_TS_WORD);
+		vma_pkt_put32(l4 + 24, reply->ts_val);
+		vma_pkt_put32(l4 + 28, reply->ts_ecr);
 	}
 	memcpy(l4 + len - reply->options_len, reply->options, reply->options_len);
 	sum = vma_csum_pseudo4(l4 - 8, l4 - 4, IPPROTO_TCP, len);

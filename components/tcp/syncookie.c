@@ -91,33 +91,21 @@ static struct options read_syn(const struct segment *s)
 	return o;
 }
 
-static uint8_t *syncookie_put16(uint8_t *p, uint32_t value)
-{
-	p[0] = (uint8_t)(value >> 8);
-	p[1] = (uint8_t)value;
-	return p + 2;
-}
-
-static uint8_t *syncookie_put32(uint8_t *p, uint32_t value)
-{
-	return syncookie_put16(syncookie_put16(p, value >> 16), value);
-}
-
 /* At most 20 bytes, in words. What goes with time stamps only, goes without them not at all. */
 static uint8_t syncookie_write_options(const struct options *o, uint8_t *to)
 {
 	uint8_t *p = to;
 
-	p = syncookie_put16(p, KIND_MSS << 8 | 4);
-	p = syncookie_put16(p, o->mss);
+	p = vma_pkt_put16(p, KIND_MSS << 8 | 4);
+	p = vma_pkt_put16(p, o->mss);
 	if (!o->ts)
 		return (uint8_t)(p - to);
-	p = syncookie_put16(p, o->sack ? KIND_SACK_PERMITTED << 8 | 2 : 0x0101);
-	p = syncookie_put16(p, KIND_TS << 8 | 10);
-	p = syncookie_put32(p, o->ts_val);
-	p = syncookie_put32(p, o->ts_ecr);
+	p = vma_pkt_put16(p, o->sack ? KIND_SACK_PERMITTED << 8 | 2 : 0x0101);
+	p = vma_pkt_put16(p, KIND_TS << 8 | 10);
+	p = vma_pkt_put32(p, o->ts_val);
+	p = vma_pkt_put32(p, o->ts_ecr);
 	if (o->scale != TS_SCALE)
-		p = syncookie_put32(p, UINT32_C(0x01000000) | KIND_SCALE << 16 | 3 << 8 | o->scale);
+		p = vma_pkt_put32(p, UINT32_C(0x01000000) | KIND_SCALE << 16 | 3 << 8 | o->scale);
 	return (uint8_t)(p - to);
 }
 
@@ -176,9 +164,9 @@ static struct vma_buf *write_syn(struct vma_tcp *tcp, const struct vma_buf *pack
 	memcpy(frame, from, syn->l4_off);
 	memset(l4, 0, VMA_PKT_TCP_LEN);
 	memcpy(l4, s->header, 4);
-	syncookie_put32(l4 + 4, s->seq - 1);
+	vma_pkt_put32(l4 + 4, s->seq - 1);
 	l4[13] = TCP_SYN;
-	syncookie_put16(l4 + 14, s->window); /* every later one says it anew */
+	vma_pkt_put16(l4 + 14, s->window); /* every later one says it anew */
 	options_len = syncookie_write_options(o, l4 + VMA_PKT_TCP_LEN);
 	l4[12] = (uint8_t)((VMA_PKT_TCP_LEN + options_len) / 4 << 4);
 	syn->payload_off = (uint16_t)(syn->l4_off + VMA_PKT_TCP_LEN + options_len);

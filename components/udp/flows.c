@@ -58,17 +58,9 @@ static void flows_describe(struct udp_flows *flows, bool by_os)
 	                   (local == INADDR_ANY || IN_MULTICAST(ntohl(local)));
 }
 
-static uint64_t flows_cookie_of(int fd)
+uint64_t udp_flows_cookie(const struct udp_sock *sock)
 {
-	uint64_t cookie = 0;
-	socklen_t len = sizeof(cookie);
-
-	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
-}
-
-bool udp_flows_know(const struct udp_sock *sock, int fd)
-{
-	return sock->flows != NULL && sock->flows->cookie != 0 && flows_cookie_of(fd) == sock->flows->cookie;
+	return sock->flows != NULL ? sock->flows->cookie : 0;
 }
 
 static struct udp_flows *udp_flows_of(struct udp_sock *sock)
@@ -82,7 +74,7 @@ static struct udp_flows *udp_flows_of(struct udp_sock *sock)
 		return NULL;
 	flows->sock = sock;
 	udp_flows_task_init(flows);
-	flows->cookie = flows_cookie_of(atomic_load_explicit(&sock->file.fd, memory_order_relaxed));
+	flows->cookie = vma_sock_cookie(atomic_load_explicit(&sock->file.fd, memory_order_relaxed));
 	sock->flows = flows;
 	return flows;
 }
@@ -290,11 +282,6 @@ static bool is_paused(struct udp_flows *flows)
 	return false;
 }
 
-static bool flows_sock_ended(const struct udp_sock *sock)
-{
-	return (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED) != 0;
-}
-
 void udp_flows_update(struct udp_sock *sock)
 {
 	struct vma_engine *engine = vma_engine();
@@ -302,7 +289,7 @@ void udp_flows_update(struct udp_sock *sock)
 	bool by_os = udp_receives_by_os(sock), paused, done = false;
 	struct udp_flows *flows;
 
-	if (sock->file.os_only || engine == NULL || flows_sock_ended(sock) || atomic_load(&sock->inherited))
+	if (sock->file.os_only || engine == NULL || vma_file_has_ended(&sock->file) || atomic_load(&sock->inherited))
 		return;
 	udp_fork_queue_sweep(sock);
 	if (sock->flows == NULL && sock->local.sin_port == 0)

@@ -4,8 +4,8 @@
 
 #include "udp_priv.h"
 
-/* Whether the kernel socket behind fd is the shadow of this one, which has been bound. */
-bool udp_flows_know(const struct udp_sock *sock, int fd);
+/* The shadow's, if the socket has been bound; 0: not yet. */
+uint64_t udp_flows_cookie(const struct udp_sock *sock);
 void udp_flows_task_init(struct udp_flows *flows);
 /*
  * file.lock. Before a fork: child and parent will share the kernel's socket, and either may receive. So the kernel gets

@@ -100,16 +100,6 @@ void udp_fork_shared_destroy(struct udp_sock *sock)
 
 /* ---- following ---- */
 
-/* -1: the socket has ended. */
-static int fork_shared_shadow_of(const struct udp_sock *sock)
-{
-	const int lingering = atomic_load(&sock->lingering_fd);
-
-	if ((atomic_load(&sock->file.slots) & VMA_FILE_ENDED) == 0)
-		return atomic_load(&sock->file.fd);
-	return lingering != 0 ? lingering : -1;
-}
-
 static void follow_shutdown(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
 {
 	if (atomic_load(&fork_shared->shut_rd) && !atomic_exchange(&sock->shut_rd, true))
@@ -142,7 +132,7 @@ void udp_fork_shared_follow_locked(struct udp_sock *sock)
 {
 	const struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	const uint32_t changes = atomic_load_explicit(&fork_shared->changes, memory_order_acquire);
-	const int fd = fork_shared_shadow_of(sock);
+	const int fd = vma_inet_shadow(&sock->file, -1, &sock->lingering_fd);
 
 	if (atomic_load(&fork_shared->handed_over) && !sock->file.os_only) {
 		udp_give_to_kernel(sock, VMA_SOCK_PASSED_ON);
@@ -169,7 +159,7 @@ void udp_fork_shared_follow(struct udp_sock *sock)
 bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *datagram)
 {
 	union vma_name name;
-	const int fd = fork_shared_shadow_of(sock);
+	const int fd = vma_inet_shadow(&sock->file, -1, &sock->lingering_fd);
 
 	udp_ask_take_up(sock);
 	if (fd < 0 || vma_shadow_name(fd, &name, NULL) != 0)

@@ -12,11 +12,6 @@
 
 #include "udp_priv.h"
 
-static inline void udp_frame_store16(uint8_t *p, uint16_t as_in_memory)
-{
-	memcpy(p, &as_in_memory, 2);
-}
-
 /* RFC 768: a sum of zero is sent as 0xffff, since 0 means that there is none. */
 static inline uint16_t frame_udp_checksum(uint64_t sum)
 {
@@ -44,16 +39,15 @@ static inline uint32_t frame_finish(const struct udp_dst *dst, uint8_t *frame, u
 		memcpy(frame, dst->bytes, VMA_PKT_ETH_LEN + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN);
 	else
 		memcpy(frame, dst->bytes, VMA_PKT_UDP_HEADERS_MAX);
-	udp_frame_store16(ip + 2, ip_len_be);
-	udp_frame_store16(ip + 4, id);
-	udp_frame_store16(ip + 10, (uint16_t)~vma_csum_fold32(dst->ip_sum + ip_len_be + id));
-	udp_frame_store16(udp + 4, udp_len_be);
+	vma_pkt_store16(ip + 2, ip_len_be);
+	vma_pkt_store16(ip + 4, id);
+	vma_pkt_store16(ip + 10, (uint16_t)~vma_csum_fold32(dst->ip_sum + ip_len_be + id));
+	vma_pkt_store16(udp + 4, udp_len_be);
 	if (payload_len >= dst->nic_sums_from) {
-		udp_frame_store16(udp + 6, vma_csum_fold((uint64_t)dst->pseudo_sum + udp_len_be));
+		vma_pkt_store16(udp + 6, vma_csum_fold((uint64_t)dst->pseudo_sum + udp_len_be));
 		*seg_flags |= VMA_NIC_SEG_CSUM;
 	} else {
-		udp_frame_store16(udp + 6,
-		                  frame_udp_checksum(vma_csum_add(sum, frame + dst->headers_len, payload_len)));
+		vma_pkt_store16(udp + 6, frame_udp_checksum(vma_csum_add(sum, frame + dst->headers_len, payload_len)));
 	}
 	return dst->headers_len + payload_len;
 }

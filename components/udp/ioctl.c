@@ -9,13 +9,6 @@
 #include "control.h"
 #include "fork_shared.h"
 
-static int udp_os_ioctl(int fd, unsigned long request, void *arg)
-{
-	int rc = vma_os.ioctl(fd, request, arg);
-
-	return rc < 0 ? -errno : rc;
-}
-
 /*
  * The bytes of the next datagram that recv gives, which is the shadow's where that is to be asked first. 0 is also the
  * answer when nothing is there.
@@ -27,9 +20,9 @@ static int next_len(struct udp_sock *sock, int fd, void *arg)
 	vma_ring_ctxs_catch_up(udp_rings(&sock->file));
 	len = udp_front_len(sock);
 	if (len < 0)
-		return udp_os_ioctl(fd, FIONREAD, arg);
+		return vma_inet_os_ioctl(fd, FIONREAD, arg);
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
-		rc = udp_os_ioctl(fd, FIONREAD, &os_len);
+		rc = vma_inet_os_ioctl(fd, FIONREAD, &os_len);
 		if (rc < 0)
 			return rc;
 		len = os_len > 0 ? os_len : len;
@@ -42,7 +35,7 @@ static int set_nonblocking(struct udp_sock *sock, int fd, unsigned long request,
 	int on, rc;
 
 	udp_control_begin(sock);
-	rc = udp_os_ioctl(fd, request, arg);
+	rc = vma_inet_os_ioctl(fd, request, arg);
 	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
 		if (request == FIONBIO)
 			atomic_store(&sock->nonblocking, on != 0);
@@ -85,7 +78,7 @@ static int last_stamp(struct udp_sock *sock, int fd, unsigned long request, void
 	_Static_assert(sizeof(struct timespec) == 16 && sizeof(struct timeval) == 16, "old and new names are one");
 	atomic_fetch_or_explicit(&sock->rx_opts, UDP_RX_OPT_LAST_STAMP, memory_order_relaxed);
 	if (ns == 0 && !has_read(sock))
-		return udp_os_ioctl(fd, request, arg);
+		return vma_inet_os_ioctl(fd, request, arg);
 	if (ns == 0) {
 		ns = wall_clock_ns();
 		atomic_store_explicit(&sock->last_stamp_ns, ns, memory_order_relaxed);
@@ -113,7 +106,7 @@ int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 	case SIOCGSTAMPNS_NEW:
 		return last_stamp(sock, fd, request, arg);
 	default:
-		return udp_os_ioctl(fd, request, arg);
+		return vma_inet_os_ioctl(fd, request, arg);
 	}
 }
 

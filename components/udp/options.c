@@ -20,6 +20,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <vma/inet_option.h>
 #include <vma/log.h>
 
 #include "control.h"
@@ -28,28 +29,20 @@
 #include "groups.h"
 #include "fork_shared.h"
 
-static int udp_get_int(int fd, int level, int name, int otherwise)
-{
-	int value = 0;
-	socklen_t len = sizeof(value);
-
-	return vma_os.getsockopt(fd, level, name, &value, &len) == 0 ? value : otherwise;
-}
-
 static bool get_bool(int fd, int level, int name)
 {
-	return udp_get_int(fd, level, name, 0) != 0;
+	return vma_sock_get_int(fd, level, name, 0) != 0;
 }
 
 /* ---- what only the kernel serves ---- */
 
 enum side { RECEIVES = 1, SENDS = 2 };
-enum how {            /* whether it is set now, after the kernel has taken the call */
-	   BY_VALUE,  /* an int that is not 0 */
-	   BY_SIGN,   /* an int that is not negative */
-	   BY_LENGTH, /* getsockopt gives something */
-	   ALWAYS,
-	   NEVER,
+enum { /* how it is told whether it is set */
+       BY_VALUE = VMA_INET_BY_VALUE,
+       BY_SIGN = VMA_INET_BY_SIGN,
+       BY_LENGTH = VMA_INET_BY_LENGTH,
+       ALWAYS = VMA_INET_ALWAYS,
+       NEVER = VMA_INET_NEVER,
 };
 
 struct kernel_option {
@@ -170,32 +163,10 @@ void udp_set_async(struct udp_sock *sock, bool on)
 	udp_set_os_bit(sock, BIT_ASYNC, on);
 }
 
-static bool kernel_option_is_set(int fd, const struct kernel_option *option)
-{
-	char value[64];
-	socklen_t len = sizeof(value);
-
-	switch (option->how) {
-	case BY_VALUE:
-		return get_bool(fd, option->level, option->name);
-	case BY_SIGN:
-		return udp_get_int(fd, option->level, option->name, -1) >= 0;
-	case BY_LENGTH:
-		return vma_os.getsockopt(fd, option->level, option->name, value, &len) == 0 && len > 0;
-	default:
-		return option->how == ALWAYS;
-	}
-}
-
-/* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. A value of 0 takes the option away. */
+/* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
 static int udp_may_ask(const struct kernel_option *option, const void *value, socklen_t len)
 {
-	int number = 0;
-
-	if (option->how == NEVER || (option->how == BY_LENGTH && len == 0))
-		return 0;
-	if (option->how == BY_VALUE && len >= sizeof(number) && vma_copy(&number, value, sizeof(number)) == 0 &&
-	    number == 0)
+	if (!vma_inet_option_turns_on(option->level, option->how, value, len))
 		return 0;
 	return vma_engine_exception(ENOPROTOOPT, "a UDP socket with %s", option->text);
 }
@@ -215,8 +186,8 @@ static void mirror_stamps(struct udp_sock *sock, int fd)
 {
 	const unsigned served = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
 	const unsigned sent = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_TX_SCHED;
-	unsigned flags = (unsigned)udp_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
-	unsigned flags_new = (unsigned)udp_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
+	unsigned flags = (unsigned)vma_sock_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
+	unsigned flags_new = (unsigned)vma_sock_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
 	bool fine_new = get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW);
 	bool coarse_new = !fine_new && get_bool(fd, SOL_SOCKET, SO_TIMESTAMP_NEW); /* which tells of either */
 
@@ -242,7 +213,7 @@ static void set_rcvbuf(struct udp_sock *sock, int64_t bytes)
 
 static void mirror_device(struct udp_sock *sock, int fd)
 {
-	const uint32_t ifindex = (uint32_t)udp_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
+	const uint32_t ifindex = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
 
 	if (ifindex == sock->bound_ifindex)
 		return;
@@ -253,7 +224,7 @@ static void mirror_device(struct udp_sock *sock, int fd)
 
 static void mirror_mark(struct udp_sock *sock, int fd)
 {
-	const uint32_t mark = (uint32_t)udp_get_int(fd, SOL_SOCKET, SO_MARK, 0);
+	const uint32_t mark = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, SO_MARK, 0);
 
 	if (mark == sock->mark)
 		return;
@@ -287,7 +258,7 @@ static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const voi
 	switch (name) {
 	case SO_RCVBUF:
 	case SO_RCVBUFFORCE:
-		set_rcvbuf(sock, udp_get_int(fd, SOL_SOCKET, SO_RCVBUF, 212992));
+		set_rcvbuf(sock, vma_sock_get_int(fd, SOL_SOCKET, SO_RCVBUF, 212992));
 		break;
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
@@ -446,7 +417,7 @@ static void mirror_mc_interface(struct udp_sock *sock, const void *value, sockle
 
 static void mirror_mc_all(struct udp_sock *sock, int fd)
 {
-	const bool all = udp_get_int(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0;
+	const bool all = vma_sock_get_int(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0;
 
 	if (all != sock->mc_all && udp_groups_set_all(sock, all) == 0)
 		udp_flows_update(sock);
@@ -472,14 +443,14 @@ static bool put_pmtu_discover(struct udp_sock *sock, int value)
 static bool mc_loop_now(const struct udp_sock *sock, int fd)
 {
 	if (sock->file.family == AF_INET6)
-		return udp_get_int(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
-	return udp_get_int(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
+		return vma_sock_get_int(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1) != 0;
+	return vma_sock_get_int(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1) != 0;
 }
 
 /* What each datagram's header gets. */
 static void mirror_header(struct udp_sock *sock, int fd, int name)
 {
-	const int value = udp_get_int(fd, IPPROTO_IP, name, 0);
+	const int value = vma_sock_get_int(fd, IPPROTO_IP, name, 0);
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	bool changed;
 
@@ -585,7 +556,7 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	if (membership)
 		mirror_membership(sock, fd, name, value, len);
 	else if (rc == 0 && option != NULL)
-		udp_set_os_bit(sock, option->bit, kernel_option_is_set(fd, option));
+		udp_set_os_bit(sock, option->bit, vma_inet_option_is_set(fd, level, name, option->how));
 	else if (rc == 0 && level == SOL_SOCKET)
 		udp_mirror_socket(sock, fd, name, value);
 	else if (rc == 0 && level == IPPROTO_IP)

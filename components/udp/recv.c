@@ -13,7 +13,6 @@
 #include "cmsg.h"
 #include "fork_shared.h"
 #include "fork_queue.h"
-#include "iov_iter.h"
 #include "recv.h"
 
 /* ---- the sink ---- */
@@ -362,60 +361,47 @@ static inline bool one_piece(const struct msghdr *msg, struct iovec *iov)
 {
 	if (msg->msg_iovlen != 1)
 		return false;
-	if (udp_iov_is_own(msg))
+	if (vma_inet_iov_is_own(msg))
 		*iov = *msg->msg_iov;
 	else if (vma_copy(iov, msg->msg_iov, sizeof(*iov)) != 0)
 		return false;
-	return !udp_iov_is_bad_ptr(iov) && iov->iov_len <= UDP_BYTES_MAX;
+	return !vma_inet_iov_is_bad_ptr(iov) && iov->iov_len <= VMA_INET_BYTES_MAX;
 }
 
 static ssize_t __attribute__((noinline))
 receive_in_pieces(struct udp_sock *sock, const struct udp_attachments *all, struct msghdr *msg, int flags)
 {
 	struct udp_datagram datagram;
-	struct udp_iov_iter iov_iter;
-	ssize_t rc = udp_iov_iter_get(&iov_iter, msg);
+	struct vma_inet_iov_iter iov_iter;
+	ssize_t rc = vma_inet_iov_iter_get(&iov_iter, msg);
 
 	if (rc == 0)
 		rc = udp_take_datagram(sock, all, flags & MSG_PEEK, &datagram)
-		             ? finish_datagram(sock, msg, flags, iov_iter.iov, iov_iter.n, iov_iter.len, &datagram)
+		             ? finish_datagram(sock, msg, flags, iov_iter.iov, iov_iter.n, iov_iter.left, &datagram)
 		             : -ENODATA;
-	udp_iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_put(&iov_iter);
 	return rc;
-}
-
-static int copy_flat(const struct udp_iov_iter *iov_iter, const uint8_t *bytes, size_t len)
-{
-	for (size_t i = 0; i < iov_iter->n && len > 0; i++) {
-		size_t here = iov_iter->iov[i].iov_len < len ? iov_iter->iov[i].iov_len : len;
-
-		if (vma_copy(iov_iter->iov[i].iov_base, bytes, here) != 0)
-			return -EFAULT;
-		bytes += here;
-		len -= here;
-	}
-	return 0;
 }
 
 /* What was queued when the process forked. */
 static ssize_t __attribute__((cold, noinline)) receive_left(struct udp_sock *sock, struct msghdr *msg, int flags)
 {
 	struct udp_datagram datagram;
-	struct udp_iov_iter iov_iter;
-	ssize_t rc = udp_iov_iter_get(&iov_iter, msg);
+	struct vma_inet_iov_iter iov_iter;
+	ssize_t rc = vma_inet_iov_iter_get(&iov_iter, msg);
 	const uint8_t *bytes = rc == 0 ? udp_fork_queue_take(sock, flags & MSG_PEEK, &datagram) : NULL;
 	size_t len;
 
 	if (bytes != NULL) {
-		len = cut_datagram(msg, flags, iov_iter.len, &datagram);
-		rc = copy_flat(&iov_iter, bytes, len);
-		if (rc == 0)
-			rc = give_about(sock, msg, flags, &datagram, len);
+		len = cut_datagram(msg, flags, iov_iter.left, &datagram);
+		rc = vma_inet_iov_iter_write(&iov_iter, bytes, len) < len
+		             ? -EFAULT
+		             : give_about(sock, msg, flags, &datagram, len);
 		count_received(sock, rc);
 	} else if (rc == 0) {
 		rc = -ENODATA;
 	}
-	udp_iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_put(&iov_iter);
 	return rc;
 }
 
@@ -460,7 +446,7 @@ ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags
 	struct udp_datagram datagram;
 	struct iovec iov;
 
-	vma_flush_sends(vma_thread_self());
+	vma_inet_flush_sends(vma_thread_self());
 	if (__builtin_expect(all == NULL || flags & (MSG_ERRQUEUE | MSG_PEEK) || file->os_only ||
 	                             atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
 	                             msg->msg_namelen > INT32_MAX || !one_piece(msg, &iov),

@@ -21,7 +21,6 @@
 #include "fork_shared.h"
 #include "fork_queue.h"
 #include "os_sends.h"
-#include "iov_iter.h"
 #include "recv.h"
 #include "deferred.h"
 
@@ -44,21 +43,6 @@ static void recv_count_os(const struct udp_sock *sock, ssize_t len)
 	}
 }
 
-/* The shadow's descriptor: the application's number, unless that has been closed, or given to something else, while
- * this call waited. -1: the socket has ended. */
-static int recv_shadow_of(struct udp_sock *sock, int fd)
-{
-	int lingering;
-
-	if (vma_fd_lookup(fd) == &sock->file)
-		return fd;
-	if (atomic_load_explicit(&sock->file.slots, memory_order_relaxed) & VMA_FILE_ENDED) {
-		lingering = atomic_load_explicit(&sock->lingering_fd, memory_order_relaxed);
-		return lingering != 0 ? lingering : -1;
-	}
-	return atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
-}
-
 /*
  * The answer of the shadow, -EAGAIN: nothing there. os_attention is taken down before the question, so that what comes
  * after it raises it anew; it stays up while the shadow had something, since there may be more.
@@ -72,7 +56,7 @@ static ssize_t recv_ask_os(struct udp_sock *sock, int fd, struct msghdr *msg, in
 
 	if (left != 0)
 		return -left;
-	fd = recv_shadow_of(sock, fd);
+	fd = vma_inet_shadow(&sock->file, fd, &sock->lingering_fd);
 	if (fd < 0)
 		return -EAGAIN;
 	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
@@ -189,7 +173,7 @@ static int recv_wait_ask_os(struct vma_wait *wait)
 {
 	struct rx_wait *rx = rx_wait(wait);
 	ssize_t len = ask_again(rx);
-	const int fd = recv_shadow_of(rx->sock, rx->fd);
+	const int fd = vma_inet_shadow(&rx->sock->file, rx->fd, &rx->sock->lingering_fd);
 
 	rx->in_vain += rx->shadow.revents != 0;
 	rx->shadow.revents = 0;
@@ -220,30 +204,15 @@ static void recv_wait_announce(struct vma_wait *wait, bool on)
 		vma_waitq_remove(q, wait->self);
 }
 
-/*
- * As the kernel's, a socket lives as long as somebody waits for it, whatever is closed: the count alone keeps it, since
- * the close of the last descriptor looks at it, and holds a reference until udp_left. One locked instruction each way:
- * whoever comes or goes changes the count (A), then looks whether the socket has ended (B); who closes marks it ended
- * (C), then looks at the count (D), all sequentially consistent. Does D miss who comes, then B sees the end, and it is
- * as if the close had come first. Does D see who goes, then B comes after C, and udp_left is called. Between A and B
- * the thread is inside, so the memory is there whatever others do.
- */
-static inline bool recv_has_ended(const struct udp_sock *sock)
-{
-	return __builtin_expect((atomic_load(&sock->file.slots) & VMA_FILE_ENDED) != 0, 0);
-}
-
 static void recv_waiter_leave(struct udp_sock *sock)
 {
-	atomic_fetch_sub(&sock->waiting, 1);
-	if (recv_has_ended(sock))
+	if (vma_inet_call_leave(&sock->file, &sock->waiting))
 		udp_left(sock);
 }
 
 static bool recv_waiter_enter(struct udp_sock *sock)
 {
-	atomic_fetch_add(&sock->waiting, 1);
-	if (!recv_has_ended(sock))
+	if (vma_inet_call_enter(&sock->file, &sock->waiting))
 		return true;
 	recv_waiter_leave(sock);
 	return false;
@@ -261,12 +230,6 @@ static const struct vma_wait_ops wait_ops = {.ready = recv_wait_ready,
                                              .announce = recv_wait_announce,
                                              .abandon = recv_wait_abandon};
 
-static void count_wait(const struct udp_sock *sock, bool slept)
-{
-	if (sock->stats != NULL)
-		vma_stats_add(slept ? &sock->stats->rx_poll_misses : &sock->stats->rx_poll_hits, 1);
-}
-
 static void wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	const struct vma_engine *engine = vma_engine();
@@ -279,12 +242,10 @@ static void wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct 
 	                             .arg = rx,
 	                             .self = vma_thread_self(),
 	                             .spin = &sock->spin,
-	                             .deadline_ns = UINT64_MAX,
+	                             .deadline_ns = vma_inet_deadline(timeout_ns),
 	                             .spin_nsec = -1,
 	                             .fds = &rx->shadow,
 	                             .nfds = 1};
-	if (timeout_ns != UINT64_MAX)
-		rx->wait.deadline_ns = vma_now_ns() + timeout_ns;
 	if (engine != NULL) {
 		rx->wait.spin_loops = offloaded ? engine->conf.rx_poll : engine->conf.rx_poll_init;
 		rx->wait.os_ratio = (uint32_t)engine->conf.rx_udp_poll_os_ratio;
@@ -307,7 +268,7 @@ static ssize_t receive_once(struct rx_wait *rx)
 	ssize_t len;
 
 	if (rx->answered) {
-		count_wait(sock, rx->wait.slept);
+		vma_inet_stats_waited(sock->stats, &rx->wait);
 		return rx->answer;
 	}
 	if (rc < 0 && !(rc == -EINTR && is_restarted(rx)))
@@ -321,7 +282,7 @@ static ssize_t receive_once(struct rx_wait *rx)
 	}
 	len = udp_receive_queued(sock, rx->msg, rx->flags);
 	if (len != -ENODATA) {
-		count_wait(sock, rx->wait.slept);
+		vma_inet_stats_waited(sock->stats, &rx->wait);
 		return len;
 	}
 	if (atomic_load_explicit(&sock->shut_rd, memory_order_relaxed))
@@ -347,20 +308,6 @@ static ssize_t wait_and_receive(struct udp_sock *sock, int fd, struct msghdr *ms
 
 /* ---- the general way ---- */
 
-/* The kernel's own call, outside, since it may block. */
-static ssize_t receive_by_os(int fd, struct msghdr *msg, int flags)
-{
-	struct vma_thread *self = vma_thread_self();
-	ssize_t len;
-
-	vma_leave(self);
-	len = vma_os.recvmsg(fd, msg, flags);
-	if (len < 0)
-		len = -errno;
-	vma_enter();
-	return len;
-}
-
 void udp_take_up(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
@@ -374,13 +321,13 @@ void udp_take_up(struct udp_sock *sock)
 /* What the kernel finds wrong before it looks for data. */
 static int check_recv_msghdr(const struct msghdr *msg)
 {
-	struct udp_iov_iter iov_iter;
+	struct vma_inet_iov_iter iov_iter;
 	int rc;
 
 	if (msg->msg_name != NULL && msg->msg_namelen > INT32_MAX)
 		return -EINVAL;
-	rc = udp_iov_iter_get(&iov_iter, msg);
-	udp_iov_iter_put(&iov_iter);
+	rc = vma_inet_iov_iter_get(&iov_iter, msg);
+	vma_inet_iov_iter_put(&iov_iter);
 	return rc;
 }
 
@@ -418,9 +365,9 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 	ssize_t len;
 
 	if (sock->file.os_only || flags & MSG_ERRQUEUE)
-		return receive_by_os(fd, msg, flags);
+		return vma_inet_os_recv(fd, msg, flags);
 	if (udp_is_deferred(sock) && udp_deferred_enter(sock, fd)) {
-		len = receive_by_os(fd, msg, flags);
+		len = vma_inet_os_recv(fd, msg, flags);
 		recv_count_os(sock, len);
 		udp_deferred_leave(sock);
 		return len;
@@ -430,7 +377,7 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 		udp_take_up(sock);
 	if (vma_engine() == NULL)
-		return receive_by_os(fd, msg, flags);
+		return vma_inet_os_recv(fd, msg, flags);
 	len = check_recv_msghdr(msg);
 	if (len != 0)
 		return len;

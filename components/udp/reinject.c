@@ -25,11 +25,6 @@ struct udp_reinject {
 	uint8_t *packet;
 };
 
-static void udp_reinject_put16(uint8_t *p, uint16_t value_be)
-{
-	memcpy(p, &value_be, sizeof(value_be));
-}
-
 static void make_headers(uint8_t *packet, const struct udp_datagram *datagram)
 {
 	memset(packet, 0, HEADERS);
@@ -39,9 +34,9 @@ static void make_headers(uint8_t *packet, const struct udp_datagram *datagram)
 	packet[9] = IPPROTO_UDP;
 	memcpy(packet + 12, &datagram->src, 4);
 	memcpy(packet + 16, &datagram->dst, 4);
-	udp_reinject_put16(packet + IP_HEADER, datagram->src_port_be);
-	udp_reinject_put16(packet + IP_HEADER + 2, datagram->dst_port_be);
-	udp_reinject_put16(packet + IP_HEADER + 4, htons((uint16_t)(8 + datagram->len)));
+	vma_pkt_store16(packet + IP_HEADER, datagram->src_port_be);
+	vma_pkt_store16(packet + IP_HEADER + 2, datagram->dst_port_be);
+	vma_pkt_store16(packet + IP_HEADER + 4, htons((uint16_t)(8 + datagram->len)));
 }
 
 static void copy_bytes(uint8_t *to, const struct udp_datagram *datagram)

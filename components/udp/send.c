@@ -15,7 +15,6 @@
 #include "frame.h"
 #include "fork_shared.h"
 #include "os_sends.h"
-#include "iov_iter.h"
 #include "deferred.h"
 
 enum {
@@ -32,35 +31,6 @@ _Atomic uint64_t udp_os_sends;
 static _Atomic uint64_t burst_gap_tsc;
 
 /* ---- shared kicks ---- */
-
-static struct vma_ring_ctx *ring_ctx_with_ring(const struct vma_ring *ring)
-{
-	for (unsigned bit = 0; bit < 64; bit++) {
-		struct vma_ring_ctx *ring_ctx = atomic_load_explicit(&vma_ring_ctxs[bit], memory_order_acquire);
-
-		for (; ring_ctx != NULL; ring_ctx = atomic_load_explicit(&ring_ctx->next, memory_order_acquire)) {
-			if (ring_ctx->ring == ring)
-				return ring_ctx;
-		}
-	}
-	return NULL;
-}
-
-/* The ring is used only if it is still there: its last socket may have been closed by another thread meanwhile. */
-void vma_flush_sends_slow(struct vma_thread *self)
-{
-	struct vma_ring *ring = self->tx_ring;
-	const bool queued = self->tx_queued != 0;
-
-	self->tx_ring = NULL;
-	self->tx_queued = 0;
-	if (ring_ctx_with_ring(ring) == NULL)
-		return;
-	/* Who has the flag looks at the queue once more before, or after, it gives it back. */
-	if (queued && vma_ring_try(ring))
-		vma_ring_release(ring);
-	vma_ring_flush(ring);
-}
 
 static bool __attribute__((cold, noinline)) is_in_a_row_first(uint64_t since)
 {
@@ -82,7 +52,7 @@ static unsigned __attribute__((noinline)) kick_later(struct vma_thread *self, st
 {
 	if (self->tx_ring != ring_ctx->ring) {
 		if (self->tx_ring != NULL)
-			vma_flush_sends_slow(self);
+			vma_inet_flush_sends_slow(self);
 		self->tx_ring = ring_ctx->ring;
 	}
 	return VMA_RING_SEND_LATER;
@@ -103,7 +73,7 @@ static inline unsigned kick_flags(struct vma_thread *self, const struct vma_engi
 	since = now - self->tx_last_tsc;
 	self->tx_last_tsc = now;
 	if (!is_in_a_row(since)) {
-		vma_flush_sends(self);
+		vma_inet_flush_sends(self);
 		return 0;
 	}
 	if (self->tx_burst < BURST_AFTER) {
@@ -145,19 +115,6 @@ static void note_cork(struct udp_sock *sock, bool corked)
 	}
 }
 
-/* An address of length 0 is none for sendmsg, and a wrong one for sendto. */
-static ssize_t ask_os_to_send(int fd, const struct msghdr *msg, int flags)
-{
-	ssize_t sent;
-
-	if (udp_iov_is_own(msg) && msg->msg_name != NULL && msg->msg_control == NULL)
-		sent = vma_os.sendto(fd, msg->msg_iov->iov_base, msg->msg_iov->iov_len, flags, msg->msg_name,
-		                     msg->msg_namelen);
-	else
-		sent = vma_os.sendmsg(fd, msg, flags);
-	return sent < 0 ? -errno : sent;
-}
-
 /*
  * An error that waits in the library, and not in the shadow, is told as the kernel tells its own: after all that is
  * wrong with the call itself. CHECK_ONLY has the kernel check the call, and send nothing.
@@ -165,7 +122,7 @@ static ssize_t ask_os_to_send(int fd, const struct msghdr *msg, int flags)
 static ssize_t __attribute__((cold, noinline))
 tell_left_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
-	ssize_t rc = ask_os_to_send(fd, msg, flags | CHECK_ONLY | MSG_DONTWAIT);
+	ssize_t rc = vma_inet_os_send(fd, msg, flags | CHECK_ONLY | MSG_DONTWAIT);
 
 	return rc < 0 ? rc : -atomic_exchange_explicit(&sock->file.left_error, 0, memory_order_relaxed);
 }
@@ -177,13 +134,13 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	struct vma_thread *self = vma_thread_self();
 	ssize_t sent = 0;
 
-	vma_flush_sends(self);
+	vma_inet_flush_sends(self);
 	vma_file_get(&sock->file);
 	vma_leave(self);
 	if (__builtin_expect(atomic_load_explicit(&sock->file.left_error, memory_order_relaxed) != 0, 0))
 		sent = tell_left_error(sock, fd, msg, flags);
 	if (sent == 0)
-		sent = ask_os_to_send(fd, msg, flags);
+		sent = vma_inet_os_send(fd, msg, flags);
 	vma_enter();
 	/* After the call: a receiver that has seen the number before had not asked for this one. */
 	atomic_fetch_add_explicit(&udp_os_sends, 1, memory_order_release);
@@ -279,18 +236,18 @@ static void send_idle(struct vma_ring *ring, struct room *room)
  * for is said to be sent. What has been queued leaves, and if that makes no room, the datagram is dropped.
  */
 static ssize_t __attribute__((cold, noinline))
-send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struct udp_iov_iter *iov_iter)
+send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struct vma_inet_iov_iter *iov_iter)
 {
 	ssize_t sent;
 
-	vma_flush_sends(vma_thread_self());
+	vma_inet_flush_sends(vma_thread_self());
 	vma_ring_flush(dst->ring_ctx->ring);
-	sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->len);
+	sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->left);
 	if (sent != -EAGAIN)
 		return sent;
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->tx_drops, 1);
-	return (ssize_t)iov_iter->len;
+	return (ssize_t)iov_iter->left;
 }
 
 /* Only who has asked for it: by default nothing is lost that the sender was not told of. */
@@ -312,7 +269,7 @@ send_wait_for_room(struct udp_sock *sock, struct vma_ring *ring, bool nonblockin
 		return -EAGAIN;
 	}
 	if (room->deadline_ns == 0) {
-		room->deadline_ns = timeout_ns == UINT64_MAX ? UINT64_MAX : vma_now_ns() + timeout_ns;
+		room->deadline_ns = vma_inet_deadline(timeout_ns);
 		room->signals = self->signals;
 		room->interrupts = self->interrupts;
 		if (sock->stats != NULL)
@@ -393,7 +350,7 @@ static inline bool has_local_members(const struct udp_dst *dst)
 
 /* With the socket held. -ENOTSUP: by the OS. */
 static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, int flags,
-                              const struct udp_iov_iter *iov_iter, const struct udp_tx_cmsgs *cmsgs)
+                              const struct vma_inet_iov_iter *iov_iter, const struct udp_tx_cmsgs *cmsgs)
 {
 	bool nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	struct room room = {0};
@@ -407,11 +364,11 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 		        cmsgs == NULL ? udp_dst_find(sock, key, &own) : udp_dst_find_with(sock, key, cmsgs, &own);
 		ssize_t sent;
 
-		if (dst == NULL || iov_iter->len > dst->max_payload || has_local_members(dst))
+		if (dst == NULL || iov_iter->left > dst->max_payload || has_local_members(dst))
 			return -ENOTSUP;
 		if (dst->confirm)
 			udp_dst_probe(sock, dst);
-		sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->len);
+		sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->left);
 		if (sent != -EAGAIN)
 			return sent;
 		/* Its owner has gone, and until there is a new one nothing makes room. */
@@ -453,7 +410,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	const bool has_cmsgs = msg->msg_control != NULL && msg->msg_controllen != 0;
 	struct udp_tx_cmsgs cmsgs;
-	struct udp_iov_iter iov_iter;
+	struct vma_inet_iov_iter iov_iter;
 	ssize_t sent;
 
 	if (udp_fork_shared_moved(sock))
@@ -472,7 +429,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 		return send_with_error(sock, fd, msg, flags);
 	if (has_cmsgs && !udp_tx_cmsgs_read(&cmsgs, sock->file.family, msg))
 		return send_os(sock, fd, msg, flags);
-	sent = udp_iov_iter_get(&iov_iter, msg);
+	sent = vma_inet_iov_iter_get(&iov_iter, msg);
 	if (sent == 0) {
 		vma_file_get(&sock->file);
 		sent = send_offloaded(sock, msg, flags, &iov_iter, has_cmsgs ? &cmsgs : NULL);
@@ -480,7 +437,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	} else if (sent == -EFAULT || sent == -EINVAL) {
 		sent = -ENOTSUP; /* which of several errors comes first, the kernel knows */
 	}
-	udp_iov_iter_put(&iov_iter);
+	vma_inet_iov_iter_put(&iov_iter);
 	return sent == -ENOTSUP ? send_os(sock, fd, msg, flags) : sent;
 }
 
@@ -537,7 +494,7 @@ ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int
 	dst = dst_cached(sock, msg);
 	if (__builtin_expect(dst == NULL, 0))
 		return send_planned(sock, fd, msg, flags);
-	if (udp_iov_is_own(msg))
+	if (vma_inet_iov_is_own(msg))
 		iov = *msg->msg_iov;
 	else if (vma_copy(&iov, msg->msg_iov, sizeof(iov)) != 0)
 		return -EFAULT;

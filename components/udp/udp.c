@@ -24,26 +24,11 @@ static enum vma_sock_reason udp_reason(struct vma_file *file)
 
 void udp_stats_describe(struct udp_sock *sock)
 {
-	struct vma_stats_socket *stats = sock->stats;
-	enum vma_sock_reason reason = atomic_load_explicit(&sock->reason, memory_order_relaxed);
-
-	if (stats == NULL)
-		return;
-	vma_stats_set(&stats->offloaded, reason == VMA_SOCK_OFFLOADED);
-	vma_stats_set(&stats->reason, reason);
-	vma_stats_set(&stats->local_addr, ntohl(sock->local.sin_addr.s_addr));
-	vma_stats_set(&stats->local_port, ntohs(sock->local.sin_port));
-	vma_stats_set(&stats->peer_addr, ntohl(sock->peer.sin_addr.s_addr));
-	vma_stats_set(&stats->peer_port, ntohs(sock->peer.sin_port));
-	vma_stats_set(&stats->rx_limit_bytes, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed));
+	vma_inet_stats_describe(sock->stats, udp_reason(&sock->file), &sock->local, &sock->peer,
+	                        atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed));
 }
 
 /* ---- what changes around it: the internal thread ---- */
-
-static bool udp_file_has_ended(const struct vma_file *file)
-{
-	return (atomic_load_explicit(&file->slots, memory_order_relaxed) & VMA_FILE_ENDED) != 0;
-}
 
 /* An inherited socket waits for its first use: a child that never uses it is not to take the parent's flows away. */
 static void udp_net_changed(struct vma_file *file)
@@ -56,7 +41,7 @@ static void udp_net_changed(struct vma_file *file)
 	pthread_mutex_lock(&file->lock);
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow_locked(sock);
-	if (engine != NULL && !udp_file_has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
+	if (engine != NULL && !vma_file_has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
 		generation = vma_net_generation(engine->net);
 		before = udp_reason(file);
 		udp_flows_update(sock);
@@ -80,20 +65,14 @@ static void udp_on_error(struct vma_file *file)
 /*
  * With the kernel a socket that is closed while a thread waits in recv lives until that call returns, port and all. So
  * does this one: its shadow gets a number of the library's own, and its flows stay. A call that begins to wait after
- * this look finds it closed: see stay in recv_wait.c.
+ * this look finds it closed: see vma_inet_call_enter.
  */
 static void udp_linger(struct udp_sock *sock)
 {
-	int copy = vma_os.dup(atomic_load(&sock->file.fd)), guarded;
+	int kept = vma_inet_keep_shadow(atomic_load(&sock->file.fd), udp_flows_cookie(sock));
 
-	if (copy < 0)
-		return;
-	/* The number may have been closed unseen by us, and given out anew. */
-	guarded = udp_flows_know(sock, copy) ? vma_fd_guard(copy) : -ESTALE;
-	if (guarded < 0)
-		vma_os.close(copy);
-	else
-		atomic_store(&sock->lingering_fd, guarded);
+	if (kept >= 0)
+		atomic_store(&sock->lingering_fd, kept);
 }
 
 static void udp_end(struct udp_sock *sock)
@@ -145,15 +124,13 @@ void udp_left(struct udp_sock *sock)
 static void udp_destroy(struct vma_file *file)
 {
 	struct udp_sock *sock = udp_sock(file);
-	struct vma_engine *engine = sock->engine;
 
 	udp_groups_end(sock);
 	udp_flows_destroy(sock);
 	udp_fork_queue_destroy(sock);
 	udp_data_destroy(sock);
 	udp_fork_shared_destroy(sock);
-	if (sock->stats != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
-		vma_engine_stats_put(engine, sock->stats);
+	vma_inet_stats_put(sock->engine, sock->stats);
 	pthread_mutex_destroy(&sock->reader);
 }
 
@@ -325,14 +302,7 @@ static void udp_start(void)
 
 bool vma_udp_wants(int domain, int type, int protocol)
 {
-	return (domain == AF_INET || domain == AF_INET6) && (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_DGRAM &&
-	       (protocol == 0 || protocol == IPPROTO_UDP);
-}
-
-static void udp_give_to_os(struct udp_sock *sock, enum vma_sock_reason reason)
-{
-	sock->file.os_only = true;
-	atomic_store(&sock->reason, reason);
+	return vma_inet_is(domain, type, protocol, SOCK_DGRAM, IPPROTO_UDP);
 }
 
 static struct udp_sock *sock_create(int domain, int type)
@@ -347,7 +317,6 @@ static struct udp_sock *sock_create(int domain, int type)
 	atomic_store(&sock->nonblocking, (type & SOCK_NONBLOCK) != 0);
 	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
 	atomic_store(&sock->sndtimeo_ns, UINT64_MAX);
-	atomic_store(&sock->reason, VMA_SOCK_NEW);
 	atomic_store(&sock->sends_left, UDP_FEW_SENDS);
 	sock->mc_ttl = 1;
 	sock->mc_loop = sock->mc_all = true;
@@ -358,6 +327,7 @@ static struct udp_sock *sock_create(int domain, int type)
 int vma_udp_socket(int fd, int domain, int type, int protocol)
 {
 	struct vma_engine *engine = vma_engine();
+	const enum vma_sock_reason reason = vma_inet_first_reason(engine);
 	struct udp_sock *sock;
 	int rc;
 
@@ -367,13 +337,9 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 	if (sock == NULL)
 		return -ENOMEM;
 	sock->engine = engine;
-	if (engine == NULL)
-		udp_give_to_os(sock, VMA_SOCK_ENGINE);
-	else if (!engine->conf.offloaded_sockets)
-		udp_give_to_os(sock, VMA_SOCK_DISABLED);
-	else if (atomic_load(&vma_sockets_stay))
-		udp_give_to_os(sock, VMA_SOCK_IO_URING);
-	else
+	atomic_store(&sock->reason, reason);
+	sock->file.os_only = reason != VMA_SOCK_NEW;
+	if (reason == VMA_SOCK_NEW)
 		udp_options_init(sock, fd);
 	if (engine != NULL) {
 		sock->stats = vma_engine_stats_get(engine, fd);

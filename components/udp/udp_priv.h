@@ -14,6 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <vma/inet.h>
+#include <vma/inet_iov_iter.h>
 #include <vma/net.h>
 #include <vma/packet.h>
 #include <vma/sock.h>

@@ -221,6 +221,18 @@ CASE(bad_args_piece_sent, "a piece that cannot be read: nothing of what is befor
 	close(s);
 }
 
+CASE(bad_args_list_to_an_address,
+     "a list of one piece that cannot be read, with an address, on a socket that is not connected")
+{
+	struct sockaddr_in address = {.sin_family = AF_INET};
+	struct msghdr msg = {
+	        .msg_name = &address, .msg_namelen = sizeof(address), .msg_iov = bad_pointer(), .msg_iovlen = 1};
+	int s = tcp_socket();
+
+	RES(sendmsg(s, &msg, MSG_NOSIGNAL));
+	close(s);
+}
+
 CASE(bad_args_piece_received, "a piece that cannot be written: what has come is still there")
 {
 	struct iovec pieces[] = {{bytes, 100}, {bad_pointer(), 10}, {bytes, 10}};

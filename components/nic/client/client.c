@@ -422,11 +422,8 @@ out:
 
 static uint64_t xdp_now_ns(const struct vma_nic *nic)
 {
-	struct timespec now;
-
 	(void)nic;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return os_now_ns();
 }
 
 const struct vma_nic_ops vma_nic_xdp_ops = {

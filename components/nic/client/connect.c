@@ -182,7 +182,7 @@ static void note_failure(unsigned ifindex)
 	const uint64_t wait = before == 0 ? FAILED_FIRST_MS : before < FAILED_LAST_MS ? before * 2 : before;
 
 	failed[ifindex % FAILED_PLACES].wait_ms = wait;
-	failed[ifindex % FAILED_PLACES].due_ms = vmad_client_now_ms() + wait;
+	failed[ifindex % FAILED_PLACES].due_ms = os_now_ms() + wait;
 }
 
 static void note_success(unsigned ifindex)
@@ -281,10 +281,10 @@ struct attempts {
 static bool another_start(const struct vmad_connect *how, struct attempts *attempts)
 {
 	if (attempts->up_until_ms != 0)
-		return vmad_client_now_ms() < attempts->up_until_ms;
+		return os_now_ms() < attempts->up_until_ms;
 	if (how->vmad_path == NULL || attempts->starts == STARTS_MAX)
 		return false;
-	if (attempts->starts == 0 && vmad_client_now_ms() < failed[how->ifindex % FAILED_PLACES].due_ms) {
+	if (attempts->starts == 0 && os_now_ms() < failed[how->ifindex % FAILED_PLACES].due_ms) {
 		attempts->error = -ECHILD;
 		return false;
 	}
@@ -292,7 +292,7 @@ static bool another_start(const struct vmad_connect *how, struct attempts *attem
 	if (attempts->error < 0)
 		return false;
 	attempts->starts++;
-	attempts->up_until_ms = vmad_client_now_ms() + COMING_UP_MS;
+	attempts->up_until_ms = os_now_ms() + COMING_UP_MS;
 	return true;
 }
 
@@ -317,7 +317,7 @@ static int connect_once(const struct vmad_connect *how, struct vmad_client *clie
 
 int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out)
 {
-	const uint64_t until_ms = vmad_client_now_ms() + how->timeout_ms;
+	const uint64_t until_ms = os_now_ms() + how->timeout_ms;
 	const struct timespec pause = {.tv_nsec = PAUSE_MS * 1000000};
 	struct vmad_client *client = calloc(1, sizeof(*client));
 	struct attempts attempts = {0};
@@ -340,13 +340,13 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 			free(client);
 			return -ECANCELED;
 		}
-		if ((rc != -ECONNREFUSED && rc != -EAGAIN) || vmad_client_now_ms() >= until_ms)
+		if ((rc != -ECONNREFUSED && rc != -EAGAIN) || os_now_ms() >= until_ms)
 			break;
 		if (rc != -EAGAIN)
 			full_until_ms = 0;
 		else if (full_until_ms == 0)
-			full_until_ms = vmad_client_now_ms() + FULL_MS;
-		else if (vmad_client_now_ms() >= full_until_ms)
+			full_until_ms = os_now_ms() + FULL_MS;
+		else if (os_now_ms() >= full_until_ms)
 			break;
 		if (rc == -ECONNREFUSED && !another_start(how, &attempts))
 			break;

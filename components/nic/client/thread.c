@@ -28,14 +28,6 @@
 #define REMIND_MS 100   /* a queue pair that was not rebound is asked again */
 #define BUSY_MS 5       /* between two looks at a connection that is in use */
 
-static uint64_t nic_now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 void nic_xdp_thread_wake(struct nic_xdp *nic)
 {
 	const uint64_t one = 1;
@@ -199,7 +191,7 @@ static void vmad_lost(struct nic_xdp *nic)
 	vmad_client_close(nic->old_vmad);
 	nic->old_vmad = nic->vmad;
 	nic->vmad = NULL;
-	nic->vmad_lost_ms = nic_now_ms();
+	nic->vmad_lost_ms = os_now_ms();
 	pthread_mutex_unlock(&nic->lock);
 	vma_log_info("%s: vmad does not answer: what its clients have stays, and another one is looked for",
 	             nic->base.info.name);
@@ -212,7 +204,7 @@ static bool owner_is_there(const struct nic_xdp *nic)
 
 bool nic_xdp_await_vmad(struct nic_xdp *nic)
 {
-	const uint64_t until = (nic->vmad != NULL ? nic_now_ms() : nic->vmad_lost_ms) + VMAD_ANSWER_MS;
+	const uint64_t until = (nic->vmad != NULL ? os_now_ms() : nic->vmad_lost_ms) + VMAD_ANSWER_MS;
 	const struct timespec at = {.tv_sec = (time_t)(until / 1000), .tv_nsec = (long)(until % 1000) * 1000000};
 
 	if (nic->kind != VMA_NIC_OWNER_VMAD || pthread_equal(pthread_self(), nic->thread))

@@ -10,14 +10,6 @@
 #include "../os.h"
 #include "vmad_priv.h"
 
-uint64_t vmad_client_now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 static void client_close_fds(const int *fds, unsigned nfds)
 {
 	for (unsigned i = 0; i < nfds; i++)
@@ -33,7 +25,7 @@ static int wait_message(struct vmad_client *client, uint64_t until_ms, struct vm
 	int rc;
 
 	for (;;) {
-		const uint64_t now = vmad_client_now_ms();
+		const uint64_t now = os_now_ms();
 
 		rc = vmad_receive(client->fd, msg, &bytes, fds, nfds);
 		if ((rc == 1 || rc == -EMSGSIZE) && vmad_msg_ok(msg, bytes))
@@ -102,7 +94,7 @@ static int ask_showing(struct vmad_client *client, struct vmad_msg *msg, const i
 	int own_fds[VMAD_FDS_MAX];
 	unsigned own_nfds = 0;
 	int rc = vmad_client_ask(client, msg, shown, nshown, fds != NULL ? fds : own_fds,
-	                         fds != NULL ? nfds : &own_nfds, vmad_client_now_ms() + VMAD_ANSWER_MS);
+	                         fds != NULL ? nfds : &own_nfds, os_now_ms() + VMAD_ANSWER_MS);
 
 	if (rc != -EPIPE)
 		client_close_fds(own_fds, own_nfds);
@@ -247,14 +239,14 @@ static struct vmad_minisock pack_minisock(const struct vma_flow_minisock *miniso
 static int client_say(struct vmad_client *client, struct vmad_msg *msg)
 {
 	struct pollfd poll_fd = {.fd = client->fd, .events = POLLOUT};
-	const uint64_t until_ms = vmad_client_now_ms() + VMAD_ANSWER_MS;
+	const uint64_t until_ms = os_now_ms() + VMAD_ANSWER_MS;
 	int rc;
 
 	msg->magic = VMAD_MAGIC;
 	msg->version = VMAD_VERSION;
 	msg->seq = ++client->seq;
-	while ((rc = vmad_send(client->fd, msg, NULL, 0)) == -EAGAIN && vmad_client_now_ms() < until_ms)
-		os_poll(&poll_fd, 1, (int)(until_ms - vmad_client_now_ms()));
+	while ((rc = vmad_send(client->fd, msg, NULL, 0)) == -EAGAIN && os_now_ms() < until_ms)
+		os_poll(&poll_fd, 1, (int)(until_ms - os_now_ms()));
 	return rc < 0 ? -EPIPE : 0;
 }
 

@@ -20,7 +20,6 @@ struct vmad_client {
 	struct vmad_adopt adopt[VMAD_ADOPTS_MAX];
 };
 
-uint64_t vmad_client_now_ms(void);
 /* Sends `msg` and replaces it by the answer. Its result, or -EPIPE; the answer's fds are the caller's. */
 int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int *send_fds, unsigned nsend, int *fds,
                     unsigned *nfds, uint64_t until_ms);

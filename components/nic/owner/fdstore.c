@@ -26,14 +26,6 @@ enum { FDSTORE_PUT = 64, FDSTORE_DROP, FDSTORE_LIST, FDSTORE_END };
 #define UNUSED_MS 1000 /* no client lives, and no vmad */
 #define TURN 256       /* messages of one turn */
 
-static uint64_t fdstore_now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 static socklen_t fdstore_address_of(unsigned ifindex, struct sockaddr_un *out)
 {
 	*out = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -46,10 +38,10 @@ static int fdstore_say(int fd, uint16_t type, uint32_t place, const int *with)
 {
 	const struct vmad_msg msg = {
 	        .magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .keep = {.place = place}};
-	const uint64_t until = fdstore_now_ms() + FDSTORE_MS;
+	const uint64_t until = os_now_ms() + FDSTORE_MS;
 	int rc;
 
-	while ((rc = vmad_send(fd, &msg, with, with != NULL)) == -EAGAIN && fdstore_now_ms() < until)
+	while ((rc = vmad_send(fd, &msg, with, with != NULL)) == -EAGAIN && os_now_ms() < until)
 		os_await(fd, POLLOUT, FDSTORE_MS);
 	return rc;
 }
@@ -79,7 +71,7 @@ static void fdstore_leave_vmad(void)
 {
 	os_close(keep.vmad_fd);
 	keep.vmad_fd = -1;
-	keep.left_ms = fdstore_now_ms();
+	keep.left_ms = os_now_ms();
 }
 
 /* What vmad says. */
@@ -149,7 +141,7 @@ static bool has_living_clients(void)
 /* Nobody has come for too long. */
 static bool fdstore_is_over(void)
 {
-	const uint64_t alone_ms = fdstore_now_ms() - keep.left_ms;
+	const uint64_t alone_ms = os_now_ms() - keep.left_ms;
 
 	return keep.vmad_fd < 0 &&
 	       (alone_ms >= (uint64_t)keep.seconds * 1000 || (alone_ms >= UNUSED_MS && !has_living_clients()));
@@ -295,7 +287,7 @@ int fdstore_start(struct fdstore *fdstore, unsigned ifindex, uint32_t seconds)
 
 static int recv_hand(int fd, struct fdstore_fds *hand)
 {
-	const uint64_t until = fdstore_now_ms() + FDSTORE_MS;
+	const uint64_t until = os_now_ms() + FDSTORE_MS;
 
 	for (;;) {
 		struct vmad_msg msg;
@@ -305,7 +297,7 @@ static int recv_hand(int fd, struct fdstore_fds *hand)
 		const int rc = vmad_receive(fd, &msg, &bytes, fds, &nfds);
 		const bool is_put = rc == 1 && msg.type == FDSTORE_PUT && nfds == 1 && msg.keep.place < KEEP_PLACES;
 
-		if (rc == -EAGAIN && fdstore_now_ms() < until) {
+		if (rc == -EAGAIN && os_now_ms() < until) {
 			os_await(fd, POLLIN, FDSTORE_MS);
 			continue;
 		}

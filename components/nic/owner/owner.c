@@ -29,10 +29,7 @@
 
 uint64_t owner_now_ns(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return os_now_ns();
 }
 
 /* ---- the device ---- */

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../os.h"
 #include "closer.h"
 
 #define STACK_BYTES 65536
@@ -44,14 +45,6 @@ struct vmad_closer {
 	unsigned njobs;
 	struct job job[];
 };
-
-static uint64_t closer_now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 static void closer_wake(int signal)
 {
@@ -213,7 +206,7 @@ void vmad_closer_close(struct vmad_closer *closer, unsigned number, const int *f
 			job->fds[job->nfds++] = fds[i];
 	job->next = NULL;
 	atomic_store_explicit(&job->at, 0, memory_order_relaxed);
-	job->since_ms = closer_now_ms();
+	job->since_ms = os_now_ms();
 	atomic_store_explicit(&job->busy, true, memory_order_relaxed);
 	pthread_mutex_lock(&closer->lock);
 	*closer->last = job;
@@ -266,7 +259,7 @@ bool vmad_closer_hurry(struct vmad_closer *closer, uint64_t now)
  */
 static bool closer_has_settled(const struct vmad_closer *closer)
 {
-	const uint64_t now = closer_now_ms();
+	const uint64_t now = os_now_ms();
 
 	for (unsigned i = 0; i < closer->njobs; i++) {
 		const struct job *job = &closer->job[i];

@@ -14,6 +14,7 @@
 #include <vma/log.h>
 #include <vma/stats.h>
 
+#include "../os.h"
 #include "../owner/owner.h"
 #include "server.h"
 
@@ -35,14 +36,6 @@
 #define LAST_TURNS 32         /* of who has ended */
 #define FDSTORE_RETRY_MS 1000 /* one that was killed has a successor */
 #define SWEEP_MS 1000         /* at least, between sweeps: a directory may be a long one, and clients many */
-
-static uint64_t server_now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 /* ---- peers ---- */
 
@@ -167,7 +160,7 @@ static void pause_accept(struct vmad_server *server, int error)
 {
 	if (error == EAGAIN || error == ECONNABORTED || error == EINTR)
 		return;
-	server->accept_paused_until_ms = server_now_ms() + ACCEPT_PAUSE_MS;
+	server->accept_paused_until_ms = os_now_ms() + ACCEPT_PAUSE_MS;
 	vma_log_once(VMA_LOG_WARN, "vmad: %s: new clients have to wait: %s", server->attr->interface,
 	             strerrordesc_np(error));
 }
@@ -191,7 +184,7 @@ static void take_connection(struct vmad_server *server, int listen_fd)
 	int fd;
 
 	if (gives_way || !idle_job(server, &job)) {
-		server->accept_paused_until_ms = server_now_ms() + CLOSE_PAUSE_MS;
+		server->accept_paused_until_ms = os_now_ms() + CLOSE_PAUSE_MS;
 		return;
 	}
 	fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -218,7 +211,7 @@ static void take_connection(struct vmad_server *server, int listen_fd)
 	        .pid = cred.pid,
 	        .uid = cred.uid,
 	        .gid = cred.gid,
-	        .since_ms = server_now_ms(),
+	        .since_ms = os_now_ms(),
 	};
 }
 
@@ -294,7 +287,7 @@ static void finish_closes(struct vmad_server *server)
 static bool ends_later(const struct vmad_server *server, const struct vmad_peer *peer)
 {
 	return is_closing(server, peer, CLOSE_PASSED) &&
-	       !vmad_closer_late(server->closer, job_of(server, peer, CLOSE_PASSED), server_now_ms());
+	       !vmad_closer_late(server->closer, job_of(server, peer, CLOSE_PASSED), os_now_ms());
 }
 
 /* What it has said last, its minisocks, may still be in the socket, which holds about as much as LAST_TURNS take. A
@@ -360,7 +353,7 @@ static struct vmad_peer *find_or_add_absent_peer(struct vmad_server *server, con
 		        .pid = tenant->pid,
 		        .uid = tenant->uid,
 		        .gid = tenant->gid,
-		        .since_ms = server_now_ms(),
+		        .since_ms = os_now_ms(),
 		};
 		return peer;
 	}
@@ -418,7 +411,7 @@ static void start_fdstore(struct vmad_server *server)
 {
 	int rc;
 
-	server->fdstore_ms = server_now_ms();
+	server->fdstore_ms = os_now_ms();
 	rc = vmad_closer_settle(server->closer)
 	             ? fdstore_start(&server->fdstore, server->ifindex, server->attr->keep_seconds)
 	             : -EBUSY;
@@ -502,7 +495,7 @@ static void turn_watch_fd(struct turn *turn, int fd, struct vmad_peer *peer)
 
 static bool accept_is_paused(const struct vmad_server *server)
 {
-	return server_now_ms() < server->accept_paused_until_ms;
+	return os_now_ms() < server->accept_paused_until_ms;
 }
 
 static void begin_turn(struct vmad_server *server, struct turn *turn)
@@ -582,7 +575,7 @@ struct clock {
 /* What is due now. 1: end, 0: go on, -errno: cannot go on. */
 static int server_pass_time(struct vmad_server *server, struct clock *clock)
 {
-	const uint64_t now = server_now_ms();
+	const uint64_t now = os_now_ms();
 	int rc;
 
 	if (forget_silent(server, now) || server->served) {
@@ -638,7 +631,7 @@ static bool server_may_leave(struct vmad_server *server)
 int vmad_serve_all(struct vmad_server *server)
 {
 	bool leaves = false;
-	struct clock clock = {.start = server_now_ms(), .idle_since = server_now_ms(), .looked = server_now_ms()};
+	struct clock clock = {.start = os_now_ms(), .idle_since = os_now_ms(), .looked = os_now_ms()};
 	struct turn turn;
 	int rc;
 
@@ -654,7 +647,7 @@ int vmad_serve_all(struct vmad_server *server)
 	}
 	while ((rc = server_pass_time(server, &clock)) == 0) {
 		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
-		const bool late = vmad_closer_hurry(server->closer, server_now_ms());
+		const bool late = vmad_closer_hurry(server->closer, os_now_ms());
 		const int longest = accept_is_paused(server) ? CLOSE_PAUSE_MS : late ? HURRY_MS : LOOK_MS;
 
 		begin_turn(server, &turn);

@@ -531,11 +531,8 @@ void xdp_prog_note_recent(struct xdp_prog *prog, const struct vma_flow_key *key,
 	const uint64_t hash = xdp_group_hash(&map_key);
 
 	struct xdp_recents *line = &prog->recents[xdp_recent_line(hash)];
-	struct timespec time;
-	uint32_t now;
+	const uint32_t now = xdp_recent_now(os_now_ns());
 
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	now = xdp_recent_now((uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec);
 	__atomic_store_n(&line->at[xdp_recent_place(line, hash, now)],
 	                 xdp_recent(hash, prog->shared->rentals[slot], slot, now), __ATOMIC_RELEASE);
 }

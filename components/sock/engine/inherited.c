@@ -147,14 +147,6 @@ static void inherited_read_names(struct names *names)
 
 /* ---- the conversation ---- */
 
-static uint64_t inherited_cookie_of(int fd)
-{
-	uint64_t cookie = 0;
-	socklen_t len = sizeof(cookie);
-
-	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
-}
-
 /* The queue of a socket is short, and the server's thread takes few at a time. */
 static int inherited_send_patiently(int fd, const struct vma_named_message *message, uint64_t deadline_ns)
 {
@@ -248,7 +240,7 @@ static int inherited_converse(int fd, struct names *names, int socket_fd, uint64
 
 int vma_inherited_ask(int socket_fd)
 {
-	const uint64_t cookie = inherited_cookie_of(socket_fd);
+	const uint64_t cookie = vma_sock_cookie(socket_fd);
 	struct names *names;
 	int fd, waiting_fd = -1;
 
@@ -317,16 +309,13 @@ struct inherited {
 
 static bool inherited_listens(int fd)
 {
-	int value = 0;
-	socklen_t len = sizeof(value);
-
-	return vma_os.getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &len) == 0 && value != 0;
+	return vma_sock_get_int(fd, SOL_SOCKET, SO_ACCEPTCONN, 0) != 0;
 }
 
 /* What has waited longest: of two that may be, the one that this process has had itself. */
 static int inherited_ask(int fd)
 {
-	const int asked = vma_inherited_ask(fd), mine = inherited_take_waits(inherited_cookie_of(fd));
+	const int asked = vma_inherited_ask(fd), mine = inherited_take_waits(vma_sock_cookie(fd));
 
 	if (mine < 0)
 		return asked;
@@ -414,14 +403,6 @@ static const struct vma_file_ops connection_ops = {USE, USES(setsockopt), USES(g
 #undef USE
 #undef USES
 
-static int inherited_protocol_of(int fd)
-{
-	int protocol = 0;
-	socklen_t len = sizeof(protocol);
-
-	return vma_os.getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 ? protocol : 0;
-}
-
 void vma_inherited_note(int fd)
 {
 	struct inherited *inherited = vma_alloc(sizeof(*inherited));
@@ -430,7 +411,9 @@ void vma_inherited_note(int fd)
 		return;
 	inherited_keep_list();
 	vma_file_init(&inherited->file, VMA_FILE_EXEC,
-	              inherited_protocol_of(fd) == IPPROTO_TCP && !inherited_listens(fd) ? &connection_ops : &ops);
+	              vma_sock_get_int(fd, SOL_SOCKET, SO_PROTOCOL, 0) == IPPROTO_TCP && !inherited_listens(fd)
+	                      ? &connection_ops
+	                      : &ops);
 	pthread_mutex_init(&inherited->asking, NULL);
 	inherited->file.os_only = true;
 	atomic_store(&vma_file_touches, true);

@@ -55,14 +55,6 @@
 #define SILENCE_NS 10000000000ULL /* an owner that has not answered is not asked for so long */
 enum { MESSAGES_IN_MS = 8, NAME_BYTES = 48 };
 
-static uint64_t taken_cookie_of(int fd)
-{
-	uint64_t cookie = 0;
-	socklen_t len = sizeof(cookie);
-
-	return vma_os.getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
-}
-
 /* ---- what a pidfd says ---- */
 
 /* /proc's word about it, a string; false: /proc is not there. */
@@ -137,11 +129,11 @@ static enum taken_answer question_answer(const struct taken_question *question, 
 	struct vma_file *file = vma_fd_lookup(question->number);
 
 	if (file == NULL || file->kind == VMA_FILE_INTERNAL || file->ops->hand_over == NULL || question->cookie == 0 ||
-	    taken_cookie_of(question->number) != question->cookie || vma_fd_lookup(question->number) != file)
+	    vma_sock_cookie(question->number) != question->cookie || vma_fd_lookup(question->number) != file)
 		return TAKEN_NOT_MINE;
 	if (shown < 0)
 		return TAKEN_SHOW_SOCKET;
-	if (taken_cookie_of(shown) != question->cookie)
+	if (vma_sock_cookie(shown) != question->cookie)
 		return TAKEN_NOT_MINE;
 	file->ops->hand_over(file);
 	return file->ops->reason(file) == VMA_SOCK_OFFLOADED ? TAKEN_STAYS : TAKEN_HANDED_OVER;
@@ -158,7 +150,7 @@ static void look(struct vma_file *file, void *arg)
 	const int fd = atomic_load(&file->fd);
 
 	if (search->found == NULL && (file->kind == VMA_FILE_TCP || file->kind == VMA_FILE_UDP) && fd >= 0 &&
-	    taken_cookie_of(fd) == search->cookie && vma_fd_lookup(fd) == file)
+	    vma_sock_cookie(fd) == search->cookie && vma_fd_lookup(fd) == file)
 		search->found = file;
 }
 
@@ -188,7 +180,7 @@ static enum taken_answer answer_inherited(const struct inherited_question *quest
 		server.messages = is_trusted ? server.messages : MESSAGES_IN_MS;
 		return is_trusted ? TAKEN_NOT_MINE : TAKEN_REFUSED;
 	}
-	same = message->fd >= 0 ? taken_cookie_of(message->fd) == question->cookie
+	same = message->fd >= 0 ? vma_sock_cookie(message->fd) == question->cookie
 	                        : is_same_file(atomic_load(&search.found->fd), message->sender.pid, question->number);
 	if (same <= 0)
 		return !is_trusted ? TAKEN_REFUSED : same == 0 ? TAKEN_NOT_MINE : TAKEN_SHOW_SOCKET;
@@ -319,7 +311,7 @@ static int taken_converse(int fd, int pid, const struct taken_question *question
 
 static int ask_by_name(const char *name, int pid, int number, int copy)
 {
-	const struct taken_question question = {.cookie = taken_cookie_of(copy), .number = number};
+	const struct taken_question question = {.cookie = vma_sock_cookie(copy), .number = number};
 	const uint64_t now = vma_now_ns(), deadline_ns = now + TIMEOUT_NS;
 	int fd, rc;
 

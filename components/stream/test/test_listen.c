@@ -144,7 +144,7 @@ static bool answers_and_closes(int fd, uint16_t from, bool peer_closes)
 		fixture_until((fixture_peer_drive(), atomic_load(&fixture_sock_of(child)->fin_seen)));
 	}
 	do_close(child);
-	vma_flush_sends(vma_thread_self());
+	vma_inet_flush_sends(vma_thread_self());
 	fixture_until((fixture_peer_drive(), peer_closes || vma_tcp_rx_bytes(peer.conn) == 10));
 	fixture_peer_forget(&peer); /* by a reset: there is no TIME_WAIT */
 	return held;

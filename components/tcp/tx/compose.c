@@ -105,10 +105,10 @@ static inline __attribute__((always_inline)) err_t send_frame(struct vma_tcp_con
 	frame_store32(to + 16, urgent << 16);
 	if (frame_needs_sum(tcp->nic, flag)) {
 		sum += copy_sum_even(to + hdr_len, bytes, n);
-		tcp_frame_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
+		vma_pkt_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
 	} else {
 		memcpy(to + hdr_len, bytes, n);
-		tcp_frame_store16(to + 16, vma_csum_fold(frame_pseudo_sum(addresses, l4_len)));
+		vma_pkt_store16(to + 16, vma_csum_fold(frame_pseudo_sum(addresses, l4_len)));
 	}
 	return ERR_OK;
 }

@@ -82,7 +82,7 @@ static uint16_t write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const s
 	frame_write_path(conn, frame, addresses, l4_len);
 	sum = (struct copy_sum){.sum = pseudo + frame_write_tcp(conn, tcp, p->payload, hdr_len, l4_len > hdr_len)};
 	write_payload(&sum, tcp + hdr_len, p, hdr_len, summed);
-	tcp_frame_store16(tcp + 16, summed ? (uint16_t)~vma_csum_fold(sum.sum) : vma_csum_fold(pseudo));
+	vma_pkt_store16(tcp + 16, summed ? (uint16_t)~vma_csum_fold(sum.sum) : vma_csum_fold(pseudo));
 	return flag;
 }
 

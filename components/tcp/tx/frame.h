@@ -21,11 +21,6 @@
 
 #define FRAME_DONT_FRAGMENT 0x4000
 
-static inline void tcp_frame_store16(uint8_t *p, uint16_t as_in_memory)
-{
-	memcpy(p, &as_in_memory, 2);
-}
-
 static inline void frame_store32(uint8_t *p, uint32_t as_in_memory)
 {
 	memcpy(p, &as_in_memory, 4);

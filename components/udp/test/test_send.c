@@ -156,7 +156,7 @@ static void test_every_length_up_to_the_mtu_leaves_whole(void **state)
 		data[i] = (uint8_t)(i * 7);
 	for (size_t len = 0; len <= MAX; len += len < 70 || len > MAX - 5 ? 1 : 97) {
 		assert_int_equal(send_send_to(NULL, data, len, 0), len);
-		vma_flush_sends(vma_thread_self());
+		vma_inet_flush_sends(vma_thread_self());
 		assert_int_equal(fixture_peer_receive(), 1); /* the peer's ring has checked both sums */
 		assert_int_equal(fixture_payload_len(), len);
 		assert_memory_equal(fixture.frame + 42, data, len);
@@ -652,7 +652,7 @@ static void send_a_row(unsigned n)
 {
 	struct vma_thread *self = vma_thread_self();
 
-	vma_flush_sends(self);
+	vma_inet_flush_sends(self);
 	fixture_peer_receive();
 	self->tx_last_tsc = 0;
 	for (unsigned i = 0; i < n; i++) {
@@ -682,7 +682,7 @@ static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void
 		send_a_row(10);
 		before = kicks();
 		n = at_once = fixture_peer_receive();
-		vma_flush_sends(vma_thread_self());
+		vma_inet_flush_sends(vma_thread_self());
 		fixture_wait_until((n += fixture_peer_receive()) == 10);
 		shared += at_once == 5 && kicks() == before + 1;
 	}
@@ -748,7 +748,7 @@ static void test_full_queue_is_eagain_and_nothing_is_lost(void **state)
 	assert_true(n > 100);
 	assert_int_equal(send_send_to(NULL, "x", 1, MSG_DONTWAIT), -EAGAIN);
 	assert_true(vma_stats_read(&sock->stats->tx_eagain) >= 1);
-	vma_flush_sends(vma_thread_self());
+	vma_inet_flush_sends(vma_thread_self());
 	assert_int_equal(fixture_peer_receive(), n);
 	assert_int_equal(send_text("again"), 5);
 	assert_peer_gets("again");

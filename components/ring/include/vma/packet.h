@@ -33,6 +33,25 @@ enum {
 	VMA_PKT_UDP_HEADERS_MAX = VMA_PKT_ETH_LEN + VMA_PKT_VLAN_LEN + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN,
 };
 
+/* ---- numbers ---- */
+
+/* In network order, at any address; returns what lies behind. */
+static inline uint8_t *vma_pkt_put16(uint8_t *p, uint32_t value)
+{
+	p[0] = (uint8_t)(value >> 8);
+	p[1] = (uint8_t)value;
+	return p + 2;
+}
+static inline uint8_t *vma_pkt_put32(uint8_t *p, uint32_t value)
+{
+	return vma_pkt_put16(vma_pkt_put16(p, value >> 16), value);
+}
+/* As it is. */
+static inline void vma_pkt_store16(uint8_t *p, uint16_t as_in_memory)
+{
+	memcpy(p, &as_in_memory, 2);
+}
+
 /* ---- checksums ---- */
 
 /* Adds len bytes to a running sum. A piece of odd length may only be the last one of what is summed. */

@@ -187,6 +187,10 @@ struct vma_file {
 	struct vma_retired retired;
 };
 #define VMA_FILE_ENDED (1U << 31)
+static inline bool vma_file_has_ended(const struct vma_file *file)
+{
+	return (atomic_load(&file->slots) & VMA_FILE_ENDED) != 0;
+}
 
 struct vma_watcher {
 	void (*ready)(struct vma_watcher *watcher, uint32_t events);

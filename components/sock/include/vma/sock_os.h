@@ -17,6 +17,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -123,5 +124,9 @@ struct vma_os {
 #undef X
 };
 extern struct vma_os vma_os __attribute__((visibility("hidden")));
+
+/* option.c: what the kernel says of a socket. `otherwise`, if it does not; the cookie (SO_COOKIE) is 0 then. */
+int vma_sock_get_int(int fd, int level, int name, int otherwise);
+uint64_t vma_sock_cookie(int fd);
 
 #endif

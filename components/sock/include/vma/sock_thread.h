@@ -47,7 +47,7 @@ struct vma_thread {
 	bool copying;             /* a fault now is EFAULT: see vma_copy */
 	uint32_t signals;         /* handlers that ran in this thread */
 	uint32_t interrupts;      /* those of them without SA_RESTART */
-	struct vma_ring *tx_ring; /* holds frames sent LATER, or sends queued, by this thread: vma_flush_sends */
+	struct vma_ring *tx_ring; /* holds frames sent LATER, or sends queued, by this thread: vma_inet_flush_sends */
 	uint32_t tx_queued;       /* so many sends, the first of them then: */
 	uint64_t tx_queued_tsc;
 	uint32_t tx_batch; /* sends to come that may be queued: vma_thread_has_ready */

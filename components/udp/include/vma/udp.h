@@ -38,17 +38,4 @@ void vma_udp_exit(void);
 void vma_udp_fork_prepare(void); /* outside; before the engine's */
 void vma_udp_fork_child(void);   /* after the engine's */
 
-/*
- * A thread that sends in a row may have left up to eight frames for one kick to share. Every other call of the library
- * makes them leave first: interpose and iomux say so after vma_enter (udp's own receives do it themselves). Costs a
- * store and a load when there is nothing.
- */
-void vma_flush_sends_slow(struct vma_thread *self) __attribute__((cold));
-static inline void vma_flush_sends(struct vma_thread *self)
-{
-	self->tx_burst = 0;
-	if (__builtin_expect(self->tx_ring != NULL, 0))
-		vma_flush_sends_slow(self);
-}
-
 #endif

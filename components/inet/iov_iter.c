@@ -1,39 +1,33 @@
 /* iov_iter.c - the list of a message's pieces, and copying from and to them. */
 #include <errno.h>
 
-#include "iov_iter.h"
+#include <vma/inet_iov_iter.h>
 
-/* A list that lies right behind msg is the library's own, and has one piece: see sock.h. */
-static bool is_own(const struct msghdr *msg)
+/* Of a single piece the kernel looks at no more than it takes. */
+static bool piece_is_bad_ptr(const struct vma_inet_iov_iter *iov_iter, const struct iovec *iov)
 {
-	return msg->msg_iovlen == 1 && msg->msg_iov == (const struct iovec *)(msg + 1);
+	if (__builtin_expect(iov->iov_len > VMA_INET_BYTES_MAX, 0))
+		return vma_is_beyond(iov->iov_base, iov_iter->n == 1 ? VMA_INET_BYTES_MAX : iov->iov_len);
+	return vma_inet_iov_is_bad_ptr(iov);
 }
 
-/* Memory that no application has. Of a single piece the kernel looks at no more than it takes. */
-static bool iov_is_bad_ptr(const struct iov_iter *iov_iter, const struct iovec *iov)
-{
-	if (__builtin_expect(iov->iov_len > IOV_ITER_BYTES_MAX, 0))
-		return vma_is_beyond(iov->iov_base, iov_iter->n == 1 ? IOV_ITER_BYTES_MAX : iov->iov_len);
-	return (intptr_t)iov->iov_base < 0 && iov->iov_len != 0;
-}
-
-static int check_iov_iter(struct iov_iter *iov_iter)
+/* What is beyond the bytes of one call is cut off. */
+static int check_pieces(struct vma_inet_iov_iter *iov_iter, struct iovec *copy)
 {
 	for (size_t i = 0; i < iov_iter->n; i++)
-		if ((ssize_t)iov_iter->iov[i].iov_len < 0)
+		if ((ssize_t)copy[i].iov_len < 0)
 			return -EINVAL;
 	for (size_t i = 0; i < iov_iter->n; i++) {
-		if (iov_is_bad_ptr(iov_iter, &iov_iter->iov[i]))
+		if (piece_is_bad_ptr(iov_iter, &copy[i]))
 			return -EFAULT;
-		if (iov_iter->iov[i].iov_len > IOV_ITER_BYTES_MAX - iov_iter->left)
-			iov_iter->left = IOV_ITER_BYTES_MAX;
-		else
-			iov_iter->left += iov_iter->iov[i].iov_len;
+		if (copy[i].iov_len > VMA_INET_BYTES_MAX - iov_iter->left)
+			copy[i].iov_len = VMA_INET_BYTES_MAX - iov_iter->left;
+		iov_iter->left += copy[i].iov_len;
 	}
 	return 0;
 }
 
-int iov_iter_get(struct iov_iter *iov_iter, const struct msghdr *msg)
+int vma_inet_iov_iter_get(struct vma_inet_iov_iter *iov_iter, const struct msghdr *msg)
 {
 	struct iovec *copy = iov_iter->few;
 
@@ -41,24 +35,24 @@ int iov_iter_get(struct iov_iter *iov_iter, const struct msghdr *msg)
 	iov_iter->n = msg->msg_iovlen;
 	iov_iter->at = iov_iter->off = iov_iter->left = 0;
 	iov_iter->iov = copy;
-	if (__builtin_expect(is_own(msg), 1)) {
+	if (vma_inet_iov_is_own(msg) && __builtin_expect(iov_iter->n == 1, 1)) {
 		*copy = *msg->msg_iov;
-		return check_iov_iter(iov_iter);
+		return check_pieces(iov_iter, copy);
 	}
-	if (iov_iter->n > IOV_ITER_MAX)
+	if (iov_iter->n > VMA_INET_IOV_MAX)
 		return -EMSGSIZE;
-	if (iov_iter->n > IOV_ITER_FEW) {
+	if (iov_iter->n > VMA_INET_IOV_FEW) {
 		iov_iter->iov = copy = iov_iter->many = vma_alloc(iov_iter->n * sizeof(*copy));
 		if (copy == NULL)
 			return -ENOMEM;
 	}
 	if (iov_iter->n != 0 && vma_copy(copy, msg->msg_iov, iov_iter->n * sizeof(*copy)) != 0)
 		return -EFAULT;
-	return check_iov_iter(iov_iter);
+	return check_pieces(iov_iter, copy);
 }
 
 /* The next stretch of at most `bytes`, in one piece. */
-static size_t iov_iter_span(struct iov_iter *iov_iter, size_t bytes, uint8_t **address)
+static size_t iov_iter_span(struct vma_inet_iov_iter *iov_iter, size_t bytes, uint8_t **address)
 {
 	size_t here;
 
@@ -71,13 +65,13 @@ static size_t iov_iter_span(struct iov_iter *iov_iter, size_t bytes, uint8_t **a
 	return here < bytes ? here : bytes;
 }
 
-static void iov_iter_advance(struct iov_iter *iov_iter, size_t bytes)
+static void iov_iter_advance(struct vma_inet_iov_iter *iov_iter, size_t bytes)
 {
 	iov_iter->off += bytes;
 	iov_iter->left -= bytes;
 }
 
-size_t iov_iter_read(struct iov_iter *iov_iter, uint8_t *to, size_t bytes)
+size_t vma_inet_iov_iter_read(struct vma_inet_iov_iter *iov_iter, uint8_t *to, size_t bytes)
 {
 	size_t done = 0, here;
 	uint8_t *from;
@@ -91,7 +85,7 @@ size_t iov_iter_read(struct iov_iter *iov_iter, uint8_t *to, size_t bytes)
 	return done;
 }
 
-size_t iov_iter_write(struct iov_iter *iov_iter, const uint8_t *from, size_t bytes)
+size_t vma_inet_iov_iter_write(struct vma_inet_iov_iter *iov_iter, const uint8_t *from, size_t bytes)
 {
 	size_t done = 0, here;
 	uint8_t *to;
@@ -105,7 +99,7 @@ size_t iov_iter_write(struct iov_iter *iov_iter, const uint8_t *from, size_t byt
 	return done;
 }
 
-void iov_iter_skip(struct iov_iter *iov_iter, size_t bytes)
+void vma_inet_iov_iter_skip(struct vma_inet_iov_iter *iov_iter, size_t bytes)
 {
 	size_t here;
 	uint8_t *unused;

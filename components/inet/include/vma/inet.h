@@ -1,0 +1,98 @@
+/*
+ * inet - what sockets of UDP and of TCP have in common, whatever they carry.
+ *
+ *   interpose ──┬─> udp ────┬─> inet ──> sock
+ *               └─> stream ─┘
+ *
+ * Threads: any, inside.
+ * Progress: no call waits for another thread.
+ * Memory: the caller's.
+ * Example: test/test_flush.c.
+ */
+#ifndef VMA_INET_H
+#define VMA_INET_H
+
+#include <netinet/in.h>
+
+#include <vma/sock.h>
+#include <vma/sock_engine.h>
+
+/*
+ * A thread that sends in a row may have left up to eight frames for one kick to share. Every other call of the library
+ * makes them leave first: interpose says so after vma_enter (receives and sends do it themselves). Costs a store and a
+ * load when there is nothing.
+ */
+void vma_inet_flush_sends_slow(struct vma_thread *self) __attribute__((cold));
+static inline void vma_inet_flush_sends(struct vma_thread *self)
+{
+	self->tx_burst = 0;
+	if (__builtin_expect(self->tx_ring != NULL, 0))
+		vma_inet_flush_sends_slow(self);
+}
+
+/* ---- shadow.c: the kernel's socket. Its answer, or -errno. ---- */
+
+int vma_inet_os_ioctl(int fd, unsigned long request, void *arg);
+/* The application's call, outside meanwhile, since it may block. */
+ssize_t vma_inet_os_recv(int fd, struct msghdr *msg, int flags);
+/* The application's call; it may block, so the caller is outside. */
+ssize_t vma_inet_os_send(int fd, const struct msghdr *msg, int flags);
+/*
+ * The shadow's descriptor: the application's number, unless that has been closed, or given to something else, while
+ * this call waited. After the last close the library's (*lingering_fd, 0: none). -1: the socket has ended.
+ */
+int vma_inet_shadow(struct vma_file *file, int fd, const _Atomic int *lingering_fd);
+/* The shadow lives on under a number of the library's, the answer. -ESTALE: fd is not the socket of this cookie. */
+int vma_inet_keep_shadow(int fd, uint64_t cookie);
+
+/* ---- object.c: the object behind a descriptor ---- */
+
+/* Whether a call of socket() makes an IPv4 or IPv6 socket of this type and protocol. */
+bool vma_inet_is(int domain, int type, int protocol, int wanted_type, int wanted_protocol);
+/* Of a new one: VMA_SOCK_NEW, or why it is the kernel's for good. */
+enum vma_sock_reason vma_inet_first_reason(const struct vma_engine *engine);
+/* `stats` may be NULL. The file's lock is held. */
+void vma_inet_stats_describe(struct vma_stats_socket *stats, enum vma_sock_reason reason,
+                             const struct sockaddr_in *local, const struct sockaddr_in *peer, uint64_t rx_limit_bytes);
+/* With the object: unless they were an engine's that is not this process's any more. */
+void vma_inet_stats_put(struct vma_engine *engine, struct vma_stats_socket *stats);
+/* A wait has ended. */
+static inline void vma_inet_stats_waited(struct vma_stats_socket *stats, const struct vma_wait *wait)
+{
+	if (stats != NULL)
+		vma_stats_add(wait->slept ? &stats->rx_poll_misses : &stats->rx_poll_hits, 1);
+}
+
+/* ---- calls that may wait ---- */
+
+/* UINT64_MAX: never. */
+static inline uint64_t vma_inet_deadline(uint64_t timeout_ns)
+{
+	return timeout_ns == UINT64_MAX ? UINT64_MAX : vma_now_ns() + timeout_ns;
+}
+
+/*
+ * As the kernel's, a socket lives as long as a call waits in it, whatever is closed: `waiting` counts these calls. A
+ * call that comes or goes changes the count (A), then looks whether the last descriptor has gone (B). The close has
+ * taken that out (C) before it looks at the count (D), under the file's lock; if there is none, it ends the socket,
+ * else it leaves that to the last call. All four are sequentially consistent.
+ *   - D misses a call that comes: C comes before B, and the call is as if it had begun after the close.
+ *   - D sees a call that goes: B comes after C, and the call looks after the end.
+ * Between A and B the thread is inside, so the memory is there.
+ *
+ * enter: false: the last descriptor has gone, and the answer is -EBADF; the caller leaves all the same.
+ * leave: true: the last descriptor has gone, and the caller, with the file's lock, ends the socket if that was left to
+ * it and the count is 0.
+ */
+static inline bool vma_inet_call_enter(struct vma_file *file, _Atomic uint32_t *waiting)
+{
+	atomic_fetch_add(waiting, 1);
+	return __builtin_expect(!vma_file_has_ended(file), 1);
+}
+static inline bool vma_inet_call_leave(struct vma_file *file, _Atomic uint32_t *waiting)
+{
+	atomic_fetch_sub(waiting, 1);
+	return __builtin_expect(vma_file_has_ended(file), 0);
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* option.c - options that only the kernel serves. */
+#include <netinet/in.h>
+#include <stdint.h>
+
+#include <vma/inet_option.h>
+#include <vma/sock_os.h>
+#include <vma/sock_thread.h>
+
+bool vma_inet_option_is_set(int fd, int level, int name, enum vma_inet_how how)
+{
+	char value[64];
+	socklen_t len = sizeof(value);
+	uint64_t rate = UINT64_MAX;
+
+	switch (how) {
+	case VMA_INET_BY_VALUE:
+	case VMA_INET_BY_ONE:
+		return vma_sock_get_int(fd, level, name, 0) != 0;
+	case VMA_INET_BY_SIGN:
+		return vma_sock_get_int(fd, level, name, -1) >= 0;
+	case VMA_INET_BY_LENGTH:
+		return vma_os.getsockopt(fd, level, name, value, &len) == 0 && len > 0;
+	case VMA_INET_BY_RATE:
+		len = sizeof(rate);
+		return vma_os.getsockopt(fd, level, name, &rate, &len) == 0 && rate != UINT64_MAX;
+	default:
+		return how == VMA_INET_ALWAYS;
+	}
+}
+
+/* The application's value, as the kernel reads it: IP's options may be a byte. False: there is none. */
+static bool read_number(int level, const void *value, socklen_t len, int *number)
+{
+	uint8_t byte;
+
+	if (len >= sizeof(*number))
+		return vma_copy(number, value, sizeof(*number)) == 0;
+	if (level != IPPROTO_IP || len == 0 || vma_copy(&byte, value, sizeof(byte)) != 0)
+		return false;
+	*number = byte;
+	return true;
+}
+
+static bool limits_rate(const void *value, socklen_t len)
+{
+	uint32_t rate32;
+	uint64_t rate;
+
+	if (len == sizeof(rate))
+		return vma_copy(&rate, value, sizeof(rate)) == 0 && rate != UINT64_MAX;
+	return len >= sizeof(rate32) && vma_copy(&rate32, value, sizeof(rate32)) == 0 && rate32 != UINT32_MAX;
+}
+
+bool vma_inet_option_turns_on(int level, enum vma_inet_how how, const void *value, socklen_t len)
+{
+	int number;
+
+	switch (how) {
+	case VMA_INET_BY_LENGTH:
+		return len != 0;
+	case VMA_INET_BY_RATE:
+		return limits_rate(value, len);
+	case VMA_INET_ALWAYS:
+	case VMA_INET_NEVER:
+		return how == VMA_INET_ALWAYS;
+	default:
+		break;
+	}
+	if (!read_number(level, value, len, &number))
+		return false;
+	return how == VMA_INET_BY_VALUE ? number != 0 : how == VMA_INET_BY_ONE ? number == 1 : number >= 0;
+}
