@@ -10,7 +10,7 @@
 
 static struct vma_thread *self;
 
-static bool turns_on(int level, enum vma_inet_how how, int number, socklen_t len)
+static bool option_turns_on(int level, enum vma_inet_how how, int number, socklen_t len)
 {
 	return vma_inet_option_turns_on(level, how, &number, len);
 }
@@ -18,22 +18,22 @@ static bool turns_on(int level, enum vma_inet_how how, int number, socklen_t len
 static void test_value_of_zero_takes_away(void **state)
 {
 	(void)state;
-	assert_true(turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, 1, 4));
-	assert_true(turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, -1, 4));
-	assert_false(turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, 0, 4));
-	assert_true(turns_on(IPPROTO_TCP, VMA_INET_BY_ONE, 1, 4));
-	assert_false(turns_on(IPPROTO_TCP, VMA_INET_BY_ONE, -1, 4));
-	assert_true(turns_on(SOL_SOCKET, VMA_INET_BY_SIGN, 0, 4));
-	assert_false(turns_on(SOL_SOCKET, VMA_INET_BY_SIGN, -1, 4));
+	assert_true(option_turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, 1, 4));
+	assert_true(option_turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, -1, 4));
+	assert_false(option_turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, 0, 4));
+	assert_true(option_turns_on(IPPROTO_TCP, VMA_INET_BY_ONE, 1, 4));
+	assert_false(option_turns_on(IPPROTO_TCP, VMA_INET_BY_ONE, -1, 4));
+	assert_true(option_turns_on(SOL_SOCKET, VMA_INET_BY_SIGN, 0, 4));
+	assert_false(option_turns_on(SOL_SOCKET, VMA_INET_BY_SIGN, -1, 4));
 }
 
 static void test_byte_is_a_value_of_ip_only(void **state)
 {
 	(void)state;
-	assert_true(turns_on(IPPROTO_IP, VMA_INET_BY_VALUE, 1, 1));
-	assert_false(turns_on(IPPROTO_IP, VMA_INET_BY_VALUE, 256, 1)); /* its lowest byte */
-	assert_false(turns_on(IPPROTO_IP, VMA_INET_BY_VALUE, 1, 0));
-	assert_false(turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, 1, 1)); /* the kernel refuses it */
+	assert_true(option_turns_on(IPPROTO_IP, VMA_INET_BY_VALUE, 1, 1));
+	assert_false(option_turns_on(IPPROTO_IP, VMA_INET_BY_VALUE, 256, 1)); /* its lowest byte */
+	assert_false(option_turns_on(IPPROTO_IP, VMA_INET_BY_VALUE, 1, 0));
+	assert_false(option_turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, 1, 1)); /* the kernel refuses it */
 }
 
 static void test_length_or_rate_or_the_call_alone(void **state)

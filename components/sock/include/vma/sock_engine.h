@@ -247,7 +247,7 @@ int vma_inherited_ask(int fd) __attribute__((cold));
 #define VMA_WAITS_BYTES 32
 void vma_inherited_note_waits(int fd) __attribute__((cold));
 /*
- * What touch does with a listener that was bequeathed: the descriptor passes, unless it is false: then the listener
+ * What touch does with a listener that came by exec: the descriptor passes, unless it is false: then the listener
  * stays the kernel's, as it is. -1: only if this process has it under another number. Set once, by interpose.
  */
 extern bool (*vma_inherited_listener)(int fd, int waiting_fd);
