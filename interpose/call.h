@@ -109,7 +109,7 @@ static inline bool call_has(struct call *call, int fd, bool has)
 	if (__builtin_expect(has && atomic_load_explicit(&vma_file_touches, memory_order_relaxed), 0) &&
 	    call_touch(call, fd))
 		return true;
-	vma_ring_ctxs_look_in(call->self);
+	vma_ring_ctxs_drive_overdue(call->self);
 	call_leave(call);
 	return false;
 }

@@ -39,7 +39,7 @@ static struct cache *first_use(struct vma_bufpool *pool)
 }
 
 /* The owner came in and finds the gate not open: never opened for this thread yet, or a visitor is at work. */
-static struct cache *shut_out(struct vma_bufpool *pool, struct cache *cache)
+static struct cache *enter_past_gate(struct vma_bufpool *pool, struct cache *cache)
 {
 	bufpool_cache_leave(pool, cache);
 	if (atomic_load_explicit(&cache->gate, memory_order_acquire) == 0 && cache_register(pool, cache) &&
@@ -52,7 +52,7 @@ static struct cache *shut_out(struct vma_bufpool *pool, struct cache *cache)
 
 COLD struct cache *bufpool_cache_acquire_slow(struct vma_bufpool *pool, struct cache *cache)
 {
-	return cache == NULL ? first_use(pool) : shut_out(pool, cache);
+	return cache == NULL ? first_use(pool) : enter_past_gate(pool, cache);
 }
 
 /* The owner has left and finds the gate not open. If the pool was retired meanwhile, closing was left to the owner. */

@@ -19,11 +19,11 @@
 
 #include "iomux_priv.h"
 
-#define NOTED (VMA_FD_LOW / 64)
+#define NOTED_WORDS (VMA_FD_LOW / 64)
 #define LINE_MAX_BYTES 256
 
 static pthread_mutex_t adopt_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic uint64_t noted[NOTED] __attribute__((section(".bss.far")));
+static _Atomic uint64_t noted[NOTED_WORDS] __attribute__((section(".bss.far")));
 
 void vma_iomux_epoll_note(int epfd)
 {
@@ -167,7 +167,7 @@ static void look_at_noted(int fd, int epfd, struct epoll_set *set)
 
 static void look_at_all_noted(int epfd, struct epoll_set *set)
 {
-	for (unsigned i = 0; i < NOTED; i++)
+	for (unsigned i = 0; i < NOTED_WORDS; i++)
 		for (uint64_t left = atomic_load_explicit(&noted[i], memory_order_relaxed); left != 0; left &= left - 1)
 			look_at_noted((int)(i * 64 + (unsigned)__builtin_ctzll(left)), epfd, set);
 }

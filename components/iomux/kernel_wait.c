@@ -202,7 +202,7 @@ static int wait_here(const struct os_wait *wait, struct epoll_set *set, bool lef
 }
 
 /* Came out of the kernel with n, and finds the set ours. Inside. */
-static int come_out(const struct os_wait *wait, struct epoll_set *set, int n)
+static int finish_kernel_wait(const struct os_wait *wait, struct epoll_set *set, int n)
 {
 	int kept = n > 0 ? drop_kick(set, wait->events, n) : n;
 
@@ -232,7 +232,7 @@ static int leave_note(struct os_wait *wait, struct vma_thread *self)
  * VMA_SELECT_POLL_OS_FORCE: a set of which the kernel has nothing to say now becomes ours, which looks on. Outside,
  * with a note left; -EAGAIN: again, and it is to be waited for in the kernel.
  */
-static int look_on(struct os_wait *wait)
+static int take_over_quiet_set(struct os_wait *wait)
 {
 	static const struct timespec none;
 	struct os_wait now = *wait;
@@ -245,7 +245,7 @@ static int look_on(struct os_wait *wait)
 	self = vma_enter();
 	set = epoll_set_find(wait->epfd);
 	if (rc != 0)
-		rc = set != NULL ? come_out(wait, set, rc) : rc;
+		rc = set != NULL ? finish_kernel_wait(wait, set, rc) : rc;
 	else if (epoll_adopt(wait->epfd, &set) == 0)
 		rc = wait_here(wait, set, true);
 	else
@@ -274,14 +274,14 @@ int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const
 	if (rc != -EAGAIN)
 		return rc; /* it is ours */
 	wait.begun_ns = timeout != NULL ? vma_now_ns() : 0;
-	rc = is_to_look(&wait) ? look_on(&wait) : -EAGAIN;
+	rc = is_to_look(&wait) ? take_over_quiet_set(&wait) : -EAGAIN;
 	if (rc != -EAGAIN)
 		return rc;
 	rc = wait_in_kernel(&wait);
 	self = vma_enter();
 	set = epoll_set_find(epfd);
 	if (set != NULL)
-		rc = come_out(&wait, set, rc);
+		rc = finish_kernel_wait(&wait, set, rc);
 	vma_leave(self);
 	return rc;
 }

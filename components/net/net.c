@@ -31,7 +31,7 @@ void net_lock(struct vma_net *net, struct net_hold *hold)
 {
 	sigset_t all;
 
-	if (!net->undisturbed) {
+	if (!net->callers_hold_signals) {
 		sigfillset(&all);
 		pthread_sigmask(SIG_BLOCK, &all, &hold->signals);
 	}
@@ -43,7 +43,7 @@ void net_unlock(struct vma_net *net, const struct net_hold *hold)
 {
 	pthread_mutex_unlock(&net->lock);
 	pthread_setcancelstate(hold->cancel, NULL);
-	if (!net->undisturbed)
+	if (!net->callers_hold_signals)
 		pthread_sigmask(SIG_SETMASK, &hold->signals, NULL);
 }
 
@@ -322,7 +322,7 @@ int vma_net_create(const struct vma_net_attr *attr, struct vma_net **out)
 	int rc = net != NULL ? path_table_init(&net->table) : -ENOMEM;
 
 	if (rc == 0)
-		net->undisturbed = attr != NULL && attr->undisturbed;
+		net->callers_hold_signals = attr != NULL && attr->callers_hold_signals;
 	/* Events first, tables then: what changes in between is told as well. */
 	if (rc == 0)
 		rc = net_nl_open_events(event_bytes, &net->events);

@@ -26,7 +26,7 @@ void ring_stale_rules_init(struct vma_ring *ring)
 	pthread_mutex_init(&ring->stale_rules.asking, NULL);
 }
 
-static struct ring_stale_rule *leave_take_first(struct ring_stale_rules *stale_rules, bool spare)
+static struct ring_stale_rule *stale_rule_take_first(struct ring_stale_rules *stale_rules, bool spare)
 {
 	struct ring_stale_rule *stale = spare ? TAILQ_FIRST(&stale_rules->spare) : TAILQ_FIRST(&stale_rules->waiting);
 
@@ -44,9 +44,9 @@ void ring_stale_rules_fini(struct vma_ring *ring)
 {
 	struct ring_stale_rule *stale;
 
-	while ((stale = leave_take_first(&ring->stale_rules, false)) != NULL)
+	while ((stale = stale_rule_take_first(&ring->stale_rules, false)) != NULL)
 		free(stale);
-	while ((stale = leave_take_first(&ring->stale_rules, true)) != NULL)
+	while ((stale = stale_rule_take_first(&ring->stale_rules, true)) != NULL)
 		free(stale);
 	pthread_mutex_destroy(&ring->stale_rules.asking);
 }
@@ -66,7 +66,7 @@ void ring_stale_rule_reserve(struct vma_ring *ring, struct flow_entry *entry, st
 void ring_stale_rule_unreserve(struct vma_ring *ring, const struct flow_entry *entry)
 {
 	if (entry->reserved)
-		free(leave_take_first(&ring->stale_rules, true));
+		free(stale_rule_take_first(&ring->stale_rules, true));
 }
 
 /* ---- in the table ---- */
@@ -108,14 +108,14 @@ void ring_stale_rule_forget(struct vma_ring *ring, struct ring_stale_rule *stale
 }
 
 /* As the only member but one, which is about to go. False: there is no rule, or nothing to remember it by. */
-static bool put_in(struct vma_ring *ring, const struct vma_flow *flow)
+static bool stale_rule_remember(struct vma_ring *ring, const struct vma_flow *flow)
 {
 	struct flow_entry *entry = ring_entry_of(ring, &flow->key);
 	struct ring_stale_rule *stale;
 
 	if (entry->head != flow || flow->next != NULL || !entry->steered || !entry->reserved || entry->revoked)
 		return false;
-	stale = leave_take_first(&ring->stale_rules, true);
+	stale = stale_rule_take_first(&ring->stale_rules, true);
 	stale->flow = (struct vma_flow){.key = flow->key, .sink = pass_to_next_member, .ring = ring};
 	flow_table_insert(ring_table_of(ring, &flow->key), &stale->flow, &entry); /* which needs no memory */
 	TAILQ_INSERT_TAIL(&ring->stale_rules.waiting, stale, link);
@@ -124,7 +124,7 @@ static bool put_in(struct vma_ring *ring, const struct vma_flow *flow)
 
 bool vma_ring_detach_later(struct vma_ring *ring, struct vma_flow *flow)
 {
-	bool acquired = drive_acquire(&ring->rx), waits = flow->ring == ring && put_in(ring, flow);
+	bool acquired = drive_acquire(&ring->rx), waits = flow->ring == ring && stale_rule_remember(ring, flow);
 
 	ring_detach_held(ring, flow, false);
 	if (acquired)

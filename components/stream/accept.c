@@ -296,7 +296,7 @@ static int wait_for_child_conn(struct stream_sock *listener, int fd, uint64_t *d
 	return rc > 0 ? 0 : rc < 0 ? rc : -EAGAIN;
 }
 
-/* Held by stream_stay. */
+/* Held by stream_call_enter. */
 static int accept_or_wait(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
 {
 	uint64_t deadline_ns = 0;
@@ -327,13 +327,13 @@ int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen
 		stream_take_up(listener);
 	if (__builtin_expect(stream_tally_is_due(listener), 0))
 		stream_tally_give_up(listener);
-	if (!stream_stay(listener))
+	if (!stream_call_enter(listener))
 		return -EBADF;
 	vma_ring_ctxs_note_accept(stream_rings(file));
 	rc = accept_or_wait(listener, fd, addr, len, flags);
 	/* A wake-up may have been spent on a call that took something else, or nothing. */
 	if (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)
 		vma_waitq_wake(&listener->file.waitq, false);
-	stream_leave(listener);
+	stream_call_leave(listener);
 	return rc;
 }

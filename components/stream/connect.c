@@ -320,10 +320,10 @@ static int connect_await(struct stream_sock *sock, int meanwhile)
 			return meanwhile;
 		what.deadline_ns = vma_inet_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
 		what.spin_loops = engine != NULL ? engine->conf.rx_poll : 0;
-		if (!stream_stay(sock))
+		if (!stream_call_enter(sock))
 			return -EBADF;
 		rc = stream_wait(sock, &what);
-		stream_leave(sock);
+		stream_call_leave(sock);
 	}
 	if (rc > 0)
 		return connect_tell(sock);

@@ -119,7 +119,7 @@ void vma_stream_exit(void)
 	stream_fork_owner_leave();
 	vma_leave(self);
 	drive_while(stack_is_busy, FLUSH_NS);
-	drive_while(vma_tcp_is_parting, PART_NS);
+	drive_while(vma_tcp_has_orphans, PART_NS);
 	self = vma_enter();
 	stream_placeholders_exit();
 	vma_leave(self);

@@ -176,7 +176,7 @@ static inline int stream_drive(struct stream_sock *sock, bool nonblocking)
 	return nonblocking ? vma_ring_ctxs_catch_up(rings) : vma_ring_ctxs_progress(rings);
 }
 
-/* Held by stream_stay. -ESTALE: the connection has been handed over to the kernel, and nothing was read. */
+/* Held by stream_call_enter. -ESTALE: the connection has been handed over to the kernel, and nothing was read. */
 static ssize_t reading_receive(struct reading *r, size_t target, bool nonblocking)
 {
 	struct stream_sock *sock = r->sock;
@@ -192,7 +192,7 @@ static ssize_t reading_receive(struct reading *r, size_t target, bool nonblockin
 				return (ssize_t)r->done;
 			reading_take_turn(r, conn);
 			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->iov_iter->left == 0)) {
-				stream_pass(vma_thread_self());
+				stream_drive_overdue(vma_thread_self());
 				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
 			}
 			if (steps < (nonblocking ? VMA_RING_CTXS_STEPS : 1)) {
@@ -327,9 +327,9 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 		        flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 
 		rc = -EBADF;
-		if (stream_stay(sock)) {
+		if (stream_call_enter(sock)) {
 			rc = reading_receive(&r, recv_target_of(sock, &iov_iter, flags), nonblocking);
-			stream_leave(sock);
+			stream_call_leave(sock);
 		}
 		if (__builtin_expect(r.is_moved, 0) && rc > 0 && !nonblocking && iov_iter.left != 0 &&
 		    (flags & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL)

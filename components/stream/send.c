@@ -135,7 +135,7 @@ struct writing {
 	uint64_t deadline_ns;
 	bool is_moved; /* what is left is the kernel's to send: the connection was handed over to it */
 	bool nonblocking;
-	bool stays;            /* stream_stay: it may wait */
+	bool stays;            /* stream_call_enter: it may wait */
 	bool unpushed;         /* committed, and not sent yet */
 	bool queues;           /* what is committed last goes into a tx batch, */
 	struct vma_ring *ring; /* here */
@@ -234,7 +234,7 @@ static int writing_give(struct writing *w, struct vma_tcp_conn *conn)
 }
 
 /*
- * A call that has not waited yet has not said that it stays (stream_stay, two locked operations): the turn does
+ * A call that has not waited yet has not said that it stays (stream_call_enter, two locked operations): the turn does
  * instead. Who closes the socket has taken its last descriptor out, and then waits for the turn once before he ends it:
  * what has the turn before him is sent, and what has it after him finds that there is no such descriptor.
  */
@@ -261,7 +261,7 @@ static int writing_give_turn(struct writing *w, struct vma_tcp_conn *conn)
 static bool writing_stays(struct writing *w)
 {
 	if (!w->stays)
-		w->stays = stream_stay(w->sock);
+		w->stays = stream_call_enter(w->sock);
 	return w->stays;
 }
 
@@ -345,7 +345,7 @@ static ssize_t send_staying(struct writing *w)
 	if (rc > 0 && w->flags & MSG_ZEROCOPY && atomic_load_explicit(&sock->zerocopy, memory_order_relaxed))
 		stream_zerocopy_sent(sock);
 	if (__builtin_expect(w->stays, 0))
-		stream_leave(sock);
+		stream_call_leave(sock);
 	return rc;
 }
 
@@ -406,7 +406,7 @@ static ssize_t send_ours(struct writing *w)
 		note_queued(self, w->ring, stream_rings(&sock->file));
 	else if (batched)
 		vma_inet_flush_sends(self);
-	stream_pass(self);
+	stream_drive_overdue(self);
 	return rc;
 }
 

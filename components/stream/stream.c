@@ -100,11 +100,11 @@ static void stream_close_file(struct vma_file *file)
 	vma_retire_poll_many();
 }
 
-bool stream_stay(struct stream_sock *sock)
+bool stream_call_enter(struct stream_sock *sock)
 {
 	if (vma_inet_call_enter(&sock->file, &sock->waiting))
 		return true;
-	stream_leave(sock);
+	stream_call_leave(sock);
 	return false;
 }
 
@@ -117,7 +117,7 @@ void stream_left(struct stream_sock *sock)
 	pthread_mutex_unlock(&sock->file.lock);
 }
 
-void stream_leave(struct stream_sock *sock)
+void stream_call_leave(struct stream_sock *sock)
 {
 	if (vma_inet_call_leave(&sock->file, &sock->waiting))
 		stream_left(sock);

@@ -174,8 +174,8 @@ static inline bool stream_has_ended(const struct stream_sock *sock)
 	return vma_file_has_ended(&sock->file);
 }
 /*
- * When the program ends, by exit or exec, until when a lock is waited for: CLOCK_REALTIME, as pthread_mutex_timedlock has
- * it. The internal thread has a file's lock for moments. A thread that is inside may never give it back.
+ * When the program ends, by exit or exec, until when a lock is waited for: CLOCK_REALTIME, as pthread_mutex_timedlock
+ * has it. The internal thread has a file's lock for moments. A thread that is inside may never give it back.
  */
 struct timespec stream_end_deadline(void);
 /* Everybody who waits: readers and writers wait for different things. */
@@ -215,8 +215,8 @@ uint64_t stream_cookie(struct stream_sock *sock, int fd);      /* the shadow's; 
  * descriptor has gone before, and the answer is -EBADF. The memory is safe for as long as the caller is inside; who
  * goes outside in between takes a reference for that time.
  */
-bool stream_stay(struct stream_sock *sock);
-void stream_leave(struct stream_sock *sock);
+bool stream_call_enter(struct stream_sock *sock);
+void stream_call_leave(struct stream_sock *sock);
 void stream_left(struct stream_sock *sock);
 
 /* ---- conn.c: the connection of a socket ---- */
@@ -428,8 +428,8 @@ struct stream_wait_for {
 	int shadow_fd; /* asked and slept on, too, for input; -1: not */
 };
 /*
- * Inside, with the socket held by stream_stay. 1 ready; 0 the deadline passed; -EINTR a handler ran and the call is not
- * to be restarted (as SIGNAL(7) says of a call with this timeout).
+ * Inside, with the socket held by stream_call_enter. 1 ready; 0 the deadline passed; -EINTR a handler ran and the call
+ * is not to be restarted (as SIGNAL(7) says of a call with this timeout).
  */
 int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what);
 bool stream_is_readable(int fd); /* asks the kernel, once */
@@ -445,10 +445,10 @@ ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);
 /* The thread has a tx batch, which may wait a moment longer. */
 bool stream_has_queued(const struct vma_thread *self);
 /* After a call that has found at once what it wanted. Not while there is a tx batch: it would leave with a drive. */
-static inline void stream_pass(struct vma_thread *self)
+static inline void stream_drive_overdue(struct vma_thread *self)
 {
 	if (self->tx_queued == 0)
-		vma_ring_ctxs_look_in(self);
+		vma_ring_ctxs_drive_overdue(self);
 }
 
 /* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */

@@ -62,7 +62,7 @@ static void stream_wait_abandon(struct vma_wait *wait)
 {
 	struct stream_sock *sock = waiting_of(wait)->sock;
 
-	stream_leave(sock);
+	stream_call_leave(sock);
 	vma_file_put(&sock->file);
 }
 

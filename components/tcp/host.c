@@ -96,7 +96,7 @@ unsigned vma_tcp_closed_first(struct vma_tcp *tcp, const uint8_t *local, uint16_
 /* Each may cost a conversation with the owner of the device: no exit takes long for it. */
 #define LEAVE_MOST 4096
 
-bool vma_tcp_is_parting(struct vma_tcp *tcp)
+bool vma_tcp_has_orphans(struct vma_tcp *tcp)
 {
 	bool acquired = vma_ring_acquire(tcp->ring), parting = tcp->orphans != 0;
 

@@ -386,7 +386,7 @@ uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn); /* any thread: as far 
 bool tcp_wants_room(const struct vma_tcp_conn *conn);     /* any thread: no room, and WRITABLE will be told */
 bool tcp_readable(const struct vma_tcp_conn *conn);       /* any thread */
 /* Driver, before it makes room: whether a writer can be waiting for some. */
-static inline bool tcp_may_be_wanted(const struct vma_tcp_conn *conn)
+static inline bool tcp_writer_may_wait(const struct vma_tcp_conn *conn)
 {
 	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
 

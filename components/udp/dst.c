@@ -400,7 +400,7 @@ void udp_dst_reset(struct udp_sock *sock)
 
 /* ---- the internal thread ---- */
 
-static void refresh_wanted(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx)
+static void make_wanted_slots(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx)
 {
 	for (unsigned i = 0; i < UDP_DST_SLOTS; i++) {
 		uint64_t key = atomic_exchange(&sock->dst_want[i], 0);
@@ -422,7 +422,7 @@ static void dst_run_task(struct vma_task *task)
 	tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
 	if (!sock->dst_ended && engine != NULL && tx != NULL) {
 		refresh_connected(sock, engine, tx);
-		refresh_wanted(sock, engine, tx);
+		make_wanted_slots(sock, engine, tx);
 	}
 	pthread_mutex_unlock(&sock->dst_lock);
 	vma_file_put(&sock->file);

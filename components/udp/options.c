@@ -164,7 +164,7 @@ void udp_set_async(struct udp_sock *sock, bool on)
 }
 
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
-static int udp_may_ask(const struct kernel_option *option, const void *value, socklen_t len)
+static int udp_check_os_option(const struct kernel_option *option, const void *value, socklen_t len)
 {
 	if (!vma_inet_option_turns_on(option->level, option->how, value, len))
 		return 0;
@@ -545,7 +545,7 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	const struct kernel_option *option = kernel_option(level, name);
 	struct udp_sock *sock = udp_sock(file);
 	bool membership = level == IPPROTO_IP && group_offset(name) >= 0;
-	int rc = option != NULL ? udp_may_ask(option, value, len) : 0;
+	int rc = option != NULL ? udp_check_os_option(option, value, len) : 0;
 
 	if (rc < 0)
 		return rc;

@@ -194,7 +194,7 @@ static uint64_t recv_wait_rings(struct vma_wait *wait)
 	return udp_rings(&rx_wait(wait)->sock->file);
 }
 
-static void recv_wait_announce(struct vma_wait *wait, bool on)
+static void recv_wait_set_queued(struct vma_wait *wait, bool on)
 {
 	struct vma_waitq *q = &rx_wait(wait)->sock->file.waitq;
 
@@ -218,7 +218,7 @@ static bool recv_waiter_enter(struct udp_sock *sock)
 	return false;
 }
 
-static void recv_wait_abandon(struct vma_wait *wait)
+static void recv_wait_cancelled(struct vma_wait *wait)
 {
 	forget_edges(rx_wait(wait));
 	recv_waiter_leave(rx_wait(wait)->sock);
@@ -227,8 +227,8 @@ static void recv_wait_abandon(struct vma_wait *wait)
 static const struct vma_wait_ops wait_ops = {.ready = recv_wait_ready,
                                              .ask_os = recv_wait_ask_os,
                                              .rings = recv_wait_rings,
-                                             .announce = recv_wait_announce,
-                                             .abandon = recv_wait_abandon};
+                                             .announce = recv_wait_set_queued,
+                                             .abandon = recv_wait_cancelled};
 
 static void wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {

@@ -69,7 +69,7 @@ static bool reinject_note(const struct udp_reinject *udp_reinject, const struct 
 	               MSG_DONTWAIT, &to, sizeof(to)) >= 0;
 }
 
-static bool is_said_again(void *arg, const struct udp_datagram *datagram)
+static bool reinject_again(void *arg, const struct udp_datagram *datagram)
 {
 	const struct udp_reinject *udp_reinject = arg;
 
@@ -81,7 +81,7 @@ static bool is_said_again(void *arg, const struct udp_datagram *datagram)
 
 static void reinject_note_again(void *arg, const struct udp_datagram *datagram)
 {
-	is_said_again(arg, datagram);
+	reinject_again(arg, datagram);
 }
 
 static bool udp_reinject_begin(struct udp_reinject *udp_reinject)
@@ -148,6 +148,6 @@ void udp_reinject_share(struct udp_sock *sock)
 	if (!udp_has_datagram(all) || !may_be_said_again(sock))
 		return;
 	if (udp_reinject_begin(&udp_reinject))
-		udp_fork_queue_make(sock, is_said_again, &udp_reinject);
+		udp_fork_queue_make(sock, reinject_again, &udp_reinject);
 	udp_reinject_end(&udp_reinject);
 }

@@ -394,7 +394,7 @@ static bool is_for_os(const struct udp_sock *sock, int flags)
  * for what is wrong with the call itself, and then the error is left for the next one.
  */
 static ssize_t __attribute__((cold, noinline))
-send_with_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+send_os_for_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	ssize_t sent;
 
@@ -426,7 +426,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	if (is_for_os(sock, flags))
 		return send_os(sock, fd, msg, flags);
 	if (atomic_load_explicit(&sock->os_error, memory_order_relaxed))
-		return send_with_error(sock, fd, msg, flags);
+		return send_os_for_error(sock, fd, msg, flags);
 	if (has_cmsgs && !udp_tx_cmsgs_read(&cmsgs, sock->file.family, msg))
 		return send_os(sock, fd, msg, flags);
 	sent = vma_inet_iov_iter_get(&iov_iter, msg);

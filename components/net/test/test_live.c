@@ -74,14 +74,14 @@ static bool is_blocked_under_lock(struct vma_net *of)
 
 static void test_signals_wait_for_the_lock_unless_its_users_hold_them_back(void **state)
 {
-	const struct vma_net_attr attr = {.undisturbed = true};
-	struct vma_net *undisturbed;
+	const struct vma_net_attr attr = {.callers_hold_signals = true};
+	struct vma_net *callers_hold_signals;
 
 	(void)state;
-	assert_int_equal(vma_net_create(&attr, &undisturbed), 0);
+	assert_int_equal(vma_net_create(&attr, &callers_hold_signals), 0);
 	assert_true(is_blocked_under_lock(net));
-	assert_false(is_blocked_under_lock(undisturbed));
-	vma_net_destroy(undisturbed);
+	assert_false(is_blocked_under_lock(callers_hold_signals));
+	vma_net_destroy(callers_hold_signals);
 }
 
 static void test_own_address_is_local_and_the_os_serves_it(void **state)

@@ -28,7 +28,7 @@
 #define FAILED_PLACES 16
 
 /* In a user namespace of its own every user who is not mapped there has this number, root outside of it among them. */
-static bool is_outside(uid_t uid)
+static bool uid_is_unmapped(uid_t uid)
 {
 	char map[64] = "";
 	int fd;
@@ -62,7 +62,7 @@ static bool vmad_is_trusted(int fd, const struct vmad_connect *how)
 	if (os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &len) == 0 &&
 	    (server.uid == 0 || (server.uid == geteuid() && getauxval(AT_SECURE) == 0)))
 		return true;
-	if (is_outside(server.uid))
+	if (uid_is_unmapped(server.uid))
 		vma_log_once(VMA_LOG_ERROR,
 		             "%s: its vmad runs outside of this user namespace, from where nobody can tell that it is "
 		             "root's: not used",
@@ -278,7 +278,7 @@ struct attempts {
 	uint64_t up_until_ms; /* the one started last has until then to answer; 0: none is coming up */
 };
 
-static bool another_start(const struct vmad_connect *how, struct attempts *attempts)
+static bool start_or_await_vmad(const struct vmad_connect *how, struct attempts *attempts)
 {
 	if (attempts->up_until_ms != 0)
 		return os_now_ms() < attempts->up_until_ms;
@@ -348,7 +348,7 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 			full_until_ms = os_now_ms() + FULL_MS;
 		else if (os_now_ms() >= full_until_ms)
 			break;
-		if (rc == -ECONNREFUSED && !another_start(how, &attempts))
+		if (rc == -ECONNREFUSED && !start_or_await_vmad(how, &attempts))
 			break;
 		nanosleep(&pause, NULL);
 	}

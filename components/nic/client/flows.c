@@ -170,7 +170,7 @@ static bool qp_covers_key(const struct xdp_qp *qp, const struct vma_flow_key *ke
 	return xdp_flow_find(&qp->flows, &wildcard) != NULL;
 }
 
-static int show_and_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
+static int add_with_proof(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
 {
 	const struct xdp_proof_fd proof = nic_xdp_proof_fd(shadows, rule, qp_covers_key(qp, &rule->key));
 	struct vma_flow_rule asked = *rule;
@@ -195,7 +195,7 @@ static int ask_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, str
 		rc = xdp_owner_flow_add(nic->owner, qp->slot, &asked);
 		nic->base.info.generic = xdp_owner_generic(nic->owner);
 	} else if (nic->vmad != NULL) {
-		rc = show_and_add(qp, &asked, shadows);
+		rc = add_with_proof(qp, &asked, shadows);
 	}
 	return rc;
 }

@@ -88,8 +88,8 @@ int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int 
 	return -EPIPE;
 }
 
-static int ask_showing(struct vmad_client *client, struct vmad_msg *msg, const int *shown, unsigned nshown, int *fds,
-                       unsigned *nfds)
+static int ask_with_fds(struct vmad_client *client, struct vmad_msg *msg, const int *shown, unsigned nshown, int *fds,
+                        unsigned *nfds)
 {
 	int own_fds[VMAD_FDS_MAX];
 	unsigned own_nfds = 0;
@@ -103,7 +103,7 @@ static int ask_showing(struct vmad_client *client, struct vmad_msg *msg, const i
 
 static int client_ask(struct vmad_client *client, struct vmad_msg *msg, int *fds, unsigned *nfds)
 {
-	return ask_showing(client, msg, NULL, 0, fds, nfds);
+	return ask_with_fds(client, msg, NULL, 0, fds, nfds);
 }
 
 /* ---- requests ---- */
@@ -180,7 +180,7 @@ int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct
 	        .type = VMAD_FLOW_ADD,
 	        .flow = {.slot = slot, .flags = rule->flags, .shadow_cookie = rule->shadow_cookie, .key = rule->key},
 	};
-	int rc = ask_showing(client, &msg, &shown, shown >= 0, NULL, NULL);
+	int rc = ask_with_fds(client, &msg, &shown, shown >= 0, NULL, NULL);
 
 	if (rc == 0) {
 		*generic = msg.rental.generic != 0;
@@ -199,7 +199,7 @@ int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const st
 		int rc;
 
 		memcpy(msg.shadows.cookie, cookies + done, count * sizeof(*cookies));
-		rc = ask_showing(client, &msg, shown + done, count, NULL, NULL);
+		rc = ask_with_fds(client, &msg, shown + done, count, NULL, NULL);
 		if (rc < 0)
 			return rc == -EOPNOTSUPP ? 0 : rc;
 		done += count;

@@ -62,9 +62,9 @@ static int adopt_record(struct xdp_owner *owner, struct fdstore_fds *hand)
 
 	owner->record_fd = adopt_take_fd(hand, KEEP_RECORD);
 	owner->alive_fd = adopt_take_fd(hand, KEEP_ALIVE);
-	owner->look_fd = adopt_take_fd(hand, KEEP_LOOK);
-	if (owner->record_fd < 0 || owner->alive_fd < 0 || owner->look_fd < 0 || fstat(owner->record_fd, &st) < 0 ||
-	    (size_t)st.st_size != sizeof(*record))
+	owner->alive_read_fd = adopt_take_fd(hand, KEEP_LOOK);
+	if (owner->record_fd < 0 || owner->alive_fd < 0 || owner->alive_read_fd < 0 ||
+	    fstat(owner->record_fd, &st) < 0 || (size_t)st.st_size != sizeof(*record))
 		return -EPROTO;
 	record = mmap(NULL, sizeof(*record), PROT_READ | PROT_WRITE, MAP_SHARED, owner->record_fd, 0);
 	if (record == MAP_FAILED)
@@ -181,7 +181,7 @@ static uint64_t slots_rented(const struct xdp_owner *owner)
 	return slots;
 }
 
-static int see_entry(void *arg, const struct xdp_prog_entry *entry)
+static int adopt_map_entry(void *arg, const struct xdp_prog_entry *entry)
 {
 	struct walk *walk = arg;
 	struct xdp_owner *owner = walk->owner;
@@ -217,7 +217,7 @@ static int see_entry(void *arg, const struct xdp_prog_entry *entry)
 static int adopt_flows(struct xdp_owner *owner)
 {
 	struct walk walk = {.owner = owner};
-	const int rc = xdp_prog_each(owner->prog, see_entry, &walk);
+	const int rc = xdp_prog_each(owner->prog, adopt_map_entry, &walk);
 
 	while (walk.orphans != NULL) {
 		struct owner_flow *flow = walk.orphans;

@@ -326,7 +326,7 @@ void owner_frames_fini(struct xdp_owner *owner)
 }
 
 /* What a client can have by then: what it may hold (half as much again as its quota), and what lay in its rings. */
-static uint32_t most_held(const struct xdp_owner *owner, uint32_t slot)
+static uint32_t slot_frames_most(const struct xdp_owner *owner, uint32_t slot)
 {
 	return 2 * owner->slot[slot].rx_quota + owner->queues * owner->slot[slot].rx_size + BURST;
 }
@@ -357,7 +357,7 @@ void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot)
 {
 	uint32_t frames[BURST], n, at = 0;
 
-	if (xdp_shared_held_by(owner->shared, slot, owner->nframes) > most_held(owner, slot)) {
+	if (xdp_shared_held_by(owner->shared, slot, owner->nframes) > slot_frames_most(owner, slot)) {
 		vma_log_once(VMA_LOG_WARN,
 		             "%s: a client has written over the record of frames: those that slot %u had are lost "
 		             "until a vmad is started with --anew",
@@ -561,7 +561,7 @@ static bool tx_block_is_free(const struct xdp_owner *owner, uint32_t block)
  * The kernel forgets a packet that it had begun to take when its socket closed: such frames never complete. When there
  * is nothing else, they are rented out again; what still completes then completes for the new tenant, too early.
  */
-static void wait_no_more(struct xdp_owner *owner)
+static void free_waiting_blocks(struct xdp_owner *owner)
 {
 	for (uint32_t b = 0; b < owner->nframes / OWNER_TX_BLOCK; b++)
 		if (owner->tx_used[b] == BLOCK_WAITS)
@@ -627,7 +627,7 @@ int owner_frames_grant(struct xdp_owner *owner, uint32_t index, uint32_t rx_want
 	rx_wanted = up_to_power_of_two(rx_wanted, OWNER_RX_MIN, OWNER_RX_MAX);
 	for (uint32_t i = 0; i < 2 * owner->queues && rc < 0; i++) {
 		if (i == owner->queues)
-			wait_no_more(owner);
+			free_waiting_blocks(owner);
 		rc = grant_tx(owner, slot, (index + i) % owner->queues, tx_wanted);
 	}
 	if (rc < 0)

@@ -387,7 +387,7 @@ static uint32_t next_member(const struct xdp_owner *owner, const struct owner_fl
 static uint32_t record_move(struct xdp_owner *owner, uint32_t from, uint32_t to, const struct vma_pending *pending)
 {
 	uint32_t place;
-	struct owner_record_waiting *entry = owner_record_waiting(owner, &place);
+	struct owner_record_pending *entry = owner_record_pending(owner, &place);
 
 	if (entry == NULL)
 		return place;
@@ -491,7 +491,7 @@ static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending 
 {
 	struct vma_flow_key key = owner_pending_key(entry);
 	struct owner_flow *flow = group_listener_of(owner, &key, only);
-	struct owner_record_waiting *recorded;
+	struct owner_record_pending *recorded;
 	struct vma_pending copy;
 	uint32_t to, place;
 
@@ -717,7 +717,7 @@ static void insert_move(struct owner_worker *worker, struct owner_move *move)
 }
 
 /* It was made, or has not begun, or its slot has gone. */
-static bool is_no_move(struct xdp_owner *owner, const struct owner_record_waiting *entry)
+static bool is_no_move(struct xdp_owner *owner, const struct owner_record_pending *entry)
 {
 	const struct vma_flow_key key = owner_pending_key(&entry->pending);
 	const enum owner_slot_state state = entry->to < XDP_SLOTS_MAX ? owner->slot[entry->to].state : SLOT_FREE;
@@ -729,7 +729,7 @@ static bool is_no_move(struct xdp_owner *owner, const struct owner_record_waitin
 }
 
 /* Moved on from a member that has died, and the move there was not forgotten any more. */
-static void drop_earlier(struct xdp_owner *owner, const struct owner_record_waiting *entry)
+static void drop_earlier(struct xdp_owner *owner, const struct owner_record_pending *entry)
 {
 	struct owner_worker *worker = entry->from < XDP_SLOTS_MAX ? &owner->worker[entry->from] : NULL;
 	const struct vma_flow_key key = owner_pending_key(&entry->pending);
@@ -758,7 +758,7 @@ void owner_groups_adopt_moves(struct xdp_owner *owner)
 	for (uint32_t slot = 0; owner->members != NULL && slot < XDP_SLOTS_MAX; slot++)
 		owner->worker[slot].moves = owner->worker[slot].sent = atomic_load(&member_of(owner, slot)->adopted);
 	for (uint32_t place = 0; owner->members != NULL && place < OWNER_RECORD_WAITING; place++) {
-		struct owner_record_waiting *entry = &owner->record->waiting[place];
+		struct owner_record_pending *entry = &owner->record->waiting[place];
 		struct owner_move *move = NULL;
 
 		if (atomic_load(&entry->state) != RECORD_MOVING)

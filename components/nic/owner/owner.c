@@ -160,7 +160,7 @@ struct xdp_owner *owner_new(unsigned ifindex)
 	owner->ifindex = ifindex;
 	owner->umem_fd = owner->shared_fd = owner->claims_fd = owner->link_fd = owner->diag_fd = -1;
 	owner->route_fd = -1;
-	owner->record_fd = owner->alive_fd = owner->look_fd = -1;
+	owner->record_fd = owner->alive_fd = owner->alive_read_fd = -1;
 	owner->reset_places = (struct owner_places){.words = OWNER_RECORD_RESETS / 64, .used = owner->reset_used};
 	owner->listener_places =
 	        (struct owner_places){.words = OWNER_RECORD_LISTENERS / 64, .used = owner->listener_used};
@@ -324,7 +324,7 @@ static void fill_rental(const struct xdp_owner *owner, uint32_t index, struct xd
 	        .umem_fd = owner->umem_fd,
 	        .shared_fd = owner->shared_fd,
 	        .claims_fd = owner->claims_fd,
-	        .alive_fd = owner->look_fd,
+	        .alive_fd = owner->alive_read_fd,
 	};
 	memcpy(out->socket_fd, slot->socket_fd, owner->queues * sizeof(out->socket_fd[0]));
 }
@@ -447,7 +447,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	}
 }
 
-void xdp_owner_on_adopt(struct xdp_owner *owner, bool (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
+void xdp_owner_on_moved(struct xdp_owner *owner, bool (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
 {
 	owner->on_adopt = adopt;
 	owner->adopt_arg = arg;

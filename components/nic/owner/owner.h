@@ -253,7 +253,7 @@ struct xdp_owner {
 
 	/* record.c */
 	struct owner_record *record; /* NULL: nobody can take this owner's place */
-	int record_fd, alive_fd, look_fd;
+	int record_fd, alive_fd, alive_read_fd;
 	struct fdstore *fdstore; /* NULL: none yet */
 	int kept_link_fd;        /* that the fdstore holds; -1 */
 	uint64_t reset_used[OWNER_RECORD_RESETS / 64], listener_used[OWNER_RECORD_LISTENERS / 64];
@@ -302,8 +302,8 @@ void owner_record_listener_left(struct xdp_owner *owner, uint32_t place);
 void owner_forget_listener(struct xdp_owner *owner, uint32_t place);
 int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct xdp_cookies *shadows);
 /* A new entry, whose state is stored last, and its place. NULL: OWNER_NO_PLACE. */
-struct owner_record_waiting *owner_record_waiting(struct xdp_owner *owner, uint32_t *place);
-struct owner_record_waiting *owner_recorded_waiting(const struct xdp_owner *owner, uint32_t place);
+struct owner_record_pending *owner_record_pending(struct xdp_owner *owner, uint32_t *place);
+struct owner_record_pending *owner_recorded_waiting(const struct xdp_owner *owner, uint32_t place);
 void owner_forget_waiting(struct xdp_owner *owner, uint32_t place);
 void owner_keep_link(struct xdp_owner *owner);
 void owner_keep_sockets(struct xdp_owner *owner, uint32_t slot);

@@ -81,8 +81,8 @@ static void parked_record(struct xdp_owner *owner, const struct owner_minisock *
                           const struct vma_pending *pending)
 {
 	struct owner_parked *parked = minisock->parked;
-	struct owner_record_waiting *entry =
-	        parked->listener->place != OWNER_NO_PLACE ? owner_record_waiting(owner, &parked->place) : NULL;
+	struct owner_record_pending *entry =
+	        parked->listener->place != OWNER_NO_PLACE ? owner_record_pending(owner, &parked->place) : NULL;
 
 	if (entry == NULL)
 		return;
@@ -178,7 +178,7 @@ struct take {
 /* The copy, with how long it is kept; and then whether it counts. */
 static void record_parked(struct xdp_owner *owner, uint32_t place, const struct vma_pending *pending, uint64_t now)
 {
-	struct owner_record_waiting *entry = owner_recorded_waiting(owner, place);
+	struct owner_record_pending *entry = owner_recorded_waiting(owner, place);
 
 	if (entry == NULL)
 		return;
@@ -189,7 +189,7 @@ static void record_parked(struct xdp_owner *owner, uint32_t place, const struct 
 
 static void record_not_parked(struct xdp_owner *owner, uint32_t place)
 {
-	struct owner_record_waiting *entry = owner_recorded_waiting(owner, place);
+	struct owner_record_pending *entry = owner_recorded_waiting(owner, place);
 
 	if (entry != NULL)
 		atomic_store(&entry->state, RECORD_WAITS);
@@ -422,7 +422,7 @@ static struct owner_parked_listener *parked_listener_at(const struct xdp_owner *
  */
 static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_parked_listener *listener)
 {
-	const struct owner_record_waiting *entry = &owner->record->waiting[place];
+	const struct owner_record_pending *entry = &owner->record->waiting[place];
 	const struct vma_flow_key key = owner_pending_key(&entry->pending);
 	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
 	struct owner_parked *parked;
@@ -479,7 +479,7 @@ void owner_parked_adopt(struct xdp_owner *owner)
 	for (uint32_t place = 0; place < OWNER_RECORD_LISTENERS; place++)
 		adopt_parked_listener(owner, place);
 	for (uint32_t place = 0; place < OWNER_RECORD_WAITING; place++) {
-		struct owner_record_waiting *entry = &owner->record->waiting[place];
+		struct owner_record_pending *entry = &owner->record->waiting[place];
 		const uint32_t state = atomic_load(&entry->state);
 
 		if ((state == RECORD_WAITS || state == RECORD_PARKED) &&

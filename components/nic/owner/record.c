@@ -20,7 +20,7 @@ int owner_record_init(struct xdp_owner *owner)
 
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return -errno;
-	owner->look_fd = nic_fd_keep(ends[0]);
+	owner->alive_read_fd = nic_fd_keep(ends[0]);
 	owner->alive_fd = nic_fd_keep(ends[1]);
 	owner->record_fd = nic_fd_keep(memfd_create("vma-record", MFD_CLOEXEC));
 	if (owner->record_fd < 0 || ftruncate(owner->record_fd, sizeof(struct owner_record)) < 0)
@@ -67,8 +67,8 @@ void owner_record_fini(struct xdp_owner *owner)
 		nic_fd_close(owner->record_fd);
 	if (owner->alive_fd >= 0)
 		nic_fd_close(owner->alive_fd);
-	if (owner->look_fd >= 0)
-		nic_fd_close(owner->look_fd);
+	if (owner->alive_read_fd >= 0)
+		nic_fd_close(owner->alive_read_fd);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->process_fd[slot] >= 0)
 			nic_fd_close(owner->process_fd[slot]);
@@ -289,13 +289,13 @@ int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct 
 	return recall_shadows(&owner->record->listener[place].shadows, shadows);
 }
 
-struct owner_record_waiting *owner_record_waiting(struct xdp_owner *owner, uint32_t *place)
+struct owner_record_pending *owner_record_pending(struct xdp_owner *owner, uint32_t *place)
 {
 	*place = owner->record != NULL ? owner_place_take(&owner->waiting_places) : OWNER_NO_PLACE;
 	return owner_recorded_waiting(owner, *place);
 }
 
-struct owner_record_waiting *owner_recorded_waiting(const struct xdp_owner *owner, uint32_t place)
+struct owner_record_pending *owner_recorded_waiting(const struct xdp_owner *owner, uint32_t place)
 {
 	return place != OWNER_NO_PLACE ? &owner->record->waiting[place] : NULL;
 }
@@ -383,7 +383,7 @@ void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
 	owner->fdstore = fdstore;
 	owner->kept_link_fd = -1;
 	fdstore_put(fdstore, KEEP_ALIVE, owner->alive_fd);
-	fdstore_put(fdstore, KEEP_LOOK, owner->look_fd);
+	fdstore_put(fdstore, KEEP_LOOK, owner->alive_read_fd);
 	fdstore_put(fdstore, KEEP_UMEM, owner->umem_fd);
 	fdstore_put(fdstore, KEEP_SHARED, owner->shared_fd);
 	xdp_prog_fds(owner->prog, fds);

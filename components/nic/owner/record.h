@@ -92,7 +92,7 @@ struct owner_record_listener {
  * the entry in the slot's page that it comes from is taken: if that one still waits there, they do not count.
  */
 enum owner_record_waiting_state { RECORD_NO_WAITING, RECORD_WAITS, RECORD_PARKED, RECORD_MOVING };
-struct owner_record_waiting {
+struct owner_record_pending {
 	_Atomic uint32_t state;
 	uint32_t minisock, listener; /* the number of its minisock; its parked listener's place */
 	uint32_t from, to;           /* slots of a move; from XDP_NO_SLOT: it was parked */
@@ -111,7 +111,7 @@ struct owner_record {
 	struct owner_record_group group[XDP_GROUPS];
 	struct owner_record_minisock minisock[OWNER_RECORD_MINISOCKS];
 	struct owner_record_reset reset[OWNER_RECORD_RESETS];
-	struct owner_record_waiting waiting[OWNER_RECORD_WAITING];
+	struct owner_record_pending waiting[OWNER_RECORD_WAITING];
 	struct owner_record_listener listener[OWNER_RECORD_LISTENERS];
 	bool is_spare[XDP_FRAMES_MAX];
 };

@@ -209,7 +209,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	}
 }
 
-void xdp_owner_on_adopt(struct xdp_owner *owner, bool (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
+void xdp_owner_on_moved(struct xdp_owner *owner, bool (*adopt)(uint32_t, const struct vma_pending *, void *), void *arg)
 {
 	(void)owner, (void)adopt, (void)arg;
 }

@@ -442,7 +442,7 @@ static int take_interface(struct vmad_server *server)
 	if (rc == 0) {
 		if (server->kept && server->fdstore.fd < 0)
 			start_fdstore(server);
-		xdp_owner_on_adopt(server->owner, tell_of_adoption, server);
+		xdp_owner_on_moved(server->owner, tell_of_adoption, server);
 		answer_waiting(server, 0);
 		vma_log_info("vmad: owns %s", server->attr->interface);
 		if (server->attr->owns != NULL)

@@ -98,7 +98,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
  * What waits for accept in a slot that does not serve it is given to another, whose client is to make it. False: that
  * one cannot be told now.
  */
-void xdp_owner_on_adopt(struct xdp_owner *owner,
+void xdp_owner_on_moved(struct xdp_owner *owner,
                         bool (*adopt)(uint32_t slot, const struct vma_pending *pending, void *arg), void *arg);
 bool xdp_owner_device_gone(const struct xdp_owner *owner); /* the interface was deleted */
 void xdp_owner_close_in_child(struct xdp_owner *owner);    /* only closes fds; async-signal-safe */

@@ -634,7 +634,7 @@ static void test_eight_sends_are_a_full_batch(void **state)
 
 /*
  * Who finds at once what it wants, call after call, still looks in at its rings now and then: see
- * vma_ring_ctxs_look_in.
+ * vma_ring_ctxs_drive_overdue.
  */
 static void test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago(void **state)
 {

@@ -15,16 +15,16 @@ static void test_parting_lasts_until_the_peer_has_closed_too(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	assert_false(vma_tcp_is_parting(side[0].tcp));
+	assert_false(vma_tcp_has_orphans(side[0].tcp));
 	vma_tcp_close(client->conn, false);
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_FIN_WAIT2);
 	assert_false(vma_tcp_is_busy(side[0].tcp));
-	assert_true(vma_tcp_is_parting(side[0].tcp));
+	assert_true(vma_tcp_has_orphans(side[0].tcp));
 	vma_tcp_close(server->conn, false);
 	fixture_run(MS);
-	assert_false(vma_tcp_is_parting(side[0].tcp));
-	assert_false(vma_tcp_is_parting(side[1].tcp));
+	assert_false(vma_tcp_has_orphans(side[0].tcp));
+	assert_false(vma_tcp_has_orphans(side[1].tcp));
 	app_free(client);
 }
 

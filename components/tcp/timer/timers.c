@@ -122,10 +122,10 @@ static uint64_t timeout_due_ns(const struct vma_tcp_conn *conn)
 	else
 		due_ns = r->rto_from_ns + rtt_rto_ns(&conn->rtt, r->backoff);
 	if (conn->pcb->unacked->marks & SEG_SACKED)
-		due_ns = timers_earlier(due_ns, r->rto_from_ns + reneged_ns(conn));
+		due_ns = timers_min_ns(due_ns, r->rto_from_ns + reneged_ns(conn));
 	/* The user's end is kept to the point, once something has been repeated. */
 	if (user_ns && r->timeouts && !is_request(conn))
-		due_ns = timers_earlier(due_ns, stuck_since_ns(conn) + user_ns);
+		due_ns = timers_min_ns(due_ns, stuck_since_ns(conn) + user_ns);
 	return due_ns;
 }
 
@@ -144,16 +144,16 @@ static uint64_t tail_probe_due_ns(const struct vma_tcp_conn *conn, uint64_t time
 	wait_ns += conn->pcb->unacked->next ? PROBE_MARGIN_NS : RTT_RTO_MIN_NS;
 	if (from_ns < conn->pace.next_ns)
 		from_ns = conn->pace.next_ns; /* what waits for its time is no silence */
-	return timers_earlier(from_ns + wait_ns, timeout_ns);
+	return timers_min_ns(from_ns + wait_ns, timeout_ns);
 }
 
 static uint64_t retransmit_due_ns(const struct vma_tcp_conn *conn)
 {
 	uint64_t timeout_ns = timeout_due_ns(conn);
 
-	timeout_ns = timers_earlier(timeout_ns, tail_probe_due_ns(conn, timeout_ns));
-	timeout_ns = timers_earlier(timeout_ns, recovery_rescue_due_ns(conn));
-	return timers_earlier(timeout_ns, conn->recovery.reorder_due_ns);
+	timeout_ns = timers_min_ns(timeout_ns, tail_probe_due_ns(conn, timeout_ns));
+	timeout_ns = timers_min_ns(timeout_ns, recovery_rescue_due_ns(conn));
+	return timers_min_ns(timeout_ns, conn->recovery.reorder_due_ns);
 }
 
 /* The kernel's retransmits_timed_out. */
@@ -260,7 +260,7 @@ static bool is_set_early(const struct vma_tcp_conn *conn)
 		return false;
 	timeout_ns = r->rto_from_ns + srtt_ns + RTT_RTO_MIN_NS;
 	probe_ns = r->probe_from_ns + 2 * srtt_ns + (conn->pcb->unacked->next ? PROBE_MARGIN_NS : RTT_RTO_MIN_NS);
-	return timer->due_ns <= timers_earlier(timeout_ns, probe_ns);
+	return timer->due_ns <= timers_min_ns(timeout_ns, probe_ns);
 }
 
 static void __attribute__((noinline)) retransmit_update(struct vma_tcp_conn *conn)

@@ -9,7 +9,7 @@
 
 #include "../loss/scoreboard.h"
 
-static inline uint64_t timers_earlier(uint64_t a_ns, uint64_t b_ns)
+static inline uint64_t timers_min_ns(uint64_t a_ns, uint64_t b_ns)
 {
 	return a_ns < b_ns ? a_ns : b_ns;
 }
@@ -17,7 +17,7 @@ static inline uint64_t timers_earlier(uint64_t a_ns, uint64_t b_ns)
 static inline uint64_t timers_doubled(uint64_t base_ns, uint32_t n)
 {
 	/* Shifts stay in range: 20 doublings of the shortest interval are far above the longest. */
-	return timers_earlier(base_ns << (n < 20 ? n : 20), RTT_RTO_MAX_NS);
+	return timers_min_ns(base_ns << (n < 20 ? n : 20), RTT_RTO_MAX_NS);
 }
 static inline uint64_t timers_user_ns(const struct vma_tcp_conn *conn) /* TCP_USER_TIMEOUT; 0: none */
 {

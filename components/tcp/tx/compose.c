@@ -23,16 +23,16 @@ static bool is_simple(const struct vma_tcp_conn *conn)
 }
 
 /* The words of the header that are a segment's own, as they lie in memory; `flags` also has the length of it. */
-static inline __attribute__((always_inline)) struct compose_words compose_words_of(const struct vma_tcp_conn *conn,
-                                                                                   bool stamped, bool push)
+static inline __attribute__((always_inline)) struct compose_fields compose_words_of(const struct vma_tcp_conn *conn,
+                                                                                    bool stamped, bool push)
 {
 	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN;
 	const struct tcp_pcb *pcb = conn->pcb;
-	struct compose_words w = {.ports = frame_ports(&conn->key),
-	                          .seq = lwip_htonl(pcb->snd_lbb),
-	                          .ack = lwip_htonl(pcb->rcv_nxt),
-	                          .flags = lwip_htons((uint16_t)(hdr_len / 4 << 12 | TCP_ACK)) |
-	                                   (push ? TCP_PSH << 8 : 0)};
+	struct compose_fields w = {.ports = frame_ports(&conn->key),
+	                           .seq = lwip_htonl(pcb->snd_lbb),
+	                           .ack = lwip_htonl(pcb->rcv_nxt),
+	                           .flags = lwip_htons((uint16_t)(hdr_len / 4 << 12 | TCP_ACK)) |
+	                                    (push ? TCP_PSH << 8 : 0)};
 
 	if (stamped) {
 		w.now = lwip_htonl(tcp_clock_ms(conn->tcp));
@@ -42,7 +42,7 @@ static inline __attribute__((always_inline)) struct compose_words compose_words_
 }
 
 /* All of it but window, urgent pointer and checksum. */
-static inline __attribute__((always_inline)) uint64_t write_words(uint8_t *to, const struct compose_words *w,
+static inline __attribute__((always_inline)) uint64_t write_words(uint8_t *to, const struct compose_fields *w,
                                                                   bool stamped)
 {
 	const uint32_t kind = lwip_htonl(0x0101080a);
@@ -62,7 +62,7 @@ static inline __attribute__((always_inline)) uint64_t write_words(uint8_t *to, c
  * The header in the segment, where lwIP looks for it: what is there is what frame.c would read to send it again, so the
  * window, which is chosen when a frame leaves, and the checksum are not.
  */
-static inline __attribute__((always_inline)) void compose_write_header(uint8_t *to, const struct compose_words *w,
+static inline __attribute__((always_inline)) void compose_write_header(uint8_t *to, const struct compose_fields *w,
                                                                        bool stamped)
 {
 	write_words(to, w, stamped);
@@ -74,12 +74,12 @@ static inline __attribute__((always_inline)) void compose_write_header(uint8_t *
  * The segment in a frame. What calls others comes first: the words of the headers stay in registers then.
  */
 static inline __attribute__((always_inline)) err_t send_frame(struct vma_tcp_conn *conn, const void *bytes, uint32_t n,
-                                                              bool stamped, bool push, struct compose_words *out)
+                                                              bool stamped, bool push, struct compose_fields *out)
 {
 	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN, l4_len = hdr_len + n;
 	struct vma_tcp *tcp = conn->tcp;
 	uint32_t off, len = conn->path.len + l4_len, window, flags, urgent;
-	struct compose_words w;
+	struct compose_fields w;
 	uint64_t addresses, sum;
 	struct vma_buf *buf;
 	uint8_t *frame, *to;
@@ -135,7 +135,7 @@ static inline __attribute__((always_inline)) struct tcp_seg *compose_segment(str
 {
 	struct iovec span = fifo_span(&conn->tx, conn->lwip_end);
 	struct vma_tcp *tcp = conn->tcp;
-	struct compose_words words;
+	struct compose_fields words;
 	struct tcp_seg *seg;
 	err_t err;
 

@@ -18,13 +18,13 @@ struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push);
  * connection in between. lwIP has no part in it, so it need not be within lwip_enter. False: nothing has happened, nor
  * been counted.
  */
-struct compose_words {
+struct compose_fields {
 	uint32_t ports, seq, ack, flags, now, echo;
 };
 struct composed {
 	struct tcp_seg *seg;
 	void *bytes;
-	struct compose_words words;
+	struct compose_fields words;
 };
 bool tcp_compose_frame(struct vma_tcp_conn *conn, uint32_t n, struct composed *c);
 struct tcp_seg *tcp_compose_segment(struct vma_tcp_conn *conn, uint32_t n, const struct composed *c);

@@ -134,7 +134,7 @@ static uint32_t window_left(const struct tcp_pcb *pcb)
 /* ---- feeding lwIP ---- */
 
 /* n bytes from the fifo into a segment. Fewer: no memory. */
-static uint32_t output_write_bytes(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+static uint32_t feed_bytes(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	uint32_t done = 0;
@@ -165,7 +165,7 @@ static inline bool all_is_fed(const struct vma_tcp_conn *conn)
 /* One segment of n bytes, through lwIP. False: stop. */
 static bool __attribute__((noinline)) feed_by_lwip(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
 {
-	uint32_t written = output_write_bytes(conn, n, produced);
+	uint32_t written = feed_bytes(conn, n, produced);
 
 	if (written < n) {
 		TCP_COUNT(conn->tcp, no_memory, 1);
@@ -267,7 +267,7 @@ static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
  * Segments that may leave in a row while other connections wait. A frame costs the same whatever is in it: a peer with
  * a small MSS would have its share of the frames, and the others next to none of the bytes.
  */
-static inline uint32_t row_of(const struct vma_tcp_conn *conn)
+static inline uint32_t row_segments_max(const struct vma_tcp_conn *conn)
 {
 	uint32_t row = TCP_FRAMES * conn->mss / MSS_OF_A_FULL_ROW;
 
@@ -276,7 +276,7 @@ static inline uint32_t row_of(const struct vma_tcp_conn *conn)
 
 static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 {
-	uint32_t most = segment_max(conn), row = row_of(conn);
+	uint32_t most = segment_max(conn), row = row_segments_max(conn);
 	const bool small = conn_has_small_mss(conn);
 	uint64_t produced;
 

@@ -14,8 +14,8 @@
  *
  * Threads: any thread may call anything but create and destroy. One lock guards the tables. Calls of the data path
  *          (changed, read, find, want, ask, probe, recheck) take no lock, and a signal handler may make them. While a
- *          thread holds the lock, its signals (but see `undisturbed`) and its cancellation are put off. Watches are
- *          called with the lock held.
+ *          thread holds the lock, its signals (but see `callers_hold_signals`) and its cancellation are put off.
+ *          Watches are called with the lock held.
  * Progress: control calls (get, route, link, neigh, ...) ask the kernel, a few microseconds each. Calls of the data
  *           path do not wait; a read that meets two updates of the same path starts again. One thread (the internal
  *           one) polls vma_net_fd and calls vma_net_process. Events, requests of the data path and due timers are
@@ -42,7 +42,7 @@ struct vma_net_attr {
 	 * All who call hold signal handlers that would call in, or jump away, back themselves: the lock is then taken
 	 * without the two system calls that block them, which would be most of what a path costs that is known already.
 	 */
-	bool undisturbed;
+	bool callers_hold_signals;
 };
 
 /* Of the network namespace that the calling thread is in. No privileges needed. attr may be NULL. */

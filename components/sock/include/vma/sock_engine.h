@@ -193,7 +193,7 @@ static inline void vma_ring_ctxs_note_accept(uint64_t rings)
  */
 void vma_ring_ctxs_look_in_slow(struct vma_thread *self);
 #define VMA_LOOK_IN_NSEC 50000
-static inline void vma_ring_ctxs_look_in(struct vma_thread *self)
+static inline void vma_ring_ctxs_drive_overdue(struct vma_thread *self)
 {
 	if (__builtin_expect(self->look_in_rings != 0, 0) &&
 	    vma_tsc() - self->look_in_tsc > vma_tsc_of_nsec(VMA_LOOK_IN_NSEC))

@@ -55,7 +55,7 @@ struct vma_thread {
 	uint32_t tx_burst; /* sends in a row with no other call between them */
 	uint64_t tx_last_tsc;
 	uint64_t look_in_rings; /* of its last select, poll or epoll_wait: driven while it works for the OS's members */
-	uint64_t look_in_tsc;   /* when, last: vma_ring_ctxs_look_in */
+	uint64_t look_in_tsc;   /* when, last: vma_ring_ctxs_drive_overdue */
 	bool gathers;           /* drives rings: vma_file_readable */
 	struct vma_file *readable; /* has got so many datagrams meanwhile, of which nobody was told; NULL: none */
 	uint32_t datagrams;

@@ -120,7 +120,7 @@ struct vma_ring *vma_tcp_ring(const struct vma_tcp *tcp);
 bool vma_tcp_is_empty(struct vma_tcp *tcp);
 
 /* Control path. A connection that was closed has not ended yet: bytes, or the peer's FIN, are on their way. */
-bool vma_tcp_is_parting(struct vma_tcp *tcp);
+bool vma_tcp_has_orphans(struct vma_tcp *tcp);
 /*
  * Control path, does nothing in a sink: the process is about to end. The owner of the device is told of all
  * connections and answers for them from now on, where there is one (vma_nic_minisock_export). What has nothing left to
