@@ -359,6 +359,25 @@ void stream_cut_off(struct stream_sock *sock)
 	stream_ready(sock, EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLERR);
 }
 
+enum { GIVE_UP_TRIES = 8 };
+
+/*
+ * While no thread drives, the peer has not answered, or its answer has not been looked at. The release of the ring ends
+ * the attempt before the next look, so the answer is never acknowledged. False: it was.
+ */
+static bool give_attempt_up(struct vma_tcp_conn *conn)
+{
+	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(conn));
+	const bool held = vma_ring_acquire(ring);
+	const bool is_open = vma_tcp_state(conn) == TCP_SYN_SENT;
+
+	if (is_open)
+		vma_tcp_close(conn, true);
+	if (held)
+		vma_ring_release(ring);
+	return is_open;
+}
+
 /*
  * An attempt that nobody waits for in connect() becomes the kernel's, which begins it anew from the same port; the
  * reset of the first one lets the peer forget it. An attempt that has succeeded meanwhile stays. file.lock.
@@ -367,14 +386,17 @@ bool stream_connect_by_os(struct stream_sock *sock)
 {
 	const struct sockaddr_in peer = sock->peer;
 	const int fd = atomic_load(&sock->file.fd);
-	int rc;
+	int rc, tries = 0;
 
 	if (stream_phase(sock) != STREAM_CONNECTING || !atomic_load(&sock->nonblocking))
 		return false;
-	vma_ring_ctxs_progress(stream_rings(&sock->file));
-	if (stream_phase(sock) != STREAM_CONNECTING)
-		return false;
-	vma_tcp_close(stream_conn(sock), true);
+	do {
+		vma_ring_ctxs_progress(stream_rings(&sock->file));
+		if (stream_phase(sock) != STREAM_CONNECTING)
+			return false;
+	} while (!give_attempt_up(stream_conn(sock)) && ++tries < GIVE_UP_TRIES);
+	if (tries == GIVE_UP_TRIES) /* it has ended, and that is not noted yet */
+		vma_tcp_close(stream_conn(sock), true);
 	forget_attempt(sock);
 	sock->attempt = STREAM_UNCONNECTED;
 	sock->file.os_only = true;

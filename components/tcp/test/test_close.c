@@ -170,6 +170,26 @@ static void test_close_with_unread_data_sends_a_short_segment_before_its_reset(v
 	app_free(app);
 }
 
+/* The answer has come, and nobody has looked at it: what was posted is done first. */
+static void test_answer_to_an_attempt_that_is_given_up_is_not_acknowledged(void **state)
+{
+	struct app *app = raw_connect_begin();
+
+	(void)state;
+	raw_forget();
+	assert_true(vma_ring_acquire(side[0].ring));
+	raw_send(0, 1, TCP_SYN | TCP_ACK, NULL, 0);
+	fixture_run(MS);
+	vma_tcp_close(app->conn, true);
+	assert_int_not_equal(atomic_load(&app->conn->work), 0); /* posted, and not taken */
+	vma_ring_release(side[0].ring);
+	fixture_settle();
+	for (unsigned n = raw_unseen(); n > 0; n--)
+		assert_true(raw_next()->flags & TCP_RST);
+	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
+	app_free(app);
+}
+
 /* As the kernel's: what the connection would have said otherwise. */
 static void test_window_of_a_reset_is_the_connections(void **state)
 {
@@ -443,6 +463,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_abort_resets_at_once),
         RAW_CASE(test_close_with_unread_data_sends_no_fin_before_its_reset),
         RAW_CASE(test_close_with_unread_data_sends_a_short_segment_before_its_reset),
+        RAW_CASE(test_answer_to_an_attempt_that_is_given_up_is_not_acknowledged),
         RAW_CASE(test_window_of_a_reset_is_the_connections),
         RAW_CASE(test_window_of_a_reset_in_the_handshake_is_none),
         RAW_CASE(test_disowned_without_close_is_reset),
