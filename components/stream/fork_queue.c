@@ -260,15 +260,19 @@ static void offer(struct stream_sock *listener, int fd)
 void stream_fork_queue_before_exec(struct stream_sock *listener, const struct timespec *until)
 {
 	const int fd = atomic_load(&listener->file.fd), flags = vma_os.fcntl(fd, F_GETFD, NULL);
+	bool asked_for;
 
 	if (flags < 0 || (flags & FD_CLOEXEC) != 0 || pthread_mutex_timedlock(&listener->file.lock, until) != 0)
 		return;
-	if (!listener->hands_over && !atomic_load(&listener->inherited))
+	asked_for = !atomic_load(&listener->inherited);
+	if (!listener->hands_over && asked_for)
 		stream_listen_release(listener);
 	pthread_mutex_unlock(&listener->file.lock);
 	if (atomic_load(&listener->n_queued) != 0)
 		leave_all(listener, VMA_SOCK_EXEC);
-	offer(listener, fd);
+	/* An exec of before may have failed. A child that has never looked at its parent's listener offers nothing. */
+	if (asked_for || !listener->file.from_parent)
+		offer(listener, fd);
 }
 
 void stream_fork_queue_exec_failed(struct stream_sock *listener)
