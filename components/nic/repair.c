@@ -104,12 +104,12 @@ static int set_seq(int fd, int queue, uint32_t seq)
 	return rc < 0 ? rc : set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
 }
 
-/* The address may have gone with its interface, and comes back with another one. */
+/* The address has gone with its interface, and may come back with another one. */
 static int bind_repaired(int fd, const struct vma_repair *what, const struct sockaddr *local, socklen_t len)
 {
 	int free_bind = 0, rc = os_bind(fd, local, len) != 0 ? -errno : 0;
 
-	if (rc != -EADDRNOTAVAIL || !what->rerouted)
+	if (rc != -EADDRNOTAVAIL || !what->interface_gone)
 		return rc;
 	repair_get_int(fd, IPPROTO_IP, IP_FREEBIND, &free_bind);
 	set_int(fd, IPPROTO_IP, IP_FREEBIND, 1);
@@ -118,15 +118,29 @@ static int bind_repaired(int fd, const struct vma_repair *what, const struct soc
 	return rc;
 }
 
+/* To take a binding to an interface back needs CAP_NET_RAW, to make it nothing. */
+static bool may_unbind(void)
+{
+	const int fd = os_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	const bool may = fd >= 0 && set_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, VMA_NIC_LOOPBACK) == 0 &&
+	                 set_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0) == 0;
+
+	if (fd >= 0)
+		os_close(fd);
+	return may;
+}
+
 /*
- * The peer's route has gone, and the local address perhaps, with its interface. A socket that is bound to the loopback
- * interface needs no route, and one that is transparent no address. Both are taken back, and with them what the kernel
- * has noted of the way: it looks for one when it sends, as for each connection whose interface has gone.
+ * The peer's route has gone with the interface. A socket that is bound to the loopback interface needs no route, and
+ * one that is transparent no address. Both are taken back, and with them what the kernel has noted of the way: it looks
+ * for one when it sends, as for each connection whose interface has gone.
  */
 static int connect_unrouted(int fd, const struct sockaddr *peer, socklen_t len)
 {
 	int bound = 0, transparent = 0, rc;
 
+	if (!may_unbind())
+		return -EPERM;
 	repair_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &bound);
 	repair_get_int(fd, IPPROTO_IP, IP_TRANSPARENT, &transparent);
 	rc = set_int(fd, IPPROTO_IP, IP_TRANSPARENT, 1);
@@ -137,6 +151,20 @@ static int connect_unrouted(int fd, const struct sockaddr *peer, socklen_t len)
 	set_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, bound);
 	set_int(fd, IPPROTO_IP, IP_TRANSPARENT, transparent);
 	return rc;
+}
+
+/* The kernel chooses an address where only a port was bound. That of another interface is another connection's. */
+static int check_local(int fd, const struct vma_repair *what)
+{
+	struct sockaddr_storage name = {0};
+	const uint8_t *ip = (const uint8_t *)&((struct sockaddr_in *)&name)->sin_addr;
+	socklen_t len = sizeof(name);
+
+	if (syscall(SYS_getsockname, fd, &name, &len) != 0)
+		return -errno;
+	if (name.ss_family == AF_INET6)
+		ip = &((struct sockaddr_in6 *)&name)->sin6_addr.s6_addr[12];
+	return memcmp(ip, what->local, sizeof(what->local)) == 0 ? 0 : -EADDRNOTAVAIL;
 }
 
 static int connect_repaired(int fd, const struct vma_repair *what)
@@ -163,10 +191,10 @@ static int connect_repaired(int fd, const struct vma_repair *what)
 	if (bound.sin6_port != 0 && bound.sin6_port != what->local_port_be)
 		return -EADDRINUSE;
 	len = repair_name_of(domain, what->peer, what->peer_port_be, &name);
-	if (os_connect(fd, (struct sockaddr *)&name, len) == 0)
-		return 0;
-	rc = -errno;
-	return what->rerouted && connect_unrouted(fd, (struct sockaddr *)&name, len) == 0 ? 0 : rc;
+	rc = os_connect(fd, (struct sockaddr *)&name, len) != 0 ? -errno : 0;
+	if (rc < 0 && what->interface_gone && connect_unrouted(fd, (struct sockaddr *)&name, len) == 0)
+		rc = 0;
+	return rc == 0 ? check_local(fd, what) : rc;
 }
 
 /*

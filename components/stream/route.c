@@ -200,6 +200,22 @@ void stream_route_tell(struct stream_sock *sock)
 		vma_engine_retry();
 }
 
+bool stream_route_is_gone(const struct stream_sock *sock)
+{
+	struct vma_net_link link;
+
+	return sock->ring_ctx != NULL &&
+	       vma_net_link_known(sock->engine->net, sock->ring_ctx->device->ifindex, &link) == -ENODEV;
+}
+
+/* The peer's FIN can be told to the kernel by a packet to the local address only, so its interface is waited for. */
+static bool has_peers_fin(const struct stream_sock *sock)
+{
+	const int state = vma_tcp_state(stream_conn(sock));
+
+	return state != TCP_ESTABLISHED && state != TCP_FIN_WAIT1 && state != TCP_FIN_WAIT2;
+}
+
 /*
  * The kernel has a route for the peer, but not through the connection's device. Or the device has been deleted: then
  * the kernel gets the connection before another interface has its address, or it would answer the peer with RST there.
@@ -208,9 +224,7 @@ void stream_route_tell(struct stream_sock *sock)
  */
 static bool leads_elsewhere(const struct stream_sock *sock, const struct vma_net_template *t)
 {
-	struct vma_net_link link;
-
-	if (vma_net_link(sock->engine->net, sock->ring_ctx->device->ifindex, &link) == -ENODEV)
+	if (stream_route_is_gone(sock) && !has_peers_fin(sock))
 		return true;
 	switch (t->state) {
 	case VMA_NET_READY:
@@ -233,6 +247,7 @@ bool stream_route_part(struct stream_sock *sock)
 {
 	const int lingering = atomic_load(&sock->lingering_fd);
 	const int fd = lingering != 0 ? lingering : atomic_load(&sock->file.fd);
+	const bool is_gone = stream_route_is_gone(sock);
 	struct vma_net_template t;
 	int rc;
 
@@ -245,7 +260,7 @@ bool stream_route_part(struct stream_sock *sock)
 	stream_cookie(sock, fd);
 	rc = stream_to_kernel(sock, fd, VMA_SOCK_REROUTED);
 	if (rc == 0) {
-		sock->was_unrouted = t.state == VMA_NET_ERROR || t.state == VMA_NET_USE_OS;
+		sock->was_unrouted = is_gone;
 		return true;
 	}
 	vma_log_debug("fd %d: its route leads elsewhere, and it is not the kernel's yet: error %d", fd, -rc);

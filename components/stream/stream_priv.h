@@ -316,6 +316,8 @@ void stream_route_tell(struct stream_sock *sock);
 /* file.lock, internal thread. True: the connection is the kernel's from now on, since its route leads elsewhere; then,
  * without the lock, stream_moved. */
 bool stream_route_part(struct stream_sock *sock);
+/* The connection's device has been deleted. */
+bool stream_route_is_gone(const struct stream_sock *sock);
 void stream_route_retry(struct stream_sock *sock);
 /* All that a connection has to know of a path but how it is written into frames. */
 struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t);

@@ -94,7 +94,8 @@ static void move_fill_repair(const struct move *m, struct vma_repair *out)
 	                           .has_sack = what->has_sack,
 	                           .has_ts = what->has_ts,
 	                           .fin_received = what->fin_received,
-	                           .rerouted = m->rerouted};
+	                           .rerouted = m->rerouted,
+	                           .interface_gone = m->rerouted && stream_route_is_gone(m->sock)};
 	memcpy(out->local, key.local, sizeof(out->local));
 	memcpy(out->peer, key.peer, sizeof(out->peer));
 }

@@ -78,7 +78,7 @@ static void close_orderly(struct vma_tcp_conn *conn)
 		return;
 	}
 	if (unread || tcp->orphans >= tcp->attr.orphans_max) {
-		conn->push_once = true; /* the RST ends what Nagle's rule or a cork holds back */
+		conn->push_once = true; /* what Nagle's rule or a cork holds back; the kernel would lose it */
 		conn_reset(conn);
 		return;
 	}

@@ -419,8 +419,10 @@ static int service_repair(struct service *service, const struct vma_repair *what
 	struct file_bytes bytes = {.base = {.read = read_file}, .fd = nfds > 1 ? fds[1] : -1};
 	struct sockaddr_storage name;
 	socklen_t len = sizeof(int), name_len = sizeof(name);
+	struct vma_repair mine = *what;
 	int rc = nfds >= 1 ? check_state(what) : -EINVAL;
 
+	mine.interface_gone = 0; /* a vmad has its interface: nobody is to get more than a route gives */
 	if (rc == 0)
 		rc = check_socket(fds[0]);
 	if (rc == 0)
@@ -433,7 +435,7 @@ static int service_repair(struct service *service, const struct vma_repair *what
 		return rc;
 	service->ifindex = 0;
 	os_getsockopt(fds[0], SOL_SOCKET, SO_BINDTOIFINDEX, &service->ifindex, &len);
-	rc = vma_repair_socket(fds[0], what, &bytes.base, incomplete);
+	rc = vma_repair_socket(fds[0], &mine, &bytes.base, incomplete);
 	disconnect_wrong_peer(fds[0], what);
 	if (rc < 0)
 		return rc;

@@ -45,7 +45,7 @@ struct vma_repair {
 	uint8_t has_scale, has_sack, has_ts; /* 0 or 1 */
 	uint8_t fin_received;                /* at rcv_nxt: vmad says it, vma_repair_socket does not */
 	uint8_t rerouted;                    /* what was sent is lost: to be sent again at once, if that can be */
-	uint8_t padding;
+	uint8_t interface_gone;              /* with the route, and the address: vmad takes it for 0 */
 };
 
 /* The bytes: the unread ones, then those to send. One span that begins at `offset`, of at most `most` bytes. */
