@@ -200,12 +200,14 @@ void stream_route_tell(struct stream_sock *sock)
 		vma_engine_retry();
 }
 
+/* What is known may not have been read yet; so the kernel is asked before a connection is moved for it. */
 bool stream_route_is_gone(const struct stream_sock *sock)
 {
+	const uint32_t ifindex = sock->ring_ctx != NULL ? sock->ring_ctx->device->ifindex : 0;
 	struct vma_net_link link;
 
-	return sock->ring_ctx != NULL &&
-	       vma_net_link_known(sock->engine->net, sock->ring_ctx->device->ifindex, &link) == -ENODEV;
+	return sock->ring_ctx != NULL && vma_net_link_known(sock->engine->net, ifindex, &link) == -ENODEV &&
+	       vma_net_link(sock->engine->net, ifindex, &link) == -ENODEV;
 }
 
 /* The peer's FIN can be told to the kernel by a packet to the local address only, so its interface is waited for. */
