@@ -20,7 +20,7 @@ static time_t end_time(void)
 {
 	const char *text = getenv("STRESS_SECONDS");
 
-	return time(NULL) + 1 + (text != NULL ? (time_t)atof(text) : 0);
+	return time(NULL) + 2 + (text != NULL ? (time_t)atof(text) : 0);
 }
 
 static void *poll_on(void *arg)
