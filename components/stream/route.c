@@ -210,7 +210,10 @@ bool stream_route_is_gone(const struct stream_sock *sock)
 	       vma_net_link(sock->engine->net, ifindex, &link) == -ENODEV;
 }
 
-/* The peer's FIN can be told to the kernel by a packet to the local address only, so its interface is waited for. */
+/*
+ * The peer's FIN can be told to the kernel by a packet to the local address only. Then its interface is waited for:
+ * to_kernel.c.
+ */
 static bool has_peers_fin(const struct stream_sock *sock)
 {
 	const int state = vma_tcp_state(stream_conn(sock));

@@ -95,7 +95,9 @@ static void move_fill_repair(const struct move *m, struct vma_repair *out)
 	                           .has_ts = what->has_ts,
 	                           .fin_received = what->fin_received,
 	                           .rerouted = m->rerouted,
-	                           .interface_gone = m->rerouted && stream_route_is_gone(m->sock)};
+	                           /* The peer's FIN is told by a packet, to an address that has to be there. */
+	                           .interface_gone =
+	                                   m->rerouted && !what->fin_received && stream_route_is_gone(m->sock)};
 	memcpy(out->local, key.local, sizeof(out->local));
 	memcpy(out->peer, key.peer, sizeof(out->peer));
 }

@@ -4,7 +4,7 @@
 # or receive hear again.
 #
 #   a (each program twice: on kernel sockets, and preloaded)  veth  (the same) b
-# seconds: 65
+# seconds: 75
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 if [ "$SAN" = thread ]; then
@@ -178,6 +178,61 @@ outage() { # SENTENCE COMMAND...
 	stop served
 }
 
+cat >"$WORK/half.py" <<'PY'
+# half.py serve|ask PORT ADDRESS: the question's end comes before the interface goes, the answer after it is back.
+import socket, sys, time
+role, port, address = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+
+def state(s):
+    import ctypes
+    try:
+        f = ctypes.CDLL(None).vma_get_socket_state
+    except AttributeError:
+        return 'none'
+    text = ctypes.c_char_p()
+    return 'offloaded' if f(s.fileno(), ctypes.byref(text)) == 1 else 'kernel: ' + text.value.decode()
+
+def until_end(s):
+    data = b''
+    while True:
+        more = s.recv(1000)
+        if not more:
+            return data
+        data += more
+
+if role == 'serve':
+    listener = socket.create_server((address, port))
+    print('listens', flush=True)
+    c, _ = listener.accept()
+    c.settimeout(30)
+    assert c.recv(8, socket.MSG_WAITALL) == b'question'
+    time.sleep(0.5) # the FIN has come, and has not been read
+    print('ready', state(c), flush=True)
+    time.sleep(6)
+    assert until_end(c) == b'', 'more than the question'
+    c.sendall(b'answer')
+    c.close()
+else:
+    s = socket.create_connection((address, port))
+    s.settimeout(40)
+    s.sendall(b'question')
+    s.shutdown(socket.SHUT_WR)
+    assert until_end(s) == b'answer', 'another answer'
+print('done', flush=True)
+PY
+half_closed() { # SENTENCE COMMAND...
+	local s=$1
+	shift
+	start served a env "LD_PRELOAD=$PRELOAD" python3 "$WORK/half.py" serve 7500 "$IP_A"
+	wait_for 30 log_has served '^listens'
+	start asked b python3 "$WORK/half.py" ask 7500 "$IP_A"
+	check "$s: its question and its end arrive" ready served
+	check "$s: the connection is offloaded" log_has served '^ready offloaded'
+	"$@"
+	check "$s: the server reads the end, and answers" finish served 60
+	check "$s: the client gets the answer" finish asked 60
+}
+
 datagrams() { # SENTENCE COMMAND...
 	local s=$1
 	shift
@@ -202,5 +257,6 @@ outage "an interface that is made anew" remake 1
 SLACK_MS=$((SLACK_MS + 1500)) outage "an interface that is made anew while its users stand still" remake_behind_their_backs
 outage "an interface that is down for 2 s" off_and_on 2
 outage "a carrier that is away for 2 s" peer_off_and_on 2
+half_closed "half closed while an interface is made anew" remake 2
 datagrams "an interface that is made anew" remake 1
 done_testing

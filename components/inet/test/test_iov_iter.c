@@ -8,6 +8,8 @@
 #include <vma/sock_os.h>
 #include <vma/test.h>
 
+#include "fixture.h"
+
 static struct sigaction on_segv; /* the library's */
 
 static int get(struct vma_inet_iov_iter *iov_iter, const struct iovec *iov, size_t n)
@@ -123,29 +125,20 @@ static void test_piece_behind_the_message_is_the_librarys(void **state)
 	vma_inet_iov_iter_put(&iov_iter);
 }
 
-static int enter(void **state)
-{
-	(void)state;
-	vma_enter();
-	return 0;
-}
-
-static int leave(void **state)
-{
-	(void)state;
-	vma_leave(vma_thread_self());
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_bytes_go_across_pieces_and_empty_ones, enter, leave),
-	        cmocka_unit_test_setup_teardown(test_long_list_is_copied_and_a_longer_one_refused, enter, leave),
-	        cmocka_unit_test_setup_teardown(test_length_below_zero_comes_before_bad_pointers, enter, leave),
-	        cmocka_unit_test_setup_teardown(test_pieces_beyond_the_bytes_of_one_call_are_cut, enter, leave),
-	        cmocka_unit_test_setup_teardown(test_bad_list_and_bad_piece_are_faults, enter, leave),
-	        cmocka_unit_test_setup_teardown(test_piece_behind_the_message_is_the_librarys, enter, leave),
+	        cmocka_unit_test_setup_teardown(test_bytes_go_across_pieces_and_empty_ones, fixture_enter,
+	                                        fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_long_list_is_copied_and_a_longer_one_refused, fixture_enter,
+	                                        fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_length_below_zero_comes_before_bad_pointers, fixture_enter,
+	                                        fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_pieces_beyond_the_bytes_of_one_call_are_cut, fixture_enter,
+	                                        fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_bad_list_and_bad_piece_are_faults, fixture_enter, fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_piece_behind_the_message_is_the_librarys, fixture_enter,
+	                                        fixture_leave),
 	};
 
 	vma_signals_start();

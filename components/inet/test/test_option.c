@@ -8,7 +8,7 @@
 #include <vma/sock_thread.h>
 #include <vma/test.h>
 
-static struct vma_thread *self;
+#include "fixture.h"
 
 static bool option_turns_on(int level, enum vma_inet_how how, int number, socklen_t len)
 {
@@ -80,27 +80,13 @@ static void test_kernel_is_asked_what_is_set(void **state)
 	vma_os.close(fd);
 }
 
-static int enter(void **state)
-{
-	(void)state;
-	self = vma_enter();
-	return 0;
-}
-
-static int leave(void **state)
-{
-	(void)state;
-	vma_leave(self);
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_value_of_zero_takes_away, enter, leave),
-	        cmocka_unit_test_setup_teardown(test_byte_is_a_value_of_ip_only, enter, leave),
-	        cmocka_unit_test_setup_teardown(test_length_or_rate_or_the_call_alone, enter, leave),
-	        cmocka_unit_test_setup_teardown(test_kernel_is_asked_what_is_set, enter, leave),
+	        cmocka_unit_test_setup_teardown(test_value_of_zero_takes_away, fixture_enter, fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_byte_is_a_value_of_ip_only, fixture_enter, fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_length_or_rate_or_the_call_alone, fixture_enter, fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_kernel_is_asked_what_is_set, fixture_enter, fixture_leave),
 	};
 
 	vma_test_filter();

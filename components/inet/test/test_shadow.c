@@ -9,7 +9,7 @@
 #include <vma/sock_os.h>
 #include <vma/test.h>
 
-static struct vma_thread *self;
+#include "fixture.h"
 
 static int udp_shadow(struct sockaddr_in *name)
 {
@@ -133,29 +133,16 @@ static void test_shadow_is_kept_only_if_it_still_is_one(void **state)
 	assert_int_equal(vma_inet_keep_shadow(fd, cookie), -EBADF);
 }
 
-static int enter(void **state)
-{
-	(void)state;
-	self = vma_enter();
-	return 0;
-}
-
-static int leave(void **state)
-{
-	(void)state;
-	vma_leave(self);
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_message_goes_and_comes, enter, leave),
-	        cmocka_unit_test_setup_teardown(test_bad_list_with_an_address_is_efault, enter, leave),
-	        cmocka_unit_test_setup_teardown(test_options_are_asked_of_the_kernel, enter, leave),
-	        cmocka_unit_test_setup_teardown(test_number_is_the_applications_while_it_leads_to_the_file, enter,
-	                                        leave),
-	        cmocka_unit_test_setup_teardown(test_shadow_is_kept_only_if_it_still_is_one, enter, leave),
+	        cmocka_unit_test_setup_teardown(test_message_goes_and_comes, fixture_enter, fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_bad_list_with_an_address_is_efault, fixture_enter, fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_options_are_asked_of_the_kernel, fixture_enter, fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_number_is_the_applications_while_it_leads_to_the_file,
+	                                        fixture_enter, fixture_leave),
+	        cmocka_unit_test_setup_teardown(test_shadow_is_kept_only_if_it_still_is_one, fixture_enter,
+	                                        fixture_leave),
 	};
 
 	vma_test_filter();

@@ -178,7 +178,7 @@ static void test_answer_to_an_attempt_that_is_given_up_is_not_acknowledged(void 
 	(void)state;
 	raw_forget();
 	assert_true(vma_ring_acquire(side[0].ring));
-	raw_send(0, 1, TCP_SYN | TCP_ACK, NULL, 0);
+	raw_send(0, 1, TCP_SYN | TCP_ACK, "", 0);
 	fixture_run(MS);
 	vma_tcp_close(app->conn, true);
 	assert_int_not_equal(atomic_load(&app->conn->work), 0); /* posted, and not taken */
