@@ -20,6 +20,7 @@
 
 #define OVERFLOW_UID 65534
 #define PAUSE_MS 5
+#define PAUSE_DOUBLINGS 6
 #define FULL_MS 500 /* a queue of clients that stays full for so long: vmad does not come to it, or is flooded */
 #define STARTS_MAX 3
 #define COMING_UP_MS 1500
@@ -271,9 +272,14 @@ static void vmad_explain(const struct vmad_connect *how, int rc)
 		vma_log_once(VMA_LOG_WARN, "%s: vmad cannot own the interface: %s", how->ifname, strerror(-rc));
 }
 
-/* Starts vmad, but not again while the last one may still be coming up. */
+/*
+ * Starts vmad, but not again while the last one may still be coming up. A vmad that is about to end keeps its name until
+ * it has, which takes time on a busy host: those started meanwhile end at once. So a start counts as one in vain only if
+ * no vmad has ended since, and the pauses between starts become longer.
+ */
 struct attempts {
 	int starts;
+	int ended;            /* vmads that ended while this process spoke to them */
 	int error;            /* of a start; the log has it */
 	uint64_t up_until_ms; /* the one started last has until then to answer; 0: none is coming up */
 };
@@ -282,7 +288,7 @@ static bool start_or_await_vmad(const struct vmad_connect *how, struct attempts 
 {
 	if (attempts->up_until_ms != 0)
 		return os_now_ms() < attempts->up_until_ms;
-	if (how->vmad_path == NULL || attempts->starts == STARTS_MAX)
+	if (how->vmad_path == NULL || attempts->starts >= STARTS_MAX + attempts->ended)
 		return false;
 	if (attempts->starts == 0 && os_now_ms() < failed[how->ifindex % FAILED_PLACES].due_ms) {
 		attempts->error = -ECHILD;
@@ -312,13 +318,22 @@ static int connect_once(const struct vmad_connect *how, struct vmad_client *clie
 		return rc;
 	/* It ended while we spoke to it: it was idle, was killed, or another one was quicker. */
 	attempts->up_until_ms = 0;
+	attempts->ended++;
+	atomic_store(&client->broken, false); /* that was its connection */
 	return -ECONNREFUSED;
+}
+
+static void pause_between(const struct attempts *attempts)
+{
+	const int doublings = attempts->ended < PAUSE_DOUBLINGS ? attempts->ended : PAUSE_DOUBLINGS;
+	const struct timespec pause = {.tv_nsec = (long)(PAUSE_MS << doublings) * 1000000};
+
+	nanosleep(&pause, NULL);
 }
 
 int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out)
 {
 	const uint64_t until_ms = os_now_ms() + how->timeout_ms;
-	const struct timespec pause = {.tv_nsec = PAUSE_MS * 1000000};
 	struct vmad_client *client = calloc(1, sizeof(*client));
 	struct attempts attempts = {0};
 	uint64_t full_until_ms = 0;
@@ -350,7 +365,7 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 			break;
 		if (rc == -ECONNREFUSED && !start_or_await_vmad(how, &attempts))
 			break;
-		nanosleep(&pause, NULL);
+		pause_between(&attempts);
 	}
 	if (rc != -EPERM && attempts.starts > 0) {
 		note_failure(how->ifindex);

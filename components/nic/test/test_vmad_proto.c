@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -220,6 +221,46 @@ static void test_hello_is_answered_when_the_interface_is_there(void **state)
 	start_server(*state);
 	vmad_client_close(joined());
 	assert_int_equal(atomic_load(&fake.busy), 0);
+}
+
+/* At first as a vmad that is about to end: it takes nobody in any more, and has its name still. */
+static void *run_after_ending(void *arg)
+{
+	const struct vmad_listen_fds *listen_fds = &((struct fixture *)arg)->server.listen_fds;
+	struct pollfd listening = {.fd = listen_fds->path_fd >= 0 ? listen_fds->path_fd : listen_fds->name_fd,
+	                           .events = POLLIN};
+	struct vmad_msg msg;
+
+	for (int i = 0; i < 5 && poll(&listening, 1, 3000) == 1; i++) {
+		const int fd = accept(listening.fd, NULL, NULL);
+
+		recv(fd, &msg, sizeof(msg), 0);
+		close(fd);
+	}
+	return vmad_proto_run(arg);
+}
+
+/* Each vmad that is started meanwhile ends at once, as the name is taken: /bin/true stands for them. */
+static void test_a_vmad_that_takes_long_to_end_is_waited_for(void **state)
+{
+	struct fixture *fixture = *state;
+	const struct vmad_connect how = {
+	        .ifindex = 1, .ifname = "lo", .vmad_path = "/bin/true", .right_fd = -1, .timeout_ms = 8000};
+	const int host = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+	struct vmad_client *client = NULL;
+
+	if (geteuid() != 0 || unshare(CLONE_NEWNET) < 0) { /* starting a vmad needs capabilities */
+		close(host);
+		fixture->ended = true;
+		skip();
+	}
+	number = how.ifindex;
+	listen_for_clients(fixture);
+	assert_int_equal(pthread_create(&fixture->thread, NULL, run_after_ending, fixture), 0);
+	assert_int_equal(vmad_client_connect(&how, &client), 0);
+	vmad_client_close(client);
+	assert_int_equal(setns(host, CLONE_NEWNET), 0);
+	close(host);
 }
 
 static void test_garbage_costs_its_sender_the_connection(void **state)
@@ -770,6 +811,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_stranger_is_refused),
         CASE(test_an_ordinary_socket_is_no_proof),
         CASE(test_hello_is_answered_when_the_interface_is_there),
+        CASE(test_a_vmad_that_takes_long_to_end_is_waited_for),
         CASE(test_garbage_costs_its_sender_the_connection),
         CASE(test_fds_where_none_belong_end_the_connection),
         CASE(test_a_request_before_hello_ends_the_connection),
