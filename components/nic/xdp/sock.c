@@ -28,9 +28,9 @@ struct umem_reg {
 };
 
 #define TOKEN_RX_SIZE 2
-/* The kernel lets go of a device queue from a work item, a few milliseconds after the last user's exit; on a busy
- * machine it was more than 100. */
-#define BUSY_RETRIES 250
+/* The kernel lets go of a device queue from a work item, a few milliseconds after the last user's exit. The item waits
+ * for the lock of all network devices, so beside others that make and remove interfaces it was more than 500. */
+#define BUSY_RETRIES 1000
 #define BUSY_PAUSE_NS 2000000
 
 /* It is not there, or nobody may. (Not: for the moment there are no descriptors, or there is no memory.) */
