@@ -48,12 +48,19 @@
 /* The process becomes another program. */
 #define VMA_EXEC_CALLS(X)                                                                                              \
 	X(int, execve, (const char *path, char *const *argv, char *const *environment), (path, argv, environment))     \
-	X(int, execv, (const char *path, char *const *argv), (path, argv))                                             \
-	X(int, execvp, (const char *file, char *const *argv), (file, argv))                                            \
 	X(int, execvpe, (const char *file, char *const *argv, char *const *environment), (file, argv, environment))    \
 	X(int, fexecve, (int fd, char *const *argv, char *const *environment), (fd, argv, environment))                \
 	X(int, execveat, (int dir, const char *path, char *const *argv, char *const *environment, int flags),          \
 	  (dir, path, argv, environment, flags))
+
+/* A new process is another program. */
+#define VMA_SPAWN_CALLS(X)                                                                                             \
+	X(int, posix_spawn, (pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,                  \
+	  const posix_spawnattr_t *attributes, char *const *argv, char *const *environment),                           \
+	  (pid, path, actions, attributes, argv, environment))                                                         \
+	X(int, posix_spawnp, (pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,                 \
+	  const posix_spawnattr_t *attributes, char *const *argv, char *const *environment),                           \
+	  (pid, file, actions, attributes, argv, environment))
 
 /* After these a process can start less than before. */
 #define VMA_PRIVILEGE_CALLS(X)                                                                                         \
@@ -83,12 +90,14 @@
 	X(int, clone, (int (*run)(void *), void *stack, int flags, void *arg, void *parent_tid, void *tls,             \
 	  void *child_tid), (run, stack, flags, arg, parent_tid, tls, child_tid))
 
-#define VMA_MORE_CALLS(X) VMA_YIELDING_CALLS(X) VMA_STDIO_CALLS(X) VMA_EXEC_CALLS(X) VMA_PRIVILEGE_CALLS(X) VMA_OTHER_CALLS(X)
+#define VMA_MORE_CALLS(X)                                                                                              \
+	VMA_YIELDING_CALLS(X) VMA_STDIO_CALLS(X) VMA_EXEC_CALLS(X) VMA_SPAWN_CALLS(X) VMA_PRIVILEGE_CALLS(X)           \
+	VMA_OTHER_CALLS(X)
 
 /* Written here on top of others, so that what they do to handlers and descriptors is seen. X(name) */
 #define VMA_DERIVED_EXPORTS(X)                                                                                         \
 	X(dprintf) X(__dprintf_chk) X(bsd_signal) X(ssignal) X(sysv_signal) X(__sysv_signal) X(sigset) X(sigignore)    \
-	X(siginterrupt) X(vfork) X(execl) X(execlp) X(execle) X(vma_get_socket_state) X(sockatmark) X(syscall)         \
+	X(siginterrupt) X(vfork) X(execv) X(execvp) X(execl) X(execlp) X(execle) X(vma_get_socket_state) X(sockatmark) X(syscall)         \
 	X(io_uring_queue_init) X(io_uring_queue_init_params) X(io_uring_queue_init_mem) X(io_uring_setup)
 
 /* The C library's second names of the same functions, which old and fortified programs bind to. X(alias, name) */

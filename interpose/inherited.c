@@ -11,7 +11,7 @@
  *   exec
  *   fork, exec                  nothing: the program may never use what it has, as a shell does not
  *
- * 0, 1 and 2 are left out: the sockets there are the kernel's by then (descriptor.c).
+ * Of 0, 1 and 2 only listeners are looked at: other sockets there are the kernel's by then (descriptor.c).
  */
 #include <dirent.h>
 #include <errno.h>
@@ -38,7 +38,8 @@ static int inherited_option_of(int fd, int name)
 
 static void inherited_note(int fd)
 {
-	const int protocol = fd > STDERR_FILENO ? inherited_option_of(fd, SO_PROTOCOL) : -1;
+	const bool is_looked_at = fd > STDERR_FILENO || inherited_option_of(fd, SO_ACCEPTCONN) == 1;
+	const int protocol = is_looked_at ? inherited_option_of(fd, SO_PROTOCOL) : -1;
 	const int family = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? inherited_option_of(fd, SO_DOMAIN) : -1;
 
 	if (protocol == 0 && NOT_OURS(fd) && inherited_option_of(fd, SO_DOMAIN) == AF_UNIX &&

@@ -1,5 +1,5 @@
 /*
- * leave - the ends of a process: exit, _exit, exec.
+ * leave - the ends of a process: exit, _exit. exec is in exec.c.
  *
  * There is no beginning, the library comes with its first socket; and it is never unloaded (-z nodelete), because
  * handlers of signals and of fork, and a thread, refer to it. At the end nothing is taken down, since other threads may
@@ -15,7 +15,6 @@
 #include <vma/udp.h>
 
 #include "call.h"
-#include "inherited.h"
 #include "more.h"
 
 static void sockets_end_at_exit(void)
@@ -47,99 +46,3 @@ LEAVING(_exit)
 LEAVING(_Exit)
 LEAVING(quick_exit)
 #undef LEAVING
-
-/* ---- exec, which may fail, so that the process goes on ---- */
-
-static void process_before_exec(void)
-{
-	struct vma_thread *self = vma_thread_cache;
-	const int saved = errno;
-
-	if ((self != NULL && self->inside != 0) || !process_started() || process_is_borrowed())
-		return;
-	inherited_before_exec();
-	vma_stream_before_exec();
-	errno = saved;
-	if (self == NULL || self->tx_ring == NULL)
-		return;
-	vma_enter();
-	vma_inet_flush_sends(self);
-	vma_leave(self);
-}
-
-static void leave_exec_failed(void)
-{
-	const int saved = errno;
-	struct vma_thread *self = vma_thread_cache;
-
-	if ((self == NULL || self->inside == 0) && process_started() && !process_is_borrowed())
-		vma_stream_exec_failed();
-	errno = saved;
-}
-
-#define X(type, name, parameters, arguments)                                                                           \
-	EXPORT(type, name, parameters)                                                                                 \
-	{                                                                                                              \
-		process_before_exec();                                                                                 \
-		type rc = thread_more()->name arguments;                                                               \
-		leave_exec_failed();                                                                                   \
-		return rc;                                                                                             \
-	}
-VMA_EXEC_CALLS(X)
-#undef X
-
-/* The arguments up to NULL as an array on the stack: exec is also called where malloc may not be. */
-#define COUNT_ARGUMENTS(n, list, first)                                                                                \
-	do {                                                                                                           \
-		va_start(list, first);                                                                                 \
-		for (n = 1; va_arg(list, char *) != NULL; n++)                                                         \
-			;                                                                                              \
-		va_end(list);                                                                                          \
-	} while (0)
-#define TAKE_ARGUMENTS(argv, n, list, first)                                                                           \
-	do {                                                                                                           \
-		(argv)[0] = (char *)(first);                                                                           \
-		va_start(list, first);                                                                                 \
-		for (size_t i = 1; i <= (n); i++)                                                                      \
-			(argv)[i] = va_arg(list, char *);                                                              \
-	} while (0)
-
-EXPORT(int, execl, (const char *path, const char *first, ...))
-{
-	va_list list;
-	size_t n;
-
-	COUNT_ARGUMENTS(n, list, first);
-	char *argv[n + 1];
-
-	TAKE_ARGUMENTS(argv, n, list, first);
-	va_end(list);
-	return call_execv(path, argv);
-}
-
-EXPORT(int, execlp, (const char *file, const char *first, ...))
-{
-	va_list list;
-	size_t n;
-
-	COUNT_ARGUMENTS(n, list, first);
-	char *argv[n + 1];
-
-	TAKE_ARGUMENTS(argv, n, list, first);
-	va_end(list);
-	return call_execvp(file, argv);
-}
-
-EXPORT(int, execle, (const char *path, const char *first, ...))
-{
-	va_list list;
-	size_t n;
-
-	COUNT_ARGUMENTS(n, list, first);
-	char *argv[n + 1], **environment;
-
-	TAKE_ARGUMENTS(argv, n, list, first);
-	environment = va_arg(list, char **);
-	va_end(list);
-	return call_execve(path, argv, environment);
-}

@@ -283,6 +283,36 @@ void stream_fork_queue_exec_failed(struct stream_sock *listener)
 		vma_os.fcntl(fork_queue->fd[1], F_SETFD, (void *)(long)FD_CLOEXEC);
 }
 
+static bool has_unaccepted(const struct stream_sock *listener)
+{
+	return atomic_load(&listener->n_queued) != 0 && atomic_load(&listener->accepts) == 0;
+}
+
+/* In the child, before it forgets the queue, which is the parent's. */
+void stream_fork_queue_note_waits(struct stream_sock *listener)
+{
+	listener->waits_at_fork = has_unaccepted(listener);
+}
+
+bool vma_stream_waits_for_exec(bool beside)
+{
+	struct vma_thread *self = vma_enter();
+	bool waits = false;
+
+	for (int fd = 0; fd <= vma_fd_highest() && !waits; fd++) {
+		struct vma_file *file = vma_fd_lookup(fd);
+		const struct stream_sock *listener =
+		        file != NULL && file->kind == VMA_FILE_TCP ? stream_sock(file) : NULL;
+
+		waits = listener != NULL && stream_phase(listener) == STREAM_LISTENING &&
+		        (listener->waits_at_fork || (beside && has_unaccepted(listener)) ||
+		         stream_fork_queue_waits(listener)) &&
+		        (vma_os.fcntl(fd, F_GETFD, NULL) & FD_CLOEXEC) == 0;
+	}
+	vma_leave(self);
+	return waits;
+}
+
 /* ---- exec: the program ---- */
 
 bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd)

@@ -503,6 +503,7 @@ void stream_listen_arrived(struct stream_sock *sock, int fd)
 void stream_listen_forked(struct stream_sock *sock)
 {
 	atomic_store(&sock->looked, false);
+	stream_fork_queue_note_waits(sock);
 	sock->fork_queue_watched = false;
 	sock->fork_queue_task = (struct vma_task){0};
 	sock->listen = NULL;

@@ -103,6 +103,7 @@ struct stream_sock {
 	struct stream_fork_queue *_Atomic fork_queue; /* made at a fork, or with exec_exported; NULL: not made */
 	struct vma_task fork_queue_task;              /* something waits there */
 	bool fork_queue_watched;                      /* under file.lock */
+	bool waits_at_fork;           /* the parent had connections in the queue, and has accepted none */
 	_Atomic bool exec_exported;   /* a program has it by exec: what comes here is left to all who have it */
 	struct stream_tally *tally;   /* shared with what was accepted; NULL: nothing is counted */
 	uint64_t accepted_ns;         /* with a tally */
@@ -271,6 +272,7 @@ void stream_tally_give_up(struct stream_sock *listener) __attribute__((cold));
 
 /* Before a fork, which a handler may make in any place: it does not wait for the lock. */
 void stream_fork_queue_leave(struct stream_sock *listener);
+void stream_fork_queue_note_waits(struct stream_sock *listener);
 bool stream_fork_queue_waits(const struct stream_sock *listener);
 int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
 /*

@@ -22,7 +22,6 @@ make_mail() {
 		disable_plaintext_auth = no
 		mail_location = maildir:~/Maildir
 		first_valid_uid = 1
-		import_environment = TZ LD_PRELOAD VMA_TRACELEVEL ASAN_OPTIONS
 		service imap-login {
 		  inet_listener imap {
 		    port = 1143

@@ -67,6 +67,12 @@ void vma_stream_before_replace(int fd);
 void vma_stream_before_exec(void);
 void vma_stream_exec_failed(void); /* or not */
 /*
+ * Outside, after vma_stream_before_exec. A connection waits for accept, in this process or in its parent, and a program
+ * is about to have the listener. Only the library can give the connection to it. Of a listener that a process accepts
+ * from itself, the connections are for that process. beside: the program runs in a new process, not in this one.
+ */
+bool vma_stream_waits_for_exec(bool beside) __attribute__((cold));
+/*
  * A descriptor has come in a message (SCM_RIGHTS) that the table does not have. may: it is TCP, listens or is not
  * connected. If it is bound, and who sent it has this library, it gets a TCP object: a listener that several processes
  * serve (passed.c). Waits for the sender's answer, for half a second at most. Outside.
