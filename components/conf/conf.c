@@ -22,7 +22,7 @@ static const char *env_find(const struct load *load, const char *name)
 	size_t len = strlen(name);
 
 	for (char *const *entry = load->env; entry != NULL && *entry != NULL; entry++)
-		if (strncmp(*entry, name, len) == 0 && (*entry)[len] == '=')
+		if ((*entry)[0] == name[0] && strncmp(*entry, name, len) == 0 && (*entry)[len] == '=')
 			return *entry + len + 1;
 	return NULL;
 }
@@ -125,17 +125,16 @@ static void load_text(struct load *load, const struct conf_param *param, const c
 	}
 }
 
-/* The predecessor of VMA_MEM_ALLOC_TYPE was a switch: 1 means 2, 0 the default. */
-static void load_hugetbl(const struct load *load, const struct conf_param *param)
+/* VMA_HUGETBL, the predecessor of VMA_MEM_ALLOC_TYPE, was a switch: 1 means 2, 0 the default. */
+static void load_hugetbl(const struct load *load, const struct conf_param *param, const char *name, const char *given)
 {
 	static const struct conf_choice choices[] = {{.value = 0}, {.value = 1}};
 	static const struct conf_form form = {.values = "0, 1", .choices = choices, .count = 2};
-	static const struct conf_param hugetbl = {.type = CONF_BOOL, .name = CONF_OLD_MEM_ALLOC_TYPE, .form = &form};
-	const char *given = env_find(load, hugetbl.name);
+	const struct conf_param hugetbl = {.type = CONF_BOOL, .name = name, .form = &form};
 	int64_t on = -1;
 
 	/* 0 and 1 stand for other numbers in param's terms, and what is neither is warned of in hugetbl's. */
-	if (given == NULL || conf_form_parse(&hugetbl, given, &on) < 0) {
+	if (conf_form_parse(&hugetbl, given, &on) < 0) {
 		load_number(load, param, &hugetbl, given);
 	} else {
 		set_number(load, param, on == 1 ? 2 : default_now(load, param));
@@ -143,46 +142,95 @@ static void load_hugetbl(const struct load *load, const struct conf_param *param
 	}
 }
 
-/* Another name of the parameter, which counts if its own is not set; NULL: it has none. */
-static const char *other_name_of(const struct conf_param *param)
+/* What the environment says of a parameter, and under which of its names. */
+struct said {
+	const char *value;        /* NULL: nothing */
+	char name[CONF_NAME_MAX]; /* as it is written there */
+	bool hugetbl;
+};
+
+static bool said_as(const struct load *load, const char *name, struct said *said)
 {
-	if (param->offset == offsetof(struct vma_conf, progress_engine_wce_max))
-		return CONF_OLD_PROGRESS_ENGINE_WCE_MAX;
-	if (param->offset == offsetof(struct vma_conf, config_file))
-		return CONF_XLIO_CONFIG_FILE;
-	return param->offset == offsetof(struct vma_conf, application_id) ? CONF_XLIO_APPLICATION_ID : NULL;
+	said->value = env_find(load, name);
+	if (said->value != NULL)
+		strcpy(said->name, name);
+	return said->value != NULL;
+}
+
+/* The parameter's own name comes before its aliases, and all of them before their twins (XLIO_). */
+static bool find_said(const struct load *load, const struct conf_param *param, struct said *said)
+{
+	char twin[CONF_NAME_MAX];
+
+	*said = (struct said){.value = NULL};
+	for (int twins = 0; twins < 2; twins++) {
+		if (!twins ? said_as(load, param->name, said)
+		           : conf_twin(param->name, twin) && said_as(load, twin, said))
+			return true;
+		for (size_t i = 0; i < conf_alias_count; i++) {
+			const struct conf_alias *alias = &conf_aliases[i];
+
+			if (strcmp(alias->means, param->name) != 0)
+				continue;
+			said->hugetbl = strcmp(alias->name, CONF_OLD_MEM_ALLOC_TYPE) == 0;
+			if (!twins ? said_as(load, alias->name, said)
+			           : conf_twin(alias->name, twin) && said_as(load, twin, said))
+				return true;
+			said->hugetbl = false;
+		}
+	}
+	return false;
+}
+
+/* If a parameter without effect is set, its user should not have to find out by measuring. */
+static void say_class(const struct conf_param *param, const char *name)
+{
+	if (param->class == CONF_DEVICE)
+		vma_log_once(VMA_LOG_INFO, "%s is set, and is not available on xdp: it has no effect here", name);
+	else if (param->class == CONF_SUPERSEDED)
+		vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here: %s", name, param->text);
+	else if (param->class == CONF_LATER)
+		vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here", name);
 }
 
 static void load_param(struct load *load, const struct conf_param *param)
 {
-	const char *given = env_find(load, param->name), *other = other_name_of(param);
 	struct conf_param asked = *param;
+	struct said said;
 
-	if (given == NULL && other != NULL) {
-		asked.name = other;
-		given = env_find(load, other);
-	}
+	find_said(load, param, &said);
+	if (said.value != NULL)
+		asked.name = said.name;
 	if (param->type == CONF_TEXT)
-		load_text(load, param, asked.name, given);
-	else if (given == NULL && param->offset == offsetof(struct vma_conf, mem_alloc_type))
-		load_hugetbl(load, param);
+		load_text(load, param, asked.name, said.value);
+	else if (said.hugetbl)
+		load_hugetbl(load, param, asked.name, said.value);
 	else
-		load_number(load, param, &asked, given);
+		load_number(load, param, &asked, said.value);
+	if (!load->quiet && load->conf->given[param - conf_params])
+		say_class(param, asked.name);
 }
 
-/* Who sets what nothing obeys should not have to find out by measuring, nor who misspells a name. */
-static void say_unheard(const struct load *load)
+static void warn_unknown(const char *name, size_t len)
 {
-	for (size_t i = 0; i < conf_unheard_count; i++) {
-		if (env_find(load, conf_unheard[i]) != NULL)
-			vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here", conf_unheard[i]);
-	}
+	const char *nearest = conf_nearest(name, len), *more = len > QUOTED_MAX ? "..." : "";
+	int shown = (int)(len > QUOTED_MAX ? QUOTED_MAX : len);
+
+	if (nearest != NULL)
+		vma_log_once(VMA_LOG_WARN, "%.*s%s is set, and is no parameter: it has no effect (the nearest is %s)",
+		             shown, name, more, nearest);
+	else
+		vma_log_once(VMA_LOG_WARN, "%.*s%s is set, and is no parameter: it has no effect", shown, name, more);
+}
+
+static void say_unknown(const struct load *load)
+{
 	for (char *const *entry = load->env; entry != NULL && *entry != NULL; entry++) {
 		size_t len = strcspn(*entry, "=");
 
-		if (strncmp(*entry, "VMA_", 4) == 0 && (*entry)[len] == '=' && !conf_knows(*entry, len))
-			vma_log_once(VMA_LOG_WARN, "%.*s%s is set, and is no parameter: it has no effect",
-			             (int)(len > QUOTED_MAX ? QUOTED_MAX : len), *entry, len > QUOTED_MAX ? "..." : "");
+		if ((strncmp(*entry, "VMA_", 4) == 0 || strncmp(*entry, "XLIO_", 5) == 0) && (*entry)[len] == '=' &&
+		    !conf_knows(*entry, len))
+			warn_unknown(*entry, len);
 	}
 }
 
@@ -194,7 +242,7 @@ void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool qui
 	for (size_t i = 0; i < conf_param_count; i++)
 		load_param(&load, &conf_params[i]);
 	if (!quiet)
-		say_unheard(&load);
+		say_unknown(&load);
 }
 
 void vma_conf_load(struct vma_conf *conf, char *const *env)

@@ -1,12 +1,22 @@
 /* conf_banner - the parameters as the library prints them at start. */
+#include <stdio.h>
 #include <string.h>
 
 #include "conf_priv.h"
 
+#define SHOWN_MAX 512 /* of a text and what is said beside it; what is longer is cut */
+
 #define RULE "---------------------------------------------------------------------------"
+
+static bool is_given(const struct vma_conf *conf, const struct conf_param *param)
+{
+	return conf->given[param - conf_params];
+}
 
 static bool is_default(const struct vma_conf *conf, const struct conf_param *param)
 {
+	if (param->form->unset != NULL)
+		return !is_given(conf, param);
 	if (param->type == CONF_TEXT)
 		return strcmp(conf_get_text(conf, param), param->string[VMA_SPEC_NONE]) == 0;
 	/* A value that a profile set counts as changed: the field's banner shows it. */
@@ -22,11 +32,21 @@ static bool always_shown(const struct conf_param *param)
 static void show_param(const struct vma_conf *conf, const struct conf_param *param)
 {
 	enum vma_log_level level = always_shown(param) || !is_default(conf, param) ? VMA_LOG_INFO : VMA_LOG_DETAILS;
-	char out[CONF_SHOWN_MAX];
-	const char *label = param->label, *shown;
+	const char *label = param->label, *note = conf_class_note(param->class), *shown;
+	char out[CONF_SHOWN_MAX], noted[SHOWN_MAX];
 
 	shown = param->type == CONF_TEXT ? conf_get_text(conf, param)
 	                                 : conf_form_show(param, conf_get_number(conf, param), out, &label);
+	if (param->form->unset != NULL && !is_given(conf, param))
+		shown = param->form->unset;
+	/* Of what has no effect no default is shown, as if it held. */
+	if (note != NULL) {
+		if (is_default(conf, param))
+			snprintf(noted, sizeof(noted), "%s", note);
+		else
+			snprintf(noted, sizeof(noted), "%s (%s)", shown, note);
+		shown = noted;
+	}
 	vma_log_at(level, "%-30s %-26s [%s]", label, shown, param->name);
 }
 

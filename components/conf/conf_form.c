@@ -59,7 +59,8 @@ const struct conf_form conf_form_MEM_ALLOC_TYPE = {.values = "0 or ANON, 1 or CO
 const struct conf_form conf_form_FLAG = {.values = "0, 1", CHOICES({0, NULL, "0", NULL}, {1, NULL, "1", NULL})};
 const struct conf_form conf_form_TCP_TIMESTAMPS = {
         .values = "0, 1, 2", CHOICES({0, NULL, "0", NULL}, {1, NULL, "1", NULL}, {2, NULL, "2", NULL})};
-const struct conf_form conf_form_TCP_CC = {.values = "0, 1, 2, 3",
+const struct conf_form conf_form_TCP_CC = {.unset = "as the kernel",
+                                           .values = "0, 1, 2, 3",
                                            CHOICES({0, NULL, "0 (LWIP)", NULL}, {1, NULL, "1 (CUBIC)", NULL},
                                                    {2, NULL, "2 (NONE)", NULL}, {3, NULL, "3 (BBR)", NULL})};
 const struct conf_form conf_form_NIC = {
@@ -67,6 +68,30 @@ const struct conf_form conf_form_NIC = {
         .words_only = true,
         CHOICES({VMA_CONF_NIC_AUTO, "auto", "auto", NULL}, {VMA_CONF_NIC_VERBS, "verbs", "verbs", NULL},
                 {VMA_CONF_NIC_XDP, "xdp", "xdp", NULL}, {VMA_CONF_NIC_NONE, "none", "none", NULL})};
+
+const struct conf_form conf_form_EAGAINS = {
+        .unset = "as the kernel", .values = "0, 1", CHOICES({0, NULL, "Disabled", NULL}, {1, NULL, "Enabled", NULL})};
+const struct conf_form conf_form_MTU = {
+        .open = true, .values = "0, 68..9000", CHOICES({0, NULL, "0 (follow actual MTU)", NULL})};
+const struct conf_form conf_form_TX_BUF_SIZE = {
+        .open = true, .values = "0, 68..65280", CHOICES({0, NULL, "0 (from MTU and MSS)", NULL})};
+const struct conf_form conf_form_MIGRATION = {
+        .open = true, .values = "-1, 1 and up", CHOICES({-1, NULL, "-1 (off)", NULL})};
+const struct conf_form conf_form_OFF = {.open = true, CHOICES({0, NULL, "Disabled", NULL})};
+const struct conf_form conf_form_CTL_THREAD = {
+        .values = "0, 1, 2",
+        CHOICES({0, NULL, "0 (Disabled)", NULL}, {1, NULL, "1 (Delegate)", NULL}, {2, NULL, "2 (With timer)", NULL})};
+const struct conf_form conf_form_TCP_HANDLING = {
+        .values = "0, 1", CHOICES({0, NULL, "0 (deferred)", NULL}, {1, NULL, "1 (immediate)", NULL})};
+const struct conf_form conf_form_AUTO = {.values = "auto, 0, 1",
+                                         CHOICES({VMA_CONF_OFF, NULL, "Disabled", NULL},
+                                                 {VMA_CONF_ON, NULL, "Enabled", NULL},
+                                                 {VMA_CONF_AUTO, "auto", "auto", NULL})};
+const struct conf_form conf_form_SKIP_POLL = {
+        .values = "0, 1, 2",
+        CHOICES({0, NULL, "Disabled", NULL}, {1, NULL, "1 (always)", NULL}, {2, NULL, "2 (in an epoll set)", NULL})};
+const struct conf_form conf_form_MULTILOCK = {.values = "0, 1",
+                                              CHOICES({0, NULL, "Spin", NULL}, {1, NULL, "Mutex", NULL})};
 
 static int digit_of(char c)
 {
@@ -149,7 +174,7 @@ int conf_form_parse(const struct conf_param *param, const char *text, int64_t *v
 		return rc;
 	if (!form->open && choice_of(form, n) == NULL)
 		return -EINVAL;
-	if (form->open && (n < param->min || n > param->max))
+	if (form->open && (n < param->min || n > param->max) && choice_of(form, n) == NULL)
 		return -ERANGE;
 	*value = n;
 	return 0;

@@ -8,7 +8,8 @@
 
 #include <vma/conf.h>
 
-#define CONF_SHOWN_MAX 64
+#define CONF_SHOWN_MAX 96
+#define CONF_NAME_MAX 64 /* bytes of a name with its zero; longer ones are no parameter */
 
 /* A value with a word of its own, or a form of its own in the banner. */
 struct conf_choice {
@@ -19,20 +20,24 @@ struct conf_choice {
 };
 
 struct conf_form {
+	const char
+	        *unset; /* in the banner, if nobody sets it and what holds is none of the values; NULL: the default */
 	const char *values; /* for the warning and the reference; NULL: min..max */
 	const struct conf_choice *choices;
 	size_t count;
-	bool open;                             /* any number between min and max; else only the choices */
+	bool open;                             /* any number between min and max, and the choices; else only those */
 	bool words_only;                       /* the numbers are our own and not accepted */
 	bool log_level;                        /* VMA_TRACELEVEL: log knows its names */
 	bool names_a_file;                     /* ignored under AT_SECURE */
 	bool (*understands)(const char *text); /* of a TEXT; NULL: anything goes */
 };
 
+enum conf_class { CONF_EFFECT, CONF_DEVICE, CONF_SUPERSEDED, CONF_LATER }; /* conf_params.h */
 enum conf_type { CONF_INT, CONF_BOOL, CONF_ENUM, CONF_TEXT };
 
 struct conf_param {
 	enum conf_type type;
+	enum conf_class class;
 	const char *name, *label;
 	size_t offset;         /* of the field in struct vma_conf */
 	int64_t number[3];     /* default by VMA_SPEC: none, latency, multi_ring_latency */
@@ -45,16 +50,23 @@ struct conf_param {
 extern const struct conf_param conf_params[];
 extern const size_t conf_param_count;
 #define CONF_SAME INT64_MIN
-extern const char *const conf_unheard[]; /* names that nothing obeys */
-extern const size_t conf_unheard_count;
 
-/* Names beside those of the two lists: predecessors of parameters, and the names of the field's other library. */
-#define CONF_OLD_MEM_ALLOC_TYPE "VMA_HUGETBL"
-#define CONF_OLD_PROGRESS_ENGINE_WCE_MAX "VMA_CQ_DRAIN_WCE_MAX"
-#define CONF_XLIO_CONFIG_FILE "XLIO_CONFIG_FILE"
-#define CONF_XLIO_APPLICATION_ID "XLIO_APPLICATION_ID"
-/* Whether these `len` bytes are a name of any of them. */
+/* Other names of parameters: predecessors, and XLIO's where they are not the twin. */
+struct conf_alias {
+	const char *name, *means;
+};
+extern const struct conf_alias conf_aliases[];
+extern const size_t conf_alias_count;
+#define CONF_OLD_MEM_ALLOC_TYPE "VMA_HUGETBL" /* its values mean others */
+
+/* The XLIO_ name of a VMA_ name. False: `name` is none, or too long. */
+bool conf_twin(const char *name, char out[CONF_NAME_MAX]);
+/* Whether these `len` bytes are a name of the table, an alias, or the twin of any of them. */
 bool conf_knows(const char *name, size_t len);
+/* The name of the table or alias that is fewest edits away from these `len` bytes; NULL: all are too far. */
+const char *conf_nearest(const char *name, size_t len);
+/* What is said beside a value of this class: "not available on xdp". NULL: nothing, it has its effect. */
+const char *conf_class_note(enum conf_class class);
 
 /* The default of a number under a profile (enum vma_conf_spec). */
 static inline int64_t conf_default(const struct conf_param *param, int spec)
@@ -81,7 +93,9 @@ const char *conf_form_values(const struct conf_param *param, char out[CONF_SHOWN
 extern const struct conf_form conf_form_PLAIN, conf_form_SWITCH, conf_form_LEVEL, conf_form_SPEC, conf_form_FILE,
         conf_form_DIRECTORY, conf_form_WORD, conf_form_RING_LOGIC, conf_form_LIMIT, conf_form_MSS, conf_form_AIM,
         conf_form_EXCEPTION, conf_form_AFFINITY, conf_form_THREAD_MODE, conf_form_BATCHING_MODE,
-        conf_form_MEM_ALLOC_TYPE, conf_form_FLAG, conf_form_TCP_TIMESTAMPS, conf_form_TCP_CC, conf_form_NIC;
+        conf_form_MEM_ALLOC_TYPE, conf_form_FLAG, conf_form_TCP_TIMESTAMPS, conf_form_TCP_CC, conf_form_NIC,
+        conf_form_MTU, conf_form_EAGAINS, conf_form_MIGRATION, conf_form_OFF, conf_form_CTL_THREAD,
+        conf_form_TCP_HANDLING, conf_form_AUTO, conf_form_TX_BUF_SIZE, conf_form_SKIP_POLL, conf_form_MULTILOCK;
 
 /* vma_conf_load with the process's state as an argument, for tests. */
 void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "conf_priv.h"
 
@@ -43,6 +44,10 @@ static void put_defaults(struct page *page, const struct conf_param *param)
 		put_text_defaults(page, param);
 		return;
 	}
+	if (param->form->unset != NULL) {
+		put(page, "Default: %s.", param->form->unset);
+		return;
+	}
 	put(page, "Default: %s", conf_form_show(param, conf_default(param, VMA_SPEC_NONE), shown, &label));
 	if (param->number[VMA_SPEC_LATENCY] != CONF_SAME)
 		put(page, "; with `VMA_SPEC=latency`: %s",
@@ -53,12 +58,42 @@ static void put_defaults(struct page *page, const struct conf_param *param)
 	put(page, ".");
 }
 
+static const char *reference_note(enum conf_class class)
+{
+	switch (class) {
+	case CONF_EFFECT:
+		break;
+	case CONF_DEVICE:
+		return "**Not available on xdp.** If it is set, the log says so. On RDMA cards: ";
+	case CONF_SUPERSEDED:
+		return "**Superseded.** If it is set, the log says so. ";
+	case CONF_LATER:
+		return "**No effect here yet.** If it is set, the log says so. What it is for: ";
+	}
+	return "";
+}
+
+static void put_aliases(struct page *page, const struct conf_param *param)
+{
+	const char *before = " Other names: ";
+
+	for (size_t i = 0; i < conf_alias_count; i++)
+		if (strcmp(conf_aliases[i].means, param->name) == 0) {
+			put(page, "%s`%s`", before, conf_aliases[i].name);
+			before = ", ";
+		}
+	if (before[0] == ',')
+		put(page, ".");
+}
+
 static void put_param(struct page *page, const struct conf_param *param)
 {
 	char values[CONF_SHOWN_MAX];
 
-	put(page, "## %s\n\n%s\n\n%s: %s. ", param->name, param->text, param->label, conf_form_values(param, values));
+	put(page, "## %s\n\n%s%s", param->name, reference_note(param->class), param->text);
+	put(page, "\n\n%s: %s. ", param->label, conf_form_values(param, values));
 	put_defaults(page, param);
+	put_aliases(page, param);
 	put(page, "\n\n");
 }
 
@@ -70,7 +105,9 @@ int vma_conf_reference(char *out, size_t size)
 	    "# Parameters\n\n"
 	    "Environment variables, read once when the library starts. A number is decimal or, with 0x, "
 	    "hexadecimal; words may be written in any case. A value that is not understood or out of range gives "
-	    "one warning and the default is used. In a process with raised privileges (set-user-ID, file "
+	    "one warning and the default is used. A name that begins with XLIO_ means the one with VMA_, if that is "
+	    "not set. A name that is no parameter gives a warning with the nearest name. In a process with raised "
+	    "privileges (set-user-ID, file "
 	    "capabilities) the variables that name files are ignored.\n\n"
 	    "This page is made from the table in `components/conf/include/vma/conf_params.h`: "
 	    "`make test-conf UPDATE_DOCS=1` writes it anew.\n\n");

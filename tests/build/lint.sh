@@ -44,5 +44,7 @@ finds "a broken script" scripts 'tests/broken.sh' tests/broken.sh '#!/usr/bin/en
 if true; then'
 finds "a component without tests" components_whole 'components/empty' components/empty/Makefile 'NAME := empty'
 finds "a path of the machine" clean_text 'docs/note.md' docs/note.md "see /$(printf home)/me"
+finds "a parameter that nothing reads" parameters 'nobody is of class effect' components/conf/include/vma/conf_params.h '	X(INT, nobody, "VMA_NOBODY", "Nobody", 0, SAME, SAME, 0, 1, PLAIN, "")'
+finds "a parameter that claims no effect, and is read" parameters 'rx_wre is read' components/conf/include/vma/conf_params.h '	Y(LATER, INT, rx_wre, "VMA_RX_WRE", "Rx QP WRE", 0, SAME, SAME, 0, 1, PLAIN, "")'
 finds "what cppcheck knows" cppcheck 'log\.c' components/log/log.c 'int vma_fault(void); int vma_fault(void) { int a[2]; a[2] = 1; return a[0]; }'
 done_testing

@@ -33,13 +33,16 @@ enum vma_conf_exception {
 	VMA_EXCEPTION_RETURN = 2,
 	VMA_EXCEPTION_ABORT = 3,
 };
+enum vma_conf_auto { VMA_CONF_OFF, VMA_CONF_ON, VMA_CONF_AUTO };
 enum vma_conf_nic { VMA_CONF_NIC_AUTO, VMA_CONF_NIC_VERBS, VMA_CONF_NIC_XDP, VMA_CONF_NIC_NONE };
 
 /* A name for each parameter: VMA_CONF_AT_<field>. */
 enum vma_conf_at {
 #define X(type, field, ...) VMA_CONF_AT_##field,
-	VMA_CONF_PARAMS(X)
+#define Y(class, type, field, ...) VMA_CONF_AT_##field,
+	VMA_CONF_PARAMS(X, Y)
 #undef X
+#undef Y
 	        VMA_CONF_COUNT
 };
 
@@ -50,15 +53,17 @@ struct vma_conf {
 #define VMA_CONF_FIELD_ENUM int
 #define VMA_CONF_FIELD_TEXT const char *
 #define X(type, field, ...) VMA_CONF_FIELD_##type field;
-	VMA_CONF_PARAMS(X)
+#define Y(class, type, field, ...) VMA_CONF_FIELD_##type field;
+	VMA_CONF_PARAMS(X, Y)
 #undef X
+#undef Y
 	bool given[VMA_CONF_COUNT]; /* by enum vma_conf_at: set by the environment, to something that is understood */
 	char texts[VMA_CONF_TEXT_MAX]; /* what the TEXT fields point to, where it is not the default */
 };
 
 /*
  * Reads `environ`-like env (NULL-terminated "NAME=value"; NULL: empty); never fails: what is bad is warned of and
- * defaulted. In a process with raised privileges (AT_SECURE) parameters that name files are ignored, with a warning.
+ * defaulted. XLIO_NAME means VMA_NAME, if that is not set itself. In a process with raised privileges (AT_SECURE) parameters that name files are ignored, with a warning.
  * The warnings go to the log as it is; vma_conf_start sets it up first.
  */
 void vma_conf_load(struct vma_conf *conf, char *const *env);

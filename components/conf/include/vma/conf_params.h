@@ -1,12 +1,19 @@
 /*
  * conf_params - the parameter table, in the order of the banner.
  *
- *   X(type, field, NAME, label, default, latency, multi_ring_latency, min, max, form, text)
+ *   X(type, field, NAME, label, default, latency, multi_ring_latency, min, max, form, text)    a row of class effect
+ *   Y(class, type, field, ... the same)                                                        a row of another class
+ *
+ * A row of class effect is obeyed: `make lint` checks that its field is read outside conf. The other classes say why a
+ * name has no effect. The banner, the log and the reference page show it, and no code reads the field:
+ *
+ *   DEVICE       it means something that xdp does not have; shown as "not available on xdp"
+ *   SUPERSEDED   the library always does more than any of its values says
+ *   LATER        it has no effect yet; shown as "no effect here"
  *
  * `field` is NAME without VMA_, in lower case. `latency` and `multi_ring_latency` are the defaults under that VMA_SPEC;
  * SAME (of a TEXT: AS_IS) if the profile changes nothing. min and max bound INT only. `form` (conf_form.c) is the text
- * form: which values have words, how they are printed. `text` is the entry of docs/parameters.md. If no code obeys a
- * parameter, it is not listed here (conf_unheard.c).
+ * form: which values have words, how they are printed. `text` is the entry of docs/parameters.md.
  *
  * Threads: constant.
  */
@@ -14,7 +21,7 @@
 #define VMA_CONF_PARAMS_H
 
 /* clang-format off */
-#define VMA_CONF_PARAMS(X)                                                                                             \
+#define VMA_CONF_PARAMS(X, Y)                                                                                          \
 	X(ENUM, spec, "VMA_SPEC", "VMA Spec", VMA_SPEC_NONE, SAME, SAME, 0, 0, SPEC,                                   \
 	  "Profile: sets the defaults of other parameters for one kind of use. A parameter that is set itself wins.")  \
 	X(ENUM, tracelevel, "VMA_TRACELEVEL", "Log Level", VMA_LOG_INFO, SAME, SAME, 0, 0, LEVEL,                      \
@@ -26,43 +33,71 @@
 	  "Errors and warnings red, fine and finer dim; only where the log goes to a terminal.")                       \
 	X(TEXT, log_file, "VMA_LOG_FILE", "Log File", "", AS_IS, AS_IS, 0, 0, FILE,                                    \
 	  "Write the log to the end of this file instead of stderr. A single %d becomes the process id.")              \
+	Y(LATER, TEXT, stats_file, "VMA_STATS_FILE", "Stats File", "", AS_IS, AS_IS, 0, 0, FILE,                       \
+	  "Where the counters of a socket are written when it is closed.")                                             \
 	X(TEXT, stats_shmem_dir, "VMA_STATS_SHMEM_DIR", "Stats shared memory directory", "/tmp/", AS_IS, AS_IS, 0, 0,  \
 	  DIRECTORY, "Where the file vmastat.PID with the counters lies. Empty: no file.")                             \
+	Y(LATER, TEXT, vmad_notify_dir, "VMA_VMAD_NOTIFY_DIR", "VMAD output directory", "/tmp/vma", AS_IS, AS_IS, 0,   \
+	  0, DIRECTORY,                                                                                                \
+	  "Where processes and vmad would find each other. Here vmad says on which socket it listens "                 \
+	  "(docs/vmad.md).")                                                                                           \
 	X(INT, stats_fd_num, "VMA_STATS_FD_NUM", "Stats FD Num (max)", 100, SAME, SAME, 0, 1024, PLAIN,                \
 	  "At most so many sockets have counters that another process can read.")                                      \
 	X(TEXT, config_file, "VMA_CONFIG_FILE", "Conf File", "/etc/libvma.conf", AS_IS, AS_IS, 0, 0, FILE,             \
 	  "The file of rules that say which sockets are offloaded (docs/rules.md). If it is not set, and there is no " \
-	  "such file, /etc/libxlio.conf. Empty: no file. The other name is XLIO_CONFIG_FILE.")                         \
+	  "such file, /etc/libxlio.conf. Empty: no file.")                                                             \
 	X(TEXT, application_id, "VMA_APPLICATION_ID", "Application ID", "VMA_DEFAULT_APPLICATION_ID", AS_IS, AS_IS,    \
 	  0, 0, WORD, "Rules of that file that are for one ID hold if it is this one. The other name is "              \
 	  "XLIO_APPLICATION_ID.")                                                                                      \
+	Y(LATER, BOOL, cpu_usage_stats, "VMA_CPU_USAGE_STATS", "Polling CPU idle usage", 0, SAME, SAME, 0, 1, SWITCH,  \
+	  "Measure which part of the time threads look without success.")                                              \
+	Y(LATER, BOOL, handle_sigintr, "VMA_HANDLE_SIGINTR", "SigIntr Ctrl-C Handle", 0, SAME, SAME, 0, 1, SWITCH,     \
+	  "The library has a handler of its own for SIGINT.")                                                          \
+	Y(LATER, BOOL, handle_sigsegv, "VMA_HANDLE_SIGSEGV", "SegFault Backtrace", 0, SAME, SAME, 0, 1, SWITCH,        \
+	  "A segmentation fault is shown with the calls that led to it.")                                              \
 	X(ENUM, ring_allocation_logic_tx, "VMA_RING_ALLOCATION_LOGIC_TX", "Ring allocation logic TX", 0, SAME, 20, 0,  \
 	  0, RING_LOGIC, "What has a ring of its own for sending, per interface: 0 all together, 1 each local address, "\
 	  "10 each socket, 20 each thread, 30 each core, 31 each core, threads staying on theirs.")                    \
 	X(ENUM, ring_allocation_logic_rx, "VMA_RING_ALLOCATION_LOGIC_RX", "Ring allocation logic RX", 0, SAME, 20, 0,  \
 	  0, RING_LOGIC, "The same for receiving.")                                                                    \
+	Y(LATER, INT, ring_migration_ratio_tx, "VMA_RING_MIGRATION_RATIO_TX", "Ring migration ratio TX", 100, SAME,    \
+	  SAME, 1,  INT32_MAX, MIGRATION,                                                                              \
+	  "After so many sends by another thread or core a socket moves to its ring. -1: never.")                      \
+	Y(LATER, INT, ring_migration_ratio_rx, "VMA_RING_MIGRATION_RATIO_RX", "Ring migration ratio RX", 100, SAME,    \
+	  SAME, 1,  INT32_MAX, MIGRATION,                                                                              \
+	  "The same for receiving.")                                                                                   \
 	X(INT, ring_limit_per_interface, "VMA_RING_LIMIT_PER_INTERFACE", "Ring limit per interface", 0, SAME, SAME, 0, \
 	  65535, LIMIT, "At most so many rings per interface; what would need more shares them. 0: no limit.")         \
+	Y(DEVICE, INT, ring_dev_mem_tx, "VMA_RING_DEV_MEM_TX", "Ring On Device Memory TX", 0, 16384, SAME, 0, 262144,  \
+	  PLAIN,                                                                                                       \
+	  "Bytes of the card's own memory that a ring sends from.")                                                    \
 	X(INT, tcp_max_syn_rate, "VMA_TCP_MAX_SYN_RATE", "TCP max syn rate", 0, SAME, SAME, 0, 100000, LIMIT,          \
 	  "At most so many TCP connection requests are taken per second and ring; the others are dropped, and peers "  \
 	  "ask again. 0: no limit.")                                                                                   \
+	Y(LATER, INT, tx_segs_tcp, "VMA_TX_SEGS_TCP", "Tx Mem Segs TCP", 1000000, SAME, SAME, 1, 1000000000, PLAIN,    \
+	  "At most so many TCP segments wait for their acknowledgement.")                                              \
 	X(INT, tx_bufs, "VMA_TX_BUFS", "Tx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
 	  "At most so many buffers for sending. Memory grows on demand, so this is a bound, not a cost.")              \
 	X(INT, tx_wre, "VMA_TX_WRE", "Tx QP WRE", 2048, 256, SAME, 16, 1048576, PLAIN,                                 \
 	  "Depth of each send queue, in frames.")                                                                      \
 	X(INT, tx_wre_batching, "VMA_TX_WRE_BATCHING", "Tx QP WRE Batching", 64, 4, SAME, 1, 64, PLAIN,                \
 	  "So many frames are sent before their completions are asked for.")                                           \
+	Y(DEVICE, INT, tx_max_inline, "VMA_TX_MAX_INLINE", "Tx Max QP INLINE", 204, SAME, SAME, 0, 65535, PLAIN,       \
+	  "Up to so many bytes of a packet are written into the send queue itself.")                                   \
 	X(BOOL, tx_mc_loopback, "VMA_TX_MC_LOOPBACK", "Tx MC Loopback", 1, SAME, SAME, 0, 1, SWITCH,                   \
 	  "What IP_MULTICAST_LOOP is of a socket that does not set it: whether its multicast is also received on "     \
 	  "this host.")                                                                                                \
 	X(BOOL, tx_nonblocked_eagains, "VMA_TX_NONBLOCKED_EAGAINS", "Tx non-blocked eagains", 0, SAME, SAME, 0, 1,     \
-	  SWITCH, "What a non-blocking send of UDP says where the queue is full. Not set, or 1: EAGAIN, as the kernel. " \
+	  EAGAINS, "What a non-blocking send of UDP says where the queue is full. Not set, or 1: EAGAIN, as the kernel. "\
 	  "0, if it is set: that it is sent, and the datagram is dropped and counted.")                                \
+	Y(LATER, INT, tx_prefetch_bytes, "VMA_TX_PREFETCH_BYTES", "Tx Prefetch Bytes", 256, SAME, SAME, 0, 9000,       \
+	  PLAIN,                                                                                                       \
+	  "So many bytes of a buffer are fetched into the cache before it is written.")                                \
 	X(INT, rx_bufs, "VMA_RX_BUFS", "Rx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
 	  "At most so many buffers for receiving. Memory grows on demand, so this is a bound, not a cost.")            \
 	X(INT, rx_wre, "VMA_RX_WRE", "Rx QP WRE", 16000, 256, SAME, 16, 1048576, PLAIN,                                \
 	  "Depth of each receive queue, in frames; the device and its memory may grant less.")                         \
-	X(INT, rx_wre_batching, "VMA_RX_WRE_BATCHING", "Rx QP WRE BATCHING", 64, 4, SAME, 1, 1024, PLAIN,              \
+	X(INT, rx_wre_batching, "VMA_RX_WRE_BATCHING", "Rx QP WRE Batching", 64, 4, SAME, 1, 1024, PLAIN,              \
 	  "So many used receive buffers are gathered before they are replaced.")                                       \
 	X(INT, rx_bytes_min, "VMA_RX_BYTES_MIN", "Rx Byte Min Limit", 65536, SAME, SAME, 0, INT32_MAX, PLAIN,          \
 	  "A socket queues at least so many bytes, also where SO_RCVBUF says less.")                                   \
@@ -75,14 +110,33 @@
 	X(INT, rx_udp_poll_os_ratio, "VMA_RX_UDP_POLL_OS_RATIO", "Rx UDP Poll OS Ratio", 100, SAME, SAME, 0,           \
 	  1000000000, PLAIN,                                                                                           \
 	  "The kernel is asked for datagrams once in so many looks. 0: only before sleeping.")                         \
+	Y(LATER, INT, hw_ts_conversion, "VMA_HW_TS_CONVERSION", "HW TS Conversion", 3, SAME, SAME, 0, 4, PLAIN,        \
+	  "How time stamps of the card become those of the host's clock.")                                             \
 	X(BOOL, rx_poll_yield, "VMA_RX_POLL_YIELD", "Rx Poll Yield", 0, SAME, SAME, 0, 1, SWITCH,                      \
 	  "Who looks without success lets other threads run before it looks again.")                                   \
 	X(INT, rx_prefetch_bytes, "VMA_RX_PREFETCH_BYTES", "Rx Prefetch Bytes", 256, SAME, SAME, 32, 9000, PLAIN,      \
 	  "So many bytes of each received packet are fetched into the cache before it is looked at.")                  \
+	Y(LATER, INT, rx_prefetch_bytes_before_poll, "VMA_RX_PREFETCH_BYTES_BEFORE_POLL",                              \
+	  "Rx Prefetch Bytes Before Poll", 0, 256, SAME, 0, 9000, PLAIN,                                               \
+	  "So many bytes of the next buffer are fetched into the cache before its packet has come.")                   \
+	Y(LATER, INT, rx_cq_drain_rate_nsec, "VMA_RX_CQ_DRAIN_RATE_NSEC", "Rx CQ Drain Rate", 0, SAME, SAME, 0,        \
+	  1000000000, OFF,                                                                                             \
+	  "A receive that finds data looks for packets first, if the last look was so many nanoseconds ago.")          \
+	Y(LATER, BOOL, rx_poll_on_tx_tcp, "VMA_RX_POLL_ON_TX_TCP", "Polling Rx on Tx TCP", 0, SAME, 1, 0, 1, SWITCH,   \
+	  "A send of TCP also looks for received packets.")                                                            \
 	X(BOOL, rx_sw_csum, "VMA_RX_SW_CSUM", "Rx SW checksum validation", 1, SAME, SAME, 0, 1, SWITCH,                \
 	  "Check the checksums of received packets where the device has not done it.")                                 \
 	X(INT, gro_streams_max, "VMA_GRO_STREAMS_MAX", "GRO max streams", 32, 0, SAME, 0, 1000000, PLAIN,              \
 	  "Of at most so many TCP connections the segments that came together are taken as one. 0: each by itself.")   \
+	Y(LATER, BOOL, tcp_3t_rules, "VMA_TCP_3T_RULES", "TCP 3T rules", 0, SAME, SAME, 0, 1, SWITCH,                  \
+	  "Flows of TCP connections have no remote address.")                                                          \
+	Y(LATER, BOOL, udp_3t_rules, "VMA_UDP_3T_RULES", "UDP 3T rules", 1, SAME, SAME, 0, 1, SWITCH,                  \
+	  "Flows of connected UDP sockets have no remote address.")                                                    \
+	Y(DEVICE, BOOL, eth_mc_l2_only_rules, "VMA_ETH_MC_L2_ONLY_RULES", "ETH MC L2 only rules", 0, SAME, SAME, 0, 1, \
+	  SWITCH,                                                                                                      \
+	  "Rules of the card for multicast look at Ethernet addresses only.")                                          \
+	Y(DEVICE, BOOL, mc_force_flowtag, "VMA_MC_FORCE_FLOWTAG", "Force Flowtag for MC", 0, SAME, SAME, 0, 1, SWITCH, \
+	  "Rules of the card for multicast mark packets with their flow, also if several sockets want them.")          \
 	X(INT, select_poll, "VMA_SELECT_POLL", "Select Poll (usec)", 100000, -1, -1, -1, 100000000, PLAIN,             \
 	  "select, poll and epoll_wait look for at most so many microseconds before they sleep, and shorter where "    \
 	  "looking does not pay. -1: for ever; 0: they sleep at once. If it is not set, they also sleep at once "      \
@@ -101,8 +155,7 @@
 	  "looked at by the internal thread. 0: never.")                                                               \
 	X(INT, progress_engine_wce_max, "VMA_PROGRESS_ENGINE_WCE_MAX", "CQ Drain WCE (max)", 10000, SAME, SAME, 0,     \
 	  100000000, PLAIN,                                                                                            \
-	  "It takes at most about so many packets at a time. 0: it takes none. The old name is "                       \
-	  "VMA_CQ_DRAIN_WCE_MAX.")                                                                                     \
+	  "It takes at most about so many packets at a time. 0: it takes none.")                                       \
 	X(BOOL, cq_moderation_enable, "VMA_CQ_MODERATION_ENABLE", "CQ Interrupts Moderation", 1, 0, SAME, 0, 1,        \
 	  SWITCH, "Gather arrivals before a sleeper is woken, where the device can.")                                  \
 	X(INT, cq_moderation_count, "VMA_CQ_MODERATION_COUNT", "CQ Moderation Count", 48, SAME, SAME, 0, 65535, PLAIN, \
@@ -129,10 +182,19 @@
 	X(BOOL, io_uring, "VMA_IO_URING", "io_uring", 0, SAME, SAME, 0, 1, SWITCH,                                     \
 	  "Whether the program gets io_uring. 0: io_uring_setup fails with ENOSYS, as on a kernel without it, and "    \
 	  "programs do without. 1: it succeeds, and from then on all sockets of the program are the kernel's.")        \
-	X(BOOL, children_any_user, "VMA_CHILDREN_ANY_USER", "Children of any user", 0, SAME, SAME, 0, 1, SWITCH,        \
+	X(BOOL, children_any_user, "VMA_CHILDREN_ANY_USER", "Children of any user", 0, SAME, SAME, 0, 1, SWITCH,       \
 	  "Whether forked children may be clients of vmad by the right of this process whoever they have become. 0: "  \
 	  "children of the same user only. The others need a right of their own, which a child makes that changes its "\
 	  "user after the fork, or a vmad that names their user (--allow-user).")                                      \
+	Y(LATER, INT, timer_resolution_msec, "VMA_TIMER_RESOLUTION_MSEC", "Timer Resolution (msec)", 10, SAME, SAME,   \
+	  1, 60000, PLAIN,                                                                                             \
+	  "Milliseconds between two wake-ups of the internal thread's timer.")                                         \
+	Y(LATER, INT, tcp_timer_resolution_msec, "VMA_TCP_TIMER_RESOLUTION_MSEC", "TCP Timer Resolution (msec)", 100,  \
+	  SAME, SAME, 1, 60000, PLAIN,                                                                                 \
+	  "Milliseconds between two looks at the timers of TCP.")                                                      \
+	Y(LATER, ENUM, tcp_ctl_thread, "VMA_TCP_CTL_THREAD", "TCP control thread", 0, SAME, SAME, 0, 0, CTL_THREAD,    \
+	  "Which thread does the work of TCP that no call waits for: 0 any, 1 one of its own that is woken, 2 one "    \
+	  "of its own at the timer.")                                                                                  \
 	X(ENUM, tcp_timestamp_option, "VMA_TCP_TIMESTAMP_OPTION", "TCP timestamp option", 0, SAME, SAME, 0, 0,         \
 	  TCP_TIMESTAMPS, "Whether TCP connections use time stamps, where the peer does: 0 no, 1 yes, 2 as the kernel "\
 	  "(net.ipv4.tcp_timestamps).")                                                                                \
@@ -145,6 +207,12 @@
 	  "What happens where the program asks for something that is not offloaded: -1 and 0 say so at level "         \
 	  "debug, 1 at level error, and the kernel does it; 2 says so and the call fails; 3 says so and the "          \
 	  "program ends. -2: as -1, and the program ends if the library cannot start.")                                \
+	Y(LATER, BOOL, avoid_sys_calls_on_tcp_fd, "VMA_AVOID_SYS_CALLS_ON_TCP_FD", "Avoid sys-calls on tcp fd", 0, 1,  \
+	  SAME, 0, 1, SWITCH,                                                                                          \
+	  "Control calls on a connected TCP socket do not go to the kernel.")                                          \
+	Y(LATER, BOOL, allow_privileged_sock_opt, "VMA_ALLOW_PRIVILEGED_SOCK_OPT", "Allow privileged sock opt", 1,     \
+	  SAME, SAME, 0, 1, SWITCH,                                                                                    \
+	  "Socket options that need privileges are allowed.")                                                          \
 	X(INT, wait_after_join_msec, "VMA_WAIT_AFTER_JOIN_MSEC", "Delay after join (msec)", 0, SAME, SAME, 0, 60000,   \
 	  PLAIN,                                                                                                       \
 	  "A call that joins a multicast group returns so many milliseconds later.")                                   \
@@ -152,6 +220,16 @@
 	  AS_IS, 0, 0, AFFINITY,                                                                                       \
 	  "Processors that the internal thread runs on: a hexadecimal mask (0x3) or a list with ranges (0,4-6). "      \
 	  "-1: those of the program.")                                                                                 \
+	Y(LATER, TEXT, internal_thread_cpuset, "VMA_INTERNAL_THREAD_CPUSET", "Internal Thread Cpuset", "", AS_IS,      \
+	  AS_IS, 0, 0, FILE,                                                                                           \
+	  "A cpuset that the internal thread moves into.")                                                             \
+	Y(LATER, BOOL, internal_thread_arm_cq, "VMA_INTERNAL_THREAD_ARM_CQ", "Internal Thread Arm CQ", 0, SAME, SAME,  \
+	  0, 1, SWITCH,                                                                                                \
+	  "The internal thread wakes at each packet.")                                                                 \
+	Y(LATER, ENUM, internal_thread_tcp_timer_handling, "VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING",                   \
+	  "Internal Thread TCP Handling", 0, SAME, SAME, 0, 0, TCP_HANDLING,                                           \
+	  "If a timer of TCP is due while a thread uses the socket: 0 that thread does its work, 1 the internal "      \
+	  "thread.")                                                                                                   \
 	X(ENUM, thread_mode, "VMA_THREAD_MODE", "Thread mode", 1, 0, SAME, 0, 0, THREAD_MODE,                          \
 	  "0: the program uses its sockets in one thread only. Else, what a thread does that must wait for another in "\
 	  "a control call: 1 spin, 2 sleep, 3 spin and then yield.")                                                   \
@@ -161,6 +239,26 @@
 	X(ENUM, mem_alloc_type, "VMA_MEM_ALLOC_TYPE", "Mem Allocate type", 1, 2, 2, 0, 0, MEM_ALLOC_TYPE,              \
 	  "Memory of the buffers: 0 ANON small pages, 1 CONTIG pages that the kernel may join, 2 HUGEPAGES. What is "  \
 	  "not to be had is replaced by the next smaller. The old VMA_HUGETBL=1 means 2.")                             \
+	Y(LATER, INT, neigh_uc_arp_quata, "VMA_NEIGH_UC_ARP_QUATA", "Num of UC ARPs", 3, SAME, SAME, 0, 1000, PLAIN,   \
+	  "So many unicast ARP requests are sent before one by broadcast.")                                            \
+	Y(LATER, INT, neigh_uc_arp_delay_msec, "VMA_NEIGH_UC_ARP_DELAY_MSEC", "UC ARP delay (msec)", 10000, SAME,      \
+	  SAME, 0, 3600000, PLAIN,                                                                                     \
+	  "Milliseconds between two unicast ARP requests.")                                                            \
+	Y(LATER, INT, neigh_num_err_retries, "VMA_NEIGH_NUM_ERR_RETRIES", "Num of neigh restart retries", 1, SAME,     \
+	  SAME, 0, 1000, PLAIN,                                                                                        \
+	  "So often the resolution of a neighbour that has failed is begun again.")                                    \
+	Y(DEVICE, BOOL, ipoib, "VMA_IPOIB", "IPOIB support", 1, SAME, SAME, 0, 1, SWITCH,                              \
+	  "Offload on IP over InfiniBand.")                                                                            \
+	Y(LATER, BOOL, socketxtreme, "VMA_SOCKETXTREME", "SocketXtreme mode", 0, SAME, SAME, 0, 1, SWITCH,             \
+	  "The program polls rings itself by the Extra API.")                                                          \
+	Y(DEVICE, BOOL, bf, "VMA_BF", "BF (Blue Flame)", 1, SAME, SAME, 0, 1, SWITCH,                                  \
+	  "Small packets are written into a register of the card.")                                                    \
+	Y(SUPERSEDED, BOOL, fork, "VMA_FORK", "fork() support", 1, SAME, SAME, 0, 1, SWITCH,                           \
+	  "Sockets always work in parent and child after a fork.")                                                     \
+	Y(SUPERSEDED, BOOL, close_on_dup2, "VMA_CLOSE_ON_DUP2", "close on dup2()", 1, SAME, SAME, 0, 1, SWITCH,        \
+	  "dup2 always closes the descriptor that it replaces, and duplicates share the offloaded socket.")            \
+	Y(LATER, INT, mtu, "VMA_MTU", "MTU", 0, SAME, SAME, 68, 9000, MTU,                                             \
+	  "The MTU that the library reckons with, 68 at least. 0: the interface's, or the route's.")                   \
 	X(INT, mss, "VMA_MSS", "MSS", 0, SAME, SAME, 0, 32767, MSS,                                                    \
 	  "What TCP_MAXSEG is of a socket that does not set it: at most so many bytes of data per segment, and at "    \
 	  "least 88. 0: what the path takes.")                                                                         \
@@ -168,9 +266,32 @@
 	  "Congestion control of TCP connections that do not set TCP_CONGESTION: 0 NewReno, 1 Cubic, 2 none, 3 BBR. "  \
 	  "If it is not set: what the kernel would use (net.ipv4.tcp_congestion_control), or Cubic if that is none of "\
 	  "these.")                                                                                                    \
+	Y(LATER, BOOL, trigger_dummy_send_getsockname, "VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME",                           \
+	  "Trig dummy send getsockname()", 0, SAME, 1, 0, 1, SWITCH,                                                   \
+	  "getsockname of a connected socket warms the path of a send.")                                               \
 	X(ENUM, nic, "VMA_NIC", "NIC backend", VMA_CONF_NIC_AUTO, SAME, SAME, 0, 0, NIC,                               \
 	  "How interfaces are reached: auto takes verbs where the interface has such a device, else xdp; none leaves " \
-	  "all to the kernel.")
+	  "all to the kernel.")                                                                                        \
+	Y(DEVICE, ENUM, tso, "VMA_TSO", "TSO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                                  \
+	  "The card cuts large sends of TCP into segments.")                                                           \
+	Y(DEVICE, ENUM, lro, "VMA_LRO", "LRO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                                  \
+	  "The card joins received segments of TCP.")                                                                  \
+	Y(LATER, INT, tcp_send_buffer_size, "VMA_TCP_SEND_BUFFER_SIZE", "TCP send buffer size", 1048576, SAME, SAME,   \
+	  0, INT32_MAX, PLAIN,                                                                                         \
+	  "Bytes that a TCP socket which does not set SO_SNDBUF takes for sending.")                                   \
+	Y(LATER, INT, tx_buf_size, "VMA_TX_BUF_SIZE", "Tx buffer size", 0, SAME, SAME, 68, 65280, TX_BUF_SIZE,         \
+	  "Bytes of a buffer for sending. 0: what the MTU and the segments take.")                                     \
+	Y(LATER, ENUM, skip_poll_in_rx, "VMA_SKIP_POLL_IN_RX", "Skip CQ polling in rx", 0, SAME, SAME, 0, 0,           \
+	  SKIP_POLL,                                                                                                   \
+	  "A receive does not look for packets: 1 never, 2 not if the socket was added to an epoll set.")              \
+	Y(LATER, ENUM, multilock, "VMA_MULTILOCK", "Multi lock type", 0, SAME, SAME, 0, 0, MULTILOCK,                  \
+	  "The kind of the locks: 0 spin, 1 mutex.")                                                                   \
+	Y(LATER, BOOL, tcp_2t_rules, "VMA_TCP_2T_RULES", "TCP 2T rules", 0, SAME, SAME, 0, 1, SWITCH,                  \
+	  "Flows of TCP connections have a local address only.")                                                       \
+	Y(LATER, BOOL, rx_cq_wait_ctrl, "VMA_RX_CQ_WAIT_CTRL", "CQ wait control", 0, SAME, SAME, 0, 1, SWITCH,         \
+	  "Of the threads that sleep on a ring only one is woken.")                                                    \
+	Y(LATER, INT, nginx_workers_num, "VMA_NGINX_WORKERS_NUM", "Nginx workers", 0, SAME, SAME, 0, 1024, PLAIN,      \
+	  "So many worker processes nginx has.")
 /* clang-format on */
 
 #endif
