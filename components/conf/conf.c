@@ -85,6 +85,21 @@ static void warn_bad_number(const struct conf_param *asked, const char *given, i
 	             conf_form_values(asked, values), conf_form_show(used, value, shown, &label));
 }
 
+/* A legal number that the code cannot follow. */
+static int64_t cut_number(const struct load *load, const struct conf_param *asked, int64_t value)
+{
+	const struct conf_form *form = asked->form;
+	int64_t cut = value;
+
+	if (form->most != 0 && value > form->most)
+		cut = form->most;
+	if (form->least != 0 && value != 0 && value < form->least)
+		cut = form->least;
+	if (cut != value && !load->quiet)
+		vma_log_once(VMA_LOG_WARN, "%s=%" PRId64 " is cut: using %" PRId64, asked->name, value, cut);
+	return cut;
+}
+
 /* The default, or what `given` says in the terms of `asked`: the parameter itself, or a predecessor of it. */
 static void load_number(const struct load *load, const struct conf_param *param, const struct conf_param *asked,
                         const char *given)
@@ -94,7 +109,7 @@ static void load_number(const struct load *load, const struct conf_param *param,
 
 	if (rc < 0 && !load->quiet)
 		warn_bad_number(asked, given, rc, param, fallback);
-	set_number(load, param, value);
+	set_number(load, param, cut_number(load, asked, value));
 	note_param_given(load, param, given != NULL && rc == 0);
 }
 

@@ -30,7 +30,10 @@ const struct conf_form conf_form_RING_LOGIC = {
                 {10, NULL, "10 (Ring per socket)", NULL}, {20, NULL, "20 (Ring per thread)", NULL},
                 {30, NULL, "30 (Ring per core)", NULL}, {31, NULL, "31 (Ring per core - attach threads)", NULL})};
 const struct conf_form conf_form_LIMIT = {.open = true, CHOICES({0, NULL, "0 (no limit)", NULL})};
-const struct conf_form conf_form_MSS = {.open = true, CHOICES({0, NULL, "0 (follow VMA_MTU)", NULL})};
+const struct conf_form conf_form_POLL_BATCH = {.open = true, .most = VMA_CONF_CQ_POLL_BATCH_MOST};
+const struct conf_form conf_form_RX_PREFETCH = {.open = true, .most = VMA_CONF_RX_PREFETCH_MOST};
+const struct conf_form conf_form_MSS = {
+        .open = true, .least = VMA_CONF_MSS_LEAST, CHOICES({0, NULL, "0 (follow VMA_MTU)", NULL})};
 const struct conf_form conf_form_AIM = {.open = true, CHOICES({0, NULL, "Disabled", "CQ Adaptive Moderation"})};
 const struct conf_form conf_form_EXCEPTION = {
         .values = "-2, -1, 0, 1, 2, 3",

@@ -48,7 +48,7 @@ int vma_cq_create(const struct vma_cq_attr *attr, struct vma_cq **out)
 	        .spill_pool = attr->spill_pool,
 	        .batch_max = at_most_u32(or_default(attr->poll_batch_max, 16), BATCH_MAX),
 	        .refill_at = at_most_u32(attr->keep_qp_full ? batching : level, or_default(attr->qp->rx_depth / 2, 1)),
-	        .prefetch_bytes = at_most_u32(attr->prefetch_bytes, 2048),
+	        .prefetch_bytes = at_most_u32(attr->prefetch_bytes, VMA_CONF_RX_PREFETCH_MOST),
 	        .must_keep_full = attr->keep_qp_full || attr->qp->rx_self_fill,
 	        .spare_want = at_most_u32(level, SPARE_MAX),
 	        .aim = attr->aim,

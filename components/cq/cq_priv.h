@@ -10,10 +10,11 @@
 
 #include <stdatomic.h>
 
+#include <vma/conf.h>
 #include <vma/cq.h>
 
-#define BATCH_MAX 64 /* most buffers of one poll; a poll's arrays live on the stack */
-#define CHAIN_MAX 64 /* a packet of 64 KB in frames of 1 KB and more */
+#define BATCH_MAX VMA_CONF_CQ_POLL_BATCH_MOST /* buffers of one poll; a poll's arrays live on the stack */
+#define CHAIN_MAX 64                          /* a packet of 64 KB in frames of 1 KB and more */
 #define SPARE_MAX 1024
 #define IDLE_DEBT 64
 #define RETRY_POLLS 64 /* asking a dry pool at every empty poll would cost more than the poll */

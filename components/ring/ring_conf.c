@@ -1,8 +1,10 @@
 /* ring_conf.c - the VMA_* parameters, as the attrs of memory, NIC and ring understand them. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 
 #include <vma/conf.h>
+#include <vma/log.h>
 
 #include "ring_priv.h"
 
@@ -58,4 +60,17 @@ void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring)
 	        .interval_msec = (uint32_t)conf->cq_aim_interval_msec,
 	        .interrupts_per_sec = (uint32_t)conf->cq_aim_interrupts_rate_per_sec,
 	};
+}
+
+static void say_granted(const struct vma_conf *conf, enum vma_conf_at at, const char *name, const char *ifname,
+                        int64_t wanted, uint32_t granted)
+{
+	if (conf->given[at] && (int64_t)granted < wanted)
+		vma_log_once(VMA_LOG_INFO, "%s=%" PRId64 ": %s grants %u", name, wanted, ifname, granted);
+}
+
+void vma_ring_conf_granted(const struct vma_conf *conf, const char *ifname, const struct vma_nic_qp *qp)
+{
+	say_granted(conf, VMA_CONF_AT_rx_wre, "VMA_RX_WRE", ifname, conf->rx_wre, qp->rx_depth);
+	say_granted(conf, VMA_CONF_AT_tx_wre, "VMA_TX_WRE", ifname, conf->tx_wre, qp->tx_depth);
 }

@@ -30,6 +30,7 @@
 #endif
 
 #define MAXSEG_MIN 88 /* as the kernel's TCP_MIN_MSS */
+_Static_assert(MAXSEG_MIN == VMA_CONF_MSS_LEAST, "conf tells that VMA_MSS is cut");
 
 /* ---- what only the kernel serves ---- */
 
@@ -488,7 +489,7 @@ void stream_options_init(struct stream_sock *sock, int fd)
 		sock->options.congestion = conf->tcp_cc_algo;
 	sock->options.nodelay = conf->tcp_nodelay;
 	if (conf->mss != 0)
-		sock->options.maxseg = conf->mss > MAXSEG_MIN ? (int32_t)conf->mss : MAXSEG_MIN;
+		sock->options.maxseg = (int32_t)conf->mss;
 }
 
 /* ---- a shadow that another process has set ---- */

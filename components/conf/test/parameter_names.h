@@ -9,10 +9,10 @@
 
 struct known_parameter {
 	const char *name, *label;
-	const char *def;          /* as the banner shows it */
-	const char *given;        /* a legal value that is not the default, */
-	const char *shown;        /* and as the banner shows it */
-	const char *latency;      /* defaults by VMA_SPEC, as they would be given; NULL: the same */
+	const char *def;     /* as the banner shows it */
+	const char *given;   /* a legal value that is not the default, */
+	const char *shown;   /* and as the banner shows it */
+	const char *latency; /* defaults by VMA_SPEC, as they would be given; NULL: the same */
 	const char *multi_ring_latency;
 };
 
@@ -79,7 +79,7 @@ static const struct known_parameter known_parameters[] = {
         {"VMA_CQ_AIM_MAX_PERIOD_USEC", "CQ AIM Max Period (usec)", "250", "77", "77", NULL, NULL},
         {"VMA_CQ_AIM_INTERVAL_MSEC", "CQ AIM Interval (msec)", "250", "0", "Disabled", "0", NULL},
         {"VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC", "CQ AIM Interrupts Rate (per sec)", "5000", "77", "77", NULL, NULL},
-        {"VMA_CQ_POLL_BATCH_MAX", "CQ Poll Batch (max)", "16", "77", "77", NULL, NULL},
+        {"VMA_CQ_POLL_BATCH_MAX", "CQ Poll Batch (max)", "16", "33", "33", NULL, NULL},
         {"VMA_CQ_KEEP_QP_FULL", "CQ Keeps QP Full", "Enabled", "0", "Disabled", "0", NULL},
         {"VMA_QP_COMPENSATION_LEVEL", "QP Compensation Level", "256", "77", "77", NULL, NULL},
         {"VMA_OFFLOADED_SOCKETS", "Offloaded Sockets", "Enabled", "0", "Disabled", NULL, NULL},

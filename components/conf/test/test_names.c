@@ -286,6 +286,25 @@ static void test_a_misspelt_name_is_told_the_nearest(void **state)
 	                           "nearest is VMA_RX_BUFS)\n");
 }
 
+static void test_a_legal_value_that_is_cut_is_told(void **state)
+{
+	static struct vma_conf conf;
+
+	(void)state;
+	load_names(&conf, ENV("VMA_CQ_POLL_BATCH_MAX=100", "XLIO_RX_PREFETCH_BYTES=4096", "VMA_MSS=87"), true,
+	           VMA_LOG_INFO);
+	assert_int_equal(times_heard("VMA WARNING: VMA_CQ_POLL_BATCH_MAX=100 is cut: using 64\n"), 1);
+	assert_int_equal(times_heard("VMA WARNING: XLIO_RX_PREFETCH_BYTES=4096 is cut: using 2048\n"), 1);
+	assert_int_equal(times_heard("VMA WARNING: VMA_MSS=87 is cut: using 88\n"), 1);
+	expect_in_banner("CQ Poll Batch (max)", "64", "VMA_CQ_POLL_BATCH_MAX");
+	assert_int_equal(conf.rx_prefetch_bytes, 2048);
+	assert_int_equal(conf.mss, 88);
+	load_names(&conf, ENV("VMA_CQ_POLL_BATCH_MAX=64", "VMA_RX_PREFETCH_BYTES=2048", "VMA_MSS=0"), false,
+	           VMA_LOG_INFO);
+	assert_string_equal(heard, "");
+	assert_int_equal(conf.mss, 0);
+}
+
 static void test_each_class_says_why_a_value_has_no_effect(void **state)
 {
 	static struct vma_conf conf;
@@ -327,6 +346,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_own_name_wins_over_the_twin),
         cmocka_unit_test(test_every_alias_means_its_parameter),
         cmocka_unit_test(test_a_misspelt_name_is_told_the_nearest),
+        cmocka_unit_test(test_a_legal_value_that_is_cut_is_told),
         cmocka_unit_test(test_what_holds_while_nothing_is_set_is_shown),
 };
 

@@ -1,6 +1,9 @@
 /* Every parameter of the packet path reaches the attr that obeys it. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <vma/conf.h>
 #include <vma/ring.h>
@@ -137,11 +140,36 @@ static void test_nic_parameter_chooses_the_backend(void **state)
 	assert_int_equal(vma_ring_conf_device(&conf, "a-name-too-long-for-it", spec, sizeof(spec)), -ENAMETOOLONG);
 }
 
+static void test_fewer_frames_than_were_asked_for_are_told_once(void **state)
+{
+	char *env[] = {"VMA_RX_WRE=9000", NULL}, *none[] = {NULL};
+	const struct vma_nic_qp qp = {.rx_depth = 4096, .tx_depth = 64}, deep = {.rx_depth = 16384, .tx_depth = 64};
+	int fd = memfd_create("log", 0);
+	char path[32], heard[512];
+	ssize_t n;
+
+	(void)state;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = path});
+	conf_load(none); /* 16000 and 2048, which nobody has asked for */
+	vma_ring_conf_granted(&conf, "eth7", &qp);
+	conf_load(env);
+	vma_ring_conf_granted(&conf, "eth8", &deep);
+	vma_ring_conf_granted(&conf, "eth9", &qp);
+	vma_ring_conf_granted(&conf, "eth9", &qp);
+	vma_log_fini();
+	n = pread(fd, heard, sizeof(heard) - 1, 0);
+	heard[n > 0 ? n : 0] = '\0';
+	close(fd);
+	assert_string_equal(heard, "VMA INFO: VMA_RX_WRE=9000: eth9 grants 4096\n");
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_are_those_of_the_field),
         cmocka_unit_test(test_what_is_set_arrives),
         cmocka_unit_test(test_a_queue_is_no_deeper_than_there_may_be_buffers),
         cmocka_unit_test(test_memory_type_reaches_ordinary_memory_and_windows),
+        cmocka_unit_test(test_fewer_frames_than_were_asked_for_are_told_once),
         cmocka_unit_test(test_nic_parameter_chooses_the_backend),
 };
 

@@ -86,13 +86,17 @@ static int make_ring(struct vma_device *device, uint32_t id, struct vma_ring **o
 	        .stats = engine->stats,
 	        .name = name,
 	};
+	int rc;
 
 	vma_ring_conf(&engine->conf, &attr);
 	/* Plain flags are for rings that one thread drives; the internal thread drives all. */
 	if (attr.thread_mode == VMA_THREAD_SINGLE)
 		attr.thread_mode = VMA_THREAD_SPIN;
 	snprintf(name, sizeof(name), "%s#%u", vma_nic_info(device->nic)->name, id);
-	return vma_ring_create(&attr, out);
+	rc = vma_ring_create(&attr, out);
+	if (rc == 0)
+		vma_ring_conf_granted(&engine->conf, vma_nic_info(device->nic)->name, vma_ring_qp(*out));
+	return rc;
 }
 
 static bool same_ring_ctx_key(const struct vma_ring_key *a, const struct vma_ring_key *b)

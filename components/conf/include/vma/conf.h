@@ -24,6 +24,11 @@
 
 #define VMA_CONF_TEXT_MAX 4096 /* of all texts together; what does not fit is warned of and defaulted */
 
+/* Legal values beyond these are cut to them, with a warning. */
+#define VMA_CONF_CQ_POLL_BATCH_MOST 64
+#define VMA_CONF_RX_PREFETCH_MOST 2048
+#define VMA_CONF_MSS_LEAST 88
+
 enum vma_conf_spec { VMA_SPEC_NONE, VMA_SPEC_LATENCY, VMA_SPEC_MULTI_RING_LATENCY };
 enum vma_conf_exception {
 	VMA_EXCEPTION_EXIT = -2,

@@ -79,7 +79,7 @@
 	X(INT, tx_bufs, "VMA_TX_BUFS", "Tx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
 	  "At most so many buffers for sending. Memory grows on demand, so this is a bound, not a cost.")              \
 	X(INT, tx_wre, "VMA_TX_WRE", "Tx QP WRE", 2048, 256, SAME, 16, 1048576, PLAIN,                                 \
-	  "Depth of each send queue, in frames.")                                                                      \
+	  "Depth of each send queue, in frames. If the device and its memory grant less than is set, the log says so.")\
 	X(INT, tx_wre_batching, "VMA_TX_WRE_BATCHING", "Tx QP WRE Batching", 64, 4, SAME, 1, 64, PLAIN,                \
 	  "So many frames are sent before their completions are asked for.")                                           \
 	Y(DEVICE, INT, tx_max_inline, "VMA_TX_MAX_INLINE", "Tx Max QP INLINE", 204, SAME, SAME, 0, 65535, PLAIN,       \
@@ -96,7 +96,7 @@
 	X(INT, rx_bufs, "VMA_RX_BUFS", "Rx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
 	  "At most so many buffers for receiving. Memory grows on demand, so this is a bound, not a cost.")            \
 	X(INT, rx_wre, "VMA_RX_WRE", "Rx QP WRE", 16000, 256, SAME, 16, 1048576, PLAIN,                                \
-	  "Depth of each receive queue, in frames; the device and its memory may grant less.")                         \
+	  "Depth of each receive queue, in frames. If the device and its memory grant less than is set, the log says so.")\
 	X(INT, rx_wre_batching, "VMA_RX_WRE_BATCHING", "Rx QP WRE Batching", 64, 4, SAME, 1, 1024, PLAIN,              \
 	  "So many used receive buffers are gathered before they are replaced.")                                       \
 	X(INT, rx_bytes_min, "VMA_RX_BYTES_MIN", "Rx Byte Min Limit", 65536, SAME, SAME, 0, INT32_MAX, PLAIN,          \
@@ -114,8 +114,9 @@
 	  "How time stamps of the card become those of the host's clock.")                                             \
 	X(BOOL, rx_poll_yield, "VMA_RX_POLL_YIELD", "Rx Poll Yield", 0, SAME, SAME, 0, 1, SWITCH,                      \
 	  "Who looks without success lets other threads run before it looks again.")                                   \
-	X(INT, rx_prefetch_bytes, "VMA_RX_PREFETCH_BYTES", "Rx Prefetch Bytes", 256, SAME, SAME, 32, 9000, PLAIN,      \
-	  "So many bytes of each received packet are fetched into the cache before it is looked at.")                  \
+	X(INT, rx_prefetch_bytes, "VMA_RX_PREFETCH_BYTES", "Rx Prefetch Bytes", 256, SAME, SAME, 32, 9000, RX_PREFETCH,\
+	  "So many bytes of each received packet are fetched into the cache before it is looked at. More than 2048 "   \
+	  "counts as 2048.")                                                                                           \
 	Y(LATER, INT, rx_prefetch_bytes_before_poll, "VMA_RX_PREFETCH_BYTES_BEFORE_POLL",                              \
 	  "Rx Prefetch Bytes Before Poll", 0, 256, SAME, 0, 9000, PLAIN,                                               \
 	  "So many bytes of the next buffer are fetched into the cache before its packet has come.")                   \
@@ -171,8 +172,8 @@
 	X(INT, cq_aim_interrupts_rate_per_sec, "VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC",                                   \
 	  "CQ AIM Interrupts Rate (per sec)", 5000, SAME, SAME, 1, 10000000, PLAIN,                                    \
 	  "Wake-ups per second and ring that adaptive moderation aims at.")                                            \
-	X(INT, cq_poll_batch_max, "VMA_CQ_POLL_BATCH_MAX", "CQ Poll Batch (max)", 16, SAME, SAME, 1, 1024, PLAIN,      \
-	  "At most so many packets are taken from a queue at a time.")                                                 \
+	X(INT, cq_poll_batch_max, "VMA_CQ_POLL_BATCH_MAX", "CQ Poll Batch (max)", 16, SAME, SAME, 1, 1024, POLL_BATCH, \
+	  "At most so many packets are taken from a queue at a time. More than 64 counts as 64.")                      \
 	X(BOOL, cq_keep_qp_full, "VMA_CQ_KEEP_QP_FULL", "CQ Keeps QP Full", 1, 0, SAME, 0, 1, SWITCH,                  \
 	  "Replace used receive buffers at every poll, and not only when idle or when many are owed.")                 \
 	X(INT, qp_compensation_level, "VMA_QP_COMPENSATION_LEVEL", "QP Compensation Level", 256, SAME, SAME, 1,        \
@@ -260,8 +261,8 @@
 	Y(LATER, INT, mtu, "VMA_MTU", "MTU", 0, SAME, SAME, 68, 9000, MTU,                                             \
 	  "The MTU that the library reckons with, 68 at least. 0: the interface's, or the route's.")                   \
 	X(INT, mss, "VMA_MSS", "MSS", 0, SAME, SAME, 0, 32767, MSS,                                                    \
-	  "What TCP_MAXSEG is of a socket that does not set it: at most so many bytes of data per segment, and at "    \
-	  "least 88. 0: what the path takes.")                                                                         \
+	  "What TCP_MAXSEG is of a socket that does not set it: at most so many bytes of data per segment. Less than " \
+	  "88 counts as 88. 0: what the path takes.")                                                                  \
 	X(ENUM, tcp_cc_algo, "VMA_TCP_CC_ALGO", "TCP CC Algorithm", 0, SAME, SAME, 0, 0, TCP_CC,                       \
 	  "Congestion control of TCP connections that do not set TCP_CONGESTION: 0 NewReno, 1 Cubic, 2 none, 3 BBR. "  \
 	  "If it is not set: what the kernel would use (net.ipv4.tcp_congestion_control), or Cubic if that is none of "\

@@ -88,6 +88,8 @@ void vma_ring_conf_memory(const struct vma_conf *conf, struct vma_bufarena_attr 
 void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic);
 int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *spec, size_t size);
 void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring);
+/* Logs once if this queue pair has fewer frames than VMA_RX_WRE or VMA_TX_WRE asks for; a default asks for none. */
+void vma_ring_conf_granted(const struct vma_conf *conf, const char *ifname, const struct vma_nic_qp *qp);
 
 int vma_ring_create(const struct vma_ring_attr *attr, struct vma_ring **out);
 void vma_ring_destroy(struct vma_ring *ring); /* every flow must be detached */
