@@ -31,6 +31,8 @@ const struct conf_form conf_form_RING_LOGIC = {
                 {30, NULL, "30 (Ring per core)", NULL}, {31, NULL, "31 (Ring per core - attach threads)", NULL})};
 const struct conf_form conf_form_LIMIT = {.open = true, CHOICES({0, NULL, "0 (no limit)", NULL})};
 const struct conf_form conf_form_POLL_BATCH = {.open = true, .most = VMA_CONF_CQ_POLL_BATCH_MOST};
+const struct conf_form conf_form_SEND_BUFFER = {
+        .open = true, .unset = "as the kernel", .least = VMA_CONF_SEND_BUFFER_LEAST};
 const struct conf_form conf_form_RX_PREFETCH = {.open = true, .most = VMA_CONF_RX_PREFETCH_MOST};
 const struct conf_form conf_form_MSS = {
         .open = true, .least = VMA_CONF_MSS_LEAST, CHOICES({0, NULL, "0 (follow VMA_MTU)", NULL})};

@@ -353,13 +353,23 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 	return false;
 }
 
-/* The kernel doubles what it is given, for its own overhead. */
+/* The kernel doubles what it is given, for its own overhead. VMA_RX_BYTES_MIN counts if it is set. */
+static int rcvbuf_of(const struct stream_sock *sock, int fd)
+{
+	const struct vma_conf *conf = sock->engine != NULL ? &sock->engine->conf : NULL;
+	int bytes = vma_sock_get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2;
+
+	if (conf != NULL && conf->given[VMA_CONF_AT_rx_bytes_min] && bytes < conf->rx_bytes_min)
+		bytes = (int)conf->rx_bytes_min;
+	return bytes;
+}
+
 static void mirror_buffer(struct stream_sock *sock, int fd, int name)
 {
 	if (name == SO_SNDBUF || name == SO_SNDBUFFORCE)
 		stream_option_set(sock, VMA_TCP_OPT_SNDBUF, vma_sock_get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
 	else
-		stream_option_set(sock, VMA_TCP_OPT_RCVBUF, vma_sock_get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2);
+		stream_option_set(sock, VMA_TCP_OPT_RCVBUF, rcvbuf_of(sock, fd));
 	stream_describe(sock);
 	stream_ready(sock, EPOLLOUT); /* there may be room now, as below */
 }
@@ -489,7 +499,9 @@ void stream_options_init(struct stream_sock *sock, int fd)
 		sock->options.congestion = conf->tcp_cc_algo;
 	sock->options.nodelay = conf->tcp_nodelay;
 	if (conf->mss != 0)
-		sock->options.maxseg = (int32_t)conf->mss;
+		sock->options.maxseg = conf->mss > MAXSEG_MIN ? (int32_t)conf->mss : MAXSEG_MIN;
+	if (conf->given[VMA_CONF_AT_tcp_send_buffer_size])
+		sock->options.sndbuf_init = sock->options.sndbuf_max = (int32_t)conf->tcp_send_buffer_size;
 }
 
 /* ---- a shadow that another process has set ---- */

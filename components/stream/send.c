@@ -407,6 +407,8 @@ static ssize_t send_ours(struct writing *w)
 	else if (batched)
 		vma_inet_flush_sends(self);
 	stream_drive_overdue(self);
+	if (__builtin_expect(sock->polls_on_send, 0))
+		vma_ring_ctxs_catch_up(stream_rings(&sock->file));
 	return rc;
 }
 

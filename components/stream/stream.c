@@ -295,6 +295,7 @@ struct stream_sock *stream_create(struct vma_engine *engine, int family, bool no
 	atomic_store(&sock->rcvlowat, 1);
 	atomic_store(&sock->reason, VMA_SOCK_NEW);
 	sock->engine = engine;
+	sock->polls_on_send = engine != NULL && engine->conf.rx_poll_on_tx_tcp;
 	return sock;
 }
 

@@ -71,6 +71,7 @@ struct stream_sock {
 	_Atomic bool drained;                           /* closed, and all is acknowledged */
 	_Atomic bool inherited;                         /* by fork, and not taken up in this process */
 	_Atomic bool oob_inline;
+	bool polls_on_send;    /* VMA_RX_POLL_ON_TX_TCP */
 	_Atomic bool async;    /* O_ASYNC, of a connection */
 	_Atomic bool zerocopy; /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are answered on the error queue */
 	_Atomic bool inq;      /* TCP_INQ: a message that is read says how many bytes are left */

@@ -35,6 +35,8 @@ struct vma_tcp_listener {
 	struct vma_tcp_options options;
 	struct tcp_pcb_listen pcb; /* lwIP's idea of it */
 	uint32_t backlog, half_open;
+	uint32_t syn_tokens;                /* requests that the rate allows now, */
+	uint64_t syn_tokens_ns;             /* as of then */
 	bool finishing;                     /* no request is let in any more, */
 	bool closed;                        /* and each is refused */
 	bool retired;                       /* other processes serve it, and get what nobody here has accepted */
@@ -95,22 +97,23 @@ void tcp_half_open_done(struct vma_tcp_conn *conn)
 /* ---- a SYN ---- */
 
 /* VMA_TCP_MAX_SYN_RATE: as many tokens as a second brings, at most. */
-static bool is_below_rate(struct vma_tcp *tcp)
+static bool is_below_rate(struct vma_tcp_listener *listener)
 {
-	uint64_t rate = tcp->attr.max_syn_rate, passed = tcp->now_ns - tcp->syn_tokens_ns, tokens;
+	const struct vma_tcp *tcp = listener->tcp;
+	uint64_t rate = tcp->attr.max_syn_rate, passed = tcp->now_ns - listener->syn_tokens_ns, tokens;
 
 	if (rate == 0)
 		return true;
 	passed = passed < TCP_NS_PER_S ? passed : TCP_NS_PER_S;
 	tokens = passed * rate / TCP_NS_PER_S;
 	if (tokens != 0) {
-		tcp->syn_tokens_ns = tcp->now_ns;
-		tokens += tcp->syn_tokens;
-		tcp->syn_tokens = (uint32_t)(tokens < rate ? tokens : rate);
+		listener->syn_tokens_ns = tcp->now_ns;
+		tokens += listener->syn_tokens;
+		listener->syn_tokens = (uint32_t)(tokens < rate ? tokens : rate);
 	}
-	if (tcp->syn_tokens == 0)
+	if (listener->syn_tokens == 0)
 		return false;
-	tcp->syn_tokens--;
+	listener->syn_tokens--;
 	return true;
 }
 
@@ -142,7 +145,7 @@ static enum admission admission_of(struct vma_tcp_listener *listener)
 	if (listener->finishing)
 		return DROP;
 	cookie = sends_cookies(listener);
-	if ((full && !cookie && !conn_makes_way(listener, listener->first)) || !is_below_rate(listener->tcp) ||
+	if ((full && !cookie && !conn_makes_way(listener, listener->first)) || !is_below_rate(listener) ||
 	    !listener->owner->admit(listener, listener->arg))
 		return DROP;
 	if (cookie)
@@ -502,6 +505,8 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	listener->arg = attr->arg;
 	listener->options = *attr->options;
 	listener->backlog = attr->backlog;
+	listener->syn_tokens = tcp->attr.max_syn_rate;
+	listener->syn_tokens_ns = tcp->now_ns;
 	listener->last = &listener->first;
 	listener->flow = (struct vma_flow){.key = key,
 	                                   .flags = VMA_FLOW_LISTENER | (attr->inherited ? VMA_FLOW_INHERITED : 0),

@@ -407,8 +407,6 @@ static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *at
 	tcp->nic = vma_nic_info(vma_ring_nic(attr->ring));
 	tcp->ready_tail = &tcp->ready;
 	tcp_take_time(tcp);
-	tcp->syn_tokens = attr->max_syn_rate;
-	tcp->syn_tokens_ns = tcp->now_ns;
 	tcp->retry_timer.kind = TCP_TIMER_RETRY;
 	tcp->stranger_timer.kind = TCP_TIMER_STRANGER;
 	tcp->small_mss_quota.timer.kind = TCP_TIMER_SMALL_MSS;

@@ -228,8 +228,7 @@ struct vma_tcp {
 	struct tcp_port_memory *memory; /* lwip/port.c: freelists of lwIP's objects */
 	uint64_t ooo_bytes;             /* held of data that is not in order, of all connections; budget.h bounds it */
 	uint32_t busy_count;            /* connections with something queued or unacknowledged */
-	uint32_t orphans, syn_tokens;
-	uint64_t syn_tokens_ns;
+	uint32_t orphans;
 	uint32_t reply_tokens; /* answers for nobody, see reply.c */
 	uint64_t reply_tokens_ms;
 	struct tcp_rst_cache rst_cache[TCP_RST_CACHE];

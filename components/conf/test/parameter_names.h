@@ -115,7 +115,7 @@ static const struct known_parameter known_parameters[] = {
         {"VMA_NIC", "NIC backend", "auto", "none", "none", NULL, NULL},
         {"VMA_TSO", "TSO", "auto", "1", "Enabled", NULL, NULL},
         {"VMA_LRO", "LRO", "auto", "0", "Disabled", NULL, NULL},
-        {"VMA_TCP_SEND_BUFFER_SIZE", "TCP send buffer size", "1048576", "77", "77", NULL, NULL},
+        {"VMA_TCP_SEND_BUFFER_SIZE", "TCP send buffer size", "1048576", "7777", "7777", NULL, NULL},
         {"VMA_TX_BUF_SIZE", "Tx buffer size", "0 (from MTU and MSS)", "2048", "2048", NULL, NULL},
         {"VMA_SKIP_POLL_IN_RX", "Skip CQ polling in rx", "Disabled", "2", "2 (in an epoll set)", NULL, NULL},
         {"VMA_MULTILOCK", "Multi lock type", "Spin", "1", "Mutex", NULL, NULL},

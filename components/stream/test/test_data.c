@@ -310,6 +310,84 @@ static void test_a_blocking_write_sends_everything(void **state)
 	pair_end(&p);
 }
 
+/* How much a socket takes that nobody reads from: the peer's ring is not driven. */
+static size_t takes_for_sending(void)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	size_t sent = 0;
+	ssize_t rc;
+
+	while ((rc = do_send(p.fd, out, sizeof(out), 0)) > 0)
+		sent += (size_t)rc;
+	assert_int_equal(rc, -EAGAIN);
+	pair_end(&p);
+	return sent;
+}
+
+static void test_the_send_buffer_is_as_large_as_the_environment_says(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	size_t usual = takes_for_sending(), small, large;
+
+	(void)state;
+	conf->given[VMA_CONF_AT_tcp_send_buffer_size] = true;
+	conf->tcp_send_buffer_size = 5000;
+	small = takes_for_sending();
+	conf->tcp_send_buffer_size = 1000000;
+	large = takes_for_sending();
+	conf->given[VMA_CONF_AT_tcp_send_buffer_size] = false;
+	assert_in_range(small, 5000, 9999);
+	assert_in_range(large, 1000000, 1100000);
+	assert_true(small < usual && usual < large);
+}
+
+/* What has come of the peer's before a send, and is queued after it. */
+static size_t queued_by_a_send(void)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	size_t found;
+
+	fixture_peer_send(p.peer, "hello", 5);
+	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
+	found = queued(p.fd);
+	pair_end(&p);
+	return found;
+}
+
+static void test_a_send_looks_for_what_has_come_if_the_environment_says_so(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	bool left = false;
+
+	(void)state;
+	conf->rx_poll_on_tx_tcp = true;
+	assert_int_equal(queued_by_a_send(), 5);
+	conf->rx_poll_on_tx_tcp = false;
+	/* The internal thread may look just then, but not each time. */
+	for (int i = 0; i < 20 && !left; i++)
+		left = queued_by_a_send() == 0;
+	assert_true(left);
+}
+
+static void test_a_receive_buffer_is_no_smaller_than_the_environment_says(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_tcp_info info;
+	struct pair p;
+
+	(void)state;
+	for (int given = 0; given < 2; given++) {
+		conf->given[VMA_CONF_AT_rx_bytes_min] = given != 0;
+		p = pair(SOCK_NONBLOCK);
+		assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVBUF, 4000), 0);
+		fixture_drive();
+		vma_tcp_info(stream_conn(fixture_sock_of(p.fd)), &info);
+		assert_int_equal(info.known.tcpi_rcv_ssthresh, given ? conf->rx_bytes_min : 4000);
+		pair_end(&p);
+	}
+	conf->given[VMA_CONF_AT_rx_bytes_min] = false;
+}
+
 static void test_bad_pointers_are_faults_and_cost_no_byte(void **state)
 {
 	struct pair p = pair(SOCK_NONBLOCK);
@@ -725,6 +803,9 @@ static void test_who_sends_and_then_computes_is_not_forgotten(void **state)
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_come_in_order_whatever_the_pieces),
         cmocka_unit_test(test_what_is_sent_arrives),
+        cmocka_unit_test(test_the_send_buffer_is_as_large_as_the_environment_says),
+        cmocka_unit_test(test_a_send_looks_for_what_has_come_if_the_environment_says_so),
+        cmocka_unit_test(test_a_receive_buffer_is_no_smaller_than_the_environment_says),
         cmocka_unit_test(test_peeking_takes_nothing),
         cmocka_unit_test(test_trunc_throws_away),
         cmocka_unit_test(test_a_blocking_read_waits_and_waitall_for_all),

@@ -138,9 +138,8 @@ static void test_refused_by_the_owner_is_reset(void **state)
 static void test_rate_of_requests_is_limited(void **state)
 {
 	(void)state;
-	open_listener(100);
 	side[0].tcp->attr.max_syn_rate = 10;
-	side[0].tcp->syn_tokens = 10;
+	open_listener(100);
 	for (uint16_t i = 0; i < 30; i++) {
 		raw.port = (uint16_t)(5000 + i);
 		raw_syn(0);
@@ -152,6 +151,34 @@ static void test_rate_of_requests_is_limited(void **state)
 		raw_syn(0);
 	}
 	assert_int_equal(counts_of(0).syns_dropped, 45);
+}
+
+static void test_each_listener_has_a_rate_of_its_own(void **state)
+{
+	struct vma_tcp_listen_attr attr = {.owner = &fixture_listener_owner,
+	                                   .options = &side[0].options,
+	                                   .family = AF_INET,
+	                                   .local_port_be = htons(PORT + 1),
+	                                   .backlog = 100};
+	struct vma_tcp_listener *other;
+
+	(void)state;
+	memcpy(attr.local, side[0].ip, 16);
+	side[0].tcp->attr.max_syn_rate = 10;
+	open_listener(100);
+	assert_int_equal(vma_tcp_listen(side[0].tcp, &attr, &other), 0);
+	for (uint16_t i = 0; i < 30; i++) {
+		raw.port = (uint16_t)(5000 + i);
+		raw_syn(0);
+	}
+	assert_int_equal(counts_of(0).syns_dropped, 20);
+	raw.peer_port = htons(PORT + 1);
+	for (uint16_t i = 0; i < 30; i++) {
+		raw.port = (uint16_t)(5000 + i);
+		raw_send(0, 0, TCP_SYN, "", 0);
+	}
+	assert_int_equal(counts_of(0).syns_dropped, 40);
+	vma_tcp_listener_close(other);
 }
 
 static void test_unmatched_segments_are_reset_but_not_resets(void **state)
@@ -618,6 +645,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_owner_with_a_full_queue_drops_requests),
         RAW_CASE(test_refused_by_the_owner_is_reset),
         RAW_CASE(test_rate_of_requests_is_limited),
+        RAW_CASE(test_each_listener_has_a_rate_of_its_own),
         RAW_CASE(test_unmatched_segments_are_reset_but_not_resets),
         RAW_CASE(test_what_was_on_its_way_is_reset_once_and_again_later),
         RAW_CASE(test_unmatched_segments_are_reset_at_last_while_the_group_changes_all_the_time),

@@ -72,8 +72,8 @@
 	  PLAIN,                                                                                                       \
 	  "Bytes of the card's own memory that a ring sends from.")                                                    \
 	X(INT, tcp_max_syn_rate, "VMA_TCP_MAX_SYN_RATE", "TCP max syn rate", 0, SAME, SAME, 0, 100000, LIMIT,          \
-	  "At most so many TCP connection requests are taken per second and ring; the others are dropped, and peers "  \
-	  "ask again. 0: no limit.")                                                                                   \
+	  "At most so many TCP connection requests are taken per second, by each listening socket on each interface; " \
+	  "the others are dropped, and peers ask again. 0: no limit.")                                                 \
 	Y(LATER, INT, tx_segs_tcp, "VMA_TX_SEGS_TCP", "Tx Mem Segs TCP", 1000000, SAME, SAME, 1, 1000000000, PLAIN,    \
 	  "At most so many TCP segments wait for their acknowledgement.")                                              \
 	X(INT, tx_bufs, "VMA_TX_BUFS", "Tx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
@@ -100,7 +100,8 @@
 	X(INT, rx_wre_batching, "VMA_RX_WRE_BATCHING", "Rx QP WRE Batching", 64, 4, SAME, 1, 1024, PLAIN,              \
 	  "So many used receive buffers are gathered before they are replaced.")                                       \
 	X(INT, rx_bytes_min, "VMA_RX_BYTES_MIN", "Rx Byte Min Limit", 65536, SAME, SAME, 0, INT32_MAX, PLAIN,          \
-	  "A socket queues at least so many bytes, also where SO_RCVBUF says less.")                                   \
+	  "A socket queues at least so many bytes, also where SO_RCVBUF says less. That holds for TCP only if it is "  \
+	  "set: else a TCP socket's buffer is as SO_RCVBUF says, as the kernel's.")                                    \
 	X(INT, rx_poll, "VMA_RX_POLL", "Rx Poll Loops", 100000, -1, -1, -1, 100000000, PLAIN,                          \
 	  "A blocking receive looks at most so often for a packet before it sleeps, and less where looking does "      \
 	  "not pay. -1: for ever; 0: it sleeps at once. If it is not set, it also sleeps at once while more threads "  \
@@ -123,7 +124,7 @@
 	Y(LATER, INT, rx_cq_drain_rate_nsec, "VMA_RX_CQ_DRAIN_RATE_NSEC", "Rx CQ Drain Rate", 0, SAME, SAME, 0,        \
 	  1000000000, OFF,                                                                                             \
 	  "A receive that finds data looks for packets first, if the last look was so many nanoseconds ago.")          \
-	Y(LATER, BOOL, rx_poll_on_tx_tcp, "VMA_RX_POLL_ON_TX_TCP", "Polling Rx on Tx TCP", 0, SAME, 1, 0, 1, SWITCH,   \
+	X(BOOL, rx_poll_on_tx_tcp, "VMA_RX_POLL_ON_TX_TCP", "Polling Rx on Tx TCP", 0, SAME, 1, 0, 1, SWITCH,          \
 	  "A send of TCP also looks for received packets.")                                                            \
 	X(BOOL, rx_sw_csum, "VMA_RX_SW_CSUM", "Rx SW checksum validation", 1, SAME, SAME, 0, 1, SWITCH,                \
 	  "Check the checksums of received packets where the device has not done it.")                                 \
@@ -277,9 +278,10 @@
 	  "The card cuts large sends of TCP into segments.")                                                           \
 	Y(DEVICE, ENUM, lro, "VMA_LRO", "LRO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                                  \
 	  "The card joins received segments of TCP.")                                                                  \
-	Y(LATER, INT, tcp_send_buffer_size, "VMA_TCP_SEND_BUFFER_SIZE", "TCP send buffer size", 1048576, SAME, SAME,   \
-	  0, INT32_MAX, PLAIN,                                                                                         \
-	  "Bytes that a TCP socket which does not set SO_SNDBUF takes for sending.")                                   \
+	X(INT, tcp_send_buffer_size, "VMA_TCP_SEND_BUFFER_SIZE", "TCP send buffer size", 1048576, SAME, SAME, 1,       \
+	  INT32_MAX, SEND_BUFFER,                                                                                      \
+	  "Bytes that a TCP connection without SO_SNDBUF takes for sending. Less than 4608 counts as 4608. If it is "  \
+	  "not set, the buffer grows with the window, as the kernel's (net.ipv4.tcp_wmem).")                           \
 	Y(LATER, INT, tx_buf_size, "VMA_TX_BUF_SIZE", "Tx buffer size", 0, SAME, SAME, 68, 65280, TX_BUF_SIZE,         \
 	  "Bytes of a buffer for sending. 0: what the MTU and the segments take.")                                     \
 	Y(LATER, ENUM, skip_poll_in_rx, "VMA_SKIP_POLL_IN_RX", "Skip CQ polling in rx", 0, SAME, SAME, 0, 0,           \
