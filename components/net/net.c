@@ -323,6 +323,7 @@ int vma_net_create(const struct vma_net_attr *attr, struct vma_net **out)
 
 	if (rc == 0)
 		net->callers_hold_signals = attr != NULL && attr->callers_hold_signals;
+	net->mtu_max = attr != NULL ? attr->mtu_max : 0;
 	/* Events first, tables then: what changes in between is told as well. */
 	if (rc == 0)
 		rc = net_nl_open_events(event_bytes, &net->events);

@@ -71,6 +71,7 @@ TAILQ_HEAD(path_queue, path);
 struct vma_net {
 	pthread_mutex_t lock;
 	bool callers_hold_signals; /* as of struct vma_net_attr */
+	uint32_t mtu_max;          /* the same */
 	struct nl_sock *ask, *events;
 	int epoll_fd, wake_fd, timer_fd;
 	int probe_fd;  /* UDP, for probes without CAP_NET_ADMIN; -1: none */

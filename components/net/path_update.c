@@ -95,7 +95,7 @@ static void take_neigh(struct vma_net *net, struct path *path)
 void net_path_update(struct vma_net *net, struct path *path)
 {
 	struct vma_net_route route = {0};
-	struct plan_facts facts = {.key = &path->key, .route = &route};
+	struct plan_facts facts = {.key = &path->key, .route = &route, .mtu_max = net->mtu_max};
 
 	path->dirty = false;
 	facts.refused = net_route_ask(net, &path->key, &route);

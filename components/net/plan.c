@@ -130,6 +130,8 @@ enum plan_need plan_path(const struct plan_facts *facts, struct vma_net_template
 	out->mtu = link != NULL ? link->mtu : 0;
 	if (route->mtu != 0 && (out->mtu == 0 || route->mtu < out->mtu))
 		out->mtu = route->mtu;
+	if (facts->mtu_max != 0 && out->mtu > facts->mtu_max)
+		out->mtu = facts->mtu_max;
 	out->advmss = route->advmss;
 	out->initcwnd = route->initcwnd;
 	if (route->quickack)

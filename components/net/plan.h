@@ -15,6 +15,7 @@ struct plan_facts {
 	const struct vma_net_route *route;
 	const struct vma_net_link *link;  /* of route->oif, NULL: not in this namespace */
 	const struct vma_net_link *lower; /* of link->lower, NULL: there is none */
+	uint32_t mtu_max;                 /* 0: no bound */
 };
 
 enum plan_need {

@@ -169,7 +169,7 @@ static void syn_path_of(struct vma_tcp *tcp, const struct vma_buf *packet, struc
 	path->bytes[path->ip_off] = 0x45;
 	memcpy(path->bytes + path->ip_off + 12, ip + 16, 4);
 	memcpy(path->bytes + path->ip_off + 16, ip + 12, 4);
-	path->mtu = tcp->nic->mtu;
+	path->mtu = tcp_mtu_of_request(tcp);
 }
 
 struct vma_flow_key tcp_key_of(const struct vma_rx_info *info)

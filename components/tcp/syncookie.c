@@ -134,7 +134,7 @@ void syncookie_answer(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t wind
 	names = names_of(tcp, packet, s.seq);
 	reply.seq = syncookie_make(tcp->attr.secret, &names, theirs.mss, tcp->now_ns);
 	reply.ack = s.seq + 1;
-	ours = (struct options){.mss = tcp->nic->mtu - 40,
+	ours = (struct options){.mss = tcp_mtu_of_request(tcp) - 40,
 	                        .scale = theirs.scale == TS_SCALE ? TS_SCALE : TCP_RCV_SCALE,
 	                        .sack = theirs.sack,
 	                        .ts = theirs.ts && !tcp->attr.no_timestamps,

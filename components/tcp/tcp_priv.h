@@ -479,4 +479,10 @@ void timewait_each(const struct vma_tcp *tcp,
 /* minisocks.c: the owner of the device goes on for all, or `most`, of them. Control path; nothing ends here. */
 void tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most);
 
+/* Of the way back to a peer that asks: its path is not known yet. */
+static inline uint32_t tcp_mtu_of_request(const struct vma_tcp *tcp)
+{
+	return tcp->attr.mtu_max != 0 && tcp->attr.mtu_max < tcp->nic->mtu ? tcp->attr.mtu_max : tcp->nic->mtu;
+}
+
 #endif

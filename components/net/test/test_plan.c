@@ -240,6 +240,19 @@ static void test_mtu_is_the_smaller_of_route_and_link(void **state)
 	assert_int_equal(t.mtu, 1500);
 }
 
+static void test_mtu_is_bounded_by_the_environment(void **state)
+{
+	struct plan_facts facts = {.key = &key, .route = &on_link, .link = &veth, .mtu_max = 600};
+	struct vma_net_template t;
+
+	(void)state;
+	plan_path(&facts, &t);
+	assert_int_equal(t.mtu, 600);
+	facts.mtu_max = 9000;
+	plan_path(&facts, &t);
+	assert_int_equal(t.mtu, 1500);
+}
+
 static void test_metrics_are_the_routes(void **state)
 {
 	struct vma_net_neigh neigh = {.state = NUD_STALE, .mac_len = 6};
@@ -269,6 +282,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_link_without_arp_takes_its_own_mac_unless_told),
         cmocka_unit_test(test_vlan_is_tagged_on_the_interface_below),
         cmocka_unit_test(test_mtu_is_the_smaller_of_route_and_link),
+        cmocka_unit_test(test_mtu_is_bounded_by_the_environment),
 };
 
 VMA_TEST_MAIN(tests)

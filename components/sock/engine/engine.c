@@ -64,7 +64,7 @@ static int start_net(struct vma_engine *engine)
 {
 	/* Who calls is inside (vma_enter), where handlers wait, or the internal thread, which has blocked all signals.
 	 */
-	const struct vma_net_attr attr = {.callers_hold_signals = true};
+	const struct vma_net_attr attr = {.callers_hold_signals = true, .mtu_max = (uint32_t)engine->conf.mtu};
 	int fds[FDS_MAX], rc = vma_net_create(&attr, &engine->net);
 	unsigned n = rc == 0 ? vma_net_fds(engine->net, fds, FDS_MAX) : 0;
 

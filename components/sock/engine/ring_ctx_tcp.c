@@ -115,6 +115,7 @@ static int ring_ctx_tcp_make(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out
 	        .gro_streams_max = (uint32_t)engine->conf.gro_streams_max,
 	        .quickack = engine->conf.tcp_quickack,
 	        .max_syn_rate = (uint32_t)engine->conf.tcp_max_syn_rate,
+	        .mtu_max = (uint32_t)engine->conf.mtu,
 	        .memory = &memory,
 	        .name = vma_nic_info(ring_ctx->device->nic)->name,
 	};

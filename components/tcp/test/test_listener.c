@@ -37,6 +37,36 @@ static void test_syn_ack_offers_only_what_was_asked_for(void **state)
 	assert_int_equal(s->options[2] << 8 | s->options[3], 1460);
 }
 
+static void test_syn_ack_offers_what_the_environments_mtu_leaves(void **state)
+{
+	const struct raw_segment *s;
+
+	(void)state;
+	side[0].tcp->attr.mtu_max = 600;
+	open_listener(8);
+	raw_syn(0);
+	s = raw_next();
+	assert_int_equal(s->flags, TCP_SYN | TCP_ACK);
+	assert_int_equal(s->options[2] << 8 | s->options[3], 560);
+}
+
+static void test_cookie_offers_what_the_environments_mtu_leaves(void **state)
+{
+	const struct raw_segment *s;
+
+	(void)state;
+	side[0].tcp->attr.mtu_max = 600;
+	open_listener(1);
+	raw.port = RAW_PORT + 1; /* takes the only place */
+	raw_syn(0);
+	raw.port = RAW_PORT;
+	raw_forget();
+	raw_syn(0);
+	s = raw_next();
+	assert_int_equal(counts_of(0).cookies_sent, 1);
+	assert_int_equal(s->options[2] << 8 | s->options[3], 560);
+}
+
 static void test_syn_ack_is_repeated_and_given_up(void **state)
 {
 	(void)state;
@@ -639,6 +669,8 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_data_with_the_last_ack_of_the_handshake_arrives),
         RAW_CASE(test_syn_ack_offers_only_what_was_asked_for),
         RAW_CASE(test_syn_ack_is_repeated_and_given_up),
+        RAW_CASE(test_syn_ack_offers_what_the_environments_mtu_leaves),
+        RAW_CASE(test_cookie_offers_what_the_environments_mtu_leaves),
         RAW_CASE(test_repeated_syn_gets_the_same_answer),
         RAW_CASE(test_requests_beyond_the_backlog_are_dropped_without_cookies),
         RAW_CASE(test_request_that_does_not_answer_makes_way_for_another),

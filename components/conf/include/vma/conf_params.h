@@ -259,8 +259,9 @@
 	  "Sockets always work in parent and child after a fork.")                                                     \
 	Y(SUPERSEDED, BOOL, close_on_dup2, "VMA_CLOSE_ON_DUP2", "close on dup2()", 1, SAME, SAME, 0, 1, SWITCH,        \
 	  "dup2 always closes the descriptor that it replaces, and duplicates share the offloaded socket.")            \
-	Y(LATER, INT, mtu, "VMA_MTU", "MTU", 0, SAME, SAME, 68, 9000, MTU,                                             \
-	  "The MTU that the library reckons with, 68 at least. 0: the interface's, or the route's.")                   \
+	X(INT, mtu, "VMA_MTU", "MTU", 0, SAME, SAME, 68, 9000, MTU,                                                    \
+	  "Packets that are offloaded are not larger. TCP segments follow, and the kernel sends UDP datagrams that need "\
+	  "more. 0: what interface and route say.")                                                                    \
 	X(INT, mss, "VMA_MSS", "MSS", 0, SAME, SAME, 0, 32767, MSS,                                                    \
 	  "What TCP_MAXSEG is of a socket that does not set it: at most so many bytes of data per segment. Less than " \
 	  "88 counts as 88. 0: what the path takes.")                                                                  \

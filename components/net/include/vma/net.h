@@ -43,6 +43,7 @@ struct vma_net_attr {
 	 * without the two system calls that block them, which would be most of what a path costs that is known already.
 	 */
 	bool callers_hold_signals;
+	uint32_t mtu_max; /* no path has more (VMA_MTU); 0: as link and route say */
 };
 
 /* Of the network namespace that the calling thread is in. No privileges needed. attr may be NULL. */

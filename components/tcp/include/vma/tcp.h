@@ -108,6 +108,7 @@ struct vma_tcp_attr {
 	uint32_t orphans_max;     /* closed connections that go on without an owner; 0: 16384 */
 	uint32_t time_wait_max;   /* 0: 262144 */
 	uint32_t min_snd_mss;     /* tcp_min_snd_mss: segments are not smaller, options included; below 48: 48 */
+	uint32_t mtu_max;         /* VMA_MTU: what answers a request has no larger MTU; 0: the device's */
 	struct vma_tcp_memory *memory; /* is there until the last connection is freed; NULL: no limit */
 	const char *name;
 };
