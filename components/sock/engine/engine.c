@@ -92,8 +92,8 @@ static void guard_of_nic(int fd, bool on)
 
 static int start_hooks(struct vma_engine *engine)
 {
-	(void)engine;
 	vma_nic_fd_made = guard_of_nic;
+	vma_signals_tell(engine->conf.handle_sigsegv, engine->conf.handle_sigintr);
 	vma_signals_start();
 	return 0;
 }

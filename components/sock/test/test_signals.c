@@ -2,12 +2,14 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <vma/log.h>
 #include <vma/sock_os.h>
 #include <vma/test.h>
 
@@ -556,6 +558,128 @@ static void test_sigsegv_by_kill_kills(void **state)
 	assert_killed_by(SIGSEGV, signals_status_of(segv_by_kill));
 }
 
+/* ---- what is told of them ---- */
+
+static int told_fd;
+static char told[8192];
+
+/* As with VMA_HANDLE_SIGSEGV and VMA_HANDLE_SIGINTR. */
+static void tell_all(void)
+{
+	struct sigaction action = {.sa_handler = SIG_DFL};
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", told_fd);
+	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = path});
+	vma_signals_tell(true, true);
+	vma_sigaction(SIGINT, &action, NULL);
+	vma_sigaction(SIGSEGV, &action, NULL); /* cmocka's, until now */
+}
+
+/* How a child ends that does this, and what it has told. */
+static int status_and_told_of(void (*what)(void))
+{
+	int status;
+	ssize_t n;
+
+	told_fd = memfd_create("told", 0);
+	status = signals_status_of(what);
+	n = pread(told_fd, told, sizeof(told) - 1, 0);
+	told[n > 0 ? n : 0] = '\0';
+	close(told_fd);
+	return status;
+}
+
+#ifndef __SANITIZE_ADDRESS__ /* which has a handler of its own */
+static int *volatile bad_place = (int *)16;
+
+static void fault_that_is_told(void)
+{
+	tell_all();
+	*bad_place = 1;
+}
+
+static void fault_that_is_not_told(void)
+{
+	tell_all();
+	vma_signals_tell(false, false);
+	*bad_place = 1;
+}
+#endif
+
+static void fault_that_is_handled(void)
+{
+	tell_all();
+	signals_handle(SIGSEGV, signals_note, 0);
+	send_here(SIGSEGV);
+	_exit(n_seen == 1 ? 0 : 1);
+}
+
+static void interrupt_that_kills(void)
+{
+	tell_all();
+	send_here(SIGINT);
+}
+
+static void interrupt_inside_that_kills(void)
+{
+	struct vma_thread *self;
+
+	tell_all();
+	self = vma_enter();
+	send_here(SIGINT);
+	vma_leave(self);
+}
+
+static void interrupt_that_is_handled(void)
+{
+	struct sigaction old;
+
+	tell_all();
+	if (vma_sigaction(SIGINT, NULL, &old) != 0 || old.sa_handler != SIG_DFL)
+		_exit(1);
+	signals_handle(SIGINT, signals_note, 0);
+	send_here(SIGINT);
+	_exit(n_seen == 1 ? 0 : 2);
+}
+
+static void interrupt_that_is_ignored(void)
+{
+	struct sigaction action = {.sa_handler = SIG_IGN};
+
+	tell_all();
+	vma_sigaction(SIGINT, &action, NULL);
+	send_here(SIGINT);
+}
+
+static void test_a_fault_that_kills_is_told_with_its_calls(void **state)
+{
+	(void)state;
+#ifndef __SANITIZE_ADDRESS__
+	assert_killed_by(SIGSEGV, status_and_told_of(fault_that_is_told));
+	assert_ptr_equal(strstr(told, "VMA ERROR: signal 11 at address 0x10, after these calls:\n"), told);
+	assert_non_null(strstr(told, "test_signals("));
+	assert_non_null(strstr(told, "libc.so"));
+	assert_killed_by(SIGSEGV, status_and_told_of(fault_that_is_not_told));
+	assert_string_equal(told, "");
+#endif
+	assert_int_equal(status_and_told_of(fault_that_is_handled), 0);
+	assert_string_equal(told, "");
+}
+
+static void test_an_interrupt_is_told_and_acts_as_before(void **state)
+{
+	(void)state;
+	assert_killed_by(SIGINT, status_and_told_of(interrupt_that_kills));
+	assert_ptr_equal(strstr(told, "VMA INFO: interrupted by SIGINT, sent by process "), told);
+	assert_killed_by(SIGINT, status_and_told_of(interrupt_inside_that_kills));
+	assert_ptr_equal(strstr(told, "VMA INFO: interrupted by SIGINT, sent by process "), told);
+	assert_int_equal(status_and_told_of(interrupt_that_is_handled), 0);
+	assert_ptr_equal(strstr(told, "VMA INFO: interrupted by SIGINT, sent by process "), told);
+	assert_int_equal(status_and_told_of(interrupt_that_is_ignored), 0);
+	assert_string_equal(told, "");
+}
+
 /* ---- faults, and signals of their numbers that are none ---- */
 
 static void segv_by_kill_inside(void)
@@ -683,6 +807,8 @@ static const struct CMUnitTest tests[] = {
         T(test_second_signal_after_resethand_kills),
         T(test_action_that_changes_meanwhile_holds),
         T(test_sigsegv_by_kill_kills),
+        T(test_a_fault_that_kills_is_told_with_its_calls),
+        T(test_an_interrupt_is_told_and_acts_as_before),
         T(test_sigsegv_by_kill_waits_until_the_thread_leaves),
         T(test_fault_of_an_instruction_is_handled_at_once),
         T(test_child_may_install_whatever_a_thread_was_doing_at_the_fork),

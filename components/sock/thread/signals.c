@@ -22,6 +22,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <vma/log.h>
 #include <vma/sock_os.h>
 
 #include "thread.h"
@@ -45,6 +46,7 @@ static struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool started;
 bool signals_are_unseen;
+static bool tells_faults, tells_interrupts; /* constant after the start */
 
 static bool is_action(any_handler handler)
 {
@@ -152,12 +154,14 @@ void vma_leave_signals(struct vma_thread *self)
 	errno = saved;
 }
 
-/* The default action, by the kernel's own hand. */
+/* The default action, by the kernel's own hand. It is installed first: a fault in what is told then ends the process. */
 static void act_by_default(int sig, siginfo_t *info)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL};
 
 	vma_os.sigaction(sig, &action, NULL);
+	if (sig == SIGSEGV && tells_faults)
+		backtrace_tell(sig, info);
 	if (!is_raised_by_instruction(sig, info)) /* else the instruction runs again, and raises it again */
 		queue_again(sig, info);
 }
@@ -191,6 +195,8 @@ static void call_app_handler(int sig, siginfo_t *info, void *context)
 
 	if (handler == IGNORE && !is_raised_by_instruction(sig, info))
 		return;
+	if (sig == SIGINT && tells_interrupts)
+		vma_log_info("interrupted by SIGINT, sent by process %d", (int)info->si_pid);
 	if (is_action(handler) || ((flags & SA_RESETHAND) && !take_once(sig, handler))) {
 		act_by_default(sig, info);
 		return;
@@ -288,7 +294,8 @@ static int install_action(int sig, const struct sigaction *wanted)
 		signals[sig].wrapped = true;
 		return install_fault(sig, wanted->sa_flags);
 	}
-	if (is_action(action.sa_sigaction)) {
+	/* If it is to be told, the default action is acted by the wrapper. */
+	if (action.sa_sigaction == IGNORE || (action.sa_sigaction == DEFAULT && !(sig == SIGINT && tells_interrupts))) {
 		rc = vma_os.sigaction(sig, &action, NULL);
 		if (rc == 0)
 			signals[sig].wrapped = false;
@@ -399,6 +406,14 @@ void vma_signals_forked_child(void)
 	pthread_mutex_init(&lock, NULL);
 }
 
+void vma_signals_tell(bool faults, bool interrupts)
+{
+	tells_faults = faults;
+	tells_interrupts = interrupts;
+	if (faults)
+		backtrace_init();
+}
+
 void vma_signals_start(void)
 {
 	struct vma_thread *self = vma_enter();
@@ -410,7 +425,8 @@ void vma_signals_start(void)
 		vma_tsc_of_nsec(1); /* measured now, not in somebody's first wait */
 		for (int sig = 1; sig < SIGNALS; sig++)
 			if (vma_os.sigaction(sig, NULL, &action) == 0 &&
-			    (is_fault_signal(sig) || !is_action(action.sa_sigaction)))
+			    (is_fault_signal(sig) || (sig == SIGINT && tells_interrupts) ||
+			     !is_action(action.sa_sigaction)))
 				install_action(sig, &action);
 		atomic_store_explicit(&started, true, memory_order_release);
 	}

@@ -20,6 +20,9 @@ void vma_wait_tidy(struct vma_thread *self);
  * library's sigaction) are wrapped when a wait of the program notices them. Inside.
  */
 extern bool signals_are_unseen;
+/* backtrace.c: what vma_signals_tell says. The first takes memory; the others run in handlers. */
+void backtrace_init(void);
+void backtrace_tell(int sig, const siginfo_t *info);
 /* Now and then while a thread spins; the time since the last look is asked for here. */
 void signals_look(void);
 /* A sleep of this thread was interrupted, and no wrapped handler has run: counts one that was not wrapped. */

@@ -51,10 +51,10 @@
 	  "XLIO_APPLICATION_ID.")                                                                                      \
 	Y(LATER, BOOL, cpu_usage_stats, "VMA_CPU_USAGE_STATS", "Polling CPU idle usage", 0, SAME, SAME, 0, 1, SWITCH,  \
 	  "Measure which part of the time threads look without success.")                                              \
-	Y(LATER, BOOL, handle_sigintr, "VMA_HANDLE_SIGINTR", "SigIntr Ctrl-C Handle", 0, SAME, SAME, 0, 1, SWITCH,     \
-	  "The library has a handler of its own for SIGINT.")                                                          \
-	Y(LATER, BOOL, handle_sigsegv, "VMA_HANDLE_SIGSEGV", "SegFault Backtrace", 0, SAME, SAME, 0, 1, SWITCH,        \
-	  "A segmentation fault is shown with the calls that led to it.")                                              \
+	X(BOOL, handle_sigintr, "VMA_HANDLE_SIGINTR", "SigIntr Ctrl-C Handle", 0, SAME, SAME, 0, 1, SWITCH,            \
+	  "If SIGINT comes, the log says from which process, before the program's handler runs or the program ends.")  \
+	X(BOOL, handle_sigsegv, "VMA_HANDLE_SIGSEGV", "SegFault Backtrace", 0, SAME, SAME, 0, 1, SWITCH,               \
+	  "If a segmentation fault ends the program, the log shows the calls that led to it, with symbols.")           \
 	X(ENUM, ring_allocation_logic_tx, "VMA_RING_ALLOCATION_LOGIC_TX", "Ring allocation logic TX", 0, SAME, 20, 0,  \
 	  0, RING_LOGIC, "What has a ring of its own for sending, per interface: 0 all together, 1 each local address, "\
 	  "10 each socket, 20 each thread, 30 each core, 31 each core, threads staying on theirs.")                    \

@@ -201,6 +201,11 @@ uint64_t vma_sock_timeout_ns(int fd, int name, const void *value);
 
 /* Wraps the handlers that are installed, and from now on those given to vma_sigaction. Once; later calls do nothing. */
 void vma_signals_start(void);
+/*
+ * What the log tells of signals: the calls that led to a segmentation fault that kills (VMA_HANDLE_SIGSEGV), and a
+ * SIGINT, before the application's handler runs or the process ends (VMA_HANDLE_SIGINTR). Before vma_signals_start.
+ */
+void vma_signals_tell(bool faults, bool interrupts);
 /* As the C library's, of the application's own handlers; the wrapping does not show. */
 int vma_sigaction(int sig, const struct sigaction *action, struct sigaction *old);
 
