@@ -12,10 +12,12 @@
  * s), retired ring contexts. An idle process has none.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -248,6 +250,31 @@ static void set_affinity(const char *wanted)
 		vma_log_once(VMA_LOG_WARN, "VMA_INTERNAL_THREAD_AFFINITY='%s': this program may not run there", wanted);
 }
 
+static bool write_thread_id(const char *folder, const char *file)
+{
+	char path[PATH_MAX], id[16];
+	const int len = snprintf(id, sizeof(id), "%ld", syscall(SYS_gettid));
+	bool written;
+	int fd;
+
+	if (snprintf(path, sizeof(path), "%s/%s", folder, file) >= (int)sizeof(path))
+		return false;
+	fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	written = syscall(SYS_write, fd, id, len) == len;
+	syscall(SYS_close, fd);
+	return written;
+}
+
+/* The folder of a control group: of version 1 threads are named in one file, of version 2 in the other. */
+static void join_cpuset(const char *folder)
+{
+	if (folder[0] != '\0' && !write_thread_id(folder, "tasks") && !write_thread_id(folder, "cgroup.threads"))
+		vma_log_once(VMA_LOG_WARN, "VMA_INTERNAL_THREAD_CPUSET='%s': the internal thread cannot move there: %s",
+		             folder, strerrordesc_np(errno));
+}
+
 /* See sleep_time.h. */
 static uint64_t say_when(uint64_t deadline)
 {
@@ -288,6 +315,7 @@ static void *internal_thread_main(void *arg)
 	(void)arg;
 	say_begun();
 	pthread_setname_np(pthread_self(), "vma-internal");
+	join_cpuset(internal.engine->conf.internal_thread_cpuset);
 	set_affinity(internal.engine->conf.internal_thread_affinity);
 	for (;;) {
 		long n = wait_for_events(events, say_when(deadline));

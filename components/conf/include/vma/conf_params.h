@@ -222,9 +222,9 @@
 	  AS_IS, 0, 0, AFFINITY,                                                                                       \
 	  "Processors that the internal thread runs on: a hexadecimal mask (0x3) or a list with ranges (0,4-6). "      \
 	  "-1: those of the program.")                                                                                 \
-	Y(LATER, TEXT, internal_thread_cpuset, "VMA_INTERNAL_THREAD_CPUSET", "Internal Thread Cpuset", "", AS_IS,      \
+	X(TEXT, internal_thread_cpuset, "VMA_INTERNAL_THREAD_CPUSET", "Internal Thread Cpuset", "", AS_IS,             \
 	  AS_IS, 0, 0, FILE,                                                                                           \
-	  "A cpuset that the internal thread moves into.")                                                             \
+	  "Folder of a control group with the controller cpuset, which the internal thread moves into when it starts.")\
 	Y(LATER, BOOL, internal_thread_arm_cq, "VMA_INTERNAL_THREAD_ARM_CQ", "Internal Thread Arm CQ", 0, SAME, SAME,  \
 	  0, 1, SWITCH,                                                                                                \
 	  "The internal thread wakes at each packet.")                                                                 \

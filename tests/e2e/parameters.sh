@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Parameters of which a program, its peer or the machine sees the effect: each is tried with a value and without.
+#
+#   a: a program, preloaded      veth      b: kernel sockets
+. "$(dirname "$0")/../lib_programs.sh"
+net_pair
+PORT=7000
+
+cat >"$WORK/peer.py" <<'END'
+# peer.py IP PORT: takes connections and datagrams, and reads what comes.
+import selectors, socket, sys
+chosen = selectors.DefaultSelector()
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagrams.bind((sys.argv[1], int(sys.argv[2])))
+for s in listener, datagrams:
+    chosen.register(s, selectors.EVENT_READ)
+print("listening", flush=True)
+while True:
+    for key, _ in chosen.select():
+        if key.fileobj is listener:
+            chosen.register(listener.accept()[0], selectors.EVENT_READ)
+        elif not key.fileobj.recv(65536) and key.fileobj is not datagrams:
+            chosen.unregister(key.fileobj)
+            key.fileobj.close()
+END
+
+cat >"$WORK/tries.py" <<'END'
+# tries.py mss|datagram|thread|fault|interrupt IP PORT
+import ctypes, os, signal, socket, sys, time
+what, to = sys.argv[1], (sys.argv[2], int(sys.argv[3]))
+if what == "datagram":
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.connect(to)
+    for _ in range(10):
+        s.send(bytes(1000))
+    sys.exit()
+s = socket.create_connection(to)
+if what == "mss":
+    print(s.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
+elif what == "thread":
+    time.sleep(0.1)
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as name:
+            if name.read() == "vma-internal\n":
+                print(task)
+elif what == "fault":
+    ctypes.string_at(0)
+elif what == "interrupt":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(5)
+END
+
+tries() { # WHAT ENVIRONMENT...
+	local what=$1
+	shift
+	in_ns a timeout -k 1 30 env "$preload" "$@" python3 "$WORK/tries.py" "$what" "$IP_B" $PORT 2>"$WORK/tries.err"
+}
+
+start peer b python3 "$WORK/peer.py" "$IP_B" $PORT
+wait_for 5 log_has peer listening
+
+check_eq "segments follow the interface" "$(tries mss)" 1460
+check_eq "or VMA_MTU" "$(tries mss VMA_MTU=600)" 560
+before=$(snmp a Udp OutDatagrams)
+tries datagram
+check_eq "a datagram that fits is offloaded" "$(snmp a Udp OutDatagrams)" "$before"
+tries datagram VMA_MTU=600
+check_num "what is larger than VMA_MTU is the kernel's" "$(snmp a Udp OutDatagrams)" -ge $((before + 9))
+
+mkdir "$WORK/group"
+: >"$WORK/group/tasks"
+thread=$(tries thread VMA_INTERNAL_THREAD_CPUSET="$WORK/group")
+check_eq "the internal thread moves to VMA_INTERNAL_THREAD_CPUSET" "$(cat "$WORK/group/tasks")" "$thread"
+tries thread VMA_INTERNAL_THREAD_CPUSET="$WORK/none" >/dev/null
+check "if it cannot, the log says so" grep -q "VMA_INTERNAL_THREAD_CPUSET='$WORK/none': .* cannot move" "$WORK/tries.err"
+
+if [ "$SAN" = address ]; then
+	skip "a fault" "the sanitizer has a handler of its own"
+else
+	tries fault VMA_HANDLE_SIGSEGV=1
+	check_eq "a fault kills as before" $? 139
+	check "the log has the calls" grep -q 'ctypes' "$WORK/tries.err"
+	tries fault
+	check_eq "without VMA_HANDLE_SIGSEGV nothing is said" "$(grep -c 'after these calls' "$WORK/tries.err")" 0
+fi
+tries interrupt VMA_HANDLE_SIGINTR=1 VMA_TRACELEVEL=INFO
+check_eq "SIGINT kills as before" $? 130
+check "the log has it" grep -q 'VMA INFO: interrupted by SIGINT' "$WORK/tries.err"
+tries interrupt VMA_TRACELEVEL=INFO
+check_eq "without VMA_HANDLE_SIGINTR nothing is said" "$(grep -c 'interrupted by' "$WORK/tries.err")" 0
+stop peer
+done_testing
