@@ -61,6 +61,15 @@ tries() { # WHAT ENVIRONMENT...
 start peer b python3 "$WORK/peer.py" "$IP_B" $PORT
 wait_for 5 log_has peer listening
 
+# Warnings: each once, if its condition holds. No vmad runs yet.
+in_ns a setpriv --bounding-set=-net_raw env "$preload" python3 "$WORK/tries.py" mss "$IP_B" $PORT >/dev/null 2>"$WORK/tries.err"
+check_eq "without CAP_NET_RAW the log says so once" \
+	"$(grep -c 'VMA WARNING: \* Offloaded resources are restricted to root or user with CAP_NET_RAW' "$WORK/tries.err")" 1
+in_ns b prlimit --memlock=4194304:4194304 setpriv --bounding-set=-sys_admin,-ipc_lock,-sys_resource \
+	env "$preload" python3 "$WORK/tries.py" mss "$IP_A" $PORT >/dev/null 2>"$WORK/tries.err"
+check_eq "with little memory that may be locked the log says so once" \
+	"$(grep -c 'VMA WARNING: Your current max locked memory is: 4194304\. Please change it to unlimited' "$WORK/tries.err")" 1
+
 check_eq "segments follow the interface" "$(tries mss)" 1460
 check_eq "or VMA_MTU" "$(tries mss VMA_MTU=600)" 560
 before=$(snmp a Udp OutDatagrams)

@@ -122,6 +122,16 @@ static int vmad_dial(const struct vmad_connect *how, struct vmad_client *client)
 	return 0;
 }
 
+/* The warning that users of the field know and search for; the last line of it is ours. */
+static void warn_restricted(const char *ifname)
+{
+	vma_log_warn("******************************************************************************");
+	vma_log_warn("* Interface %s will not be offloaded.", ifname);
+	vma_log_warn("* Offloaded resources are restricted to root or user with CAP_NET_RAW privileges");
+	vma_log_warn("* Start vmad %s as root, or give the program the capabilities named above", ifname);
+	vma_log_warn("******************************************************************************");
+}
+
 /* What vmad needs and would inherit from us. One line names what is missing. */
 static bool lacks_capabilities(const struct vmad_connect *how)
 {
@@ -145,8 +155,10 @@ static bool lacks_capabilities(const struct vmad_connect *how)
 			strcat(missing, wanted[i].name);
 	if (missing[0] == '\0')
 		return false;
-	vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and to start one this process lacks%s",
-	             how->ifname, missing);
+	if (vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and to start one this process lacks%s",
+	                 how->ifname, missing) &&
+	    strncmp(missing, wanted[0].name, strlen(wanted[0].name)) == 0)
+		warn_restricted(how->ifname);
 	return true;
 }
 

@@ -118,6 +118,20 @@ static int try_window(struct xdp_owner *owner, size_t bytes, bool huge)
 	return rc;
 }
 
+/* The warning that users of the field know and search for. */
+static void warn_locked_memory(const struct rlimit *limit)
+{
+	static _Atomic bool said;
+
+	if (atomic_exchange_explicit(&said, true, memory_order_relaxed))
+		return;
+	vma_log_warn("***************************************************************");
+	vma_log_warn("Your current max locked memory is: %llu. Please change it to unlimited.",
+	             (unsigned long long)limit->rlim_cur);
+	vma_log_warn("Set this user's default to `ulimit -l unlimited`.");
+	vma_log_warn("***************************************************************");
+}
+
 /* Without CAP_IPC_LOCK the pages count against RLIMIT_MEMLOCK: take what it leaves, and say so. */
 static int owner_open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge)
 {
@@ -135,6 +149,8 @@ static int owner_open_window(struct xdp_owner *owner, uint32_t window_bytes, boo
 		window_bytes /= 2;
 	}
 	getrlimit(RLIMIT_MEMLOCK, &limit);
+	if (rc == -ENOBUFS || (rc >= 0 && window_bytes != wished))
+		warn_locked_memory(&limit);
 	if (rc == -ENOBUFS)
 		vma_log_once(
 		        VMA_LOG_ERROR,

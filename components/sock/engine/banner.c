@@ -14,6 +14,11 @@
 
 #include "engine.h"
 
+#ifdef VMA_DEBUG
+#define KIND "Debug"
+#else
+#define KIND "Release"
+#endif
 #define RULE "---------------------------------------------------------------------------"
 
 /* The arguments lie one after the other, each with its zero. A long line is cut. */
@@ -78,7 +83,7 @@ void engine_banner(const struct vma_conf *conf)
 		return;
 	command_line(line, sizeof(line));
 	vma_log_info(RULE);
-	vma_log_info("VMA_VERSION: %s", VMA_VERSION);
+	vma_log_info("VMA_VERSION: %s-0 %s built on %s", VMA_VERSION, KIND, __DATE__);
 	vma_log_info("Cmd Line: %s", line);
 	show_machine();
 	vma_conf_banner(conf);
