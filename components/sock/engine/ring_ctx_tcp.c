@@ -114,6 +114,7 @@ static int ring_ctx_tcp_make(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out
 	        .min_snd_mss = os_bound("tcp_min_snd_mss"),
 	        .gro_streams_max = (uint32_t)engine->conf.gro_streams_max,
 	        .quickack = engine->conf.tcp_quickack,
+	        .quickack_threshold = (uint32_t)engine->conf.tcp_quickack_threshold,
 	        .max_syn_rate = (uint32_t)engine->conf.tcp_max_syn_rate,
 	        .mtu_max = (uint32_t)engine->conf.mtu,
 	        .memory = &memory,

@@ -412,6 +412,13 @@ static bool delays_none(const struct vma_tcp_conn *conn)
 	return conn->tcp->attr.quickack && tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0;
 }
 
+/* VMA_TCP_QUICKACK_THRESHOLD, where the connection has not been told otherwise. */
+static bool is_short_for_delay(const struct vma_tcp_conn *conn, uint32_t segment)
+{
+	return __builtin_expect(segment <= conn->tcp->attr.quickack_threshold, 0) &&
+	       tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0;
+}
+
 void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push)
 {
 	struct tcp_pcb *pcb = conn->pcb;
@@ -425,7 +432,7 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 		rcv_rtt_sample(conn);
 	rcvbuf_grow(conn);
 	(void)bytes;
-	if (delays_none(conn)) {
+	if (delays_none(conn) || is_short_for_delay(conn, segment)) {
 		tcp_ack_now(pcb);
 		return;
 	}

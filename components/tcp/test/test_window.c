@@ -222,6 +222,38 @@ static void test_stack_without_delays_acknowledges_at_once(void **state)
 	app_free(app);
 }
 
+/* VMA_TCP_QUICKACK_THRESHOLD: in a conversation, where the ACK of a longer one waits for the answer. */
+static void test_short_segments_are_acknowledged_at_once_if_the_stack_says_so(void **state)
+{
+	struct app *app = raw_connect();
+	uint32_t mine = 1, theirs = 1;
+
+	(void)state;
+	for (int i = 0; i < 5; i++) {
+		raw_send_bytes(mine, theirs, 10);
+		mine += 10;
+		fixture_send_bytes(app, 10);
+		theirs += 10;
+		fixture_settle();
+		fixture_run(MS);
+	}
+	app->conn->tcp->attr.quickack_threshold = 10;
+	raw_forget();
+	raw_send_bytes(mine, theirs, 11);
+	mine += 11;
+	assert_int_equal(raw_unseen(), 0);
+	raw_send_bytes(mine, theirs, 10);
+	mine += 10;
+	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw_next()->ack, mine);
+	vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 0);
+	fixture_settle();
+	raw_forget();
+	raw_send_bytes(mine, theirs, 10);
+	assert_int_equal(raw_unseen(), 0);
+	app_free(app);
+}
+
 /* Segments that come together are acknowledged together. */
 static void test_burst_is_acknowledged_once(void **state)
 {
@@ -646,6 +678,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_first_segments_are_acknowledged_at_once),
         RAW_CASE(test_ack_waits_for_the_answer_in_a_conversation),
         RAW_CASE(test_quickack_option_ends_the_delay),
+        RAW_CASE(test_short_segments_are_acknowledged_at_once_if_the_stack_says_so),
         RAW_CASE(test_stack_without_delays_acknowledges_at_once),
         RAW_CASE(test_burst_is_acknowledged_once),
         RAW_CASE(test_ack_of_a_fast_stream_stands_for_thirty_two_segments),

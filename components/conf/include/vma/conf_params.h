@@ -204,6 +204,9 @@
 	  "What TCP_NODELAY is of a socket that does not set it.")                                                     \
 	X(BOOL, tcp_quickack, "VMA_TCP_QUICKACK", "TCP quickack", 0, SAME, SAME, 0, 1, FLAG,                           \
 	  "1: what is received is acknowledged at once, never a little later together with an answer.")                \
+	X(INT, tcp_quickack_threshold, "VMA_TCP_QUICKACK_THRESHOLD", "TCP quickack threshold", 0, SAME, SAME, 0,       \
+	  65535, PLAIN, "A segment of at most so many bytes is acknowledged at once, as with VMA_TCP_QUICKACK; longer "\
+	  "ones are not. A socket that sets TCP_QUICKACK to 0 is left out. 0: no segment.")                            \
 	X(ENUM, exception_handling, "VMA_EXCEPTION_HANDLING", "Exception handling mode", -1, SAME, SAME, 0, 0,         \
 	  EXCEPTION,                                                                                                   \
 	  "What happens where the program asks for something that is not offloaded: -1 and 0 say so at level "         \

@@ -104,11 +104,13 @@ struct vma_tcp_attr {
 	bool no_rcvbuf_growth;    /* tcp_moderate_rcvbuf */
 	uint32_t gro_streams_max; /* VMA_GRO_STREAMS_MAX: connections whose segments of one burst are merged; 0: none */
 	bool quickack;            /* VMA_TCP_QUICKACK: no ACK is delayed, unless TCP_QUICKACK is set to 0 */
-	uint32_t max_syn_rate;    /* VMA_TCP_MAX_SYN_RATE: connection requests per second and listener; 0: no limit */
-	uint32_t orphans_max;     /* closed connections that go on without an owner; 0: 16384 */
-	uint32_t time_wait_max;   /* 0: 262144 */
-	uint32_t min_snd_mss;     /* tcp_min_snd_mss: segments are not smaller, options included; below 48: 48 */
-	uint32_t mtu_max;         /* VMA_MTU: what answers a request has no larger MTU; 0: the device's */
+	uint32_t
+	        quickack_threshold; /* VMA_TCP_QUICKACK_THRESHOLD: so short segments are acknowledged at once; 0: none */
+	uint32_t max_syn_rate;      /* VMA_TCP_MAX_SYN_RATE: connection requests per second and listener; 0: no limit */
+	uint32_t orphans_max;       /* closed connections that go on without an owner; 0: 16384 */
+	uint32_t time_wait_max;     /* 0: 262144 */
+	uint32_t min_snd_mss;       /* tcp_min_snd_mss: segments are not smaller, options included; below 48: 48 */
+	uint32_t mtu_max;           /* VMA_MTU: what answers a request has no larger MTU; 0: the device's */
 	struct vma_tcp_memory *memory; /* is there until the last connection is freed; NULL: no limit */
 	const char *name;
 };
