@@ -33,6 +33,8 @@ include mk/sources.mk
 include $(COMPONENTS:%=components/%/Makefile)
 -include $(wildcard tools/*/Makefile) $(wildcard interpose/Makefile) $(wildcard tests/*/Makefile) $(wildcard examples/Makefile) $(wildcard bench/Makefile)
 
+include mk/install.mk
+
 all: libs $(PROGRAMS)
 libs: $(LIBS_ALL)
 
@@ -112,19 +114,6 @@ lint: all test-programs
 format:
 	$(Q)git ls-files -z -- '*.[ch]' | xargs -0 clang-format -i
 
-# Archives without gcc's own form of the code (LTO): only the gcc that wrote it can read it.
-PREFIX ?= /usr/local
-install: all
-	$(Q)install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/vma $(DESTDIR)$(PREFIX)/bin
-	$(Q)install -m 644 $(LIBS_ALL) $(DESTDIR)$(PREFIX)/lib
-	$(Q)for lib in $(notdir $(LIBS_ALL)); do \
-		$(OBJCOPY) -w -R '.gnu.lto_*' -R '.gnu.debuglto_*' $(DESTDIR)$(PREFIX)/lib/$$lib || exit 1; done
-	$(Q)install -m 644 $(wildcard components/*/include/vma/*.h) $(DESTDIR)$(PREFIX)/include/vma
-	$(Q)install $(filter $(BUILD)/bin/%,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
-	$(Q)install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/doc/libvma
-	$(Q)sed 's|@PREFIX@|$(PREFIX)|g' tools/vmad/vmad@.service.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/vmad@.service
-	$(Q)install -m 644 docs/*.md SECURITY.md LICENSE NOTICE $(DESTDIR)$(PREFIX)/share/doc/libvma
-
 deps: build/deps.stamp
 	@:
 
@@ -141,6 +130,6 @@ show-build:
 help:
 	@cat mk/help.txt
 
-.PHONY: all libs test test-san unit-test soak test-build test-scripts test-e2e test-servers test-hostile test-long test-compilers test-all fuzz fuzz-run lint format install deps clean distclean \
+.PHONY: all libs test test-san unit-test soak test-build test-scripts test-e2e test-servers test-hostile test-long test-compilers test-all fuzz fuzz-run lint format deps clean distclean \
 	show-build \
 	help test-programs

@@ -1,5 +1,5 @@
 /*
- * vma - runs a program with the library preloaded, or tells whether that would help: see docs/preload.md.
+ * vma - runs a program with the library preloaded, or tells whether that would help: see docs/man/vma.1.
  *
  * The command becomes the program (exec): there is no process in between, and signals, exit status and descriptors are
  * the program's own.
