@@ -19,6 +19,9 @@ build/deps.stamp: mk/packages.txt mk/deps $(wildcard /var/lib/dpkg/status)
 build/deps-all.stamp: mk/packages-all.txt mk/deps build/deps.stamp
 	$(Q)DEPS='$(PACKAGES)' mk/deps $@ mk/packages-all.txt
 
+build/deps-packages.stamp: mk/packages-build.txt mk/deps build/deps.stamp
+	$(Q)DEPS='$(PACKAGES)' mk/deps $@ mk/packages-build.txt
+
 # Bottom of the architecture first: a component may use only those before it.
 COMPONENTS := log conf rules stats bufpool nic cq ring tcp net sock inet udp stream iomux
 COMPONENTS_TOP_FIRST := iomux stream udp inet sock net tcp ring cq nic bufpool stats rules conf log
@@ -85,7 +88,7 @@ test-hostile: all
 	$(Q)exec env T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/hostile/*.sh
 
 # What is marked as too long for `make test`.
-test-long: all
+test-long: all build/deps-packages.stamp
 	$(Q)exec env ALL=only BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/build tests/e2e
 
 # The other compiler, and the unit tests under the sanitizers that see bad memory and undefined steps. The race detector

@@ -27,4 +27,11 @@ install: all
 uninstall:
 	$(Q)$(install_ENV) mk/install uninstall
 
-.PHONY: install uninstall
+# ---- packages, in build/packages/ ----
+
+export PACKAGER
+
+deb: all build/deps-packages.stamp
+	$(Q)mk/deb $(VERSION)
+
+.PHONY: install uninstall deb
