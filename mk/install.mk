@@ -34,4 +34,7 @@ export PACKAGER
 deb: all build/deps-packages.stamp
 	$(Q)mk/deb $(VERSION)
 
-.PHONY: install uninstall deb
+rpm: all build/deps-packages.stamp
+	$(Q)mk/rpm $(VERSION)
+
+.PHONY: install uninstall deb rpm
