@@ -56,18 +56,19 @@ check_eq "libvma.conf has comments only: nothing changes" "$(grep -cvE '^(#|$)' 
 check_eq "every command tells the version" \
 	"$("$WORK/root/usr/bin/vma" --version) $("$WORK/root/usr/sbin/vmad" --version)" "vma $version vmad $version"
 check_eq "the command finds the library beside itself" \
-	"$("$WORK/root/usr/bin/vma" sh -c 'echo "$LD_PRELOAD"')" "$(realpath "$WORK")/root/usr/lib/libvma.so"
+	"$("$WORK/root/usr/bin/vma" sh -c 'echo "$LD_PRELOAD"')" "$(realpath "$WORK/root")/usr/lib/libvma.so"
 
 # ---- man pages ----
-for page in "$WORK"/root/usr/share/man/man*/*; do
+for page in "$WORK/root/usr/share"/man/man*/*; do
 	check_eq "$(basename "$page") is clean" "$(groff -man -Tutf8 -ww -z "$page" 2>&1)" ""
 done
 options() { grep -oE -- '--[a-z][a-z-]+' | sort -u; }
-for command in vma:1 vmad:8; do
-	name=${command%:*}
-	check_eq "$name.${command#*:} has the options of $name --help" \
-		"$(sed 's/\\-/-/g' "$WORK/root/usr/share/man/man${command#*:}/$name.${command#*:}" | options | grep -vx -- --now)" \
-		"$("$WORK"/root/usr/*bin/"$name" --help | options)"
+for command in bin/vma:1 sbin/vmad:8; do
+	program=$WORK/root/usr/${command%:*} section=${command#*:}
+	page=$(basename "$program").$section
+	check_eq "$page has the options of --help" \
+		"$(sed 's/\\-/-/g' "$WORK/root/usr/share/man/man$section/$page" | options | grep -vx -- --now)" \
+		"$("$program" --help | options)"
 done
 
 # ---- pkg-config ----
