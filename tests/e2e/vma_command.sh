@@ -7,6 +7,8 @@
 need_xdp
 net_pair
 chmod 755 "$WORK"
+# A process that is not dumpable cannot be searched for leaks.
+export ASAN_OPTIONS=detect_leaks=0
 vma=$BUILD/bin/vma
 nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
 in_ns b ip link add dummy_b type veth peer name dummy_c
