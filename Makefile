@@ -19,6 +19,9 @@ build/deps.stamp: mk/packages.txt mk/deps $(wildcard /var/lib/dpkg/status)
 build/deps-all.stamp: mk/packages-all.txt mk/deps build/deps.stamp
 	$(Q)DEPS='$(PACKAGES)' mk/deps $@ mk/packages-all.txt
 
+build/deps-packages.stamp: mk/packages-build.txt mk/deps build/deps.stamp
+	$(Q)DEPS='$(PACKAGES)' mk/deps $@ mk/packages-build.txt
+
 # Bottom of the architecture first: a component may use only those before it.
 COMPONENTS := log conf rules stats bufpool nic cq ring tcp net sock inet udp stream iomux
 COMPONENTS_TOP_FIRST := iomux stream udp inet sock net tcp ring cq nic bufpool stats rules conf log
@@ -32,6 +35,8 @@ include mk/compile.mk
 include mk/sources.mk
 include $(COMPONENTS:%=components/%/Makefile)
 -include $(wildcard tools/*/Makefile) $(wildcard interpose/Makefile) $(wildcard tests/*/Makefile) $(wildcard examples/Makefile) $(wildcard bench/Makefile)
+
+include mk/install.mk
 
 all: libs $(PROGRAMS)
 libs: $(LIBS_ALL)
@@ -83,7 +88,7 @@ test-hostile: all
 	$(Q)exec env T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/hostile/*.sh
 
 # What is marked as too long for `make test`.
-test-long: all
+test-long: all build/deps-packages.stamp
 	$(Q)exec env ALL=only BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/build tests/e2e
 
 # The other compiler, and the unit tests under the sanitizers that see bad memory and undefined steps. The race detector
@@ -112,19 +117,6 @@ lint: all test-programs
 format:
 	$(Q)git ls-files -z -- '*.[ch]' | xargs -0 clang-format -i
 
-# Archives without gcc's own form of the code (LTO): only the gcc that wrote it can read it.
-PREFIX ?= /usr/local
-install: all
-	$(Q)install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/vma $(DESTDIR)$(PREFIX)/bin
-	$(Q)install -m 644 $(LIBS_ALL) $(DESTDIR)$(PREFIX)/lib
-	$(Q)for lib in $(notdir $(LIBS_ALL)); do \
-		$(OBJCOPY) -w -R '.gnu.lto_*' -R '.gnu.debuglto_*' $(DESTDIR)$(PREFIX)/lib/$$lib || exit 1; done
-	$(Q)install -m 644 $(wildcard components/*/include/vma/*.h) $(DESTDIR)$(PREFIX)/include/vma
-	$(Q)install $(filter $(BUILD)/bin/%,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
-	$(Q)install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/doc/libvma
-	$(Q)sed 's|@PREFIX@|$(PREFIX)|g' tools/vmad/vmad@.service.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/vmad@.service
-	$(Q)install -m 644 docs/*.md SECURITY.md LICENSE NOTICE $(DESTDIR)$(PREFIX)/share/doc/libvma
-
 deps: build/deps.stamp
 	@:
 
@@ -141,6 +133,6 @@ show-build:
 help:
 	@cat mk/help.txt
 
-.PHONY: all libs test test-san unit-test soak test-build test-scripts test-e2e test-servers test-hostile test-long test-compilers test-all fuzz fuzz-run lint format install deps clean distclean \
+.PHONY: all libs test test-san unit-test soak test-build test-scripts test-e2e test-servers test-hostile test-long test-compilers test-all fuzz fuzz-run lint format deps clean distclean \
 	show-build \
 	help test-programs

@@ -1,6 +1,7 @@
 /* control - calls that each have an op of the same name, or are the kernel's. */
 #include <sys/ioctl.h>
 
+#include <vma/conf_version.h>
 #include <vma/log.h>
 
 #include "call.h"
@@ -122,6 +123,11 @@ EXPORT(int, accept, (int fd, struct sockaddr *addr, socklen_t *len))
 }
 
 /* ---- for users ---- */
+
+EXPORT(const char *, vma_get_version, (void))
+{
+	return VMA_VERSION;
+}
 
 EXPORT(int, vma_get_socket_state, (int fd, const char **text))
 {

@@ -97,7 +97,8 @@
 /* Written here on top of others, so that what they do to handlers and descriptors is seen. X(name) */
 #define VMA_DERIVED_EXPORTS(X)                                                                                         \
 	X(dprintf) X(__dprintf_chk) X(bsd_signal) X(ssignal) X(sysv_signal) X(__sysv_signal) X(sigset) X(sigignore)    \
-	X(siginterrupt) X(vfork) X(execv) X(execvp) X(execl) X(execlp) X(execle) X(vma_get_socket_state) X(sockatmark) X(syscall)         \
+	X(siginterrupt) X(vfork) X(execv) X(execvp) X(execl) X(execlp) X(execle) X(vma_get_socket_state)               \
+	X(vma_get_version) X(sockatmark) X(syscall)                                                                    \
 	X(io_uring_queue_init) X(io_uring_queue_init_params) X(io_uring_queue_init_mem) X(io_uring_setup)
 
 /* The C library's second names of the same functions, which old and fortified programs bind to. X(alias, name) */

@@ -12,23 +12,46 @@
 
 #include "backends.h"
 
-int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_nic **out)
+/* 0, the backend, and what follows its name. */
+static int nic_spec_parse(const char *spec, const struct vma_nic_ops **ops, const char **arg)
 {
 	const char *colon = spec != NULL ? strchr(spec, ':') : NULL;
 
-	*out = NULL;
-	if (attr == NULL || attr->arena == NULL)
-		return -EINVAL;
 	if (colon == NULL || colon[1] == '\0') {
 		vma_log_error("nic: '%s' is not of the form BACKEND:ARGUMENT", spec != NULL ? spec : "");
 		return -EINVAL;
 	}
-	const struct vma_nic_ops *ops = nic_backend_find(spec, (size_t)(colon - spec));
-	if (ops == NULL) {
+	*arg = colon + 1;
+	*ops = nic_backend_find(spec, (size_t)(colon - spec));
+	if (*ops == NULL) {
 		vma_log_error("nic: there is no backend for '%s'", spec);
 		return -ENODEV;
 	}
-	return ops->open(colon + 1, attr, out);
+	return 0;
+}
+
+int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_nic **out)
+{
+	const struct vma_nic_ops *ops;
+	const char *arg;
+	int rc;
+
+	*out = NULL;
+	if (attr == NULL || attr->arena == NULL)
+		return -EINVAL;
+	rc = nic_spec_parse(spec, &ops, &arg);
+	return rc < 0 ? rc : ops->open(arg, attr, out);
+}
+
+int vma_nic_look(const char *spec, const struct vma_nic_attr *attr)
+{
+	const struct vma_nic_ops *ops;
+	const char *arg;
+	int rc = nic_spec_parse(spec, &ops, &arg);
+
+	if (rc < 0)
+		return rc;
+	return ops->look != NULL ? ops->look(arg, attr) : -EOPNOTSUPP;
 }
 
 void vma_nic_close(struct vma_nic *nic)

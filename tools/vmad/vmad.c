@@ -18,6 +18,7 @@
 #include <syslog.h>
 #include <unistd.h>
 
+#include <vma/conf_version.h>
 #include <vma/log.h>
 #include <vma/nic_owner.h>
 
@@ -45,6 +46,9 @@ struct options {
 	uid_t users[NAMES_MAX];
 	gid_t groups[NAMES_MAX];
 };
+
+/* argp looks for it by name. */
+__attribute__((visibility("default"))) const char *argp_program_version = "vmad " VMA_VERSION;
 
 static const struct argp_option option_table[] = {
         {"interface", 'i', "IFNAME", 0, "Interface to own (or as the only argument)", 0},

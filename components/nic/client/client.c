@@ -134,6 +134,35 @@ static int open_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 	return vmad_client_connect(&how, &nic->vmad);
 }
 
+static int xdp_look(const char *name, const struct vma_nic_attr *attr)
+{
+	struct nic_xdp *nic = calloc(1, sizeof(*nic));
+	struct vmad_connect how = {.timeout_ms = VMAD_TIMEOUT_MS};
+	int rc;
+
+	(void)attr;
+	if (nic == NULL)
+		return -ENOMEM;
+	rc = look_at_interface(nic, name);
+	if (rc < 0)
+		goto out;
+	how.ifindex = nic->base.info.ifindex;
+	how.ifname = nic->base.info.name;
+	how.right_fd = vmad_right_create(how.ifindex, how.ifname);
+	rc = vmad_client_look(&how);
+	if (how.right_fd >= 0)
+		os_close(how.right_fd);
+	if (rc == 0) {
+		rc = VMA_NIC_VMAD_ADMITS;
+	} else if (rc == -ECONNREFUSED) {
+		rc = xdp_owner_look(how.ifindex);
+		rc = rc < 0 ? rc : VMA_NIC_MAY_START;
+	}
+out:
+	free(nic);
+	return rc;
+}
+
 void nic_xdp_free(struct nic_xdp *nic)
 {
 	nic_xdp_unregister(nic);
@@ -429,6 +458,7 @@ static uint64_t xdp_now_ns(const struct vma_nic *nic)
 const struct vma_nic_ops vma_nic_xdp_ops = {
         .name = "xdp",
         .open = xdp_open,
+        .look = xdp_look,
         .close = xdp_close,
         .qp_create = xdp_qp_create,
         .qp_destroy = xdp_qp_destroy,

@@ -132,8 +132,7 @@ static void warn_restricted(const char *ifname)
 	vma_log_warn("******************************************************************************");
 }
 
-/* What vmad needs and would inherit from us. One line names what is missing. */
-static bool lacks_capabilities(const struct vmad_connect *how)
+bool vma_nic_lacks_capabilities(char missing[VMA_NIC_LACKS_MAX])
 {
 	static const struct {
 		unsigned number;
@@ -144,8 +143,8 @@ static bool lacks_capabilities(const struct vmad_connect *how)
 	              {CAP_NET_ADMIN, " CAP_NET_ADMIN"}};
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[2] = {0};
-	char missing[64] = "";
 
+	missing[0] = '\0';
 	if (syscall(SYS_capget, &head, data) < 0)
 		return false;
 	if (data[0].effective & CAP_TO_MASK(CAP_SYS_ADMIN))
@@ -153,13 +152,26 @@ static bool lacks_capabilities(const struct vmad_connect *how)
 	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
 		if (!(data[CAP_TO_INDEX(wanted[i].number)].effective & CAP_TO_MASK(wanted[i].number)))
 			strcat(missing, wanted[i].name);
-	if (missing[0] == '\0')
+	return missing[0] != '\0';
+}
+
+/* What vmad needs and would inherit from us. One line names what is missing. */
+static bool lacks_capabilities(const struct vmad_connect *how)
+{
+	char missing[VMA_NIC_LACKS_MAX];
+
+	if (!vma_nic_lacks_capabilities(missing))
 		return false;
 	if (vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and to start one this process lacks%s",
 	                 how->ifname, missing) &&
-	    strncmp(missing, wanted[0].name, strlen(wanted[0].name)) == 0)
+	    strstr(missing, "CAP_NET_RAW") != NULL)
 		warn_restricted(how->ifname);
 	return true;
+}
+
+int vma_nic_check_kernel(const char **what)
+{
+	return xdp_sock_check_kernel(what);
 }
 
 /* A vmad that cannot own anything would be waited for in vain, and say so beside this process. */
@@ -203,14 +215,10 @@ static void note_success(unsigned ifindex)
 	failed[ifindex % FAILED_PLACES].wait_ms = failed[ifindex % FAILED_PLACES].due_ms = 0;
 }
 
-/* `again`: in vain a moment ago. */
-static int vmad_start_process(const struct vmad_connect *how, bool again)
+/* Whether a vmad that this process starts could own the interface: 0 or -errno, which has its line. */
+static int vmad_check_start(const struct vmad_connect *how)
 {
 	unsigned ifindex;
-	char window[16];
-	const char *argv[14] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
-	unsigned n = 4;
-	int rc;
 
 	/* The interface has gone, or its name belongs to another one: a vmad would own that, and we look for this. */
 	ifindex = if_nametoindex(how->ifname);
@@ -219,9 +227,17 @@ static int vmad_start_process(const struct vmad_connect *how, bool again)
 	if (ifindex != how->ifindex)
 		return -ENODEV;
 	/* A vmad of ours could not own the interface, and its name would keep out one that can. */
-	if (lacks_capabilities(how))
-		return -EPERM;
-	rc = lacks_in_kernel(how);
+	return lacks_capabilities(how) ? -EPERM : lacks_in_kernel(how);
+}
+
+/* `again`: in vain a moment ago. */
+static int vmad_start_process(const struct vmad_connect *how, bool again)
+{
+	char window[16];
+	const char *argv[14] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
+	unsigned n = 4;
+	int rc = vmad_check_start(how);
+
 	if (rc < 0)
 		return rc;
 	if (how->window_bytes != 0) {
@@ -343,42 +359,62 @@ static void pause_between(const struct attempts *attempts)
 	nanosleep(&pause, NULL);
 }
 
-int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out)
+/* Tries until a vmad has taken this process in, or there is no hope: 0 or the last attempt's -errno. */
+static int connect_or_give_up(const struct vmad_connect *how, struct vmad_client *client, struct attempts *attempts)
 {
 	const uint64_t until_ms = os_now_ms() + how->timeout_ms;
-	struct vmad_client *client = calloc(1, sizeof(*client));
-	struct attempts attempts = {0};
 	uint64_t full_until_ms = 0;
 	int rc;
 
-	if (client == NULL)
-		return -ENOMEM;
-	client->fd = -1;
-	client->over_fd = how->over_fd != NULL ? *how->over_fd : -1;
 	for (;;) {
-		rc = connect_once(how, client, &attempts, until_ms);
-		if (rc == 0) {
-			note_success(how->ifindex);
-			client->over_fd = -1;
-			*out = client;
+		rc = connect_once(how, client, attempts, until_ms);
+		if (rc == 0)
 			return 0;
-		}
-		if (client->over_fd >= 0 && os_await(client->over_fd, POLLIN, 0) > 0) {
-			free(client);
+		if (client->over_fd >= 0 && os_await(client->over_fd, POLLIN, 0) > 0)
 			return -ECANCELED;
-		}
 		if ((rc != -ECONNREFUSED && rc != -EAGAIN) || os_now_ms() >= until_ms)
-			break;
+			return rc;
 		if (rc != -EAGAIN)
 			full_until_ms = 0;
 		else if (full_until_ms == 0)
 			full_until_ms = os_now_ms() + FULL_MS;
 		else if (os_now_ms() >= full_until_ms)
-			break;
-		if (rc == -ECONNREFUSED && !start_or_await_vmad(how, &attempts))
-			break;
-		pause_between(&attempts);
+			return rc;
+		if (rc == -ECONNREFUSED && !start_or_await_vmad(how, attempts))
+			return rc;
+		pause_between(attempts);
 	}
+}
+
+static struct vmad_client *client_new(const struct vmad_connect *how)
+{
+	struct vmad_client *client = calloc(1, sizeof(*client));
+
+	if (client != NULL) {
+		client->fd = -1;
+		client->over_fd = how->over_fd != NULL ? *how->over_fd : -1;
+	}
+	return client;
+}
+
+int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out)
+{
+	struct vmad_client *client = client_new(how);
+	struct attempts attempts = {0};
+	int rc;
+
+	if (client == NULL)
+		return -ENOMEM;
+	rc = connect_or_give_up(how, client, &attempts);
+	if (rc == 0) {
+		note_success(how->ifindex);
+		client->over_fd = -1;
+		*out = client;
+		return 0;
+	}
+	free(client);
+	if (rc == -ECANCELED)
+		return rc;
 	if (rc != -EPERM && attempts.starts > 0) {
 		note_failure(how->ifindex);
 		rc = rc == -ECONNREFUSED ? -ECHILD : rc;
@@ -387,6 +423,29 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 		rc = attempts.error;
 	else
 		vmad_explain(how, rc);
-	free(client);
 	return rc == -EACCES ? -EPERM : rc;
+}
+
+int vmad_client_look(const struct vmad_connect *how)
+{
+	struct vmad_connect looks = *how;
+	struct vmad_client *client = client_new(how);
+	struct attempts none = {0};
+	int rc;
+
+	if (client == NULL)
+		return -ENOMEM;
+	looks.vmad_path = NULL;
+	rc = connect_or_give_up(&looks, client, &none);
+	if (rc == 0) {
+		vmad_client_close(client);
+		return 0;
+	}
+	free(client);
+	if (rc != -ECONNREFUSED) {
+		vmad_explain(how, rc);
+		return rc == -EACCES ? -EPERM : rc;
+	}
+	rc = vmad_check_start(how);
+	return rc < 0 ? rc : -ECONNREFUSED;
 }

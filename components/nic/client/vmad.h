@@ -34,6 +34,11 @@ struct vmad_connect {
 /* 0, -ECONNREFUSED (nobody there), -ECHILD (those that were started have ended; the next start is not yet due), -EPERM
  * (vmad does not let us), or why vmad cannot have the interface. */
 int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out);
+/*
+ * What connect would come to, for who only asks: 0, a vmad takes this process; -ECONNREFUSED, none runs and this
+ * process may start one; else connect's refusal, which the log has.
+ */
+int vmad_client_look(const struct vmad_connect *how);
 void vmad_client_close(struct vmad_client *client);
 int vmad_client_fd(const struct vmad_client *client); /* readable: call next_event */
 

@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -132,6 +133,28 @@ static void warn_locked_memory(const struct rlimit *limit)
 	vma_log_warn("***************************************************************");
 }
 
+static void explain_no_room(const struct xdp_owner *owner, const struct rlimit *limit)
+{
+	vma_log_once(VMA_LOG_ERROR,
+	             "%s: RLIMIT_MEMLOCK (%llu KB) leaves no room for packet memory: raise it, or give CAP_IPC_LOCK",
+	             owner->name, (unsigned long long)limit->rlim_cur >> 10);
+}
+
+/* What others of this user have locked already is not seen here. */
+int owner_frames_look(const struct xdp_owner *owner)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {0};
+	struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
+
+	getrlimit(RLIMIT_MEMLOCK, &limit);
+	if (limit.rlim_cur >= (rlim_t)WINDOW_LEAST * owner->queues || syscall(SYS_capget, &head, data) < 0 ||
+	    (data[0].effective & CAP_TO_MASK(CAP_IPC_LOCK)) != 0)
+		return 0;
+	explain_no_room(owner, &limit);
+	return -ENOBUFS;
+}
+
 /* Without CAP_IPC_LOCK the pages count against RLIMIT_MEMLOCK: take what it leaves, and say so. */
 static int owner_open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge)
 {
@@ -152,10 +175,7 @@ static int owner_open_window(struct xdp_owner *owner, uint32_t window_bytes, boo
 	if (rc == -ENOBUFS || (rc >= 0 && window_bytes != wished))
 		warn_locked_memory(&limit);
 	if (rc == -ENOBUFS)
-		vma_log_once(
-		        VMA_LOG_ERROR,
-		        "%s: RLIMIT_MEMLOCK (%llu KB) leaves no room for packet memory: raise it, or give CAP_IPC_LOCK",
-		        owner->name, (unsigned long long)limit.rlim_cur >> 10);
+		explain_no_room(owner, &limit);
 	else if (rc >= 0 && window_bytes != wished)
 		vma_log_warn("%s: packet memory of %u KB instead of %u KB per device queue, because of RLIMIT_MEMLOCK "
 		             "(%llu KB): raise it, or give CAP_IPC_LOCK",

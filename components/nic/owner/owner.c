@@ -172,11 +172,41 @@ struct xdp_owner *owner_new(unsigned ifindex)
 	return owner;
 }
 
+static int check_mtu(const struct xdp_owner *owner)
+{
+	/* What the kernel leaves of a frame after XDP_PACKET_HEADROOM. */
+	const uint32_t longest = (1u << XDP_FRAME_SHIFT) - 256;
+
+	if (owner->multi_buffer || owner->mtu + HEADERS <= longest)
+		return 0;
+	vma_log_once(VMA_LOG_ERROR,
+	             "%s: MTU %u is beyond one packet buffer, and this kernel has no multi-buffer AF_XDP: the largest "
+	             "that works is %u",
+	             owner->name, owner->mtu, longest - HEADERS);
+	return -EOPNOTSUPP;
+}
+
+int xdp_owner_look(unsigned ifindex)
+{
+	struct xdp_owner *owner = owner_new(ifindex);
+	int rc;
+
+	if (owner == NULL)
+		return -ENOMEM;
+	rc = owner_look_at_device(owner);
+	if (rc == 0) {
+		owner->multi_buffer = xdp_sock_takes_frags();
+		rc = check_mtu(owner);
+	}
+	if (rc == 0)
+		rc = owner_frames_look(owner);
+	xdp_owner_destroy(owner);
+	return rc;
+}
+
 int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 {
 	struct xdp_owner *owner = owner_new(attr->ifindex);
-	uint32_t longest =
-	        (1u << XDP_FRAME_SHIFT) - 256; /* what the kernel leaves of a frame after XDP_PACKET_HEADROOM */
 	int rc;
 
 	if (owner == NULL)
@@ -197,12 +227,8 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 		owner->link_fd = owner_open_link_events();
 		owner_record_whole(owner);
 	}
-	if (rc == 0 && !owner->multi_buffer && owner->mtu + HEADERS > longest) {
-		vma_log_error("%s: MTU %u is beyond one packet buffer, and this kernel has no multi-buffer AF_XDP: the "
-		              "largest that works is %u",
-		              owner->name, owner->mtu, longest - HEADERS);
-		rc = -EOPNOTSUPP;
-	}
+	if (rc == 0)
+		rc = check_mtu(owner);
 	if (rc < 0) {
 		owner_explain(owner, rc);
 		xdp_owner_destroy(owner);

@@ -316,6 +316,7 @@ void owner_flow_present(struct xdp_owner *owner, struct owner_flow *flow, uint32
 
 /* ---- frames.c ---- */
 int owner_frames_init(struct xdp_owner *owner, uint32_t window_bytes, bool huge_pages);
+int owner_frames_look(const struct xdp_owner *owner); /* whether RLIMIT_MEMLOCK leaves room: 0, -ENOBUFS */
 void owner_frames_fini(struct xdp_owner *owner);
 /* The same from what is there: `hand` has it, the slots have their shares. */
 int owner_frames_adopt(struct xdp_owner *owner, struct fdstore_fds *hand);

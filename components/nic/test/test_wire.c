@@ -569,6 +569,9 @@ static void test_bad_pairs_are_refused(void **state)
 	assert_int_equal(vma_nic_open("wire", &nic_attr, &nic[0]), -EINVAL);
 	assert_int_equal(vma_nic_open("wire:", &nic_attr, &nic[0]), -EINVAL);
 	assert_int_equal(vma_nic_open("wires:x", &nic_attr, &nic[0]), -ENODEV);
+	assert_int_equal(vma_nic_look("wire", &nic_attr), -EINVAL);
+	assert_int_equal(vma_nic_look("wires:x", &nic_attr), -ENODEV);
+	assert_int_equal(vma_nic_look("wire:x", &nic_attr), -EOPNOTSUPP); /* a wire cannot tell */
 	assert_int_equal(vma_nic_open("wir:x", &nic_attr, &nic[0]), -ENODEV);
 	vma_bufarena_destroy(arena);
 }

@@ -19,6 +19,8 @@ struct xdp_owner_attr {
 };
 int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out);
 void xdp_owner_destroy(struct xdp_owner *owner);
+/* What create would refuse that can be seen without owning anything: 0, or -errno with create's line in the log. */
+int xdp_owner_look(unsigned ifindex);
 
 /* ---- owner/record.c, owner/adopt.c: from one vmad to the next ---- */
 

@@ -59,6 +59,20 @@ int xdp_sock_check_kernel(const char **what)
 	return syscall(SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &attr, sizeof(attr)) < 0 && is_lack(errno) ? -errno : 0;
 }
 
+/* Bind looks at the flags first, and then for the interface, of which there is none with number 0. */
+bool xdp_sock_takes_frags(void)
+{
+	const struct sockaddr_xdp addr = {.sxdp_family = AF_XDP, .sxdp_flags = XDP_USE_SG};
+	const int fd = os_socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
+	bool takes;
+
+	if (fd < 0)
+		return false;
+	takes = os_bind(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0 && errno == ENODEV;
+	os_close(fd);
+	return takes;
+}
+
 static int open_xdp_socket(void)
 {
 	int fd = nic_fd_keep(os_socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));

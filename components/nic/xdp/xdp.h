@@ -71,6 +71,8 @@ struct xdp_ring {
 /* What an owner cannot do without, and this kernel has not, or lets this process not have: -errno, and *what names the
  * call; 0: all is there. What the capabilities of the process do not cover is told as EPERM, too. */
 int xdp_sock_check_kernel(const char **what);
+/* Whether frames of several buffers can be had (Linux 6.6). Needs CAP_NET_RAW, and says no without. */
+bool xdp_sock_takes_frags(void);
 #define XDP_LACKS_MEMFD "memfd_create()"
 /*
  * The first device queue's base socket: registers `umem` and binds with `bind_flags` (XDP_USE_SG where the MTU needs

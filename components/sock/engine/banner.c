@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <vma/conf_version.h>
 #include <vma/log.h>
 
 #include "engine.h"

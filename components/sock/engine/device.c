@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <net/if.h>
-#include <net/if_arp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -29,25 +28,18 @@ static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Said once per interface and reason. A reason of the interface itself ends with it: net tells of changes. */
 static int check_link(const struct vma_conf *conf, const struct vma_net_link *link)
 {
-	if ((link->flags & IFF_LOOPBACK) != 0)
-		return -EOPNOTSUPP;
-	if (conf->nic == VMA_CONF_NIC_NONE) {
-		vma_log_once(VMA_LOG_INFO, "no interface is offloaded: VMA_NIC is none");
-		return -EOPNOTSUPP;
-	}
-	if (link->hw_type != ARPHRD_ETHER) {
-		vma_log_once(VMA_LOG_INFO, "%s: not offloaded: it is not Ethernet", link->name);
-		return -EOPNOTSUPP;
-	}
-	if (link->vlan != 0) {
-		vma_log_once(VMA_LOG_INFO, "%s: not offloaded: it is a VLAN interface", link->name);
-		return -EOPNOTSUPP;
-	}
-	if ((link->flags & IFF_UP) == 0) {
-		vma_log_debug("%s: not offloaded now: it is down", link->name);
-		return -ENETDOWN;
-	}
-	return 0;
+	const char *why;
+	int rc = vma_device_check_link(conf, link, &why);
+
+	if (rc == 0 || (link->flags & IFF_LOOPBACK) != 0)
+		return rc;
+	if (rc == -ENETDOWN)
+		vma_log_debug("%s: not offloaded now: %s", link->name, why);
+	else if (conf->nic == VMA_CONF_NIC_NONE)
+		vma_log_once(VMA_LOG_INFO, "no interface is offloaded: %s", why);
+	else
+		vma_log_once(VMA_LOG_INFO, "%s: not offloaded: %s", link->name, why);
+	return rc;
 }
 
 /* What owning an interface takes. */

@@ -1,4 +1,5 @@
 /* engine - the process's one engine: started on first use, ended at exit, left behind by a forked child. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -73,12 +74,20 @@ static int start_net(struct vma_engine *engine)
 	return rc;
 }
 
+/* The file that holds this very code. */
+static const char *own_file(void)
+{
+	Dl_info info;
+
+	return dladdr((void *)&vma_engine_now, &info) != 0 ? info.dli_fname : NULL;
+}
+
 static int start_cores(struct vma_engine *engine)
 {
 	cpu_set_t cpus;
 
 	engine->cores = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
-	engine_find_vmad(engine->priv->vmad_path, sizeof(engine->priv->vmad_path));
+	vma_engine_find_vmad(own_file(), engine->priv->vmad_path, sizeof(engine->priv->vmad_path));
 	return 0;
 }
 

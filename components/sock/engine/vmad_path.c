@@ -1,8 +1,7 @@
 /*
- * vmad_path - where the program is that owns interfaces: beside this very library, else where the system keeps such
- * programs. Nothing in the environment counts, so a program with raised privileges is not led astray.
+ * vmad_path - where the program is that owns interfaces: beside the library, else where the system keeps such programs.
+ * Nothing in the environment counts, so a program with raised privileges is not led astray.
  */
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "engine.h"
+#include <vma/sock_engine.h>
 
 static bool is_program(const char *path)
 {
@@ -27,17 +26,13 @@ static bool try_in(const char *directory, const char *below, char *path, size_t 
 	return n > 0 && (size_t)n < size && is_program(path);
 }
 
-/* A build tree has bin/ beside the library, an installed one beside the library's folder. */
-static bool find_beside_library(char *path, size_t size)
+/* A build tree has bin/ beside the library, an installed one beside the library's folder or the folder above that. */
+static bool find_beside_library(const char *name, char *path, size_t size)
 {
-	static const char *const below[] = {"/bin", "/../bin", "/../sbin"};
-	char *library, *slash;
+	static const char *const below[] = {"/bin", "/../bin", "/../sbin", "/../../bin", "/../../sbin"};
+	char *library = name != NULL ? realpath(name, NULL) : NULL, *slash;
 	bool found = false;
-	Dl_info info;
 
-	if (dladdr((void *)&vma_ring_ctxs, &info) == 0 || info.dli_fname == NULL)
-		return false;
-	library = realpath(info.dli_fname, NULL);
 	if (library == NULL)
 		return false;
 	slash = strrchr(library, '/');
@@ -50,11 +45,11 @@ static bool find_beside_library(char *path, size_t size)
 	return found;
 }
 
-void engine_find_vmad(char *path, size_t size)
+void vma_engine_find_vmad(const char *library, char *path, size_t size)
 {
 	static const char *const usual[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
 	                                    "/usr/bin",        "/sbin",          "/bin"};
-	bool found = find_beside_library(path, size);
+	bool found = find_beside_library(library, path, size);
 
 	for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]) && !found; i++)
 		found = try_in(usual[i], "", path, size);

@@ -206,6 +206,7 @@ struct vma_nic_qp {
 struct vma_nic_ops {
 	const char *name;
 	int (*open)(const char *arg, const struct vma_nic_attr *attr, struct vma_nic **out);
+	int (*look)(const char *arg, const struct vma_nic_attr *attr); /* NULL: this backend cannot tell */
 	void (*close)(struct vma_nic *nic);
 	int (*qp_create)(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out);
 	void (*qp_destroy)(struct vma_nic_qp *qp);
@@ -256,6 +257,22 @@ extern void (*vma_nic_fd_made)(int fd, bool on);
  * cannot (the line says why), -EBUSY somebody else owns it, -ECONNREFUSED no vmad.
  */
 int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_nic **out);
+/*
+ * What vma_nic_open with owner VMAD would meet: for a look that changes nothing. No vmad is started and nothing is owned
+ * or rented. A vmad that runs is asked whether it takes this process. A refusal is open's, with its line in the log;
+ * -EOPNOTSUPP also for a backend that cannot tell. Only owning the interface shows whether another program has its
+ * queues, and whether its driver takes the program. attr->arena is not used.
+ */
+enum vma_nic_prospect {
+	VMA_NIC_VMAD_ADMITS, /* a vmad runs and takes this process */
+	VMA_NIC_MAY_START,   /* none runs; this process may start it, or own the interface itself */
+};
+int vma_nic_look(const char *spec, const struct vma_nic_attr *attr);
+/* Whether this process lacks what owning an xdp interface takes: " CAP_NAME" for each of these; "": it lacks none. */
+#define VMA_NIC_LACKS_MAX 64
+bool vma_nic_lacks_capabilities(char missing[VMA_NIC_LACKS_MAX]);
+/* Whether the kernel has, and allows this process, what owning takes: 0; -errno of the call that *what names. */
+int vma_nic_check_kernel(const char **what);
 void vma_nic_close(struct vma_nic *nic); /* after all its queue pairs */
 
 int vma_nic_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out);

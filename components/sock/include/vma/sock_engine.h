@@ -96,6 +96,16 @@ struct vma_device {
  * -EPERM, -ENODEV, ... Devices stay until the process ends.
  */
 int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out);
+/*
+ * Whether an interface may be opened at all, by what the kernel says of it: 0, -ENETDOWN (not while it is down), or
+ * -EOPNOTSUPP; *why is a sentence without its subject. Needs no engine.
+ */
+int vma_device_check_link(const struct vma_conf *conf, const struct vma_net_link *link, const char **why);
+/*
+ * The program vmad for this file of the library: beside it, else where the system keeps such programs; "": there is
+ * none. Needs no engine.
+ */
+void vma_engine_find_vmad(const char *library, char *path, size_t size);
 
 /*
  * A ring with what sockets need around it. Lives as long as somebody holds it; the one of a whole interface is kept by
