@@ -19,7 +19,7 @@ struct blocking_call {
 static void blocking_begin(struct blocking_call *call)
 {
 	pthread_testcancel();
-	process_look();
+	process_check_copied();
 	call->saved_errno = errno;
 	call->self = vma_enter();
 	vma_inet_flush_sends(call->self);
@@ -238,7 +238,7 @@ EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct times
 
 static int epoll_fresh_set(int epfd)
 {
-	vma_iomux_epoll_note(epfd);
+	vma_iomux_epoll_record(epfd);
 	return fresh_fd(epfd);
 }
 
@@ -265,7 +265,7 @@ static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, st
 EXPORT(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *event))
 {
 	if (NOT_OURS(epfd) && NOT_OURS(fd)) {
-		vma_iomux_epoll_note(epfd);
+		vma_iomux_epoll_record(epfd);
 		return vma_os.epoll_ctl(epfd, op, fd, event);
 	}
 	return epoll_ctl_ours(epfd, op, fd, event);
@@ -277,7 +277,7 @@ static __attribute__((noinline)) int epoll_pwait_os(int epfd, struct epoll_event
 {
 	int saved = errno, rc;
 
-	process_look();
+	process_check_copied();
 	flush_held_back();
 	rc = vma_iomux_epoll_wait_os(epfd, events, max, timeout, mask);
 	errno = rc < 0 ? -rc : saved;

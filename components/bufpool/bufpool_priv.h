@@ -160,7 +160,7 @@ struct vma_bufpool {
 
 void bufpool_cache_left_slow(struct vma_bufpool *pool, struct cache *cache);
 void bufpool_cache_flush(struct vma_bufpool *pool, uint32_t thread);
-uint32_t bufpool_cache_forget(struct cache *cache);
+uint32_t bufpool_cache_discard(struct cache *cache);
 bool bufpool_reclaim(struct vma_bufpool *pool, const struct cache *own);
 
 /* `inside` changes, then the gate is read: the light half of the barrier stands between, see cache.c. */

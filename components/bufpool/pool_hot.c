@@ -231,7 +231,7 @@ static inline bool drop_reference(struct vma_buf *buf)
 	return atomic_fetch_sub_explicit(&buf->refs, 1, memory_order_acq_rel) == 1;
 }
 
-static COLD void say_homeless(const struct vma_bufarena *arena, const struct vma_buf *buf)
+static COLD void log_homeless(const struct vma_bufarena *arena, const struct vma_buf *buf)
 {
 	vma_log_once(VMA_LOG_ERROR, "bufpool: buffer %u put to pool %u, which does not exist",
 	             vma_buf_index(arena, buf), buf->pool);
@@ -244,7 +244,7 @@ static inline struct vma_bufpool *buf_home_pool(struct vma_bufarena *arena, cons
 	pool = buf->pool < VMA_BUFPOOL_MAX ? atomic_load_explicit(&arena->pools[buf->pool], memory_order_acquire)
 	                                   : NULL;
 	if (unlikely(pool == NULL))
-		say_homeless(arena, buf);
+		log_homeless(arena, buf);
 	return pool;
 }
 

@@ -96,7 +96,7 @@ void bufpool_share_give_split(struct vma_bufpool *pool, struct vma_buf *first, u
 }
 
 /* After enough batches without shortage, batches grow back to their configured size. */
-static void note_calm(struct vma_bufpool *pool)
+static void grow_batch(struct vma_bufpool *pool)
 {
 	uint32_t now = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
 	uint32_t calm;
@@ -131,6 +131,6 @@ struct vma_buf *bufpool_share_take(struct vma_bufpool *pool, uint32_t *count)
 	}
 	*count = first->packet_len;
 	bufpool_stat(&pool->stats->batches_out, 1);
-	note_calm(pool);
+	grow_batch(pool);
 	return first;
 }

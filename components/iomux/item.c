@@ -233,18 +233,18 @@ static bool count_bits(uint32_t users[64], _Atomic uint64_t *rings, uint64_t bef
 static bool count_rings(struct epoll_item *item)
 {
 	struct epoll_set *set = item->set;
-	uint64_t rings = 0, asks = 0;
+	uint64_t rings = 0, accept_rings = 0;
 	bool changed;
 
 	pthread_mutex_lock(&set->leaf);
 	if (!atomic_load_explicit(&item->removed, memory_order_relaxed))
 		rings = iomux_file_rings(item->file);
 	if (rings != 0 && (atomic_load_explicit(&item->wanted, memory_order_relaxed) & EPOLLIN) != 0)
-		asks = iomux_file_asks(item->file);
+		accept_rings = iomux_file_accept_rings(item->file);
 	changed = count_bits(set->ring_users, &set->rings, item->rings, rings);
-	changed |= count_bits(set->askers, &set->asks, item->asks, asks);
+	changed |= count_bits(set->acceptors, &set->accept_rings, item->accept_rings, accept_rings);
 	item->rings = rings;
-	item->asks = asks;
+	item->accept_rings = accept_rings;
 	pthread_mutex_unlock(&set->leaf);
 	return changed;
 }
@@ -377,7 +377,7 @@ void epoll_item_park(struct epoll_set *set, struct epoll_item *item)
 	item->live = false;
 	item->parked = true;
 	atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
-	if (iomux_file_asks(item->file) != 0)
+	if (iomux_file_accept_rings(item->file) != 0)
 		epoll_item_count_rings(item);
 }
 
@@ -407,7 +407,7 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 	item->fd = fd;
 	item->number_closed = item->is_pending = item->os_fd_own = item->in_s = false;
 	item->os_fd = fd;
-	item->rings = item->asks = 0;
+	item->rings = item->accept_rings = 0;
 	item->generation++;
 	atomic_store_explicit(&item->removed, false, memory_order_relaxed);
 	atomic_store(&item->ended, false);

@@ -61,8 +61,8 @@ static int poll_store_revents(const struct members *members, struct pollfd *to)
 	return 0;
 }
 
-static int wait_and_answer(struct members *members, struct pollfd *app, struct iomux_timeout *timeout,
-                           struct vma_thread *self)
+static int poll_wait_and_store(struct members *members, struct pollfd *app, struct iomux_timeout *timeout,
+                               struct vma_thread *self)
 {
 	int rc, fault;
 
@@ -91,7 +91,7 @@ static int poll_run(struct pollfd *app, nfds_t n, struct iomux_timeout *timeout,
 			return -ENOMEM;
 		members.fds = (struct pollfd *)(members.ours + n);
 	}
-	rc = wait_and_answer(&members, app, timeout, self);
+	rc = poll_wait_and_store(&members, app, timeout, self);
 	vma_free(members.memory[0]);
 	return rc;
 }

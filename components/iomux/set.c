@@ -19,13 +19,13 @@ static void set_close(struct vma_file *file);
 static void set_destroy(struct vma_file *file);
 static void set_forked(struct vma_file *file);
 static uint64_t set_rings(struct vma_file *file);
-static uint64_t set_asks(struct vma_file *file);
+static uint64_t set_accept_rings(struct vma_file *file);
 
 static const struct vma_file_ops set_ops = {
         .name = "epoll",
         .poll = epoll_set_poll,
         .rings = set_rings,
-        .asks = set_asks,
+        .accept_rings = set_accept_rings,
         .close = set_close,
         .destroy = set_destroy,
         .forked = set_forked,
@@ -36,9 +36,9 @@ static uint64_t set_rings(struct vma_file *file)
 	return atomic_load_explicit(&epoll_set(file)->rings, memory_order_relaxed);
 }
 
-static uint64_t set_asks(struct vma_file *file)
+static uint64_t set_accept_rings(struct vma_file *file)
 {
-	return atomic_load_explicit(&epoll_set(file)->asks, memory_order_relaxed);
+	return atomic_load_explicit(&epoll_set(file)->accept_rings, memory_order_relaxed);
 }
 
 struct epoll_set *epoll_set_find(int epfd)
@@ -159,16 +159,16 @@ static void remake_lists(struct epoll_set *set)
 	set->forked = false;
 	set->free = NULL; /* may have been in the middle of a change; a few places are lost */
 	memset(set->ring_users, 0, sizeof(set->ring_users));
-	memset(set->askers, 0, sizeof(set->askers));
+	memset(set->acceptors, 0, sizeof(set->acceptors));
 	atomic_store_explicit(&set->rings, 0, memory_order_relaxed);
-	atomic_store_explicit(&set->asks, 0, memory_order_relaxed);
+	atomic_store_explicit(&set->accept_rings, 0, memory_order_relaxed);
 	epoll_item_rehash(set);
 	for (uint32_t i = 0; i < set->n_items; i++) {
 		struct epoll_item *item = epoll_item_at(set, i);
 
 		if (!item->live && !item->parked)
 			continue;
-		item->rings = item->asks = 0;
+		item->rings = item->accept_rings = 0;
 		item->is_pending = false;
 		atomic_store_explicit(&item->queued, false, memory_order_relaxed);
 		epoll_item_count_rings(item);

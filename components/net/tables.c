@@ -90,7 +90,7 @@ bool net_tables_take_addr(struct vma_net *net, const struct vma_net_addr *told, 
 
 /* ---- reading everything ---- */
 
-static void tables_take_answer(struct nlmsghdr *message, void *arg)
+static void tables_on_reply(struct nlmsghdr *message, void *arg)
 {
 	struct vma_net_link link;
 	struct vma_net_addr addr;
@@ -101,7 +101,7 @@ static void tables_take_answer(struct nlmsghdr *message, void *arg)
 		net_tables_take_addr(arg, &addr, false);
 }
 
-static void forget_unseen(struct vma_net *net)
+static void remove_unseen(struct vma_net *net)
 {
 	struct link *link, *next_link;
 	struct addr *addr, *next_addr;
@@ -128,15 +128,15 @@ int net_tables_sync(struct vma_net *net)
 	link->seen = false;
 	LIST_FOREACH(addr, &net->addrs, all)
 	addr->seen = false;
-	rc = net_nl_ask(net->ask, net_msg_dump_links(), tables_take_answer, net);
+	rc = net_nl_query(net->query, net_msg_dump_links(), tables_on_reply, net);
 	if (rc == 0)
-		rc = net_nl_ask(net->ask, net_msg_dump_addrs(), tables_take_answer, net);
+		rc = net_nl_query(net->query, net_msg_dump_addrs(), tables_on_reply, net);
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "net: the kernel's interfaces and addresses cannot be read: %s",
 		             strerror(-rc));
 		return rc;
 	}
-	forget_unseen(net);
+	remove_unseen(net);
 	return 0;
 }
 
@@ -170,7 +170,7 @@ int vma_net_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out
 	return copy_link(net, ifindex, out, false);
 }
 
-int vma_net_link_known(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
+int vma_net_link_cached(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
 {
 	return copy_link(net, ifindex, out, true);
 }

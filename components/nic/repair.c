@@ -210,7 +210,7 @@ static void recompute_segment_size(int fd)
 		vma_repair_setsockopt(fd, IPPROTO_IP, IP_OPTIONS, options, len);
 }
 
-static int repair_tell_options(int fd, const struct vma_repair *what)
+static int repair_set_options(int fd, const struct vma_repair *what)
 {
 	struct repair_option options[4];
 	unsigned n = 0;
@@ -230,7 +230,7 @@ static int repair_tell_options(int fd, const struct vma_repair *what)
 	return what->has_ts ? set_int(fd, IPPROTO_TCP, TCP_TIMESTAMP, (int)((what->ts_now + 1) & ~1U)) : 0;
 }
 
-static int tell_windows(int fd, const struct vma_repair *what)
+static int repair_set_window(int fd, const struct vma_repair *what)
 {
 	const struct tcp_repair_window window = {.snd_wl1 = what->snd_wl1,
 	                                         .snd_wnd = what->snd_wnd,
@@ -321,13 +321,13 @@ int vma_repair_socket(int fd, const struct vma_repair *state, const struct vma_r
 	repair_make_room(fd, kept.sndbuf, SO_SNDBUFFORCE, what->unacked);
 	rc = connect_repaired(fd, what);
 	if (rc == 0)
-		rc = repair_tell_options(fd, what);
+		rc = repair_set_options(fd, what);
 	if (rc == 0)
 		repair_send_again(fd, what);
 	if (rc == 0)
 		rc = queue_repaired(fd, what, bytes);
 	if (rc == 0)
-		rc = tell_windows(fd, what);
+		rc = repair_set_window(fd, what);
 	if (rc < 0) {
 		repair_undo(fd);
 	} else {

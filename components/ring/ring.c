@@ -93,7 +93,7 @@ static void ring_run_revoke(struct vma_ring_command *command)
 	if (r->key.proto == VMA_FLOW_TCP_PORTS)
 		ring_ports_revoked(ring, &r->key);
 	if (entry != NULL && ring_stale_rule_of(entry) != NULL) {
-		ring_stale_rule_forget(ring, ring_stale_rule_of(entry));
+		ring_stale_rule_free(ring, ring_stale_rule_of(entry));
 	} else if (entry != NULL && !entry->revoked) {
 		entry->revoked = true;
 		inet_ntop(AF_INET, r->key.local, local, sizeof(local));

@@ -22,14 +22,14 @@ enum {
 __thread uint32_t drive_tid_cache __attribute__((tls_model("initial-exec")));
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-static __attribute__((cold)) void forget_tid(void)
+static __attribute__((cold)) void reset_tid_cache(void)
 {
 	drive_tid_cache = 0; /* the child's thread has another one */
 }
 
 static void watch_forks(void)
 {
-	pthread_atfork(NULL, NULL, forget_tid);
+	pthread_atfork(NULL, NULL, reset_tid_cache);
 }
 
 uint32_t drive_tid_slow(void)

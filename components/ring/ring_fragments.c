@@ -47,7 +47,7 @@ static uint32_t end_of(const struct vma_buf *fragment)
 	return (uint32_t)fragment->l4_off + fragment->payload_len;
 }
 
-static void note_piece(struct vma_buf *fragment, const struct piece *piece)
+static void set_piece_offsets(struct vma_buf *fragment, const struct piece *piece)
 {
 	fragment->l3_off = (uint16_t)piece->ip_off;
 	fragment->payload_off = (uint16_t)piece->payload_off;
@@ -315,7 +315,7 @@ struct vma_buf *ring_fragments_add(struct ring_fragments *fragments, struct vma_
 	}
 	if (datagram == NULL)
 		datagram = datagram_begin(fragments, arena, &piece, vlan, now_ms);
-	note_piece(packet, &piece);
+	set_piece_offsets(packet, &piece);
 	bufs = bufs_of(packet);
 	added = datagram_add(datagram, packet, piece.is_last);
 	if (added != ADDED) {

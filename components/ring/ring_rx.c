@@ -224,7 +224,7 @@ static __attribute__((noinline)) unsigned drive_more(struct vma_ring *ring, unsi
 {
 	unsigned total = n;
 
-	while (n != 0 && total < RX_BEFORE_RUN && !vma_nic_rx_is_quiet(ring->qp)) {
+	while (n != 0 && total < RX_BEFORE_RUN && !vma_nic_rx_is_empty(ring->qp)) {
 		n = drive_burst(ring);
 		total += n;
 	}
@@ -320,7 +320,7 @@ static inline bool has_rx_work(struct vma_ring *ring, bool timers)
 {
 	struct vma_ring_proto_ops *proto_ops;
 
-	if (!vma_nic_rx_is_quiet(ring->qp) || vma_cq_needs_refill(ring->cq) || command_queue_pending(&ring->rx_queue) ||
+	if (!vma_nic_rx_is_empty(ring->qp) || vma_cq_needs_refill(ring->cq) || command_queue_pending(&ring->rx_queue) ||
 	    __builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0))
 		return true;
 	if (!timers)
@@ -416,7 +416,7 @@ int vma_ring_progress(struct vma_ring *ring)
 	return rx_progress(ring, true);
 }
 
-int vma_ring_look(struct vma_ring *ring)
+int vma_ring_poll(struct vma_ring *ring)
 {
 	return rx_progress(ring, false);
 }

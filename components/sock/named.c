@@ -57,7 +57,7 @@ int vma_named_serve(const char *text)
 	return rc;
 }
 
-int vma_named_ask(void)
+int vma_named_open(void)
 {
 	const sa_family_t any = AF_UNIX;
 	const int fd = make_named_socket();

@@ -23,7 +23,7 @@
 /* ---- events: under the ring's flag ---- */
 
 /* The first error stays until it is told. */
-static void note_error(struct stream_sock *sock, int error)
+static void set_so_error(struct stream_sock *sock, int error)
 {
 	int none = 0;
 
@@ -32,7 +32,7 @@ static void note_error(struct stream_sock *sock, int error)
 
 void vma_stream_leave_error(struct vma_file *file, int error)
 {
-	note_error(stream_sock(file), error);
+	set_so_error(stream_sock(file), error);
 	stream_ready(stream_sock(file), EPOLLERR);
 }
 
@@ -43,7 +43,7 @@ static void stream_on_failed(struct stream_sock *sock, int error)
 
 	if (stream_phase(sock) == STREAM_FAILED)
 		return; /* by us: stream_connect_failed */
-	note_error(sock, error);
+	set_so_error(sock, error);
 	atomic_compare_exchange_strong(&sock->phase, &connecting, STREAM_FAILED);
 }
 

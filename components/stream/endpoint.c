@@ -156,7 +156,7 @@ static void endpoint_revoked(struct vma_tcp_listener *listener, void *arg)
 		struct stream_sock *sock = member_at(members, i);
 
 		if (sock != NULL)
-			stream_ask_update(sock);
+			stream_schedule_update(sock);
 	}
 }
 

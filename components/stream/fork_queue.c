@@ -202,7 +202,7 @@ void stream_fork_queue_leave(struct stream_sock *listener)
 {
 	bool given_up;
 
-	if (atomic_load(&listener->looked) || atomic_load(&listener->inherited))
+	if (atomic_load(&listener->was_polled) || atomic_load(&listener->inherited))
 		return;
 	if (pthread_mutex_trylock(&listener->file.lock) != 0)
 		return;
@@ -285,7 +285,7 @@ void stream_fork_queue_exec_failed(struct stream_sock *listener)
 
 static bool has_unaccepted(const struct stream_sock *listener)
 {
-	return atomic_load(&listener->n_queued) != 0 && atomic_load(&listener->accepts) == 0;
+	return atomic_load(&listener->n_queued) != 0 && atomic_load(&listener->accepted) == 0;
 }
 
 /* In the child, before it forgets the queue, which is the parent's. */

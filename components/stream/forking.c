@@ -105,7 +105,7 @@ void stream_tally_join(struct stream_sock *child, const struct stream_sock *list
 	child->accepted_ns = vma_now_ns();
 }
 
-static void tally_look_at(struct vma_file *file, void *arg)
+static void tally_check(struct vma_file *file, void *arg)
 {
 	(void)arg;
 	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(stream_sock(file)) == STREAM_LISTENING &&
@@ -117,7 +117,7 @@ static void tally_look_at(struct vma_file *file, void *arg)
 static void tally_run(struct vma_task *task)
 {
 	(void)task;
-	vma_file_each(tally_look_at, NULL);
+	vma_file_each(tally_check, NULL);
 }
 
 /* A server may accept all that has come before it passes the first one on, and then nothing for long. */

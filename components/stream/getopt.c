@@ -70,7 +70,7 @@ static int give_listener_info(struct stream_sock *sock, int fd, void *value, soc
 
 	if (vma_os.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
 		return -errno;
-	info.ours.known.tcpi_unacked += atomic_load_explicit(&sock->n_queued, memory_order_relaxed);
+	info.ours.kernel.tcpi_unacked += atomic_load_explicit(&sock->n_queued, memory_order_relaxed);
 	return opt_copy_out(&info, size, value, len);
 }
 
@@ -103,7 +103,7 @@ static int give_clamp(struct vma_tcp_conn *conn, int fd, void *value, socklen_t 
 
 	if (clamp == 0 && vma_os.getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, &size) == 0) {
 		vma_tcp_info(conn, &info);
-		clamp = buffer / 2 - (int)info.known.tcpi_advmss;
+		clamp = buffer / 2 - (int)info.kernel.tcpi_advmss;
 		clamp = clamp > 0 ? clamp : buffer / 2;
 	}
 	return give_int(clamp, value, len);
@@ -131,12 +131,12 @@ static int give_memory(const struct vma_tcp_conn *conn, int fd, void *value, soc
 
 static int give_congestion(const struct stream_sock *sock, int fd, void *value, socklen_t *len)
 {
-	const char *known = stream_congestion_name(sock);
+	const char *kernel = stream_congestion_name(sock);
 	char name[16] = "";
 
-	if (known == NULL)
+	if (kernel == NULL)
 		return by_shadow(fd, IPPROTO_TCP, TCP_CONGESTION, value, len);
-	memcpy(name, known, strlen(known));
+	memcpy(name, kernel, strlen(kernel));
 	return opt_copy_out(name, sizeof(name), value, len);
 }
 
@@ -164,7 +164,7 @@ static int give_path_mtu(uint32_t mtu, void *value, socklen_t *len)
 	return room < sizeof(info) ? -EINVAL : opt_copy_out(&info, sizeof(info), value, len);
 }
 
-static bool asks_for_mtu(const struct stream_sock *sock, int level, int name)
+static bool is_mtu_option(const struct stream_sock *sock, int level, int name)
 {
 	return stream_phase(sock) != STREAM_FAILED &&
 	       ((level == IPPROTO_IP && name == IP_MTU) ||
@@ -182,14 +182,14 @@ static int getsockopt_of_connection(struct stream_sock *sock, struct vma_tcp_con
 		return give_cc_info(conn, value, len);
 	if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
 		vma_tcp_info(conn, &info);
-		return give_int((int)info.known.tcpi_snd_mss, value, len);
+		return give_int((int)info.kernel.tcpi_snd_mss, value, len);
 	}
-	if (asks_for_mtu(sock, level, name)) {
+	if (is_mtu_option(sock, level, name)) {
 		vma_tcp_info(conn, &info); /* routers on the way may have asked for less than the route's */
-		if (info.known.tcpi_pmtu != 0 && level == IPPROTO_IPV6 && name == IPV6_PATHMTU)
-			return give_path_mtu(info.known.tcpi_pmtu, value, len);
-		if (info.known.tcpi_pmtu != 0)
-			return give_int((int)info.known.tcpi_pmtu, value, len);
+		if (info.kernel.tcpi_pmtu != 0 && level == IPPROTO_IPV6 && name == IPV6_PATHMTU)
+			return give_path_mtu(info.kernel.tcpi_pmtu, value, len);
+		if (info.kernel.tcpi_pmtu != 0)
+			return give_int((int)info.kernel.tcpi_pmtu, value, len);
 	}
 	if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && stream_phase(sock) == STREAM_CONNECTED)
 		return give_clamp(conn, fd, value, len);

@@ -152,8 +152,8 @@ static bool turns_on(const struct kernel_only *option, const void *value, sockle
 }
 
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
-static int stream_may_ask(const struct stream_sock *sock, const struct kernel_only *option, const void *value,
-                          socklen_t len)
+static int stream_check_option(const struct stream_sock *sock, const struct kernel_only *option, const void *value,
+                               socklen_t len)
 {
 	if (!turns_on(option, value, len))
 		return 0;
@@ -205,7 +205,7 @@ static bool option_comes_too_late(const struct stream_sock *sock, int level, int
 /* ---- inheritance ---- */
 
 /* Without memory the shadows of accepted sockets do not have it; their connections do. */
-static void note_set(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
+static void record_option(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
 {
 	struct stream_set **place = &sock->sets, *set;
 
@@ -453,7 +453,7 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 	bool moved = false;
 
 	if (bit >= 0)
-		rc = stream_may_ask(sock, &kernel_only[bit], value, len);
+		rc = stream_check_option(sock, &kernel_only[bit], value, len);
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&file->lock);
@@ -467,7 +467,7 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 	else if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
 	if (rc == 0 && stream_conn(sock) == NULL && !moved)
-		note_set(sock, level, name, value, len);
+		record_option(sock, level, name, value, len);
 	if (rc == 0 && bit >= 0)
 		stream_set_os_bit(sock, bit, option_is_set_now(fd, &kernel_only[bit]));
 	else if (rc == 0)
@@ -513,7 +513,7 @@ static void read_option(struct stream_sock *sock, int fd, int fresh, int level, 
 		number /= 2; /* the kernel doubles it again */
 		memcpy(value, &number, sizeof(number));
 	}
-	note_set(sock, level, name, value, len);
+	record_option(sock, level, name, value, len);
 	mirror_stream_option(sock, fd, level, name, value, len);
 }
 

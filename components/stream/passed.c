@@ -50,7 +50,7 @@
 
 #include "stream_priv.h"
 
-enum { PAGE_BYTES = 4096, ANSWER_MS = 500, CLOSED = -1, ANSWERS = 16 };
+enum { PAGE_BYTES = 4096, REPLY_TIMEOUT_MS = 500, CLOSED = -1, REQUESTS_PER_RUN = 16 };
 
 struct passed_page {
 	_Atomic uint32_t given, taken;
@@ -275,11 +275,11 @@ static void passed_refuse(const struct stream_passed *passed, struct vma_named_m
 }
 
 /* The internal thread's, which has other things to do: who asks without end is heard now and then. */
-static void passed_answer_task(struct vma_task *task)
+static void passed_serve_task(struct vma_task *task)
 {
 	struct stream_passed *passed = (struct stream_passed *)((char *)task - offsetof(struct stream_passed, answer));
 
-	for (int i = 0; i < ANSWERS; i++) {
+	for (int i = 0; i < REQUESTS_PER_RUN; i++) {
 		char byte = 0;
 		struct vma_named_message asked = {.data = &byte, .size = sizeof(byte)};
 
@@ -302,7 +302,7 @@ static int passed_serve(struct stream_passed *passed, uint64_t cookie)
 	fd = vma_named_serve(name);
 	if (fd < 0)
 		return fd;
-	passed->answer.run = passed_answer_task;
+	passed->answer.run = passed_serve_task;
 	passed->server_fd = fd;
 	rc = vma_engine() != NULL ? vma_engine_watch(fd, EPOLLIN, &passed->answer) : -ENODEV;
 	if (rc < 0) {
@@ -340,7 +340,7 @@ static bool receive_ends(int fd, struct ends *ends)
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 
-	if (!vma_named_await(fd, POLLIN, vma_now_ns() + ANSWER_MS * 1000000ULL) ||
+	if (!vma_named_await(fd, POLLIN, vma_now_ns() + REPLY_TIMEOUT_MS * 1000000ULL) ||
 	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 || !read_rights(&msg, ends))
 		return false;
 	ends->page_fd = passed_guard_fd(ends->page_fd);
@@ -407,7 +407,7 @@ void stream_passed_to_stranger(struct stream_sock *sock)
 	passed_signal_event(sock->passed);
 }
 
-bool stream_passed_is_known(const struct stream_sock *sock)
+bool stream_passed_all_taken(const struct stream_sock *sock)
 {
 	const struct passed_page *page = sock->passed->page;
 
@@ -418,7 +418,7 @@ bool stream_passed_may_resume(const struct stream_sock *sock)
 {
 	const struct stream_passed *passed = sock->passed;
 
-	return stream_passed_is_known(sock) &&
+	return stream_passed_all_taken(sock) &&
 	       (!passed->gave || atomic_load(&passed->page->served) || vma_now_ns() >= sock->drain_until_ns);
 }
 
@@ -445,7 +445,7 @@ static void passed_search_file(struct vma_file *file, void *arg)
 		search->found = sock;
 }
 
-static void passed_note_taken(const struct stream_passed *passed)
+static void passed_count_taken(const struct stream_passed *passed)
 {
 	atomic_fetch_add(&passed->page->taken, 1);
 	passed_signal_event(passed);
@@ -461,7 +461,7 @@ bool stream_passed_share(int fd, uint64_t cookie)
 		return false;
 	pthread_mutex_lock(&search.found->file.lock);
 	if (search.found->passed != NULL && !search.found->file.os_only)
-		passed_note_taken(search.found->passed);
+		passed_count_taken(search.found->passed);
 	pthread_mutex_unlock(&search.found->file.lock);
 	return true;
 }
@@ -501,7 +501,7 @@ static void passed_adopt(int fd, int family, bool listens, const struct ends *en
 	}
 	sock->stats = vma_engine_stats_get(engine, fd);
 	stream_describe(sock);
-	passed_note_taken(passed); /* inside: it is there as long */
+	passed_count_taken(passed); /* inside: it is there as long */
 }
 
 static int passed_number_of(int fd, int name)

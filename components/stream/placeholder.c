@@ -175,7 +175,7 @@ static bool was_made(const struct listener *what)
 	return found;
 }
 
-static void note_made(const struct listener *what)
+static void recent_listener_add(const struct listener *what)
 {
 	pthread_mutex_lock(&lock);
 	recent[next_recent].what = *what;
@@ -200,7 +200,7 @@ static int placeholder_make(const struct listener *listener, const struct vma_tc
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 	if (rc == 0)
-		note_made(&what);
+		recent_listener_add(&what);
 	else
 		vma_log_debug("no placeholder for connections in TIME_WAIT from port %d: %s", ntohs(what.name.sin_port),
 		              strerrordesc_np(-rc));
@@ -252,12 +252,12 @@ static struct listener describe_listener(const struct stream_sock *sock)
 	return (struct listener){.name = sock->local, .reuse_addr = sock->reuse_addr, .reuse_port = sock->reuse_port};
 }
 
-static bool listener_is_known(const struct listener *listener)
+static bool listener_has_name(const struct listener *listener)
 {
 	return listener->name.sin_family == AF_INET && listener->name.sin_port != 0;
 }
 
-static void listener_remember(const struct listener *listener)
+static void closed_listener_add(const struct listener *listener)
 {
 	unsigned at = 0;
 
@@ -275,10 +275,10 @@ void stream_placeholders_leave(struct stream_sock *listener)
 	const struct listener what = describe_listener(listener);
 
 	/* A forked child that closes what it inherited has none, and is not to start one for it. */
-	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || !listener_is_known(&what))
+	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || !listener_has_name(&what))
 		return;
 	make_all(&what);
-	listener_remember(&what);
+	closed_listener_add(&what);
 }
 
 /* ---- all listeners ---- */
@@ -298,7 +298,7 @@ static void leave_open(struct vma_file *file, void *arg)
 	    pthread_mutex_timedlock(&file->lock, &end->until) != 0)
 		return;
 	what = describe_listener(sock);
-	if (stream_phase(sock) == STREAM_LISTENING && listener_is_known(&what))
+	if (stream_phase(sock) == STREAM_LISTENING && listener_has_name(&what))
 		end->goes_on = make_all(&what);
 	pthread_mutex_unlock(&file->lock);
 }
@@ -313,6 +313,6 @@ void stream_placeholders_exit(void)
 	memcpy(closed, closed_listeners, sizeof(closed));
 	pthread_mutex_unlock(&lock);
 	for (unsigned i = 0; i < LISTENERS_MAX && end.goes_on; i++)
-		if (listener_is_known(&closed[i]))
+		if (listener_has_name(&closed[i]))
 			end.goes_on = make_all(&closed[i]);
 }

@@ -317,7 +317,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 		return error != 0 ? -error : vma_inet_os_recv(fd, msg, flags);
 	}
 	if (__builtin_expect(flags & MSG_ERRQUEUE, 0))
-		return stream_recv_notice(sock, msg);
+		return stream_recv_notification(sock, msg);
 	rc = vma_inet_iov_iter_get(&iov_iter, msg);
 	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
 	if (rc == 0 && __builtin_expect(flags & MSG_OOB, 0)) {

@@ -72,7 +72,7 @@ bool stream_has_queued(const struct vma_thread *self)
 }
 
 /* After the send: see vma_engine_later. The fence stands for the release of a flag there. */
-static void note_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
+static void add_tx_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
 {
 	if (self->tx_ring != ring) {
 		vma_inet_flush_sends(self);
@@ -403,7 +403,7 @@ static ssize_t send_ours(struct writing *w)
 	w->nonblocking = w->flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	rc = send_staying(w);
 	if (w->queues && rc > 0)
-		note_queued(self, w->ring, stream_rings(&sock->file));
+		add_tx_queued(self, w->ring, stream_rings(&sock->file));
 	else if (batched)
 		vma_inet_flush_sends(self);
 	stream_drive_overdue(self);

@@ -42,7 +42,7 @@ static int shut_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, 
 		return -ENOTCONN;
 	}
 	if (sock->attempt == STREAM_ATTEMPT)
-		sock->attempt = STREAM_TOLD;
+		sock->attempt = STREAM_REPORTED;
 	stream_turn_take(&sock->writer); /* a write that has begun comes before the end, and none after it */
 	mark_shutdown(sock, how);
 	rc = vma_tcp_shutdown(conn, how);

@@ -49,7 +49,7 @@ static void net_changed(struct vma_file *file)
 		stream_route_retry(sock);
 	if (!stream_has_ended(sock) && !file->os_only && vma_engine() != NULL) {
 		stream_listen_update(sock);
-		stream_route_tell(sock);
+		stream_route_apply(sock);
 		moved = stream_route_part(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
@@ -156,11 +156,11 @@ static void init_turns(struct stream_sock *sock)
 /* The tasks are the parent's internal thread's, there. */
 static void drop_tasks(struct stream_sock *sock)
 {
-	if (atomic_exchange(&sock->path_asked, false))
+	if (atomic_exchange(&sock->path_scheduled, false))
 		vma_file_put(&sock->file);
-	if (atomic_exchange(&sock->update_asked, false))
+	if (atomic_exchange(&sock->update_scheduled, false))
 		vma_file_put(&sock->file);
-	if (atomic_exchange(&sock->share_asked, false) && atomic_load(&sock->has_port_alone))
+	if (atomic_exchange(&sock->share_scheduled, false) && atomic_load(&sock->has_port_alone))
 		vma_file_put(&sock->file);
 	sock->path_task = sock->end_task = sock->update_task = sock->share_task = (struct vma_task){0};
 }
@@ -252,7 +252,7 @@ static const struct vma_file_ops ops = {
         .sendmsg = stream_sendmsg,
         .poll = stream_poll,
         .rings = stream_rings,
-        .asks = stream_asks,
+        .accept_rings = stream_accept_rings,
         .close = stream_close_file,
         .destroy = stream_destroy,
         .forked = stream_forked,

@@ -33,7 +33,7 @@
 
 enum stream_phase { STREAM_FRESH, STREAM_CONNECTING, STREAM_CONNECTED, STREAM_FAILED, STREAM_LISTENING };
 /* As the kernel's sock->state: what connect() has answered. */
-enum stream_attempt { STREAM_UNCONNECTED, STREAM_ATTEMPT, STREAM_TOLD };
+enum stream_attempt { STREAM_UNCONNECTED, STREAM_ATTEMPT, STREAM_REPORTED };
 
 /* After close: the shadow waits for the end of the connection; that has come. */
 enum stream_parting { STREAM_TOGETHER, STREAM_KEPT, STREAM_OVER };
@@ -98,8 +98,8 @@ struct stream_sock {
 	ck_stack_entry_t link;                        /* a connection that waits in its listener's queue */
 	struct stream_listen *listen;                 /* under file.lock */
 	_Atomic bool os_accept;                       /* the shadow's queue is asked by one thread at a time */
-	_Atomic uint32_t accepts;                     /* which queue comes first */
-	_Atomic bool looked;                          /* accepted from, or polled, in this process */
+	_Atomic uint32_t accepted;                    /* which queue comes first */
+	_Atomic bool was_polled;                      /* accepted from, or polled, in this process */
 	struct stream_fork_queue *_Atomic fork_queue; /* made at a fork, or with exec_exported; NULL: not made */
 	struct vma_task fork_queue_task;              /* something waits there */
 	bool fork_queue_watched;                      /* under file.lock */
@@ -134,7 +134,7 @@ struct stream_sock {
 	struct vma_net_watch watch;
 	struct vma_tcp_path route; /* as last given to the connection */
 	struct vma_task path_task;
-	_Atomic bool path_asked;              /* the task is posted, and holds a reference */
+	_Atomic bool path_scheduled;          /* the task is posted, and holds a reference */
 	bool was_unrouted;                    /* when the kernel got it: it may wait for a route */
 	struct vma_task end_task;             /* holds the connection's reference */
 	struct stream_sock *next_lingering;   /* of this thread's */
@@ -144,10 +144,10 @@ struct stream_sock {
 	struct stream_fork_owner *fork_owner; /* then: where to ask for it */
 	_Atomic uint32_t move;                /* while it is handed over: of stream_move_begin */
 	struct vma_task update_task;
-	_Atomic bool has_port_alone; /* the shadow, until the connection has a rule of its own: port.c */
-	_Atomic bool share_asked;    /* the task was posted; it holds a reference until has_port_alone is false */
+	_Atomic bool has_port_alone;  /* the shadow, until the connection has a rule of its own: port.c */
+	_Atomic bool share_scheduled; /* the task was posted; it holds a reference until has_port_alone is false */
 	struct vma_task share_task;
-	_Atomic bool update_asked;
+	_Atomic bool update_scheduled;
 	_Atomic enum vma_sock_reason reason;
 	struct vma_stats_socket *stats;
 };
@@ -314,7 +314,7 @@ void stream_route_put(struct vma_engine *engine, struct stream_route *route);
 void stream_route_follow(struct stream_sock *sock, struct vma_net_path *path);
 void stream_route_leave(struct stream_sock *sock);
 /* file.lock. Tells the connection what the path is now. */
-void stream_route_tell(struct stream_sock *sock);
+void stream_route_apply(struct stream_sock *sock);
 /* file.lock, internal thread. True: the connection is the kernel's from now on, since its route leads elsewhere; then,
  * without the lock, stream_moved. */
 bool stream_route_part(struct stream_sock *sock);
@@ -356,7 +356,7 @@ void stream_passed_take_back(struct stream_sock *sock); /* the message was refus
 /* Somebody has it who accepts from the kernel only. */
 void stream_passed_to_stranger(struct stream_sock *sock);
 /* Every receiver is known: each has the library, and asks for flows of its own. */
-bool stream_passed_is_known(const struct stream_sock *sock);
+bool stream_passed_all_taken(const struct stream_sock *sock);
 bool stream_passed_may_resume(const struct stream_sock *sock); /* of one that is paused */
 void stream_passed_serves(struct stream_sock *sock); /* it has flows: who has passed it on may have them again */
 bool stream_passed_share(int fd, uint64_t cookie);   /* inside: this process has the socket under another number */
@@ -387,7 +387,7 @@ bool stream_listen_is_possible(struct stream_sock *sock);     /* a device would 
 void stream_listen_arrived(struct stream_sock *sock, int fd); /* it listens already: its flows wait until it is used */
 /* A listener that was inherited, or whose flows were revoked, asks for them. */
 void stream_take_up(struct stream_sock *sock);
-void stream_ask_update(struct stream_sock *sock); /* by the internal thread; never waits */
+void stream_schedule_update(struct stream_sock *sock); /* by the internal thread; never waits */
 int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len, int flags);
 /* By whoever drives: a new connection of this listener. False: no memory. */
 bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_ring_ctx *ring_ctx);
@@ -421,7 +421,7 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
 
 uint32_t stream_poll(struct vma_file *file);
 uint64_t stream_rings(struct vma_file *file);
-uint64_t stream_asks(struct vma_file *file);
+uint64_t stream_accept_rings(struct vma_file *file);
 
 struct stream_wait_for {
 	bool (*ready)(struct stream_sock *sock, const struct stream_wait_for *what);
@@ -457,7 +457,7 @@ static inline void stream_drive_overdue(struct vma_thread *self)
 
 /* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */
 void stream_zerocopy_sent(struct stream_sock *sock);
-bool stream_has_notices(const struct stream_sock *sock);
-ssize_t stream_recv_notice(struct stream_sock *sock, struct msghdr *msg);
+bool stream_has_notifications(const struct stream_sock *sock);
+ssize_t stream_recv_notification(struct stream_sock *sock, struct msghdr *msg);
 
 #endif

@@ -208,7 +208,7 @@ static int move_by_vmad(struct move *m)
 }
 
 /* For an option the caller says what that means. */
-static void move_complain(struct move *m, int rc, enum vma_sock_reason why)
+static void move_log_failure(struct move *m, int rc, enum vma_sock_reason why)
 {
 	if (why == VMA_SOCK_REROUTED && rc != -ENOTCONN && rc != -EBADF && rc != -EBUSY && rc != -EDEADLK)
 		vma_log_once(VMA_LOG_WARN,
@@ -246,7 +246,7 @@ int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 		rc = move_by_vmad(&m);
 	stream_move_end(sock, rc);
 	if (rc < 0) {
-		move_complain(&m, rc, why);
+		move_log_failure(&m, rc, why);
 		return rc;
 	}
 	if (why == VMA_SOCK_FORKED || why == VMA_SOCK_PASSED_ON || why == VMA_SOCK_EXEC)

@@ -35,7 +35,7 @@ bool stream_is_readable(int fd)
 }
 
 /* The descriptor is looked up again: a closed one would wake for ever. */
-static int stream_wait_ask_os(struct vma_wait *wait)
+static int stream_wait_poll_os(struct vma_wait *wait)
 {
 	struct waiting *w = waiting_of(wait);
 
@@ -48,7 +48,7 @@ static uint64_t stream_wait_rings(struct vma_wait *wait)
 	return stream_rings(&waiting_of(wait)->sock->file);
 }
 
-static void stream_wait_announce(struct vma_wait *wait, bool on)
+static void stream_wait_set_queued(struct vma_wait *wait, bool on)
 {
 	struct vma_waitq *q = &waiting_of(wait)->sock->file.waitq;
 
@@ -68,13 +68,13 @@ static void stream_wait_abandon(struct vma_wait *wait)
 
 static const struct vma_wait_ops conn_ops = {.ready = stream_wait_ready,
                                              .rings = stream_wait_rings,
-                                             .announce = stream_wait_announce,
+                                             .set_queued = stream_wait_set_queued,
                                              .abandon = stream_wait_abandon};
 static const struct vma_wait_ops listener_ops = {.ready = stream_wait_ready,
-                                                 .ask_os = stream_wait_ask_os,
+                                                 .poll_os = stream_wait_poll_os,
                                                  .rings = stream_wait_rings,
-                                                 .asks = stream_wait_rings,
-                                                 .announce = stream_wait_announce,
+                                                 .accept_rings = stream_wait_rings,
+                                                 .set_queued = stream_wait_set_queued,
                                                  .abandon = stream_wait_abandon};
 
 int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what)

@@ -145,7 +145,7 @@ void vma_tcp_tuple(const struct vma_tcp_conn *conn, struct vma_flow_key *out)
 }
 
 /* Receive flag held. */
-static void tell_steered(struct vma_tcp_conn *conn)
+static void conn_report_steered(struct vma_tcp_conn *conn)
 {
 	const struct vma_tcp_owner *owner = atomic_load(&conn->owner);
 
@@ -160,7 +160,7 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 	int rc = vma_ring_steer(ring, &conn->flow);
 
 	if (rc == 0 && vma_ring_acquire(ring)) {
-		tell_steered(conn);
+		conn_report_steered(conn);
 		vma_ring_release(ring);
 	}
 	return rc;
@@ -202,8 +202,8 @@ static void do_work(struct vma_tcp_conn *conn)
 		tcp_close_work(conn, todo);
 	if (todo & TCP_WORK_WINDOW && conn->pcb != NULL)
 		window_consumed(conn);
-	if (todo & TCP_WORK_ASK && conn->pcb != NULL)
-		keepalive_ask(conn);
+	if (todo & TCP_WORK_KEEPALIVE && conn->pcb != NULL)
+		keepalive_probe(conn);
 }
 
 static void drop_burst(struct vma_tcp_conn *conn)
@@ -230,7 +230,7 @@ static void free_if_unused(struct vma_tcp_conn *conn)
 	unlink_conn(conn);
 	conn->next_dead = conn->tcp->dead;
 	conn->tcp->dead = conn;
-	tcp_look_idle(conn->tcp);
+	tcp_check_idle(conn->tcp);
 }
 
 /* Not before the last bytes are in the receive fifo and the FIN has been acknowledged, which may have to wait for
@@ -252,7 +252,7 @@ static void end_in_timewait(struct vma_tcp_conn *conn)
 		timewait_begin(conn);
 }
 
-static void conn_tell_events(struct vma_tcp_conn *conn)
+static void conn_report_events(struct vma_tcp_conn *conn)
 {
 	uint32_t events;
 
@@ -271,7 +271,7 @@ void tcp_conn_take_in(struct vma_tcp_conn *conn)
 	lwip_enter(conn->tcp, conn);
 	tcp_input_burst(conn);
 	lwip_leave();
-	conn_tell_events(conn);
+	conn_report_events(conn);
 }
 
 static inline void conn_exchange(struct vma_tcp_conn *conn)
@@ -292,7 +292,7 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 	}
 	if (conn->todo == TCP_WORK_SEND && conn->burst == NULL && conn->pcb != NULL && tcp_output_message(conn)) {
 		conn->todo = 0;
-		conn_tell_events(conn);
+		conn_report_events(conn);
 		return;
 	}
 	if (conn->todo != 0)
@@ -307,7 +307,7 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
 		end_in_timewait(conn);
-	conn_tell_events(conn);
+	conn_report_events(conn);
 	free_if_unused(conn);
 }
 
@@ -325,7 +325,7 @@ void tcp_conn_over(struct vma_tcp_conn *conn, int error)
 	conn->is_over = true;
 	if (conn->listener != NULL || !tcp_pending_is_moved(conn)) /* else accept is to see that */
 		tcp_pending_end(conn);
-	recovery_forget(conn);
+	recovery_reset(conn);
 	timers_stop(conn);
 	drop_burst(conn);
 	if (conn->listener != NULL)
@@ -342,7 +342,7 @@ void tcp_conn_over(struct vma_tcp_conn *conn, int error)
 
 /* ---- the stack ends ---- */
 
-void tcp_conns_forget(struct vma_tcp *tcp)
+void tcp_conns_abandon(struct vma_tcp *tcp)
 {
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
 		set_owner(conn, NULL, NULL);

@@ -53,7 +53,7 @@ static uint32_t mss_of_path(const struct vma_tcp_conn *conn)
 }
 
 /* What this side tells the peer: RFC 9293 3.7.1. */
-uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn)
+uint32_t tcp_mss_advertised(const struct vma_tcp_conn *conn)
 {
 	uint32_t mss = mss_of_path(conn), most = conn->path.advmss;
 
@@ -205,7 +205,7 @@ static int take_key(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, c
 	return 0;
 }
 
-int vma_tcp_ask_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
+int vma_tcp_request_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
 {
 	const struct vma_flow_key key = conn_attr_key(attr);
 
@@ -293,7 +293,7 @@ uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr
 /* ---- established ---- */
 
 /* RFC 7323 2.2, 3.2, 2018 2: what is not offered by both is not used. lwIP takes the peer's offer for enough. */
-void tcp_forgo_options(struct vma_tcp_conn *conn)
+void tcp_drop_unagreed_options(struct vma_tcp_conn *conn)
 {
 	const struct vma_tcp_attr *attr = &conn->tcp->attr;
 	struct tcp_pcb *pcb = conn->pcb;
@@ -313,7 +313,7 @@ void tcp_conn_established(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	tcp_forgo_options(conn);
+	tcp_drop_unagreed_options(conn);
 	conn->connected = true;
 	conn->peer_mss = pcb->mss;
 	conn->tx_seq = pcb->snd_nxt;

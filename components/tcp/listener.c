@@ -25,7 +25,7 @@
 #include "syncookie.h"
 
 #define RECYCLE_ABOVE 64
-#define ANSWER_NS (500 * TCP_NS_PER_MS) /* for a SYN-ACK that was repeated to be answered */
+#define SYN_ACK_WAIT_NS (500 * TCP_NS_PER_MS) /* for a SYN-ACK that was repeated to be answered */
 
 struct vma_tcp_listener {
 	struct vma_flow flow;
@@ -121,7 +121,7 @@ static bool is_below_rate(struct vma_tcp *tcp)
 static bool conn_makes_way(const struct vma_tcp_listener *listener, const struct vma_tcp_conn *conn)
 {
 	return listener->half_open > RECYCLE_ABOVE && conn->recovery.timeouts > 0 && !conn->defer_data &&
-	       listener->tcp->now_ns - conn->recovery.rto_from_ns >= ANSWER_NS;
+	       listener->tcp->now_ns - conn->recovery.rto_from_ns >= SYN_ACK_WAIT_NS;
 }
 
 enum admission { DROP, KEEP, COOKIE, REFUSE };
@@ -192,11 +192,11 @@ err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb)
 	conn->pcb = pcb;
 	conn->peer_mss = pcb->mss;
 	tcp_pcb_attach(conn, pcb);
-	tcp_forgo_options(conn);
+	tcp_drop_unagreed_options(conn);
 	return ERR_OK;
 }
 
-static void answer_syn(struct vma_tcp_listener *listener, struct vma_tcp_conn *conn, struct pbuf *p)
+static void send_syn_ack(struct vma_tcp_listener *listener, struct vma_tcp_conn *conn, struct pbuf *p)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	struct tcp_seg *seg;
@@ -241,7 +241,7 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 	if (tcp->isn_above == 0)
 		tcp->isn_above = tcp_pending_isn(tcp, &key, syn.seq);
 	if (p != NULL)
-		answer_syn(listener, conn, p);
+		send_syn_ack(listener, conn, p);
 	tcp->isn_above = 0;
 	conn->path.len = path_len;
 	if (conn->pcb == NULL) {
@@ -273,7 +273,7 @@ static void send_cookie(struct vma_tcp_listener *listener, struct vma_buf *packe
 
 	listener->cookies_until_ns = tcp->now_ns + SYNCOOKIE_LIFE_NS;
 	TCP_COUNT(tcp, cookies_sent, 1);
-	syncookie_answer(tcp, packet, first_window(&listener->options));
+	syncookie_send(tcp, packet, first_window(&listener->options));
 }
 
 /* The connection, half open again; then the ACK goes to it as any other does. True: the packet has been taken. */
@@ -362,7 +362,8 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	    take_cookie(listener, packet, info, &taken))
 		return taken;
 	if (info->tcp_flags & TCP_ACK &&
-	    !tcp_stranger_is_quiet(tcp, packet, info, !listener->closed && listener->cookies_until_ns >= tcp->now_ns))
+	    !tcp_stranger_gets_no_reset(tcp, packet, info,
+	                                !listener->closed && listener->cookies_until_ns >= tcp->now_ns))
 		tcp_reply_rst(tcp, packet);
 	return false;
 }
@@ -728,7 +729,7 @@ void vma_tcp_listener_close(struct vma_tcp_listener *listener)
 	tcp_free_memory(tcp, listener);
 }
 
-void tcp_listeners_forget(struct vma_tcp *tcp)
+void tcp_listeners_free(struct vma_tcp *tcp)
 {
 	while (tcp->listeners != NULL) {
 		struct vma_tcp_listener *listener = tcp->listeners;

@@ -185,7 +185,7 @@ bool vma_tcp_accept(struct vma_tcp_conn *conn)
 	if (tcp_pending_is_moved(conn) || !tcp_pending_end(conn))
 		return false;
 	if (member != NULL)
-		atomic_fetch_add_explicit(&member->accepts, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&member->accepted, 1, memory_order_relaxed);
 	return true;
 }
 

@@ -131,7 +131,7 @@ bool tcp_frame_make_room(struct vma_tcp *tcp)
 {
 	send_frames(tcp);
 	tcp->acked_since_kick = 0;
-	tcp->answers_wait = !vma_nic_rx_is_quiet(vma_ring_qp(tcp->ring));
+	tcp->output_deferred = !vma_nic_rx_is_empty(vma_ring_qp(tcp->ring));
 	return tcp->frames_count < TCP_FRAMES;
 }
 
@@ -287,7 +287,7 @@ static void stack_fire_timer(struct tcp_timer_node *node, void *arg)
 	if (node->kind == TCP_TIMER_RETRY) {
 		retry_all(tcp); /* frames that wait go at the run's end */
 	} else if (node->kind == TCP_TIMER_STRANGER) {
-		tcp_strangers_ask(tcp);
+		tcp_strangers_probe(tcp);
 	} else if (node->kind == TCP_TIMER_SMALL_MSS) {
 		tcp_small_mss_quota_grant(tcp);
 	} else if (node->kind == TCP_TIMER_TIMEWAIT) {
@@ -326,11 +326,11 @@ static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
 
 	tcp_take_time(tcp);
 	tcp->gro_left = tcp->attr.gro_streams_max;
-	tcp->answers_wait = false;
+	tcp->output_deferred = false;
 	tcp->acked_since_kick = 0;
 	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this run's end */
 		wheel_advance(&tcp->wheel, tcp->now_ns, stack_fire_timer, tcp);
-	while (!tcp->answers_wait && (conn = next_ready(tcp)) != NULL)
+	while (!tcp->output_deferred && (conn = next_ready(tcp)) != NULL)
 		tcp_conn_step(conn);
 	take_in(tcp);
 	if (tcp->frames_count != 0)
@@ -350,7 +350,7 @@ static bool stack_unmatched(struct vma_ring_proto_ops *proto_ops, struct vma_buf
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
 	tcp_take_time(tcp);
-	if (tcp_exported_until_ns(tcp, info) != 0 && tcp_stranger_is_quiet(tcp, packet, info, false))
+	if (tcp_exported_until_ns(tcp, info) != 0 && tcp_stranger_gets_no_reset(tcp, packet, info, false))
 		return false;
 	tcp_reply_rst(tcp, packet);
 	vma_buf_put_chain(tcp->arena, packet);
@@ -382,7 +382,7 @@ static void stack_rebound(struct vma_ring_proto_ops *proto_ops)
 
 	tcp_take_time(tcp);
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
-		conn->todo |= TCP_WORK_ASK;
+		conn->todo |= TCP_WORK_KEEPALIVE;
 		tcp_ready(conn);
 	}
 	publish_due(tcp);
@@ -462,8 +462,8 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 		return;
 	if (vma_ring_acquire(tcp->ring)) {
 		tcp_take_time(tcp);
-		tcp_listeners_forget(tcp);
-		tcp_conns_forget(tcp);
+		tcp_listeners_free(tcp);
+		tcp_conns_abandon(tcp);
 		timewait_fini(tcp);
 		for (unsigned i = 0; i < tcp->frames_count; i++)
 			vma_buf_put(tcp->arena, tcp->frames[i].buf);

@@ -84,7 +84,7 @@ bool tcp_wants_room(const struct vma_tcp_conn *conn)
 	return !is_writeable(conn);
 }
 
-static void tell_room(struct vma_tcp_conn *conn)
+static void report_room(struct vma_tcp_conn *conn)
 {
 	conn->made_room = false;
 	if (!atomic_exchange_explicit(&conn->wants_room, false, memory_order_acq_rel))
@@ -114,7 +114,7 @@ static inline void publish_state(struct vma_tcp_conn *conn, int state)
 static inline void publish_buffers(struct vma_tcp_conn *conn)
 {
 	if (conn->made_room || was_spent(conn))
-		tell_room(conn);
+		report_room(conn);
 	window_publish(conn);
 }
 

@@ -119,7 +119,7 @@ static uint32_t syncookie_stamp(uint32_t now_ms, const struct options *o)
 
 /* ---- the answer ---- */
 
-void syncookie_answer(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window)
+void syncookie_send(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window)
 {
 	struct tcp_reply reply = {.flags = TCP_SYN | TCP_ACK, .window = window, .is_always = true};
 	struct syncookie_tuple names;

@@ -70,9 +70,9 @@ enum tcp_work {
 	TCP_WORK_PATH = 1 << 6,
 	TCP_WORK_ICMP = 1 << 7,
 	TCP_WORK_CONNECT = 1 << 8,
-	TCP_WORK_UNUSED = 1 << 9, /* the last reference but the stack's own has gone */
-	TCP_WORK_FREED = 1 << 10, /* it is the host's to free: no command is queued any more */
-	TCP_WORK_ASK = 1 << 11,   /* whether the peer still has the connection */
+	TCP_WORK_UNUSED = 1 << 9,     /* the last reference but the stack's own has gone */
+	TCP_WORK_FREED = 1 << 10,     /* it is the host's to free: no command is queued any more */
+	TCP_WORK_KEEPALIVE = 1 << 11, /* whether the peer still has the connection */
 };
 
 struct vma_tcp_conn {
@@ -218,7 +218,7 @@ struct vma_tcp {
 	struct vma_nic_seg frames[TCP_FRAMES];
 	unsigned frames_count;
 	uint32_t acked_since_kick;     /* bytes that have been acknowledged since the last kick: peers send as many */
-	bool answers_wait;             /* there was a kick in this run, and what has come since should be read first */
+	bool output_deferred;          /* there was a kick in this run, and what has come since should be read first */
 	struct tcp_timewait *timewait; /* timewait.c */
 	struct vma_tcp_conn *retry;    /* tcp_retry */
 	struct tcp_timer_node retry_timer;
@@ -297,7 +297,7 @@ static inline void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy)
 	conn->tcp->busy_count += busy ? 1 : UINT32_MAX;
 }
 /* A flow of the stack's goes, and the NIC's rule with it, if there is one. */
-void tcp_look_idle(struct vma_tcp *tcp); /* host.c; a connection, or what was left of one, has gone */
+void tcp_check_idle(struct vma_tcp *tcp); /* host.c; a connection, or what was left of one, has gone */
 void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow);
 /* Posts work for the driver: any thread. */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work);
@@ -353,7 +353,7 @@ static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed
 void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work);
 void tcp_conn_step(struct vma_tcp_conn *conn);    /* what is posted, input, output, publication, events */
 void tcp_conn_take_in(struct vma_tcp_conn *conn); /* what has come; its step is still to follow */
-void tcp_conns_forget(struct vma_tcp *tcp);       /* the stack ends: all are over, */
+void tcp_conns_abandon(struct vma_tcp *tcp);      /* the stack ends: all are over, */
 void tcp_conns_free(struct vma_tcp *tcp);         /* and freed */
 static inline int32_t tcp_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
 {
@@ -365,8 +365,8 @@ static inline int32_t tcp_option(const struct vma_tcp_conn *conn, enum vma_tcp_o
 uint32_t tcp_isn(struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* A new pcb is the connection's: its callbacks, its windows for the SYN. Within lwip_enter. */
 void tcp_pcb_attach(struct vma_tcp_conn *conn, struct tcp_pcb *pcb);
-uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn);
-void tcp_forgo_options(
+uint32_t tcp_mss_advertised(const struct vma_tcp_conn *conn);
+void tcp_drop_unagreed_options(
         struct vma_tcp_conn *conn); /* the peer's SYN has been read: those that this side does not offer */
 void tcp_conn_established(struct vma_tcp_conn *conn); /* the handshake is complete: sizes, windows, first samples */
 void tcp_conn_take_path(struct vma_tcp_conn *conn);   /* what was told, if anything; flag held */
@@ -397,7 +397,7 @@ enum { URGENT_NONE = -1, URGENT_EXPECTED = -2 };
 
 /* ---- listener.c: driver ---- */
 
-void tcp_listeners_forget(struct vma_tcp *tcp);
+void tcp_listeners_free(struct vma_tcp *tcp);
 /* A half-open connection is no longer that; whether it was accepted. */
 void tcp_half_open_end(struct vma_tcp_conn *conn);
 /* Its handshake is complete: the owner of the listener gets it, or refuses it. */
@@ -442,8 +442,9 @@ uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_in
  * elsewhere: it has just left for another stack; or the listener has a group, and another process has it; or SYN
  * cookies are out, and one that was lost would make it. A peer that may not send again is asked later.
  */
-bool tcp_stranger_is_quiet(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info, bool cookies);
-void tcp_strangers_ask(struct vma_tcp *tcp); /* those that it is time for */
+bool tcp_stranger_gets_no_reset(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info,
+                                bool cookies);
+void tcp_strangers_probe(struct vma_tcp *tcp); /* those that it is time for */
 
 /* ---- timewait.c: driver ---- */
 

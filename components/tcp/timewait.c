@@ -37,7 +37,7 @@ struct tcp_timewait {
 	struct record **blocks;
 	uint32_t blocks_count;
 	uint32_t free, first, last; /* numbers of records */
-	uint32_t look;              /* where the next look for a port goes on; NONE: at the first */
+	uint32_t port_search_at;    /* where the next look for a port goes on; NONE: at the first */
 	uint32_t count;
 };
 
@@ -83,8 +83,8 @@ static void timewait_append(struct tcp_timewait *tw, struct record *record)
 
 static void timewait_take_out(struct tcp_timewait *tw, struct record *record)
 {
-	if (tw->look == record->number)
-		tw->look = record->next;
+	if (tw->port_search_at == record->number)
+		tw->port_search_at = record->next;
 	if (record->prev != NONE)
 		record_at(tw, record->prev)->next = record->next;
 	else
@@ -153,7 +153,7 @@ static void end_record(struct tcp_timewait *tw, struct record *record)
 	record->next = tw->free;
 	tw->free = record->number;
 	tw->count--;
-	tcp_look_idle(tw->tcp);
+	tcp_check_idle(tw->tcp);
 }
 
 static void timewait_kill(struct tcp_timewait *tw, struct record *record)
@@ -165,7 +165,7 @@ static void timewait_kill(struct tcp_timewait *tw, struct record *record)
 
 /* ---- a segment comes ---- */
 
-static void timewait_answer(struct vma_tcp *tcp, const struct record *record, struct vma_buf *packet)
+static void timewait_reply(struct vma_tcp *tcp, const struct record *record, struct vma_buf *packet)
 {
 	struct tcp_reply reply = {.seq = record->snd_nxt,
 	                          .ack = record->rcv_nxt,
@@ -259,7 +259,7 @@ static void timewait_validate(struct tcp_timewait *tw, struct record *record, co
 		return;
 	if (old || s->flags & TCP_ACK)
 		live_on(tw, record);
-	timewait_answer(tw->tcp, record, s->packet);
+	timewait_reply(tw->tcp, record, s->packet);
 }
 
 static bool timewait_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -354,7 +354,7 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
 	return true;
 }
 
-#define LOOK_AT_MOST 4096
+#define PORT_SEARCH_MAX 4096
 
 /*
  * Goes on where the last look ended, and from the first when there is none behind: those of other services, which may
@@ -364,24 +364,24 @@ uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *ke
 {
 	struct tcp_timewait *tw = tcp->timewait;
 	struct vma_flow_key wanted = *key;
-	bool from_first = tw->look == NONE;
+	bool from_first = tw->port_search_at == NONE;
 
-	for (unsigned i = 0; i < LOOK_AT_MOST; i++) {
-		const uint32_t at = tw->look != NONE ? tw->look : tw->first;
+	for (unsigned i = 0; i < PORT_SEARCH_MAX; i++) {
+		const uint32_t at = tw->port_search_at != NONE ? tw->port_search_at : tw->first;
 		const struct record *record = at != NONE ? record_at(tw, at) : NULL;
 
 		if (record == NULL || !has_rested(tcp, record, REUSE_LAST_MS)) {
-			tw->look = NONE;
+			tw->port_search_at = NONE;
 			if (from_first)
 				return 0;
 			from_first = true;
 			continue;
 		}
-		tw->look = at;
+		tw->port_search_at = at;
 		wanted.local_port_be = record->flow.key.local_port_be;
 		if (memcmp(&wanted, &record->flow.key, sizeof(wanted)) == 0)
 			return wanted.local_port_be;
-		tw->look = record->next;
+		tw->port_search_at = record->next;
 	}
 	return 0;
 }
@@ -423,7 +423,7 @@ int timewait_init(struct vma_tcp *tcp)
 	if (tw == NULL)
 		return -ENOMEM;
 	tw->tcp = tcp;
-	tw->free = tw->first = tw->last = tw->look = NONE;
+	tw->free = tw->first = tw->last = tw->port_search_at = NONE;
 	tw->timer.kind = TCP_TIMER_TIMEWAIT;
 	tcp->timewait = tw;
 	return 0;

@@ -61,7 +61,7 @@ void udp_follow(struct udp_sock *sock, int fd)
 }
 
 /* The port is in the same place in both families' names. */
-static bool asks_for_any_port(const struct sockaddr *addr, socklen_t len)
+static bool binds_any_port(const struct sockaddr *addr, socklen_t len)
 {
 	struct sockaddr_in name;
 
@@ -77,7 +77,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 	if (vma_os.bind(fd, addr, len) != 0) {
 		rc = -errno;
 	} else {
-		sock->port_chosen = asks_for_any_port(addr, len);
+		sock->port_chosen = binds_any_port(addr, len);
 		if (udp_is_deferred(sock))
 			udp_deferred_end(sock, fd);
 		else
@@ -173,7 +173,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
  * Before the kernel: it wakes receivers in other processes, who then see why. What it refuses, which only a security
  * module does, stays said.
  */
-static void announce_shutdown(struct udp_sock *sock, int how)
+static void publish_shutdown(struct udp_sock *sock, int how)
 {
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 
@@ -183,7 +183,7 @@ static void announce_shutdown(struct udp_sock *sock, int how)
 		atomic_store(&fork_shared->shut_rd, true);
 	if (how != SHUT_RD)
 		atomic_store(&fork_shared->shut_wr, true);
-	udp_fork_shared_tell(sock);
+	udp_fork_shared_publish(sock);
 }
 
 /* On an unconnected socket the kernel says ENOTCONN, and shuts it down all the same. */
@@ -193,7 +193,7 @@ int udp_shutdown(struct vma_file *file, int fd, int how)
 	int rc = 0;
 
 	udp_control_begin(sock);
-	announce_shutdown(sock, how);
+	publish_shutdown(sock, how);
 	if (vma_os.shutdown(fd, how) != 0)
 		rc = -errno;
 	if (rc == 0 || rc == -ENOTCONN) {

@@ -111,7 +111,7 @@ void udp_deferred_leave(struct udp_sock *sock)
 
 /* ---- the end ---- */
 
-void udp_deferred_note(const struct udp_sock *sock)
+void udp_deferred_count(const struct udp_sock *sock)
 {
 	const uint8_t left = atomic_load_explicit(&sock->sends_left, memory_order_relaxed);
 	const uint32_t n = atomic_load_explicit(&short_lives, memory_order_relaxed);

@@ -417,7 +417,7 @@ static void dst_run_task(struct vma_task *task)
 	const struct udp_tx_options *tx;
 
 	/* Before anything is looked at: a request that comes later posts the task again. */
-	atomic_store(&sock->dst_asked, false);
+	atomic_store(&sock->dst_scheduled, false);
 	pthread_mutex_lock(&sock->dst_lock);
 	tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
 	if (!sock->dst_ended && engine != NULL && tx != NULL) {
@@ -469,7 +469,7 @@ void udp_data_forked(struct udp_sock *sock)
 	vma_free(atomic_exchange(&sock->tx, NULL));
 	pthread_mutex_init(&sock->dst_lock, NULL);
 	sock->dst_task = (struct vma_task){.run = dst_run_task};
-	if (atomic_exchange(&sock->dst_asked, false))
+	if (atomic_exchange(&sock->dst_scheduled, false))
 		vma_file_put(&sock->file); /* the task's: it is the parent's thread that will run it, there */
 	atomic_store(&sock->taking, false);
 	atomic_store(&sock->inherited, true);

@@ -11,25 +11,25 @@
  * sequentially consistent: a sender that finds `asked` set has written its request before the task clears it, so that
  * the task sees the request.
  */
-static void dst_ask(struct udp_sock *sock, uint64_t key)
+static void dst_request(struct udp_sock *sock, uint64_t key)
 {
 	if (key != 0)
 		atomic_store(&sock->dst_want[udp_dst_slot(key)], key);
-	if (atomic_load(&sock->dst_asked) || atomic_exchange(&sock->dst_asked, true))
+	if (atomic_load(&sock->dst_scheduled) || atomic_exchange(&sock->dst_scheduled, true))
 		return;
 	vma_file_get(&sock->file);
 	vma_engine_post(&sock->dst_task);
 }
 
-/* As dst_ask, for what may be wanted again and again without ever coming true: once in a while. */
-static void ask_seldom(struct udp_sock *sock, uint64_t key, uint64_t nsec)
+/* As dst_request, for what may be wanted again and again without ever coming true: once in a while. */
+static void dst_request_rarely(struct udp_sock *sock, uint64_t key, uint64_t nsec)
 {
-	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_asked_tsc, memory_order_relaxed);
+	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_requested_tsc, memory_order_relaxed);
 
 	if (last != 0 && now - last < vma_tsc_of_nsec(nsec))
 		return;
-	atomic_store_explicit(&sock->dst_asked_tsc, now, memory_order_relaxed);
-	dst_ask(sock, key);
+	atomic_store_explicit(&sock->dst_requested_tsc, now, memory_order_relaxed);
+	dst_request(sock, key);
 }
 
 /* ---- senders ---- */
@@ -53,7 +53,7 @@ static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp
 
 	if (old->options_seq != tx->seq)
 		return NULL; /* the key may be another; a reset is on its way */
-	dst_ask(sock, key);
+	dst_request(sock, key);
 	vma_net_path_read(old->path, &path);
 	if (build_now(sock, old->engine, tx, &old->to, &path, own) == NULL)
 		return NULL;
@@ -118,7 +118,7 @@ static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct u
 	if (engine == NULL)
 		return NULL;
 	if (vma_net_find(engine->net, &net_key, &path)) {
-		ask_seldom(sock, key, CROWDED_NS);
+		dst_request_rarely(sock, key, CROWDED_NS);
 		return build_now(sock, engine, tx, &to, &path, own);
 	}
 	dst = make_another(sock, key);
@@ -137,7 +137,7 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 	if (tx == NULL || tx->by_os || tx->local.sin_port == 0)
 		return NULL;
 	if (dst == NULL && key == 0) {
-		ask_seldom(sock, 0, REFUSED_NS);
+		dst_request_rarely(sock, 0, REFUSED_NS);
 		return NULL;
 	}
 	if (dst == NULL)
@@ -149,7 +149,8 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 	if (dst->ring_ctx != NULL)
 		return dst;
 	if (dst->state == VMA_NET_READY)
-		ask_seldom(sock, key, REFUSED_NS); /* no ring context was to be had: the device may have come back */
+		dst_request_rarely(sock, key,
+		                   REFUSED_NS); /* no ring context was to be had: the device may have come back */
 	return NULL;
 }
 
@@ -214,7 +215,7 @@ const struct udp_dst *udp_dst_find_with(struct udp_sock *sock, uint64_t key, con
 		return NULL;
 	}
 	if (own->confirm)
-		vma_net_ask(engine->net, &net_key, VMA_NET_ASK_PROBE);
+		vma_net_request(engine->net, &net_key, VMA_NET_REQUEST_PROBE);
 	own->confirm = false;
 	return own;
 }
@@ -228,6 +229,6 @@ void udp_dst_probe(struct udp_sock *sock, const struct udp_dst *dst)
 		vma_net_path_probe(dst->engine->net, dst->path);
 	} else if (tx != NULL) {
 		key = udp_dst_key(tx, &dst->to, false);
-		vma_net_ask(dst->engine->net, &key, VMA_NET_ASK_PROBE);
+		vma_net_request(dst->engine->net, &key, VMA_NET_REQUEST_PROBE);
 	}
 }

@@ -50,7 +50,7 @@ static void endpoint_on_revoked(struct vma_flow *flow)
 	struct udp_member *member = flow->owner;
 
 	atomic_store_explicit(&member->revoked, true, memory_order_release);
-	udp_flows_ask(member->flows);
+	udp_flows_schedule(member->flows);
 }
 
 /* ---- the choice ---- */
@@ -146,7 +146,7 @@ static int endpoint_make(struct udp_flows *flows, struct vma_device *device, con
 	endpoint->device = target->device;
 	endpoint->ifindex = target->ifindex;
 	endpoint->shared = target->shared;
-	udp_note_used(port);
+	udp_mark_used(port);
 	endpoint->next = port->endpoints;
 	port->endpoints = endpoint;
 	*out = endpoint;
@@ -255,7 +255,7 @@ static struct udp_member *member_make(struct udp_flows *flows, struct udp_endpoi
 	return member;
 }
 
-static bool is_known_there(const struct udp_flows *flows, uint32_t device)
+static bool has_own_member_on(const struct udp_flows *flows, uint32_t device)
 {
 	for (const struct udp_member *m = flows->members; m != NULL; m = m->next) {
 		if (!m->guest && m->endpoint->device == device)
@@ -299,7 +299,7 @@ int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const 
 			endpoint_drop(endpoint);
 		return -ENOMEM;
 	}
-	if (!guest || !is_known_there(flows, target->device)) {
+	if (!guest || !has_own_member_on(flows, target->device)) {
 		member->flow.shadow_cookie = flows->cookie;
 		member->flow.shadow_fd = atomic_load_explicit(&flows->sock->file.fd, memory_order_relaxed);
 	}

@@ -36,7 +36,7 @@ static void list_flows(struct udp_flows *flows, uint16_t port_be)
 	}
 	flows->port_be = port_be;
 	if (port_be != 0) {
-		udp_note_used(udp_port(port_be));
+		udp_mark_used(udp_port(port_be));
 		flows->next = udp_port(port_be)->flows;
 		udp_port(port_be)->flows = flows;
 	}
@@ -260,7 +260,7 @@ static bool may_pass(int error)
 	return reason == VMA_SOCK_PORT_SHARED || reason == VMA_SOCK_NO_MEMORY || error == -EAGAIN;
 }
 
-static void flows_ask_for_retry(struct udp_sock *sock, const struct udp_targets *targets, bool paused)
+static void flows_schedule_retry(struct udp_sock *sock, const struct udp_targets *targets, bool paused)
 {
 	bool retry = paused;
 
@@ -301,7 +301,7 @@ void udp_flows_update(struct udp_sock *sock)
 	paused |= sock->port_leaves || sock->left;
 	if (flows != NULL && (by_os || paused || udp_targets_get(sock, engine->net, &targets) == 0)) {
 		done = flows_apply(flows, engine, &targets, by_os || paused);
-		flows_ask_for_retry(sock, &targets, paused);
+		flows_schedule_retry(sock, &targets, paused);
 	}
 	atomic_store(&sock->reason, done ? flows_reason_of(&targets, engine) : VMA_SOCK_NO_MEMORY);
 	udp_targets_put(&targets);
@@ -338,7 +338,7 @@ static void flows_update_task(struct vma_task *task)
 	struct udp_flows *flows = (struct udp_flows *)((char *)task - offsetof(struct udp_flows, task));
 	struct udp_sock *sock = flows->sock;
 
-	atomic_store(&flows->task_asked, false);
+	atomic_store(&flows->task_scheduled, false);
 	pthread_mutex_lock(&sock->file.lock);
 	udp_flows_update(sock);
 	if (udp_fork_shared(sock) != NULL && flows->members == NULL)
@@ -358,9 +358,9 @@ void udp_flows_task_init(struct udp_flows *flows)
  * The exchange is sequentially consistent with flows_update_task's clearing: who finds the task asked for has marked
  * its flow before the task looks. The flow is attached, so the socket has not ended and its count is not zero.
  */
-void udp_flows_ask(struct udp_flows *flows)
+void udp_flows_schedule(struct udp_flows *flows)
 {
-	if (atomic_exchange(&flows->task_asked, true))
+	if (atomic_exchange(&flows->task_scheduled, true))
 		return;
 	vma_file_get(&flows->sock->file);
 	vma_engine_post(&flows->task);
@@ -372,7 +372,7 @@ static void run_take_up(struct vma_task *task)
 {
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, take_up_task));
 
-	atomic_store(&sock->take_up_asked, false);
+	atomic_store(&sock->take_up_scheduled, false);
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
 	udp_take_up(sock);
@@ -380,9 +380,9 @@ static void run_take_up(struct vma_task *task)
 }
 
 /* Not by the caller: whoever polls may hold locks that are taken after a file's. */
-void udp_ask_take_up(struct udp_sock *sock)
+void udp_schedule_take_up(struct udp_sock *sock)
 {
-	if (vma_engine() == NULL || atomic_exchange(&sock->take_up_asked, true))
+	if (vma_engine() == NULL || atomic_exchange(&sock->take_up_scheduled, true))
 		return;
 	sock->take_up_task.run = run_take_up;
 	vma_file_get(&sock->file);
@@ -407,9 +407,9 @@ void udp_flows_forked(struct udp_sock *sock)
 {
 	struct udp_flows *flows = sock->flows;
 
-	if (flows != NULL && atomic_load(&flows->task_asked))
+	if (flows != NULL && atomic_load(&flows->task_scheduled))
 		vma_file_put(&sock->file); /* the parent's thread runs that task, there */
-	if (atomic_exchange(&sock->take_up_asked, false))
+	if (atomic_exchange(&sock->take_up_scheduled, false))
 		vma_file_put(&sock->file);
 	sock->take_up_task = (struct vma_task){0};
 	sock->flows = NULL;

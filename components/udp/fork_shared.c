@@ -161,7 +161,7 @@ bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *d
 	union vma_name name;
 	const int fd = vma_inet_shadow(&sock->file, -1, &sock->lingering_fd);
 
-	udp_ask_take_up(sock);
+	udp_schedule_take_up(sock);
 	if (fd < 0 || vma_shadow_name(fd, &name, NULL) != 0)
 		return true;
 	if (name.in.sin_port != datagram->dst_port_be)

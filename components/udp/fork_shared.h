@@ -66,7 +66,7 @@ void udp_fork_shared_follow(struct udp_sock *sock) __attribute__((cold));
 void udp_fork_shared_follow_locked(struct udp_sock *sock) __attribute__((cold));
 
 /* file.lock. This process has changed something. Its own mirror is right, unless others have been here as well. */
-static inline void udp_fork_shared_tell(struct udp_sock *sock)
+static inline void udp_fork_shared_publish(struct udp_sock *sock)
 {
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	uint32_t seen;
@@ -88,7 +88,7 @@ static inline void udp_control_begin(struct udp_sock *sock)
 
 static inline void udp_control_end(struct udp_sock *sock)
 {
-	udp_fork_shared_tell(sock);
+	udp_fork_shared_publish(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 }
 

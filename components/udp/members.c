@@ -208,7 +208,7 @@ static struct vma_task task = {.run = members_run_task};
  * The lock is held while /proc is read and the result is published. So a reading that does not show the membership yet
  * (the kernel had it before we are called) is published before this, which adds to it.
  */
-void udp_members_note(uint32_t group, uint32_t ifindex)
+void udp_members_add(uint32_t group, uint32_t ifindex)
 {
 	struct members *set, *old;
 

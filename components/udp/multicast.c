@@ -124,7 +124,7 @@ static void groups_publish(struct udp_sock *sock, struct udp_groups *groups)
 
 /* ---- the kernel's answer ---- */
 
-static int draft_answer(struct draft *draft, const struct group_filter *filter, uint32_t group, uint32_t ifindex)
+static int draft_from_filter(struct draft *draft, const struct group_filter *filter, uint32_t group, uint32_t ifindex)
 {
 	int rc = draft_membership(draft, group, ifindex, filter->gf_fmode == MCAST_EXCLUDE);
 
@@ -156,7 +156,7 @@ static int draft_from_kernel(struct draft *draft, int fd, uint32_t group, uint32
 		}
 		n = filter->gf_numsrc; /* all that there are, also when there was room for less */
 		if (n <= room)
-			rc = draft_answer(draft, filter, group, ifindex);
+			rc = draft_from_filter(draft, filter, group, ifindex);
 		vma_free(filter);
 		if (n <= room)
 			return rc;
@@ -201,11 +201,11 @@ static int draft_group(struct draft *draft, int fd, uint32_t group)
 	return rc;
 }
 
-static void note_members(const struct udp_groups *groups, uint32_t group)
+static void add_local_members(const struct udp_groups *groups, uint32_t group)
 {
 	for (uint32_t i = 0; i < groups->n; i++) {
 		if (groups->at[i].group == group)
-			udp_members_note(group, groups->at[i].ifindex);
+			udp_members_add(group, groups->at[i].ifindex);
 	}
 }
 
@@ -223,7 +223,7 @@ int udp_groups_refresh(struct udp_sock *sock, int fd, uint32_t group)
 	if (groups == NULL)
 		return -ENOMEM;
 	groups_publish(sock, groups);
-	note_members(groups, group);
+	add_local_members(groups, group);
 	return 0;
 }
 

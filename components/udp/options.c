@@ -530,7 +530,7 @@ static void mirror_ipv6(struct udp_sock *sock, int fd, int name)
 /* ---- setsockopt ---- */
 
 /* With these others may have the port, too: before the kernel lets them, the flows are asked for like anybody's. */
-static void note_port_shared(struct udp_sock *sock, int level, int name)
+static void update_port_shared(struct udp_sock *sock, int level, int name)
 {
 	if (level != SOL_SOCKET || sock->port_shared || !sock->port_chosen)
 		return;
@@ -550,7 +550,7 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	if (rc < 0)
 		return rc;
 	udp_control_begin(sock);
-	note_port_shared(sock, level, name);
+	update_port_shared(sock, level, name);
 	if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
 	if (membership)

@@ -41,7 +41,7 @@ static uint32_t __attribute__((cold)) drops_of(const struct udp_sock *sock)
 
 /* False: the socket is not what it was, and does not get it. */
 static bool __attribute__((noinline))
-note_rx_opts(struct udp_sock *sock, uint32_t rx_opts, const struct vma_buf *packet, struct udp_datagram *datagram)
+fill_rx_opts(struct udp_sock *sock, uint32_t rx_opts, const struct vma_buf *packet, struct udp_datagram *datagram)
 {
 	if (udp_fork_shared_moved(sock) && !udp_fork_shared_accepts(sock, datagram))
 		return false;
@@ -87,7 +87,7 @@ bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct
 	if (__builtin_expect((info->dst[0] & 0xf0) == 0xe0, 0) &&
 	    !udp_group_accepts(sock, datagram.dst, datagram.src, datagram.ifindex))
 		return false;
-	if (__builtin_expect(rx_opts != 0, 0) && !note_rx_opts(sock, rx_opts, packet, &datagram))
+	if (__builtin_expect(rx_opts != 0, 0) && !fill_rx_opts(sock, rx_opts, packet, &datagram))
 		return false;
 	if (!udp_queue_push(&at->queue, &datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))) {
 		count_drop(sock, datagram.len);
@@ -475,7 +475,7 @@ uint32_t udp_poll(struct vma_file *file)
 
 	if (all == NULL) {
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
-			udp_ask_take_up(udp_sock(file));
+			udp_schedule_take_up(udp_sock(file));
 		return events;
 	}
 	if (!atomic_load_explicit(&sock->os_send, memory_order_relaxed))

@@ -98,7 +98,7 @@ static void send_count_os(struct udp_sock *sock, ssize_t sent)
 }
 
 /* Others that have the socket, too, are told: what they send belongs to the same datagram. */
-static void note_cork(struct udp_sock *sock, bool corked)
+static void set_corked(struct udp_sock *sock, bool corked)
 {
 	const bool was = atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_CORKED;
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
@@ -120,7 +120,7 @@ static void note_cork(struct udp_sock *sock, bool corked)
  * wrong with the call itself. CHECK_ONLY has the kernel check the call, and send nothing.
  */
 static ssize_t __attribute__((cold, noinline))
-tell_left_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+return_left_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	ssize_t rc = vma_inet_os_send(fd, msg, flags | CHECK_ONLY | MSG_DONTWAIT);
 
@@ -138,7 +138,7 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	vma_file_get(&sock->file);
 	vma_leave(self);
 	if (__builtin_expect(atomic_load_explicit(&sock->file.left_error, memory_order_relaxed) != 0, 0))
-		sent = tell_left_error(sock, fd, msg, flags);
+		sent = return_left_error(sock, fd, msg, flags);
 	if (sent == 0)
 		sent = vma_inet_os_send(fd, msg, flags);
 	vma_enter();
@@ -146,7 +146,7 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	atomic_fetch_add_explicit(&udp_os_sends, 1, memory_order_release);
 	send_count_os(sock, sent);
 	if (sent >= 0)
-		note_cork(sock, flags & MSG_MORE);
+		set_corked(sock, flags & MSG_MORE);
 	vma_file_put(&sock->file);
 	return sent;
 }
@@ -251,7 +251,7 @@ send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 }
 
 /* Only who has asked for it: by default nothing is lost that the sender was not told of. */
-static bool drops_in_silence(const struct vma_conf *conf)
+static bool drops_when_full(const struct vma_conf *conf)
 {
 	return conf->given[VMA_CONF_AT_tx_nonblocked_eagains] && !conf->tx_nonblocked_eagains;
 }
@@ -374,7 +374,7 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 		/* Its owner has gone, and until there is a new one nothing makes room. */
 		if (vma_nic_qp_lost(vma_ring_qp(dst->ring_ctx->ring)))
 			return -ENOTSUP;
-		if (nonblocking && drops_in_silence(&dst->engine->conf))
+		if (nonblocking && drops_when_full(&dst->engine->conf))
 			return send_or_drop(sock, dst, iov_iter);
 		sent = send_wait_for_room(sock, dst->ring_ctx->ring, nonblocking, &room);
 		if (sent != 0)

@@ -27,7 +27,7 @@ static enum vma_sock_reason target_place_of(struct vma_net *net, uint32_t ifinde
 {
 	struct vma_net_link link;
 
-	if (vma_net_link_known(net, ifindex, &link) != 0)
+	if (vma_net_link_cached(net, ifindex, &link) != 0)
 		return VMA_SOCK_NO_DEVICE;
 	if ((link.flags & IFF_LOOPBACK) != 0)
 		return VMA_SOCK_LOCAL;
@@ -38,7 +38,7 @@ static enum vma_sock_reason target_place_of(struct vma_net *net, uint32_t ifinde
 		return VMA_SOCK_OFFLOADED;
 	place->device = link.lower;
 	place->vlan = link.vlan;
-	if (link.lower == 0 || vma_net_link_known(net, link.lower, &link) != 0 || !target_link_is_usable(&link) ||
+	if (link.lower == 0 || vma_net_link_cached(net, link.lower, &link) != 0 || !target_link_is_usable(&link) ||
 	    link.vlan != 0)
 		return VMA_SOCK_NO_DEVICE;
 	return VMA_SOCK_OFFLOADED;

@@ -86,7 +86,7 @@ static void udp_close(struct vma_file *file)
 	struct udp_sock *sock = udp_sock(file);
 
 	pthread_mutex_lock(&file->lock);
-	udp_deferred_note(sock);
+	udp_deferred_count(sock);
 	if (atomic_load(&sock->waiting) != 0) {
 		sock->held_for_waiting = true;
 		vma_file_get(file);
@@ -252,7 +252,7 @@ static void give_to_another(struct vma_file *file, enum vma_sock_reason why)
 		udp_give_to_kernel(sock, why);
 		if (udp_fork_shared(sock) != NULL)
 			atomic_store(&udp_fork_shared(sock)->handed_over, true);
-		udp_fork_shared_tell(sock);
+		udp_fork_shared_publish(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 }

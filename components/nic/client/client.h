@@ -210,7 +210,7 @@ void nic_xdp_window_put(struct xdp_window *window);
 /* ---- data.c ---- */
 unsigned nic_xdp_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 unsigned nic_xdp_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
-bool nic_xdp_rx_is_quiet(const struct vma_nic_qp *qp);
+bool nic_xdp_rx_is_empty(const struct vma_nic_qp *qp);
 unsigned nic_xdp_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
 int nic_xdp_kick(struct vma_nic_qp *qp);
 unsigned nic_xdp_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);

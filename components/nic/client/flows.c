@@ -184,7 +184,7 @@ static int add_with_proof(struct xdp_qp *qp, const struct vma_flow_rule *rule, s
 }
 
 /* VMA_FLOW_ALONE is not the owner's business: who asks him wants to have it looked at. */
-static int ask_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
+static int request_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
 {
 	struct nic_xdp *nic = qp->nic;
 	struct vma_flow_rule asked = *rule;
@@ -200,7 +200,7 @@ static int ask_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, str
 	return rc;
 }
 
-static void ask_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const struct vma_flow_key *key)
+static void request_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const struct vma_flow_key *key)
 {
 	if (nic->owner != NULL)
 		xdp_owner_flow_del(nic->owner, qp->slot, key);
@@ -208,7 +208,7 @@ static void ask_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const str
 		vmad_client_flow_del(nic->vmad, qp->slot, key);
 }
 
-static int show_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct xdp_shadows *shadows)
+static int send_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct xdp_shadows *shadows)
 {
 	const size_t n = flow->shadows.n;
 	uint64_t *cookies = malloc(n * (sizeof(*cookies) + sizeof(int)));
@@ -248,9 +248,9 @@ static int restore_flow(struct xdp_qp *qp, struct xdp_flow *flow, struct xdp_sha
 
 	if (qp->nic->vmad != NULL && flow->shadows.n > 1) {
 		name_open_shadow(flow, shadows);
-		rc = show_shadows(qp, flow, shadows);
+		rc = send_shadows(qp, flow, shadows);
 	}
-	return rc < 0 ? rc : ask_flow_add(qp, &flow->rule, shadows);
+	return rc < 0 ? rc : request_flow_add(qp, &flow->rule, shadows);
 }
 
 static bool flow_is_connection(const struct xdp_flow *flow)
@@ -379,7 +379,7 @@ static int add_where_possible(struct xdp_qp *qp, struct xdp_flow *flow)
 	if (rc < 0)
 		return rc;
 	flow->claim = make_claim(qp, &flow->rule);
-	rc = flow->claim != NULL ? 0 : ask_flow_add(qp, &flow->rule, &shadows);
+	rc = flow->claim != NULL ? 0 : request_flow_add(qp, &flow->rule, &shadows);
 	nic_xdp_shadows_fini(&shadows);
 	return rc;
 }
@@ -387,7 +387,7 @@ static int add_where_possible(struct xdp_qp *qp, struct xdp_flow *flow)
 static void give_back_claim(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)
 {
 	if (claim == NULL)
-		ask_flow_del(qp->nic, qp, key);
+		request_flow_del(qp->nic, qp, key);
 	else if (!vma_nic_qp_lost(&qp->base))
 		xdp_claims_release(claim);
 }

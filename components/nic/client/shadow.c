@@ -31,7 +31,7 @@ static uint64_t shadow_cookie_of(int fd)
 	return os_getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
 }
 
-static void shadows_note(struct xdp_shadows *shadows, int fd)
+static void shadows_add(struct xdp_shadows *shadows, int fd)
 {
 	const uint64_t cookie = shadow_cookie_of(fd);
 
@@ -76,7 +76,7 @@ static void list_all(struct xdp_shadows *shadows)
 			const struct entry *entry = (const void *)(buffer + at);
 
 			if (entry->name[0] != '.')
-				shadows_note(shadows, atoi(entry->name));
+				shadows_add(shadows, atoi(entry->name));
 			at += entry->bytes;
 		}
 	}

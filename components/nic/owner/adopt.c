@@ -62,7 +62,7 @@ static int adopt_record(struct xdp_owner *owner, struct fdstore_fds *hand)
 
 	owner->record_fd = adopt_take_fd(hand, KEEP_RECORD);
 	owner->alive_fd = adopt_take_fd(hand, KEEP_ALIVE);
-	owner->alive_read_fd = adopt_take_fd(hand, KEEP_LOOK);
+	owner->alive_read_fd = adopt_take_fd(hand, KEEP_ALIVE_READ);
 	if (owner->record_fd < 0 || owner->alive_fd < 0 || owner->alive_read_fd < 0 ||
 	    fstat(owner->record_fd, &st) < 0 || (size_t)st.st_size != sizeof(*record))
 		return -EPROTO;
@@ -259,7 +259,7 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, 
 
 	if (owner == NULL)
 		return -ENOMEM;
-	rc = owner_look_at_device(owner);
+	rc = owner_read_device(owner);
 	if (rc == 0)
 		rc = adopt_record(owner, hand);
 	if (rc == 0)

@@ -22,9 +22,9 @@
 
 enum { FDSTORE_PUT = 64, FDSTORE_DROP, FDSTORE_LIST, FDSTORE_END };
 
-#define LOOK_MS 250    /* at the clients, while no vmad lives */
-#define UNUSED_MS 1000 /* no client lives, and no vmad */
-#define TURN 256       /* messages of one turn */
+#define CHECK_INTERVAL_MS 250 /* at the clients, while no vmad lives */
+#define UNUSED_MS 1000        /* no client lives, and no vmad */
+#define TURN 256              /* messages of one turn */
 
 static socklen_t fdstore_address_of(unsigned ifindex, struct sockaddr_un *out)
 {
@@ -34,7 +34,7 @@ static socklen_t fdstore_address_of(unsigned ifindex, struct sockaddr_un *out)
 }
 
 /* Waits for room, but not for ever. */
-static int fdstore_say(int fd, uint16_t type, uint32_t place, const int *with)
+static int fdstore_send_message(int fd, uint16_t type, uint32_t place, const int *with)
 {
 	const struct vmad_msg msg = {
 	        .magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .keep = {.place = place}};
@@ -121,9 +121,9 @@ static void meet_vmad(int listen_fd)
 	}
 	for (uint32_t place = 0; place < KEEP_PLACES && rc == 0; place++)
 		if (keep.fd[place] >= 0)
-			rc = fdstore_say(fd, FDSTORE_PUT, place, &keep.fd[place]);
+			rc = fdstore_send_message(fd, FDSTORE_PUT, place, &keep.fd[place]);
 	if (rc == 0)
-		rc = fdstore_say(fd, FDSTORE_LIST, 0, NULL);
+		rc = fdstore_send_message(fd, FDSTORE_LIST, 0, NULL);
 	if (rc == 0)
 		keep.vmad_fd = fd;
 	else
@@ -194,7 +194,7 @@ static void serve_alone(void)
 	struct pollfd what[2] = {{.fd = keep.listen_fd[0], .events = POLLIN},
 	                         {.fd = keep.listen_fd[1], .events = POLLIN}};
 
-	if (os_poll(what, 2, LOOK_MS) <= 0)
+	if (os_poll(what, 2, CHECK_INTERVAL_MS) <= 0)
 		return;
 	for (int i = 0; i < 2 && keep.vmad_fd < 0; i++)
 		if (what[i].revents != 0)
@@ -316,7 +316,7 @@ static int recv_hand(int fd, struct fdstore_fds *hand)
 }
 
 /* Connected to a process of root's: anybody may take the abstract name first. -errno. */
-static int fdstore_dial(unsigned ifindex, bool path)
+static int fdstore_connect(unsigned ifindex, bool path)
 {
 	struct sockaddr_un address;
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -333,13 +333,13 @@ static int fdstore_dial(unsigned ifindex, bool path)
 
 int fdstore_find(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand)
 {
-	int fd = fdstore_dial(ifindex, true), rc;
+	int fd = fdstore_connect(ifindex, true), rc;
 
 	*fdstore = (struct fdstore){.fd = -1, .ifindex = ifindex};
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
 		hand->fd[place] = -1;
 	if (fd < 0)
-		fd = fdstore_dial(ifindex, false);
+		fd = fdstore_connect(ifindex, false);
 	if (fd < 0)
 		return fd;
 	fdstore->fd = fd;
@@ -362,30 +362,30 @@ void fdstore_end(struct fdstore *fdstore)
 {
 	if (fdstore->fd < 0)
 		return;
-	if (fdstore_say(fdstore->fd, FDSTORE_END, 0, NULL) == 0)
+	if (fdstore_send_message(fdstore->fd, FDSTORE_END, 0, NULL) == 0)
 		os_await(fdstore->fd, POLLHUP, FDSTORE_MS);
 	os_close(fdstore->fd);
 	fdstore->fd = -1;
 	vmad_folder_clear(fdstore->ifindex, "fdstore");
 }
 
-static void fdstore_tell(struct fdstore *fdstore, uint16_t type, uint32_t place, const int *with)
+static void fdstore_send(struct fdstore *fdstore, uint16_t type, uint32_t place, const int *with)
 {
 	if (fdstore == NULL || fdstore->fd < 0)
 		return;
-	if (fdstore_say(fdstore->fd, type, place, with) < 0)
+	if (fdstore_send_message(fdstore->fd, type, place, with) < 0)
 		os_shutdown(fdstore->fd, SHUT_RDWR);
 }
 
 void fdstore_put(struct fdstore *fdstore, uint32_t place, int fd)
 {
 	if (fd >= 0)
-		fdstore_tell(fdstore, FDSTORE_PUT, place, &fd);
+		fdstore_send(fdstore, FDSTORE_PUT, place, &fd);
 }
 
 void fdstore_drop(struct fdstore *fdstore, uint32_t place)
 {
-	fdstore_tell(fdstore, FDSTORE_DROP, place, NULL);
+	fdstore_send(fdstore, FDSTORE_DROP, place, NULL);
 }
 
 bool fdstore_lost(struct fdstore *fdstore)

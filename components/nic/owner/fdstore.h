@@ -31,9 +31,9 @@
 #define FDSTORE_MS 2000
 
 /* Places of descriptors. */
-#define KEEP_RECORD 0 /* record.h */
-#define KEEP_ALIVE 1  /* the pipe's writing end */
-#define KEEP_LOOK 2   /* and its reading one */
+#define KEEP_RECORD 0     /* record.h */
+#define KEEP_ALIVE 1      /* the pipe's writing end */
+#define KEEP_ALIVE_READ 2 /* and its reading one */
 #define KEEP_UMEM 3
 #define KEEP_SHARED 4
 #define KEEP_LINK 5

@@ -201,7 +201,7 @@ static void flow_begin_grace(struct xdp_owner *owner, struct owner_flow *flow)
 
 static int refuse_contended(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
-	struct owner_flow_waiter *waiter = owner_flow_waiter_say(owner, slot, &rule->key);
+	struct owner_flow_waiter *waiter = owner_flow_waiter_refresh(owner, slot, &rule->key);
 
 	if (waiter != NULL)
 		xdp_cookies_add(&waiter->shadows, &rule->key, rule->shadow_cookie);
@@ -218,7 +218,7 @@ static bool losers_wait(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	for (uint64_t left = slots_of(flow); left != 0; left &= left - 1) {
 		struct owner_flow_waiter *loser =
-		        owner_flow_waiter_say(owner, (uint32_t)__builtin_ctzll(left), &flow->rule.key);
+		        owner_flow_waiter_refresh(owner, (uint32_t)__builtin_ctzll(left), &flow->rule.key);
 
 		if (loser == NULL)
 			return false;
@@ -246,7 +246,7 @@ static int flow_contend(struct xdp_owner *owner, struct owner_flow **place, uint
 	return refuse_contended(owner, slot, rule);
 }
 
-static void forget_given_up(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static void free_given_up(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct owner_flow **place = &owner->given_up;
 
@@ -297,7 +297,7 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 		flow = NULL;
 	if (flow == NULL && !owner_any_is_bound(owner, key, cookies, n)) /* a waiter would keep others from the flow */
 		return -EPERM;
-	waiter = flow != NULL ? NULL : owner_flow_waiter_say(owner, slot, key);
+	waiter = flow != NULL ? NULL : owner_flow_waiter_refresh(owner, slot, key);
 	if (waiter == NULL && flow == NULL)
 		return -ENOMEM;
 	shadows = waiter != NULL ? &waiter->shadows : &flow->shadows;
@@ -408,7 +408,7 @@ static int flow_share(struct xdp_owner *owner, struct owner_flow **place, uint32
 		return rc == -ENOSPC ? flow_contend(owner, place, slot, rule) : rc;
 	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
 	owner_flow_waiter_end(owner, slot, &rule->key);
-	forget_given_up(owner, slot, &rule->key);
+	free_given_up(owner, slot, &rule->key);
 	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	owner_record_group(owner, flow);
 	return rc;
@@ -500,7 +500,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 		return rc;
 	}
 	inherit_shadows(owner, flow);
-	forget_given_up(owner, slot, &rule->key);
+	free_given_up(owner, slot, &rule->key);
 	*place = flow;
 	owner->flows++;
 	owner->slot[slot].flows++;
@@ -535,8 +535,8 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
  * A flow that the slot has already may get a shadow more, and that is all: the socket has been shown. A connection's is
  * not needed: it is bound, and the kernel has no connection of it that could be taken for a stranger's.
  */
-int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
-                       const struct xdp_proof *proof)
+int xdp_owner_flow_request(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                           const struct xdp_proof *proof)
 {
 	struct vma_flow_rule asked = *rule;
 	struct owner_flow *flow;
@@ -646,7 +646,7 @@ int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct v
 	return owner_group_retire(owner, flow, slot);
 }
 
-void owner_flow_forget_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+void owner_flow_drop_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct owner_flow **place = owner_flow_place(owner, key), *flow = *place;
 
@@ -688,7 +688,7 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 			}
 			/* First: if this owner is killed in between, the next one finds the flow, and begins here. */
 			if (owner_flow_is_connection(&key) || (listens && !dead))
-				owner_resets_note(owner, slot, &key, dead);
+				owner_resets_add(owner, slot, &key, dead);
 			leave_flow(owner, place, slot, dead ? MINISOCK_RESET : MINISOCK_WAITS);
 			if (shared)
 				place = &flow->next;
@@ -704,7 +704,7 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 		owner_group_move(owner, slot, NULL);
 	owner_claims_end(owner, slot);
 	end_grace_of(owner, slot);
-	forget_given_up(owner, slot, NULL);
+	free_given_up(owner, slot, NULL);
 	owner_flow_waiters_end(owner, slot);
 }
 
@@ -824,7 +824,7 @@ int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const stru
 		return 0;
 	}
 	if (state == MINISOCK_RESET) /* the process has not told the peer: see vma_tcp_leave */
-		owner_resets_note(owner, slot, &minisock->key, true);
+		owner_resets_add(owner, slot, &minisock->key, true);
 	unlink_flow(owner, place);
 	owner_minisocks_put(owner, minisock, (enum owner_minisock_state)state, true);
 	owner_flow_free(flow);

@@ -509,7 +509,7 @@ static bool is_living(const struct xdp_owner *owner, uint32_t holder)
 }
 
 /* Seen twice, LOCK_NS apart: see xdp_shared_free_lock. The owner's own number is nobody's between two of its calls. */
-static void look_at_lock(struct xdp_owner *owner, uint32_t queue, enum xdp_lock which, uint64_t now)
+static void check_lock(struct xdp_owner *owner, uint32_t queue, enum xdp_lock which, uint64_t now)
 {
 	const struct xdp_shared_queue *shared = &owner->shared->queue[queue];
 	const uint32_t holder = xdp_load(which == XDP_LOCK_FILL ? &shared->fill.lock : &shared->comp.lock);
@@ -528,7 +528,7 @@ static void look_at_lock(struct xdp_owner *owner, uint32_t queue, enum xdp_lock 
 	}
 }
 
-bool owner_locks_seen(const struct xdp_owner *owner)
+bool owner_has_held_locks(const struct xdp_owner *owner)
 {
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
 		for (unsigned which = 0; which < XDP_LOCKS; which++)
@@ -543,7 +543,7 @@ void owner_frames_tick(struct xdp_owner *owner)
 
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
 		for (unsigned which = 0; which < XDP_LOCKS; which++)
-			look_at_lock(owner, queue, which, now);
+			check_lock(owner, queue, which, now);
 		xdp_shared_complete(&owner->driver[queue]);
 		fill_spares(owner, queue);
 	}

@@ -34,9 +34,9 @@
 
 #include "owner.h"
 
-#define LOOK_NS 200000000ull /* whether the listeners are still open */
-#define PARKED_MAX 4096      /* of all listeners */
-#define BURST 128            /* connections on their way to one member: less than its socket holds */
+#define CHECK_INTERVAL_NS 200000000ull /* whether the listeners are still open */
+#define PARKED_MAX 4096                /* of all listeners */
+#define BURST 128                      /* connections on their way to one member: less than its socket holds */
 
 /* A listener whose last process has left, and at which connections wait. */
 struct owner_parked_listener {
@@ -72,7 +72,7 @@ static bool parked_make_way(struct xdp_owner *owner, const struct owner_parked_l
 		return false;
 	if (minisock != NULL)
 		owner_minisock_end(owner, minisock);
-	owner_flow_forget_connection(owner, listener->slot, key);
+	owner_flow_drop_connection(owner, listener->slot, key);
 	return !owner_flow_exists(owner, key);
 }
 
@@ -135,7 +135,7 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 	of.listener->place = owner_record_listener(owner, slot, &of.listener->key, &flow->shadows);
 	owner_group_each_waiting(owner, slot, parked_prepare_pending, &of);
 	if (of.listener->count == 0) {
-		owner_forget_listener(owner, of.listener->place);
+		owner_record_free_listener(owner, of.listener->place);
 		free(of.listener);
 		return;
 	}
@@ -147,7 +147,7 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 
 /* ---- whether the kernel's listeners are open ---- */
 
-static void parked_see_socket(const struct kernel_sock *socket, void *arg)
+static void parked_check_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct xdp_owner *owner = arg;
 
@@ -158,13 +158,13 @@ static void parked_see_socket(const struct kernel_sock *socket, void *arg)
 }
 
 /* If the kernel does not say, none is. */
-static void parked_look(struct xdp_owner *owner, uint64_t now)
+static void parked_check(struct xdp_owner *owner, uint64_t now)
 {
-	owner->parked_look_ns = now;
+	owner->parked_checked_ns = now;
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)
 		listener->open = false;
-	kernel_sock_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, parked_see_socket, owner);
+	kernel_sock_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, parked_check_socket, owner);
 }
 
 /* ---- the process is dead, or has closed the listener ---- */
@@ -259,7 +259,7 @@ static void parked_take_listeners(struct xdp_owner *owner, uint32_t slot, const 
 		    (key != NULL && memcmp(&listener->key, key, sizeof(*key)) != 0))
 			continue;
 		if (!looked)
-			parked_look(owner, now);
+			parked_check(owner, now);
 		looked = true;
 		parked_take_listener(owner, listener, key == NULL, now);
 	}
@@ -283,7 +283,7 @@ void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock)
 		return;
 	minisock->parked->listener->count--;
 	owner->parked--;
-	owner_forget_waiting(owner, minisock->parked->place);
+	owner_record_free_waiting(owner, minisock->parked->place);
 	free(minisock->parked);
 	minisock->parked = NULL;
 }
@@ -291,7 +291,7 @@ void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock)
 /* In this order each step is known before the one before it is forgotten. */
 void owner_parked_reset(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t now)
 {
-	owner_resets_note(owner, minisock->parked->listener->slot, &minisock->key, true);
+	owner_resets_add(owner, minisock->parked->listener->slot, &minisock->key, true);
 	owner_minisock_live_on(owner, minisock, MINISOCK_RESET, now);
 	owner_parked_free(owner, minisock);
 }
@@ -346,7 +346,7 @@ static bool pass_to_listener(struct xdp_owner *owner, struct owner_parked_listen
 
 static void free_parked_listener(struct xdp_owner *owner, struct owner_parked_listener *listener)
 {
-	owner_forget_listener(owner, listener->place);
+	owner_record_free_listener(owner, listener->place);
 	xdp_cookies_fini(&listener->shadows);
 	free(listener);
 }
@@ -355,8 +355,8 @@ void owner_parked_tick(struct xdp_owner *owner, uint64_t now)
 {
 	struct owner_parked_listener **place = &owner->parked_listeners;
 
-	if (owner->parked_listeners != NULL && now - owner->parked_look_ns >= LOOK_NS)
-		parked_look(owner, now);
+	if (owner->parked_listeners != NULL && now - owner->parked_checked_ns >= CHECK_INTERVAL_NS)
+		parked_check(owner, now);
 	while (*place != NULL) {
 		struct owner_parked_listener *listener = *place;
 
@@ -371,7 +371,7 @@ void owner_parked_tick(struct xdp_owner *owner, uint64_t now)
 
 uint64_t owner_parked_due_ns(const struct xdp_owner *owner)
 {
-	return owner->parked_listeners != NULL ? owner->parked_look_ns + LOOK_NS : UINT64_MAX;
+	return owner->parked_listeners != NULL ? owner->parked_checked_ns + CHECK_INTERVAL_NS : UINT64_MAX;
 }
 
 void owner_parked_fini(struct xdp_owner *owner)
@@ -403,7 +403,7 @@ static void adopt_parked_listener(struct xdp_owner *owner, uint32_t place)
 		free(listener);
 		return;
 	}
-	owner_place_note(&owner->listener_places, place);
+	owner_place_mark(&owner->listener_places, place);
 	owner->parked_listeners = listener;
 }
 
@@ -442,7 +442,7 @@ static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_p
 	minisock->parked = parked;
 	listener->count++;
 	owner->parked++;
-	owner_place_note(&owner->waiting_places, place);
+	owner_place_mark(&owner->waiting_places, place);
 	if (is_parked) {
 		owner_minisock_park_until(owner, minisock, entry->due_ns);
 	} else {

@@ -179,7 +179,7 @@ void owner_record_minisock(struct xdp_owner *owner, const struct owner_minisock 
 	atomic_store(&entry->number, minisock->number);
 }
 
-void owner_forget_minisock(struct xdp_owner *owner, uint32_t number)
+void owner_record_free_minisock(struct xdp_owner *owner, uint32_t number)
 {
 	struct owner_record_minisock *entry = minisock_entry(owner, number);
 
@@ -196,7 +196,7 @@ const struct owner_record_minisock *owner_recorded_minisock(const struct xdp_own
 
 /* ---- places ---- */
 
-void owner_place_note(struct owner_places *places, uint32_t place)
+void owner_place_mark(struct owner_places *places, uint32_t place)
 {
 	places->used[place / 64] |= 1ull << place % 64;
 }
@@ -244,7 +244,7 @@ void owner_record_reset_list(struct xdp_owner *owner, uint32_t place, unsigned l
 		atomic_store(&owner->record->reset[place].list, list + 1);
 }
 
-void owner_forget_reset(struct xdp_owner *owner, uint32_t place)
+void owner_record_free_reset(struct xdp_owner *owner, uint32_t place)
 {
 	if (place == OWNER_NO_PLACE)
 		return;
@@ -276,7 +276,7 @@ void owner_record_listener_left(struct xdp_owner *owner, uint32_t place)
 		atomic_store(&owner->record->listener[place].state, RECORD_LISTENER_LEFT);
 }
 
-void owner_forget_listener(struct xdp_owner *owner, uint32_t place)
+void owner_record_free_listener(struct xdp_owner *owner, uint32_t place)
 {
 	if (place == OWNER_NO_PLACE)
 		return;
@@ -300,7 +300,7 @@ struct owner_record_pending *owner_recorded_waiting(const struct xdp_owner *owne
 	return place != OWNER_NO_PLACE ? &owner->record->waiting[place] : NULL;
 }
 
-void owner_forget_waiting(struct xdp_owner *owner, uint32_t place)
+void owner_record_free_waiting(struct xdp_owner *owner, uint32_t place)
 {
 	if (place == OWNER_NO_PLACE)
 		return;
@@ -383,7 +383,7 @@ void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
 	owner->fdstore = fdstore;
 	owner->kept_link_fd = -1;
 	fdstore_put(fdstore, KEEP_ALIVE, owner->alive_fd);
-	fdstore_put(fdstore, KEEP_LOOK, owner->alive_read_fd);
+	fdstore_put(fdstore, KEEP_ALIVE_READ, owner->alive_read_fd);
 	fdstore_put(fdstore, KEEP_UMEM, owner->umem_fd);
 	fdstore_put(fdstore, KEEP_SHARED, owner->shared_fd);
 	xdp_prog_fds(owner->prog, fds);

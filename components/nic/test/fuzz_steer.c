@@ -298,7 +298,7 @@ static void fill_fixture(struct input *in)
 	for (uint8_t i = 0; i < (flows >> 3) % MODEL_CLAIMS; i++)
 		add_claim(in);
 	model.group = (struct xdp_group){.eligible = steer_take8(in),
-	                                 .unnoted = how & 2 ? XDP_NO_SLOT : steer_take8(in) % SLOTS};
+	                                 .default_slot = how & 2 ? XDP_NO_SLOT : steer_take8(in) % SLOTS};
 	for (uint32_t i = 0, first = steer_take8(in); i < XDP_GROUP_BUCKETS; i++)
 		model.group.slot[i] = (uint8_t)((first + i * (how >> 4)) % SLOTS);
 	groups[0] = model.group;

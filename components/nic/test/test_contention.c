@@ -75,7 +75,7 @@ void xdp_prog_slot_rented(struct xdp_prog *of, uint32_t slot)
 	(void)of, (void)slot;
 }
 
-void xdp_prog_note_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
+void xdp_prog_add_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
 {
 	(void)of, (void)key, (void)slot;
 }
@@ -87,7 +87,7 @@ struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd)
 	return NULL;
 }
 
-void xdp_prog_look_at_claims(struct xdp_prog *prog)
+void xdp_prog_publish_claims(struct xdp_prog *prog)
 {
 	(void)prog;
 }

@@ -28,14 +28,14 @@
 #define IDLE_MS 1000    /* without a client, after the last one */
 #define UNUSED_MS 10000 /* without a client ever */
 #define REPLACE_TRIES 5
-#define LOOK_MS 1000          /* at the interface */
-#define ACCEPT_PAUSE_MS 100   /* out of descriptors, say: who waits in the queue waits on */
-#define HURRY_MS 100          /* between signals to threads that close something for too long */
-#define CLOSE_PAUSE_MS 10     /* no place is free for a connection, but soon will be */
-#define MESSAGES_PER_TURN 16  /* of one client, so that the others get theirs */
-#define LAST_TURNS 32         /* of who has ended */
-#define FDSTORE_RETRY_MS 1000 /* one that was killed has a successor */
-#define SWEEP_MS 1000         /* at least, between sweeps: a directory may be a long one, and clients many */
+#define CHECK_INTERVAL_MS 1000 /* at the interface */
+#define ACCEPT_PAUSE_MS 100    /* out of descriptors, say: who waits in the queue waits on */
+#define HURRY_MS 100           /* between signals to threads that close something for too long */
+#define CLOSE_PAUSE_MS 10      /* no place is free for a connection, but soon will be */
+#define MESSAGES_PER_TURN 16   /* of one client, so that the others get theirs */
+#define LAST_TURNS 32          /* of who has ended */
+#define FDSTORE_RETRY_MS 1000  /* one that was killed has a successor */
+#define SWEEP_MS 1000          /* at least, between sweeps: a directory may be a long one, and clients many */
 
 /* ---- peers ---- */
 
@@ -69,7 +69,7 @@ static void make_free(struct vmad_peer *peer)
 	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1, .right_fd = -1, .repair_fd = -1};
 }
 
-static void peer_forget(struct vmad_server *server, struct vmad_peer *peer)
+static void peer_release(struct vmad_server *server, struct vmad_peer *peer)
 {
 	server_close_connection(server, peer);
 	if (peer->pidfd >= 0)
@@ -102,7 +102,7 @@ static void peer_drop(struct vmad_server *server, struct vmad_peer *peer, const 
 	server->ended = server->ended || ended;
 	vmad_take_back(server, peer, ended);
 	if (peer->slots == 0) {
-		peer_forget(server, peer);
+		peer_release(server, peer);
 		return;
 	}
 	server_close_connection(server, peer);
@@ -125,7 +125,7 @@ static struct vmad_peer *place_for_peer(struct vmad_server *server, bool *gives_
 			oldest = peer;
 	}
 	if (oldest != NULL && (free_one == NULL || strangers >= VMAD_NEW_MAX)) {
-		peer_forget(server, oldest); /* it holds nothing */
+		peer_release(server, oldest); /* it holds nothing */
 		*gives_way = free_one == NULL;
 	}
 	return free_one;
@@ -216,8 +216,8 @@ static void take_connection(struct vmad_server *server, int listen_fd)
 }
 
 /* False: the peer is dropped. */
-static bool send_answer(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, const int *fds,
-                        unsigned nfds)
+static bool send_reply(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, const int *fds,
+                       unsigned nfds)
 {
 	if (vmad_send(peer->fd, msg, fds, nfds) == 0)
 		return true;
@@ -228,7 +228,7 @@ static bool send_answer(struct vmad_server *server, struct vmad_peer *peer, cons
 /* One message. False: there is none, or it cannot be answered now, or the peer is dropped. */
 static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 {
-	struct vmad_answer answer = {.nfds = 0};
+	struct vmad_reply reply = {.nfds = 0};
 	struct vmad_msg msg;
 	int fds[VMAD_FDS_ROOM];
 	unsigned nfds;
@@ -239,7 +239,7 @@ static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 	if (rc == -EAGAIN)
 		return false;
 	if (rc > 0)
-		said = vmad_handle(server, peer, &msg, bytes, fds, nfds, &answer);
+		said = vmad_handle(server, peer, &msg, bytes, fds, nfds, &reply);
 	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_PASSED), fds, nfds);
 	if (rc <= 0) {
 		peer_drop(server, peer, rc == -EMSGSIZE ? "too many fds" : NULL);
@@ -252,11 +252,11 @@ static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 	}
 	if (said > 0 && nfds > 0)
 		server->held[peer - server->peer] =
-		        (struct vmad_held){.answer = answer.msg, .flow = msg.flow, .any = true};
+		        (struct vmad_held){.reply = reply.msg, .flow = msg.flow, .any = true};
 	else
-		goes_on = said == 0 || send_answer(server, peer, &answer.msg, answer.fds, answer.nfds);
-	for (unsigned k = 0; k < answer.nfds && answer.made_for_it; k++)
-		close(answer.fds[k]);
+		goes_on = said == 0 || send_reply(server, peer, &reply.msg, reply.fds, reply.nfds);
+	for (unsigned k = 0; k < reply.nfds && reply.made_for_it; k++)
+		close(reply.fds[k]);
 	return goes_on;
 }
 
@@ -279,7 +279,7 @@ static void finish_closes(struct vmad_server *server)
 		if (!held->any || is_closing(server, peer, CLOSE_PASSED))
 			continue;
 		held->any = false;
-		send_answer(server, peer, &held->answer, NULL, 0);
+		send_reply(server, peer, &held->reply, NULL, 0);
 	}
 }
 
@@ -303,21 +303,21 @@ static void recv_and_drop(struct vmad_server *server, struct vmad_peer *peer)
 
 /* ---- the owner ---- */
 
-static void answer_waiting(struct vmad_server *server, int result)
+static void reply_to_waiting(struct vmad_server *server, int result)
 {
-	struct vmad_answer answer;
+	struct vmad_reply reply;
 
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state != PEER_WAITING)
 			continue;
-		vmad_answer_hello(peer, result, &answer);
+		vmad_reply_hello(peer, result, &reply);
 		peer->state = PEER_READY;
-		if (vmad_send(peer->fd, &answer.msg, NULL, 0) < 0)
+		if (vmad_send(peer->fd, &reply.msg, NULL, 0) < 0)
 			peer_drop(server, peer, "it does not read its answers");
 	}
 }
 
-static bool tell_of_adoption(uint32_t slot, const struct vma_pending *pending, void *arg)
+static bool send_adoption(uint32_t slot, const struct vma_pending *pending, void *arg)
 {
 	struct vmad_server *server = arg;
 	struct vmad_msg msg = {
@@ -433,17 +433,17 @@ static int take_interface(struct vmad_server *server)
 	        .minisocks = true,
 	        .kept = server->kept,
 	};
-	const bool first = !server->looked;
+	const bool first = !server->resume_tried;
 	int rc = first && server->kept ? adopt_interface(server, &attr) : -ENOENT;
 
-	server->looked = true;
+	server->resume_tried = true;
 	if (rc != 0)
 		rc = xdp_owner_create(&attr, &server->owner);
 	if (rc == 0) {
 		if (server->kept && server->fdstore.fd < 0)
 			start_fdstore(server);
-		xdp_owner_on_moved(server->owner, tell_of_adoption, server);
-		answer_waiting(server, 0);
+		xdp_owner_on_moved(server->owner, send_adoption, server);
+		reply_to_waiting(server, 0);
 		vma_log_info("vmad: owns %s", server->attr->interface);
 		if (server->attr->owns != NULL)
 			server->attr->owns();
@@ -453,9 +453,9 @@ static int take_interface(struct vmad_server *server)
 
 static void refuse_held(struct vmad_held *held, uint32_t slot, const struct vma_flow_key *key)
 {
-	if (held->any && held->answer.type == VMAD_FLOW_ADD && held->flow.slot == slot && held->answer.result == 0 &&
+	if (held->any && held->reply.type == VMAD_FLOW_ADD && held->flow.slot == slot && held->reply.result == 0 &&
 	    memcmp(&held->flow.key, key, sizeof(*key)) == 0)
-		held->answer.result = -EADDRINUSE;
+		held->reply.result = -EADDRINUSE;
 }
 
 static void server_flow_revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
@@ -542,15 +542,15 @@ static void serve_turn(struct vmad_server *server, struct turn *turn)
 	}
 }
 
-static bool forget_silent(struct vmad_server *server, uint64_t now)
+static bool drop_silent_peers(struct vmad_server *server, uint64_t now)
 {
 	bool clients = false;
 
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NEW && now - peer->since_ms > NEW_MS)
-			peer_forget(server, peer);
+			peer_release(server, peer);
 		if (peer->state == PEER_ABSENT && peer->slots == 0)
-			peer_forget(server, peer);
+			peer_release(server, peer);
 		else if (peer->state == PEER_ABSENT && now - peer->since_ms > VMAD_ABSENT_MS)
 			peer_drop(server, peer, NULL);
 		clients = clients || (peer->state > PEER_NEW && peer->state != PEER_CLOSING);
@@ -568,7 +568,7 @@ static void server_sweep(struct vmad_server *server)
 }
 
 struct clock {
-	uint64_t start, idle_since, looked;
+	uint64_t start, idle_since, checked_ms;
 	bool used;
 };
 
@@ -578,7 +578,7 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 	const uint64_t now = os_now_ms();
 	int rc;
 
-	if (forget_silent(server, now) || server->served) {
+	if (drop_silent_peers(server, now) || server->served) {
 		clock->idle_since = now;
 		clock->used = true;
 		server->served = false;
@@ -595,7 +595,7 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 			vma_log_error("vmad: %s: another process uses its queues for AF_XDP", server->attr->interface);
 		if (rc < 0) {
 			/* EPERM would tell the client that it was refused by us. */
-			answer_waiting(server, rc == -EPERM ? -EACCES : rc);
+			reply_to_waiting(server, rc == -EPERM ? -EACCES : rc);
 			return rc;
 		}
 	}
@@ -603,8 +603,8 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 	    now - server->fdstore_ms >= FDSTORE_RETRY_MS)
 		start_fdstore(server);
 	xdp_owner_tick(server->owner, server_flow_revoked, server);
-	if (now - clock->looked > LOOK_MS) {
-		clock->looked = now;
+	if (now - clock->checked_ms > CHECK_INTERVAL_MS) {
+		clock->checked_ms = now;
 		if (xdp_owner_device_gone(server->owner)) {
 			vma_log_warn("vmad: %s: the interface has gone", server->attr->interface);
 			return -ENODEV;
@@ -631,7 +631,7 @@ static bool server_may_leave(struct vmad_server *server)
 int vmad_serve_all(struct vmad_server *server)
 {
 	bool leaves = false;
-	struct clock clock = {.start = os_now_ms(), .idle_since = os_now_ms(), .looked = os_now_ms()};
+	struct clock clock = {.start = os_now_ms(), .idle_since = os_now_ms(), .checked_ms = os_now_ms()};
 	struct turn turn;
 	int rc;
 
@@ -648,7 +648,7 @@ int vmad_serve_all(struct vmad_server *server)
 	while ((rc = server_pass_time(server, &clock)) == 0) {
 		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
 		const bool late = vmad_closer_hurry(server->closer, os_now_ms());
-		const int longest = accept_is_paused(server) ? CLOSE_PAUSE_MS : late ? HURRY_MS : LOOK_MS;
+		const int longest = accept_is_paused(server) ? CLOSE_PAUSE_MS : late ? HURRY_MS : CHECK_INTERVAL_MS;
 
 		begin_turn(server, &turn);
 		if (poll(turn.fds, turn.n, ms < 0 || ms > longest ? longest : ms) <= 0)
@@ -675,7 +675,7 @@ int vmad_serve_all(struct vmad_server *server)
 		xdp_owner_destroy(server->owner);
 	}
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
-		peer_forget(server, &server->peer[i]);
+		peer_release(server, &server->peer[i]);
 	vmad_closer_destroy(server->closer);
 	server->closer = NULL;
 	return rc > 0 ? 0 : rc;
@@ -732,7 +732,7 @@ int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_fds 
 		return 0;
 	rc = listen_fds->name_fd;
 	/* Another vmad, which does not see this folder; or one that lets clients wait is no reason to end. */
-	if (rc == -EADDRINUSE && !vmad_name_is_believed(ifindex, interface))
+	if (rc == -EADDRINUSE && !vmad_name_is_trusted(ifindex, interface))
 		rc = -EEXIST;
 	if (rc != -EADDRINUSE && listen_fds->path_fd >= 0)
 		return 0;

@@ -32,8 +32,8 @@ static void follow_link(struct wire_qp *qp, uint32_t nonce)
 
 	vma_stats_add(&qp->count_lost, tx->produced - tx->kicked);
 	tx->nonce = nonce;
-	qp->answered_seq = 0;
-	tx->produced = tx->kicked = tx->consumed_seen = qp->end->index_start;
+	qp->notified_seq = 0;
+	tx->produced = tx->kicked = tx->consumed_cached = qp->end->index_start;
 	qp->full_since_ns = 0;
 }
 
@@ -73,7 +73,7 @@ enum room { ROOM_YES, ROOM_NO, ROOM_GONE };
 static enum room room_in_lane(struct wire_qp *qp)
 {
 	struct wire_producer *tx = &qp->tx;
-	uint32_t seen = tx->consumed_seen;
+	uint32_t seen = tx->consumed_cached;
 
 	if (!wire_producer_full(tx))
 		return ROOM_YES;
@@ -86,7 +86,7 @@ static enum room room_in_lane(struct wire_qp *qp)
 	if (qp->end->pair != NULL)
 		return ROOM_NO;
 	uint64_t now = wire_now_ns(qp->end);
-	if (qp->full_since_ns == 0 || tx->consumed_seen != seen)
+	if (qp->full_since_ns == 0 || tx->consumed_cached != seen)
 		qp->full_since_ns = now;
 	return now - qp->full_since_ns < WIRE_STUCK_NS ? ROOM_NO : ROOM_GONE;
 }
@@ -145,11 +145,11 @@ static void wake_other(struct wire_qp *qp)
 	}
 	uint64_t seq = atomic_load_explicit(&wire_page(end->memory, 1 - end->side)->arm_seq, memory_order_seq_cst);
 	int bell = atomic_load_explicit(&end->doorbell_fd, memory_order_relaxed);
-	if (seq == qp->answered_seq || bell < 0)
+	if (seq == qp->notified_seq || bell < 0)
 		return;
 	/* MSG_DONTWAIT belongs to the call: the peer cannot take it away as it could an eventfd's O_NONBLOCK. */
 	if (send(bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 || errno == EAGAIN)
-		qp->answered_seq = seq;
+		qp->notified_seq = seq;
 }
 
 int wire_kick(struct vma_nic_qp *base)

@@ -47,7 +47,7 @@ static void lanes_init(struct wire_end *end, uint32_t bound)
 		tx->bound = bound;
 		struct wire_consumer *rx = &end->engine.lanes[i];
 		rx->slots = wire_lane(end->memory, layout, 1 - end->side, i);
-		rx->consumed_word = &wire_page(end->memory, end->side)->consumed[i].value;
+		rx->consumed_at = &wire_page(end->memory, end->side)->consumed[i].value;
 		rx->mask = layout->slots - 1;
 		rx->slot_bytes = layout->slot_bytes;
 	}

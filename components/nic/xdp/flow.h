@@ -60,8 +60,8 @@ struct xdp_flow_value {
 #define XDP_GROUP_BUCKETS 128
 #define XDP_NO_SLOT 0xff
 struct xdp_group {
-	__u64 eligible; /* slots that get new connections, a bit each */
-	__u8 unnoted;   /* slot of segments that `recents` does not know; XDP_NO_SLOT: by bucket */
+	__u64 eligible;    /* slots that get new connections, a bit each */
+	__u8 default_slot; /* slot of segments that `recents` does not know; XDP_NO_SLOT: by bucket */
 	__u8 reserved[7];
 	__u8 slot[XDP_GROUP_BUCKETS];
 };

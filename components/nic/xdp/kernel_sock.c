@@ -33,7 +33,7 @@
 struct walk {
 	const struct port_ranges *ranges; /* of local ports; NULL: all */
 	uint32_t states;
-	void (*see)(const struct kernel_sock *socket, void *arg);
+	void (*visit)(const struct kernel_sock *socket, void *arg);
 	void *arg;
 };
 
@@ -143,7 +143,7 @@ static bool unmap_diag_address(uint8_t address[16])
 }
 
 /* A kernel that cannot filter would list all. */
-static bool kernel_sock_is_asked_for(const struct walk *walk, uint16_t port)
+static bool kernel_sock_in_ranges(const struct walk *walk, uint16_t port)
 {
 	bool asked = walk->ranges == NULL;
 
@@ -179,8 +179,8 @@ static void report_diag_socket(const struct walk *walk, uint8_t proto, const str
 	if (socket.family == AF_INET6 &&
 	    (socket.v6only || !unmap_diag_address(socket.local) || !unmap_diag_address(socket.peer)))
 		return;
-	if (kernel_sock_is_asked_for(walk, ntohs(socket.port_be)))
-		walk->see(&socket, walk->arg);
+	if (kernel_sock_in_ranges(walk, ntohs(socket.port_be)))
+		walk->visit(&socket, walk->arg);
 }
 
 /* One message of a dump: 1 more to come, 0 the end, -errno. */
@@ -272,29 +272,30 @@ static uint32_t states_of(bool listeners)
 }
 
 int kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
-                     void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
+                     void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
 	const struct port_ranges one = {.n = 1, .first = {port}, .last = {port}};
 	const struct walk walk = {
-	        .ranges = port != 0 ? &one : NULL, .states = states_of(listeners), .see = see, .arg = arg};
+	        .ranges = port != 0 ? &one : NULL, .states = states_of(listeners), .visit = visit, .arg = arg};
 
 	return walk_both(kept, proto, &walk);
 }
 
 int kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct port_ranges *ranges, bool listeners,
-                            void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
+                            void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
-	const struct walk walk = {.ranges = ranges, .states = states_of(listeners), .see = see, .arg = arg};
+	const struct walk walk = {.ranges = ranges, .states = states_of(listeners), .visit = visit, .arg = arg};
 
 	return walk_both(kept, proto, &walk);
 }
 
 int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
-                      void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
+                      void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
 	const uint32_t bound = 1u << TCP_LISTEN | 1u << BOUND_INACTIVE;
 	const struct port_ranges one = {.n = 1, .first = {port}, .last = {port}};
-	const struct walk walk = {.ranges = &one, .states = proto == IPPROTO_TCP ? bound : ~0u, .see = see, .arg = arg};
+	const struct walk walk = {
+	        .ranges = &one, .states = proto == IPPROTO_TCP ? bound : ~0u, .visit = visit, .arg = arg};
 	int fd = open_diag(kept), rc;
 
 	if (fd < 0)
@@ -305,9 +306,9 @@ int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
 }
 
 int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
-                           void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
+                           void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
-	const struct walk walk = {.see = see, .arg = arg};
+	const struct walk walk = {.visit = visit, .arg = arg};
 	struct request request = {
 	        .head = {.nlmsg_len = offsetof(struct request, attr),
 	                 .nlmsg_type = SOCK_DIAG_BY_FAMILY,

@@ -72,8 +72,8 @@ struct xdp_proof {
 	uint64_t cookie;
 };
 /* For such a client: -EPERM, -EADDRNOTAVAIL, -EADDRINUSE besides, as owner/entitled.c says. */
-int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
-                       const struct xdp_proof *proof);
+int xdp_owner_flow_request(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                           const struct xdp_proof *proof);
 /* Kernel sockets that shadow a flow of this slot besides the one that flow_add names; before or after it. They have
  * been shown. -EPERM: before it, and none of them is bound to its port. */
 int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,

@@ -25,7 +25,7 @@ struct prune_walk {
 	uint32_t present; /* the first ones of the list */
 };
 
-static void prune_see_socket(const struct kernel_sock *socket, void *arg)
+static void prune_check_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct prune_walk *walk = arg;
 	uint64_t *list = walk->set->list;
@@ -44,7 +44,7 @@ void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key, 
 	struct prune_walk walk = {.set = set};
 
 	if (set->n > 0 &&
-	    kernel_sock_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, prune_see_socket, &walk) == 0)
+	    kernel_sock_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, prune_check_socket, &walk) == 0)
 		set->n = walk.present;
 }
 

@@ -402,7 +402,7 @@ static __always_inline int is_of_listeners_minisock(struct xdp_md *ctx, const st
 /* ---- listener groups ---- */
 
 /* The slot that got the connection's SYN, or XDP_NO_SLOT. */
-static __always_inline __u32 slot_noted(const volatile struct xdp_recents *line, __u64 hash)
+static __always_inline __u32 recents_find(const volatile struct xdp_recents *line, __u64 hash)
 {
 	for (int i = 0; i < XDP_RECENT_WAYS; i++) {
 		const __u64 recent = line->at[i];
@@ -414,7 +414,7 @@ static __always_inline __u32 slot_noted(const volatile struct xdp_recents *line,
 	return XDP_NO_SLOT;
 }
 
-static __always_inline void note_slot(volatile struct xdp_recents *line, __u64 hash, __u32 slot)
+static __always_inline void recents_add(volatile struct xdp_recents *line, __u64 hash, __u32 slot)
 {
 	const __u32 now = xdp_recent_now(bpf_ktime_get_ns());
 	const __u32 place = xdp_recent_place(line, hash, now) & (XDP_RECENT_WAYS - 1);
@@ -438,15 +438,15 @@ static __noinline int to_group(struct xdp_md *ctx, const struct xdp_flow_key *ke
 
 	if (!group || !line)
 		return XDP_PASS;
-	noted = slot_noted(line, hash);
+	noted = recents_find(line, hash);
 	if (noted == XDP_NO_SLOT && !begins)
-		noted = group->unnoted;
+		noted = group->default_slot;
 	if (noted < XDP_FLOW_SLOTS && (!begins || (group->eligible >> noted & 1)) &&
 	    to_slot(ctx, noted, XDP_ABORTED) == XDP_REDIRECT)
 		return XDP_REDIRECT;
 	slot = group->slot[bucket] & (XDP_FLOW_SLOTS - 1);
 	if (begins)
-		note_slot(line, hash, slot);
+		recents_add(line, hash, slot);
 	return to_slot(ctx, slot, begins ? XDP_PASS : XDP_DROP);
 }
 

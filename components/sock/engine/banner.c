@@ -33,7 +33,7 @@ static void command_line(char *out, size_t size)
 			out[i] = ' ';
 }
 
-static void show_machine(void)
+static void log_machine(void)
 {
 	const time_t now = time(NULL);
 	struct utsname machine;
@@ -80,6 +80,6 @@ void engine_banner(const struct vma_conf *conf)
 	vma_log_info(RULE);
 	vma_log_info("VMA_VERSION: %s", VMA_VERSION);
 	vma_log_info("Cmd Line: %s", line);
-	show_machine();
+	log_machine();
 	vma_conf_banner(conf);
 }

@@ -262,7 +262,7 @@ struct wants {
  * A connection that a forked child uses becomes the kernel's; its other sockets are offloaded. A listener that came
  * through exec is the kernel's, but the engine watches for what waits with the process that made it.
  */
-static void look_for_wants(struct vma_file *file, void *arg)
+static void collect_wants(struct vma_file *file, void *arg)
 {
 	struct wants *wants = arg;
 	const int fd = atomic_load_explicit(&file->fd, memory_order_relaxed);
@@ -283,7 +283,7 @@ void vma_engine_start_early(void)
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL)
 		return;
 	self = vma_enter();
-	vma_file_each(look_for_wants, &wants);
+	vma_file_each(collect_wants, &wants);
 	if (wants.engine)
 		engine = vma_engine_start();
 	if (engine != NULL && wants.devices)

@@ -78,7 +78,7 @@ bool internal_nudge(void)
 
 uint64_t internal_sleeps_until(void)
 {
-	return sleep_time_ask(&internal.sleeps);
+	return sleep_time_load(&internal.sleeps);
 }
 
 static void take_wake(void)
@@ -249,11 +249,11 @@ static void set_affinity(const char *wanted)
 }
 
 /* See sleep_time.h. */
-static uint64_t say_when(uint64_t deadline)
+static uint64_t publish_sleep_time(uint64_t deadline)
 {
 	struct vma_thread *self;
 
-	sleep_time_say(&internal.sleeps, deadline);
+	sleep_time_publish(&internal.sleeps, deadline);
 	self = vma_enter();
 	deadline = earlier_ns(deadline,
 	                      earlier_ns(ring_housekeeping_again(), earlier_ns(tcp_housekeeping_again(), tasks_due())));
@@ -268,7 +268,7 @@ static uint64_t say_when(uint64_t deadline)
  */
 static _Atomic uint32_t begun; /* a futex */
 
-static void say_begun(void)
+static void signal_begun(void)
 {
 	atomic_store(&begun, 1);
 	syscall(SYS_futex, &begun, FUTEX_WAKE, 1, NULL, NULL, 0);
@@ -286,13 +286,13 @@ static void *internal_thread_main(void *arg)
 	uint64_t deadline = NO_DEADLINE;
 
 	(void)arg;
-	say_begun();
+	signal_begun();
 	pthread_setname_np(pthread_self(), "vma-internal");
 	set_affinity(internal.engine->conf.internal_thread_affinity);
 	for (;;) {
-		long n = wait_for_events(events, say_when(deadline));
+		long n = wait_for_events(events, publish_sleep_time(deadline));
 
-		sleep_time_say(&internal.sleeps, 0);
+		sleep_time_publish(&internal.sleeps, 0);
 		deadline = internal_turn(events, n);
 	}
 	return NULL;
@@ -362,7 +362,7 @@ __attribute__((cold)) void internal_fork_child(void)
 	for (unsigned place = 0; place < WATCHED_MAX; place++)
 		atomic_store(&watched[place], NULL);
 	atomic_store(&internal.woken, false);
-	sleep_time_say(&internal.sleeps, 0);
+	sleep_time_publish(&internal.sleeps, 0);
 	ring_housekeeping_fork_child();
 	tcp_housekeeping_fork_child();
 	icmp_housekeeping_fork_child();

@@ -52,9 +52,9 @@ void ring_housekeeping_fork_child(void);
 /* Whether the thread drives ring contexts that nobody else does: the user may have switched that off. */
 bool ring_housekeeping_drives(void);
 /* Any thread, as it begins to busy-poll (wait/busy_poller.c). */
-void ring_housekeeping_note_busy_poller(void);
+void ring_housekeeping_on_busy_poller(void);
 /* Any thread: a ring context that the internal thread has armed sends much. */
-void ring_housekeeping_note_sends(struct vma_ring_ctx *ring_ctx);
+void ring_housekeeping_on_sends(struct vma_ring_ctx *ring_ctx);
 
 /* tcp_housekeeping.c: ring contexts with a stack, connections to be steered, connections that have ended. */
 uint64_t tcp_housekeeping_turn(const struct vma_conf *conf, uint64_t now);

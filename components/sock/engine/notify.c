@@ -46,7 +46,7 @@ struct round {
 	bool again; /* somebody still is */
 };
 
-static void file_tell_net_changed(struct vma_file *file, void *arg)
+static void file_notify_net_changed(struct vma_file *file, void *arg)
 {
 	struct round *round = arg;
 
@@ -56,11 +56,11 @@ static void file_tell_net_changed(struct vma_file *file, void *arg)
 	round->again |= is_refused(file);
 }
 
-static void tell_files(bool all)
+static void notify_all_files(bool all)
 {
 	struct round round = {.all = all};
 
-	vma_file_each(file_tell_net_changed, &round);
+	vma_file_each(file_notify_net_changed, &round);
 	if (round.again)
 		atomic_store(&notify.retry, true);
 }
@@ -77,7 +77,7 @@ static void turn_net(const struct vma_net *net, uint64_t now)
 	notify.net_seen = generation;
 	atomic_store(&notify.tell, false);
 	notify.net_round_ns = now;
-	tell_files(true);
+	notify_all_files(true);
 }
 
 static void turn_retry(uint64_t now)
@@ -88,7 +88,7 @@ static void turn_retry(uint64_t now)
 		return;
 	notify.retry_ns = 0;
 	atomic_store(&notify.retry, false);
-	tell_files(false);
+	notify_all_files(false);
 	if (atomic_load(&notify.retry))
 		notify.retry_ns = now + RETRY_NS;
 }

@@ -77,7 +77,7 @@ static bool wants_timestamps(const struct vma_conf *conf)
  */
 static struct vma_tcp_memory memory;
 
-static void know_memory(void)
+static void init_memory_limits(void)
 {
 	const int64_t page = sysconf(_SC_PAGESIZE);
 	int64_t pressure = sysconf(_SC_PHYS_PAGES) / 16, limit = pressure / 2 * 3;
@@ -120,7 +120,7 @@ static int ring_ctx_tcp_make(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out
 	};
 
 	if (memory.limit == 0)
-		know_memory();
+		init_memory_limits();
 
 	/* Without it sequence numbers could be guessed. */
 	if (syscall(SYS_getrandom, attr.secret, sizeof(attr.secret), 0) != (long)sizeof(attr.secret))

@@ -109,7 +109,7 @@ bool ring_housekeeping_arm(struct vma_ring_ctx *ring_ctx)
 	const bool in_set = ring_ctx->armed;
 
 	ring_ctx->armed = true;
-	ring_ctx_note_arm(ring_ctx);
+	ring_ctx_count_arm(ring_ctx);
 	if (vma_ring_arm(ring_ctx->ring) == 0 &&
 	    (in_set || internal_set_add(vma_ring_fd(ring_ctx->ring), EPOLLIN, INTERNAL_RING_CTX, ring_ctx->id) == 0))
 		return true;
@@ -144,7 +144,7 @@ static uint64_t sent_since(struct vma_ring_ctx *ring_ctx)
 	return ring_ctx->sent_seen - before;
 }
 
-void ring_housekeeping_note_sends(struct vma_ring_ctx *ring_ctx)
+void ring_housekeeping_on_sends(struct vma_ring_ctx *ring_ctx)
 {
 	if (atomic_fetch_or(&housekeeping.sending, vma_ring_ctx_bit(ring_ctx)) == 0)
 		internal_wake();
@@ -156,7 +156,7 @@ static void disarm_sender(struct vma_ring_ctx *ring_ctx, void *arg)
 		return;
 	ring_housekeeping_disarm(ring_ctx);
 	sent_since(ring_ctx);
-	ring_disarm_ask(ring_ctx);
+	ring_disarm_schedule(ring_ctx);
 }
 
 static void turn_sending(void)
@@ -184,7 +184,7 @@ static bool ring_housekeeping_drive(struct vma_ring_ctx *ring_ctx, int64_t max)
 	return total > 0 || n < 0;
 }
 
-static void ring_housekeeping_look_after(struct vma_ring_ctx *ring_ctx, void *arg)
+static void ring_housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	const uint64_t driven = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 
@@ -217,13 +217,13 @@ bool ring_housekeeping_drives(void)
  * The busy poller is counted before (A). So, as with LATER frames, the thread sees it in this look, or in the one at
  * `busy_polled` before it sleeps.
  */
-void ring_housekeeping_note_busy_poller(void)
+void ring_housekeeping_on_busy_poller(void)
 {
 	if (!atomic_load(&housekeeping.busy_polled) && !atomic_exchange(&housekeeping.busy_polled, true))
 		internal_wake_by(vma_now_ns() + BUSY_POLL_NS);
 }
 
-static void look_for_busy_poller(struct vma_ring_ctx *ring_ctx, void *arg)
+static void find_busy_poller(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	*(bool *)arg |= busy_poller_exists(ring_ctx->id % 64);
 }
@@ -234,7 +234,7 @@ static uint64_t interval_of(const struct vma_conf *conf)
 	bool busy_polled = atomic_load(&housekeeping.busy_polled) && atomic_exchange(&housekeeping.busy_polled, false);
 
 	if (!busy_polled)
-		ring_ctxs_each(look_for_busy_poller, &busy_polled);
+		ring_ctxs_each(find_busy_poller, &busy_polled);
 	return busy_polled && interval > BUSY_POLL_NS ? BUSY_POLL_NS : interval;
 }
 
@@ -249,7 +249,7 @@ static void turn_driving(const struct vma_conf *conf, uint64_t now)
 		return;
 	}
 	if (housekeeping.drive_ns != 0 && now >= housekeeping.drive_ns) {
-		ring_ctxs_each(ring_housekeeping_look_after, &max);
+		ring_ctxs_each(ring_housekeeping_serve, &max);
 		housekeeping.drive_ns = 0;
 	}
 	ring_ctxs_each(count_awake, &awake);
@@ -278,7 +278,7 @@ void ring_housekeeping_expect_end(void)
 	internal_wake();
 }
 
-void ring_housekeeping_forget(struct vma_ring_ctx *ring_ctx)
+void ring_housekeeping_remove(struct vma_ring_ctx *ring_ctx)
 {
 	internal_set_remove(vma_ring_fd(ring_ctx->ring));
 	atomic_fetch_sub(&housekeeping.ending, 1);

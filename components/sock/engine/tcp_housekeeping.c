@@ -30,8 +30,8 @@
 
 #include "internal.h"
 
-#define LOOK_FIRST_NS (MS / 10)
-#define LOOK_LAST_NS MS
+#define CHECK_INTERVAL_MIN_NS (MS / 10)
+#define CHECK_INTERVAL_MAX_NS MS
 #define SOON_NS (5 * MS)   /* a thread that drives the ring context so soon after it was armed drives it all the time */
 #define STEER_NS (50 * MS) /* an accepted connection waits for one to two of these */
 #define STEER_AT_ONCE 16   /* each may cost a conversation with vmad; timers are to be kept meanwhile */
@@ -101,8 +101,8 @@ static bool drive_all(struct vma_ring_ctx *ring_ctx, int64_t max)
 static void housekeeping_watch_ring_ctx(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
 {
 	ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
-	ring_ctx->look_step_ns = step;
-	ring_ctx->look_ns = now + step;
+	ring_ctx->check_interval_ns = step;
+	ring_ctx->check_ns = now + step;
 }
 
 static bool others_drive(const struct vma_ring_ctx *ring_ctx)
@@ -124,7 +124,7 @@ static void housekeeping_take_over(struct vma_ring_ctx *ring_ctx, uint64_t now, 
 		ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 		ring_ctx->armed_ns = now;
 	} else {
-		housekeeping_leave_to_others(ring_ctx, now, LOOK_FIRST_NS);
+		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MIN_NS);
 	}
 }
 
@@ -136,21 +136,22 @@ bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma
 	if (tcp_of(ring_ctx) == NULL)
 		return false;
 	if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != NULL)
-		housekeeping_leave_to_others(ring_ctx, now, LOOK_LAST_NS);
+		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
 	else if (others_drive(ring_ctx))
 		housekeeping_leave_to_others(ring_ctx, now,
-		                             now - ring_ctx->armed_ns < SOON_NS ? LOOK_LAST_NS : LOOK_FIRST_NS);
+		                             now - ring_ctx->armed_ns < SOON_NS ? CHECK_INTERVAL_MAX_NS
+		                                                                : CHECK_INTERVAL_MIN_NS);
 	else
 		housekeeping_take_over(ring_ctx, now, most_packets(conf));
 	return true;
 }
 
-static void housekeeping_look(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
+static void housekeeping_check(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
 {
-	uint64_t step = ring_ctx->look_step_ns * 2;
+	uint64_t step = ring_ctx->check_interval_ns * 2;
 
 	if (others_drive(ring_ctx))
-		housekeeping_watch_ring_ctx(ring_ctx, now, step < LOOK_LAST_NS ? step : LOOK_LAST_NS);
+		housekeeping_watch_ring_ctx(ring_ctx, now, step < CHECK_INTERVAL_MAX_NS ? step : CHECK_INTERVAL_MAX_NS);
 	else
 		housekeeping_take_over(ring_ctx, now, max);
 }
@@ -175,7 +176,7 @@ static uint64_t keep_timers(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tcp, 
 		return due;
 	vma_ring_progress(ring_ctx->ring);
 	due = vma_tcp_due(tcp);
-	return due > now ? due : now + LOOK_FIRST_NS; /* somebody is at it at this moment */
+	return due > now ? due : now + CHECK_INTERVAL_MIN_NS; /* somebody is at it at this moment */
 }
 
 /* See the top. */
@@ -184,21 +185,21 @@ static bool others_keep_timers(const struct vma_ring_ctx *ring_ctx)
 	return !ring_ctx->armed && atomic_load(&ring_ctx->watcher) == NULL;
 }
 
-static void housekeeping_look_after(struct vma_ring_ctx *ring_ctx, void *arg)
+static void housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct round *round = arg;
 	struct vma_tcp *tcp = tcp_of(ring_ctx);
 
 	if (tcp == NULL)
 		return;
-	if (!ring_ctx->armed && ring_ctx->look_ns == 0)
-		housekeeping_watch_ring_ctx(ring_ctx, round->now, LOOK_FIRST_NS);
-	if (!ring_ctx->armed && round->now >= ring_ctx->look_ns)
-		housekeeping_look(ring_ctx, round->now, round->max);
+	if (!ring_ctx->armed && ring_ctx->check_ns == 0)
+		housekeeping_watch_ring_ctx(ring_ctx, round->now, CHECK_INTERVAL_MIN_NS);
+	if (!ring_ctx->armed && round->now >= ring_ctx->check_ns)
+		housekeeping_check(ring_ctx, round->now, round->max);
 	if (!others_keep_timers(ring_ctx))
 		make_earlier(&round->next, keep_timers(ring_ctx, tcp, round->now));
 	if (!ring_ctx->armed)
-		make_earlier(&round->next, ring_ctx->look_ns);
+		make_earlier(&round->next, ring_ctx->check_ns);
 	if (atomic_load(&ring_ctx->to_prune))
 		make_earlier(&round->next, round->now + PRUNE_NS);
 }
@@ -227,13 +228,13 @@ void tcp_housekeeping_due(void *arg)
  * What was due when the turn looked is being driven by somebody else, or was left to them (keep_timers): not to sleep
  * until they have done it would take the core from them, if they have none at this moment.
  */
-static void look_at_due(struct vma_ring_ctx *ring_ctx, void *arg)
+static void housekeeping_check_due(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct vma_tcp *tcp = tcp_of(ring_ctx);
 	uint64_t due = tcp != NULL ? vma_tcp_due(tcp) : NO_DEADLINE;
 
 	if (!others_keep_timers(ring_ctx))
-		make_earlier(arg, due > housekeeping.turn_ns ? due : housekeeping.turn_ns + LOOK_FIRST_NS);
+		make_earlier(arg, due > housekeeping.turn_ns ? due : housekeeping.turn_ns + CHECK_INTERVAL_MIN_NS);
 	if (atomic_load(&ring_ctx->to_prune))
 		make_earlier(arg, vma_now_ns() + PRUNE_NS);
 }
@@ -452,7 +453,7 @@ uint64_t tcp_housekeeping_turn(const struct vma_conf *conf, uint64_t now)
 	if (!atomic_load(&housekeeping.used))
 		return NO_DEADLINE;
 	housekeeping.turn_ns = now;
-	ring_ctxs_each(housekeeping_look_after, &round);
+	ring_ctxs_each(housekeeping_serve, &round);
 	make_earlier(&round.next, turn_steering(now));
 	make_earlier(&round.next, turn_ended(now));
 	make_earlier(&round.next, turn_abandoned(now));
@@ -466,7 +467,7 @@ uint64_t tcp_housekeeping_again(void)
 
 	if (!atomic_load(&housekeeping.used))
 		return NO_DEADLINE;
-	ring_ctxs_each(look_at_due, &next);
+	ring_ctxs_each(housekeeping_check_due, &next);
 	if (ck_pr_load_ptr(&housekeeping.accepted.head) != NULL || ck_pr_load_ptr(&housekeeping.ended.head) != NULL)
 		make_earlier(&next, vma_now_ns() + STEER_NS);
 	if (atomic_load(&housekeeping.idle))

@@ -116,7 +116,7 @@ void vma_file_set_own_poll(struct vma_file *file, bool own)
 		watchers->watcher[i]->shadow(watchers->watcher[i]);
 }
 
-void file_tell_closed(struct vma_file *file, int fd)
+void file_notify_closed(struct vma_file *file, int fd)
 {
 	struct vma_watchers *watchers;
 

@@ -420,7 +420,7 @@ static void test_calls_to_the_kernel_look_in_now_and_then(void **state)
 	driven = atomic_load(&pair.ring_ctx->driven);
 	vma_ring_ctxs_drive_overdue(self); /* it has waited for nothing */
 	assert_int_equal(atomic_load(&pair.ring_ctx->driven), driven);
-	self->look_in_rings = vma_ring_ctx_bit(pair.ring_ctx);
+	self->overdue_rings = vma_ring_ctx_bit(pair.ring_ctx);
 	for (int i = 0; i < 100 && !spared; i++) {
 		usleep(100);
 		driven = atomic_load(&pair.ring_ctx->driven);
@@ -431,7 +431,7 @@ static void test_calls_to_the_kernel_look_in_now_and_then(void **state)
 		spared = atomic_load(&pair.ring_ctx->driven) == driven;
 	}
 	assert_true(spared);
-	self->look_in_rings = 0;
+	self->overdue_rings = 0;
 	end_pair(&pair);
 }
 

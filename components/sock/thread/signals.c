@@ -27,8 +27,8 @@
 #include "thread.h"
 
 #define SIGNALS 65
-#define LOOK_NSEC 10000000  /* between two looks for handlers that were installed unseen */
-#define KERNEL_MASK_BYTES 8 /* what the kernel has of a sigset_t */
+#define CHECK_INTERVAL_NSEC 10000000 /* between two looks for handlers that were installed unseen */
+#define KERNEL_MASK_BYTES 8          /* what the kernel has of a sigset_t */
 
 typedef void (*any_handler)(int sig, siginfo_t *info, void *context);
 #define DEFAULT ((any_handler)(void *)SIG_DFL)
@@ -323,7 +323,7 @@ static int current_action(int sig, struct sigaction *out)
  * Under the lock. Wraps handlers that were installed unseen: by the C library's own sigaction in a program that has
  * opened this library by name, or by a system call. How many of them there were, and how many restart calls.
  */
-static void wrap_unseen(unsigned *found, unsigned *restarting)
+static void wrap_new_handlers(unsigned *found, unsigned *restarting)
 {
 	struct sigaction action;
 
@@ -344,12 +344,12 @@ static void wrap_unseen(unsigned *found, unsigned *restarting)
  * The C library's own signals (setuid, pthread_cancel) end a sleep as well, and restart calls: so does what is not
  * found here. If several handlers are found, nobody knows which of them ran: then the call ends.
  */
-void signals_ran_unseen(struct vma_thread *self)
+void signals_check_unwrapped(struct vma_thread *self)
 {
 	unsigned found, restarting;
 
 	pthread_mutex_lock(&lock);
-	wrap_unseen(&found, &restarting);
+	wrap_new_handlers(&found, &restarting);
 	pthread_mutex_unlock(&lock);
 	if (found == 0)
 		return;
@@ -358,17 +358,17 @@ void signals_ran_unseen(struct vma_thread *self)
 		self->interrupts++;
 }
 
-void signals_look(void)
+void signals_scan(void)
 {
 	static _Atomic uint64_t due_tsc;
 	uint64_t now = vma_tsc(), due = atomic_load_explicit(&due_tsc, memory_order_relaxed);
 	unsigned found, restarting;
 
 	/* One of the threads that spin. */
-	if (now < due || !atomic_compare_exchange_strong(&due_tsc, &due, now + vma_tsc_of_nsec(LOOK_NSEC)))
+	if (now < due || !atomic_compare_exchange_strong(&due_tsc, &due, now + vma_tsc_of_nsec(CHECK_INTERVAL_NSEC)))
 		return;
 	pthread_mutex_lock(&lock);
-	wrap_unseen(&found, &restarting);
+	wrap_new_handlers(&found, &restarting);
 	pthread_mutex_unlock(&lock);
 }
 

@@ -54,7 +54,7 @@ static bool is_scarce(uint64_t now_tsc)
 }
 
 /* How long it may spin is what the user has said: a wait has one bound, of time (VMA_SELECT_POLL) or of looks. */
-static bool spin_is_asked_for(const struct vma_wait *wait)
+static bool spin_is_configured(const struct vma_wait *wait)
 {
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
@@ -89,7 +89,7 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 		if (is_scarce(state->last_tsc) ||
 		    atomic_load_explicit(&spinners, memory_order_relaxed) >= spin_places())
 			return false;
-		if (load_is_high(&load, state->last_tsc) && !spin_is_asked_for(wait))
+		if (load_is_high(&load, state->last_tsc) && !spin_is_configured(wait))
 			return false;
 		nsec = atomic_load_explicit(&wait->spin->budget_nsec, memory_order_relaxed);
 		if (nsec == 0)
@@ -119,9 +119,9 @@ static bool woken_is_up(struct spin_state *state, struct vma_thread *self, uint6
 }
 
 /* Looked at now and then only: it is a line that all spinners write. */
-static void see_crowd(struct spin_state *state)
+static void update_crowded(struct spin_state *state)
 {
-	if (++state->looks % 64 == 0)
+	if (++state->polls % 64 == 0)
 		state->crowded = atomic_load_explicit(&spinners, memory_order_relaxed) > spin_places();
 }
 
@@ -131,7 +131,7 @@ bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
 
 	if (state->until_tsc == UINT64_MAX) { /* the time is not asked for: that takes as long as a look */
 		self->woke = NULL;
-		see_crowd(state);
+		update_crowded(state);
 		return true;
 	}
 	now = vma_tsc();
@@ -174,7 +174,7 @@ static uint32_t budget_of(const struct vma_spin *spin)
 	return budget != 0 ? budget : BUDGET_FIRST_NSEC;
 }
 
-void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks)
+void spin_adapt(struct vma_spin *spin, bool paid, uint64_t ticks)
 {
 	uint32_t budget = budget_of(spin);
 
@@ -185,7 +185,7 @@ void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks)
 	atomic_store_explicit(&spin->budget_nsec, budget, memory_order_relaxed);
 }
 
-void spin_learn_os(struct vma_spin *spin)
+void spin_adapt_os(struct vma_spin *spin)
 {
 	uint32_t budget = budget_of(spin) / 4;
 

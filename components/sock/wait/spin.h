@@ -9,7 +9,7 @@ struct spin_state {
 	uint64_t last_tsc;
 	const struct vma_thread *given_to; /* whom it has woken and gives the core to, NULL: nobody; since when */
 	uint64_t given_tsc;
-	uint32_t looks;
+	uint32_t polls;
 	bool crowded; /* for ever, and more threads of this process spin than should: yield between looks */
 };
 /* False: it should sleep at once. */
@@ -20,8 +20,8 @@ void spin_leave(struct vma_thread *self);
 /* In a forked child, whose only thread is here. */
 void spin_forked_child(void);
 /* The wait took so long, and (`paid`) ended because what it waited for came: the next one learns from it. */
-void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks);
+void spin_adapt(struct vma_spin *spin, bool paid, uint64_t ticks);
 /* It was mixed, and the OS has ended it. */
-void spin_learn_os(struct vma_spin *spin);
+void spin_adapt_os(struct vma_spin *spin);
 
 #endif

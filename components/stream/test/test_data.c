@@ -648,22 +648,22 @@ static void test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago(v
 	fixture_peer_send(p.peer, out, 300);
 	fixture_until(queued(p.fd) == 300);
 	vma_thread_has_ready(self, 0);
-	self->look_in_rings = 1;
+	self->overdue_rings = 1;
 	for (int i = 0; i < 100 && !spared; i++) {
-		self->look_in_tsc = vma_tsc();
+		self->overdue_tsc = vma_tsc();
 		before = atomic_load(driven);
 		assert_int_equal(do_recv(p.fd, in, 1, 0), 1);
 		spared = atomic_load(driven) == before;
 	}
 	assert_true(spared);
-	self->look_in_tsc = 0;
+	self->overdue_tsc = 0;
 	assert_int_equal(do_recv(p.fd, in, 1, 0), 1);
 	assert_true(atomic_load(driven) > before);
 	before = atomic_load(driven);
-	self->look_in_tsc = 0;
+	self->overdue_tsc = 0;
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
 	assert_true(atomic_load(driven) > before);
-	self->look_in_rings = 0;
+	self->overdue_rings = 0;
 	fixture_until(data_comes(&p, 1));
 	pair_end(&p);
 }

@@ -154,9 +154,9 @@ static void keep_rate(struct tcp_bbr *bbr, uint64_t bytes_per_sec)
 		bbr->max_rate = bbr_highest(bbr);
 }
 
-static void see_rate(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
+static void bbr_update_bw(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
 {
-	bbr->round_start = s->is_known && s->prior_delivered >= bbr->round_end;
+	bbr->round_start = s->is_valid && s->prior_delivered >= bbr->round_end;
 	if (bbr->round_start) {
 		bbr->round++;
 		bbr->round_end = bbr->delivered;
@@ -169,7 +169,7 @@ static void see_rate(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
 
 /* ---- acknowledgements in bursts ---- */
 
-static void see_bursts(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+static void bbr_update_ack_aggregation(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
 	struct tcp_bbr *bbr = &cc->bbr;
 	uint64_t expected, extra;
@@ -240,7 +240,7 @@ static bool phase_is_over(const struct tcp_cc *cc, const struct tcp_cc_sample *s
 
 /* ---- STARTUP and DRAIN, 4.3.2, 4.3.3 ---- */
 
-static void see_full(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
+static void bbr_check_full_bw_reached(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
 {
 	if (bbr->full || !bbr->round_start || s->app_limited)
 		return;
@@ -252,7 +252,7 @@ static void see_full(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
 	bbr->full = ++bbr->full_rounds >= FULL_ROUNDS;
 }
 
-static void see_drained(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+static void bbr_check_drain(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
 	struct tcp_bbr *bbr = &cc->bbr;
 
@@ -314,7 +314,7 @@ static void probe_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t
 		end_probe_rtt(cc, now_ns);
 }
 
-static void see_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+static void bbr_update_min_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
 	struct tcp_bbr *bbr = &cc->bbr;
 	bool is_old = bbr->min_rtt_ns != UINT64_MAX && now_ns > bbr->min_rtt_at_ns + MIN_RTT_WINDOW_NS;
@@ -402,13 +402,13 @@ static bool bbr_sampled(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64
 	struct tcp_bbr *bbr = &cc->bbr;
 
 	bbr->delivered = s->delivered;
-	see_rate(bbr, s);
-	see_bursts(cc, s, now_ns);
+	bbr_update_bw(bbr, s);
+	bbr_update_ack_aggregation(cc, s, now_ns);
 	if (bbr->mode == PROBE_BW && phase_is_over(cc, s, now_ns))
 		begin_phase(bbr, (uint8_t)((bbr->cycle + 1) % CYCLE), now_ns);
-	see_full(bbr, s);
-	see_drained(cc, s, now_ns);
-	see_rtt(cc, s, now_ns);
+	bbr_check_full_bw_reached(bbr, s);
+	bbr_check_drain(cc, s, now_ns);
+	bbr_update_min_rtt(cc, s, now_ns);
 	if (cc->pacing_rate == 0 && s->rtt_ns)
 		first_pacing(cc, s->rtt_ns);
 	if (bbr->max_rate)

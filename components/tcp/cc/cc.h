@@ -27,7 +27,7 @@ struct tcp_cc_sample {
 	uint32_t newly;                      /* bytes that it has found delivered, */
 	uint32_t lost;                       /* and lost */
 	uint32_t in_flight, prior_in_flight; /* after it, and before */
-	bool is_known, app_limited;
+	bool is_valid, app_limited;
 	enum { CC_OPEN, CC_RECOVERY, CC_LOSS } phase; /* recovery's; LOSS: after a timeout */
 };
 

@@ -26,7 +26,7 @@ struct vma_tcp_conn;
 struct tcp_seg;
 
 #define RATE_UNIT_NS 64
-enum rate_mark { RATE_NOTED = 1, RATE_APP_LIMITED = 2 }; /* tcp_seg.rate_marks */
+enum rate_mark { RATE_SAMPLED = 1, RATE_APP_LIMITED = 2 }; /* tcp_seg.rate_marks */
 
 struct tcp_rate {
 	uint64_t delivered, delivered_ns; /* bytes in all; when the last of them were */

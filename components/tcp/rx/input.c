@@ -156,7 +156,7 @@ static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	struct tcp_seg *syn = pcb->unacked != NULL ? pcb->unacked : pcb->unsent;
 
 	conn->peer_mss = pcb->mss; /* before anything of this side changes it */
-	recovery_forget(conn);
+	recovery_reset(conn);
 	TCPH_SET_FLAG(syn->tcphdr, TCP_ACK);
 	syn->marks = 0;
 	pcb->unsent = syn;
@@ -166,7 +166,7 @@ static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	pcb->snd_wl1 = s->seq - 1;
 	pcb->snd_wl2 = pcb->lastack;
 	pcb->state = SYN_RCVD;
-	tcp_forgo_options(conn);
+	tcp_drop_unagreed_options(conn);
 }
 
 struct before {
@@ -216,7 +216,7 @@ static void conclude_segment(struct vma_tcp_conn *conn, const struct segment *s,
 /* ---- one segment, or several as one, through lwIP ---- */
 
 /* A time stamp says something where it was agreed upon; or is about to be, by the answer to a SYN. */
-static void note_ack(struct vma_tcp_conn *conn, const struct segment *s, struct tcp_ack *ack)
+static void parse_ack(struct vma_tcp_conn *conn, const struct segment *s, struct tcp_ack *ack)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	bool stamped = pcb->flags & TF_TIMESTAMP || (pcb->state == SYN_SENT && !conn->tcp->attr.no_timestamps);
@@ -359,7 +359,7 @@ static void feed_run(struct vma_tcp_conn *conn, struct run *run)
 	                        .state = conn->pcb->state,
 	                        .ack_now = conn->pcb->flags & TF_ACK_NOW};
 
-	note_ack(conn, s, &conn->tcp->ack);
+	parse_ack(conn, s, &conn->tcp->ack);
 	if (!conn->tcp->predicts_nothing && !awaits_urgent(conn) && !budget_refuses(conn) &&
 	    tcp_predict(conn, s, run->packets, run->n)) {
 		conn->last_in_ns = conn->tcp->now_ns;
@@ -372,8 +372,8 @@ static void feed_run(struct vma_tcp_conn *conn, struct run *run)
 		return;
 	}
 	conn->last_in_ns = conn->tcp->now_ns;
-	note_ack(conn, s, &conn->tcp->ack); /* once more: tcp_validate may have changed it */
-	urgent_note(conn, s);
+	parse_ack(conn, s, &conn->tcp->ack); /* once more: tcp_validate may have changed it */
+	urgent_update(conn, s);
 	through_lwip(conn, run, &before);
 }
 

@@ -169,7 +169,7 @@ static inline void pingpong_take_ack(struct vma_tcp_conn *conn, const struct pin
 
 	predict_window(pcb, m->seq, m->ack, (uint32_t)m->window << pcb->snd_scale);
 	pcb->lastack = m->ack;
-	recovery_answered(conn);
+	recovery_all_acked(conn);
 	if (seg == NULL)
 		return;
 	recovery_acked_last(conn, seg, acked);

@@ -7,8 +7,8 @@
 
 #include "validate.h"
 
-#define ANSWER_EVERY_NS (500 * TCP_NS_PER_MS)    /* the kernel's tcp_invalid_ratelimit */
-#define PAWS_IDLE_NS (24 * 86400 * TCP_NS_PER_S) /* RFC 7323 5.5 */
+#define INVALID_RATELIMIT_NS (500 * TCP_NS_PER_MS) /* the kernel's tcp_invalid_ratelimit */
+#define PAWS_IDLE_NS (24 * 86400 * TCP_NS_PER_S)   /* RFC 7323 5.5 */
 
 /* ---- answers ---- */
 
@@ -16,7 +16,7 @@ static bool may_challenge(struct vma_tcp_conn *conn)
 {
 	uint64_t now = conn->tcp->now_ns;
 
-	if (conn->challenge_window_ns != 0 && now - conn->challenge_window_ns < ANSWER_EVERY_NS)
+	if (conn->challenge_window_ns != 0 && now - conn->challenge_window_ns < INVALID_RATELIMIT_NS)
 		return false;
 	conn->challenge_window_ns = now;
 	return true;
@@ -33,7 +33,7 @@ static void send_challenge(struct vma_tcp_conn *conn)
 }
 
 /* An ACK for what is out of the window; two ends that disagree do not answer each other's ACKs for ever. */
-static void answer_unacceptable(struct vma_tcp_conn *conn, const struct segment *s)
+static void ack_unacceptable(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	uint32_t rcv_nxt = conn->pcb->rcv_nxt;
 
@@ -181,7 +181,7 @@ static bool validate_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 	if (segment_is_too_old(conn, s) && !(s->flags & TCP_RST)) {
 		TCP_COUNT(conn->tcp, paws_drops, 1);
 		conn->counts.paws_drops++;
-		answer_unacceptable(conn, s);
+		ack_unacceptable(conn, s);
 		return false;
 	}
 	/* The SYN-ACK of a simultaneous open: its SYN is known, its ACK is what matters. */
@@ -189,7 +189,7 @@ static bool validate_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 	    s->seq + 1 == pcb->rcv_nxt)
 		segment_drop_syn(s, conn->pcb->snd_scale);
 	if (!is_in_window(conn, s) && !(s->flags & (TCP_RST | TCP_SYN))) {
-		answer_unacceptable(conn, s);
+		ack_unacceptable(conn, s);
 		return false;
 	}
 	if (s->flags & TCP_RST) {

@@ -200,7 +200,7 @@ static uint64_t free_space(uint64_t rcvbuf, uint64_t queued)
 }
 
 /* Silly windows are not announced (RFC 9293 3.8.6.2.2): less than a segment, or a sixteenth of the buffer, is none. */
-static uint64_t worth_announcing(uint64_t rcvbuf, uint64_t space, uint32_t mss)
+static uint64_t worth_advertising(uint64_t rcvbuf, uint64_t space, uint32_t mss)
 {
 	if (mss > rcvbuf)
 		mss = (uint32_t)rcvbuf;
@@ -249,7 +249,7 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 	uint32_t now = window_now(conn), unit = UINT32_C(1) << pcb->rcv_scale, chosen;
 	uint64_t queued = fifo_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
 
-	chosen = at_most_window(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->window.rcv_mss),
+	chosen = at_most_window(worth_advertising(rcvbuf, free_space(rcvbuf, queued), conn->window.rcv_mss),
 	                        (uint64_t)65535 << pcb->rcv_scale);
 	if (__builtin_expect(budget_is_tight(conn->tcp), 0))
 		chosen = (uint32_t)when_tight(conn, rcvbuf, queued, chosen);
@@ -258,7 +258,7 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 }
 
 /* The peer is told of `window` bytes, which are not fewer than it knows of, or what keep_window makes of these. */
-static inline uint16_t window_to_announce(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
+static inline uint16_t window_to_advertise(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct vma_tcp *tcp = conn->tcp;
@@ -281,17 +281,17 @@ static inline uint16_t window_to_announce(struct vma_tcp_conn *conn, uint32_t wi
 	return (uint16_t)at_most_window(window >> pcb->rcv_scale, 65535);
 }
 
-static uint16_t __attribute__((noinline)) announce_chosen(struct vma_tcp_conn *conn)
+static uint16_t __attribute__((noinline)) advertise_chosen(struct vma_tcp_conn *conn)
 {
 	uint32_t window = choose_window(conn), now = window_now(conn);
 
 	if (window == 0 && now == 0 && conn->window.rcv_edge != conn->pcb->rcv_nxt)
 		TCP_COUNT(conn->tcp, zero_windows, 1);
-	return window_to_announce(conn, window, now);
+	return window_to_advertise(conn, window, now);
 }
 
 /* At first the usual case of choose_window: at least half the buffer is free, and the edge does not move back. */
-uint16_t window_announce(struct vma_tcp_conn *conn)
+uint16_t window_advertise(struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), queued = fifo_bytes(&conn->rx);
@@ -301,8 +301,8 @@ uint16_t window_announce(struct vma_tcp_conn *conn)
 	if (__builtin_expect(queued > rcvbuf / 2 || pcb->refused_data != NULL || window < now || window == 0 ||
 	                             budget_is_tight(conn->tcp) || conn->tcp->predicts_nothing,
 	                     0))
-		return announce_chosen(conn);
-	return window_to_announce(conn, window, now);
+		return advertise_chosen(conn);
+	return window_to_advertise(conn, window, now);
 }
 
 /*
@@ -322,8 +322,8 @@ bool window_wants_update(const struct vma_tcp_conn *conn)
 	now = edge > produced ? edge - produced : 0;
 	if (2 * now > rcvbuf)
 		return false;
-	next = worth_announcing(rcvbuf, free_space(rcvbuf, queued),
-	                        atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
+	next = worth_advertising(rcvbuf, free_space(rcvbuf, queued),
+	                         atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
 	next = at_most_window(next, atomic_load_explicit(&conn->window_max, memory_order_relaxed));
 	return next != 0 && next >= 2 * now;
 }
@@ -362,7 +362,7 @@ static void more_quick_acks(struct vma_tcp_conn *conn)
 }
 
 /* The kernel's tcp_event_data_recv: the pace at which data comes is how long an answer may take. */
-static void note_pace(struct vma_tcp_conn *conn)
+static void update_ato(struct vma_tcp_conn *conn)
 {
 	uint64_t now = conn->tcp->now_ns, gap = now - conn->window.last_data_in_ns;
 
@@ -418,9 +418,9 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 	uint32_t waiting = pcb->rcv_nxt - conn->window.rcv_wup;
 
 	if (segment > conn->window.rcv_mss)
-		conn->window.rcv_mss = at_most_window(segment, tcp_mss_announced(conn));
+		conn->window.rcv_mss = at_most_window(segment, tcp_mss_advertised(conn));
 	conn->pushed = push;
-	note_pace(conn);
+	update_ato(conn);
 	if (segment >= conn->window.rcv_mss)
 		rcv_rtt_sample(conn);
 	rcvbuf_grow(conn);
@@ -468,7 +468,7 @@ static bool is_another_place(const struct vma_tcp_conn *conn)
 	return TCP_SEQ_GT(newest->left, conn->window.sack_left) || TCP_SEQ_LT(newest->right, conn->window.sack_right);
 }
 
-static void note_place(struct vma_tcp_conn *conn)
+static void update_sack_place(struct vma_tcp_conn *conn)
 {
 	conn->window.sack_places += conn->window.sacks_waiting != 0 && is_another_place(conn);
 	conn->window.sack_left = conn->pcb->rcv_sacks[0].left;
@@ -489,7 +489,7 @@ void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged)
 		conn->window.hole_acks = 0;
 	}
 	if (pcb->flags & TF_SACK && pcb->ooseq != NULL)
-		note_place(conn);
+		update_sack_place(conn);
 	conn->window.sacks_waiting += bytes;
 	if (flagged || !(pcb->flags & TF_SACK) || pcb->ooseq == NULL || conn->window.hole_acks < HOLE_ACKS ||
 	    window_sacks_are_full(conn) || conn->window.sacks_waiting >= HOLE_SEGMENTS * conn->window.rcv_mss)

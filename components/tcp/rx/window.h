@@ -51,7 +51,7 @@ void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged)
 bool window_sacks_are_full(const struct vma_tcp_conn *conn);
 void window_acking(struct vma_tcp_conn *conn); /* an ACK is about to leave that reports what is behind holes */
 /* The window field of a segment that leaves now, and that it acknowledges all that has come. */
-uint16_t window_announce(struct vma_tcp_conn *conn);
+uint16_t window_advertise(struct vma_tcp_conn *conn);
 /* New data has left. An answer that comes soon after a question: a conversation. */
 static inline void window_data_sent(struct tcp_window *window, uint64_t now_ns)
 {

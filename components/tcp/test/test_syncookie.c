@@ -187,9 +187,9 @@ static void test_time_stamps_bring_back_scaling_and_sack(void **state)
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
 	vma_tcp_info(fixture_last_accepted()->conn, &info);
-	assert_int_equal(info.known.tcpi_options & 7, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
-	assert_int_equal(info.known.tcpi_snd_wscale, 9);
-	assert_int_equal(info.known.tcpi_snd_mss, 1448);
+	assert_int_equal(info.kernel.tcpi_options & 7, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
+	assert_int_equal(info.kernel.tcpi_snd_wscale, 9);
+	assert_int_equal(info.kernel.tcpi_snd_mss, 1448);
 	raw_send_bytes(1, 1, 100);
 	assert_int_equal(read_bytes(fixture_last_accepted(), 1000), 100);
 }

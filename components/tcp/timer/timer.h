@@ -36,6 +36,6 @@ void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns);
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
 /* Keepalive, FIN_WAIT_2 without owner: when the connection is established or closed, or an option changes. */
 void timers_keepalive_update(struct vma_tcp_conn *conn);
-void keepalive_ask(struct vma_tcp_conn *conn); /* now, if nothing else is about to find out */
+void keepalive_probe(struct vma_tcp_conn *conn); /* now, if nothing else is about to find out */
 
 #endif

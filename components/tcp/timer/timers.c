@@ -206,7 +206,7 @@ static bool is_hopeless(const struct vma_tcp_conn *conn)
 
 /* A peer that has answered a SYN-ACK while data is waited for (TCP_DEFER_ACCEPT) needs no further one until that ends.
  */
-static bool is_answered(const struct vma_tcp_conn *conn)
+static bool waits_for_defer_accept(const struct vma_tcp_conn *conn)
 {
 	uint64_t defer_ns = (uint64_t)tcp_option(conn, VMA_TCP_OPT_DEFER_ACCEPT) * TCP_NS_PER_S;
 
@@ -217,7 +217,7 @@ static void timed_out(struct vma_tcp_conn *conn)
 {
 	if (is_hopeless(conn)) {
 		timers_give_up(conn, false);
-	} else if (is_answered(conn)) {
+	} else if (waits_for_defer_accept(conn)) {
 		conn->recovery.timeouts++;
 		conn->recovery.rto_from_ns = conn->tcp->now_ns;
 	} else {

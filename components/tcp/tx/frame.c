@@ -14,7 +14,7 @@ static uint16_t window_of(struct vma_tcp_conn *conn, const uint8_t *from)
 	uint8_t flags = from[13];
 
 	if (flags & TCP_ACK && !(flags & TCP_SYN) && conn->connected)
-		return window_announce(conn);
+		return window_advertise(conn);
 	return (uint16_t)(from[14] << 8 | from[15]);
 }
 
@@ -26,7 +26,7 @@ static uint64_t frame_write_options(const struct vma_tcp_conn *conn, uint8_t *to
 
 	for (uint32_t i = 0; i < len; i += 4) {
 		uint32_t word =
-		        syn && i == 0 ? lwip_htonl(0x02040000 | tcp_mss_announced(conn)) : frame_load32(from + i);
+		        syn && i == 0 ? lwip_htonl(0x02040000 | tcp_mss_advertised(conn)) : frame_load32(from + i);
 
 		frame_store32(to + i, word);
 		sum += word;

@@ -55,7 +55,7 @@ void udp_flows_update(struct udp_sock *sock)
 	fixture.takes_up++;
 }
 
-void udp_ask_take_up(struct udp_sock *sock)
+void udp_schedule_take_up(struct udp_sock *sock)
 {
 	(void)sock;
 	fixture.takes_up++;

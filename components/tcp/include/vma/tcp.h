@@ -226,7 +226,7 @@ struct vma_tcp_conn_attr {
 	uint8_t local[16], peer[16];
 	uint64_t shadow_cookie;
 	int shadow_fd;
-	bool covered;    /* as vma_tcp_ask_port_block says: it has no rule of its own before vma_tcp_steer */
+	bool covered;    /* as vma_tcp_request_port_block says: it has no rule of its own before vma_tcp_steer */
 	bool port_given; /* by the application: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
 	/*
 	 * What has been in TIME_WAIT for 250 ms makes way also without time stamps: for who has no other port left.
@@ -248,7 +248,7 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
  * it is young (attr.covered): 1; 0; -EADDRINUSE, it may not, and others may have the port. As vma_ring_ports: asked
  * once more when a kernel socket has been bound to the port alone, it must still be 1; otherwise vma_tcp_steer.
  */
-int vma_tcp_ask_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
+int vma_tcp_request_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
 void vma_tcp_ports_release(struct vma_tcp *tcp); /* control path: gives blocks back, if there is no connection */
 /* Control path. The local port, network order, whose connection with these addresses and this peer's port has been in
  * TIME_WAIT for longest, and for more than 250 ms; 0: none. */
@@ -348,7 +348,7 @@ int32_t vma_tcp_get_option(const struct vma_tcp_conn *conn, enum vma_tcp_option 
  * of total_rto, ECN (there is none), and delivery_rate without a congestion control that has a model.
  */
 struct vma_tcp_info {
-	struct tcp_info known;
+	struct tcp_info kernel;
 	uint64_t pacing_rate, max_pacing_rate; /* bytes per second; UINT64_MAX: none */
 	uint64_t bytes_acked, bytes_received;  /* with this side's SYN if it came first, and the FINs */
 	uint32_t segs_out, segs_in;
