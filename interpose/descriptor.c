@@ -88,7 +88,7 @@ ALIAS(int, __close, close, (int fd))
  * Empties the slots of a range that the kernel is about to close, and closes around the library's own: also in a vfork
  * child, which reaches its parent's internal thread by them (hand_over_fd), and loses them by exec.
  */
-static int close_around(unsigned first, unsigned last, int flags)
+static int close_range_around_ours(unsigned first, unsigned last, int flags)
 {
 	const bool borrowed = process_is_borrowed();
 	const unsigned highest = (unsigned)vma_fd_highest(), end = last < highest ? last : highest;
@@ -111,7 +111,7 @@ static int close_around(unsigned first, unsigned last, int flags)
 
 static int close_range_ours(unsigned first, unsigned last, int flags)
 {
-	int rc = close_around(first, last, flags);
+	int rc = close_range_around_ours(first, last, flags);
 
 	vma_stream_linger();
 	return rc;
@@ -228,7 +228,7 @@ static int share_fd(int from, int to, bool cloexec)
 		if (to <= STDERR_FILENO)
 			hand_over_fd(to);
 		else if (!cloexec && from_parent)
-			inherited_is_copied(to);
+			inherited_mark_copied(to);
 		return to;
 	}
 	vma_os.close(to);
@@ -359,7 +359,7 @@ static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)
 	if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0 && process_is_borrowed())
 		hand_over_fd(fd);
 	else if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0)
-		inherited_is_copied(fd);
+		inherited_mark_copied(fd);
 	pthread_testcancel();
 	if (!call_begin(&call, fd))
 		return vma_os.fcntl(fd, cmd, arg);

@@ -100,7 +100,7 @@ static __attribute__((constructor)) void scan_descriptors(void)
 
 /* ---- exec ---- */
 
-void inherited_is_copied(int fd)
+void inherited_mark_copied(int fd)
 {
 	const int saved = errno;
 	struct vma_thread *self = vma_enter();

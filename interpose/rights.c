@@ -94,7 +94,7 @@ void rights_leave(const struct msghdr *msg)
 		walk_rights(&own, hand_over_ours);
 }
 
-void rights_leave_row(const struct mmsghdr *msgs, unsigned n)
+void rights_hand_over_messages(const struct mmsghdr *msgs, unsigned n)
 {
 	for (unsigned i = 0; i < n && i < MESSAGE_PIECES_MAX; i++)
 		rights_leave(&msgs[i].msg_hdr);

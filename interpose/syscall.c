@@ -548,7 +548,7 @@ static bool offers_rings(bool *offloads)
  * With a ring the program may read, write, poll and close its sockets where no call shows it. So either there is no
  * ring, and programs do without, as on kernels that forbid it; or all sockets are the kernel's from now on.
  */
-static bool may_have_ring(void)
+static bool check_ring_allowed(void)
 {
 	bool offloads;
 
@@ -565,7 +565,7 @@ static bool may_have_ring(void)
 
 ENTRY(enter_io_uring_setup)
 {
-	if (may_have_ring())
+	if (check_ring_allowed())
 		return fresh_fd((int)KERNEL(SYS_io_uring_setup));
 	errno = ENOSYS;
 	return -1;
@@ -580,7 +580,7 @@ ENTRY(enter_io_uring_setup)
 	{                                                                                                              \
 		int(*real) parameters = (int(*) parameters)dlsym(RTLD_NEXT, #name);                                    \
                                                                                                                        \
-		return real != NULL && may_have_ring() ? real arguments : -ENOSYS;                                     \
+		return real != NULL && check_ring_allowed() ? real arguments : -ENOSYS;                                \
 	}
 LIBURING_CALL(io_uring_queue_init, (unsigned entries, void *ring, unsigned flags), (entries, ring, flags))
 LIBURING_CALL(io_uring_queue_init_params, (unsigned entries, void *ring, void *params), (entries, ring, params))

@@ -144,8 +144,8 @@ struct vma_bufpool {
 	ck_ring_t ring __attribute__((aligned(CACHE_LINE)));
 	ck_stack_t spill __attribute__((aligned(CACHE_LINE)));
 	_Atomic uint32_t producing;
-	_Atomic uint32_t batch_now; /* shrinks when reclaim was needed, grows back with calm */
-	_Atomic uint32_t calm;      /* batches taken since the last reclaim */
+	_Atomic uint32_t batch_now;                /* shrinks when reclaim was needed, grows back with calm */
+	_Atomic uint32_t batches_without_shortage; /* batches taken since the last reclaim */
 
 	/* rare */
 	_Atomic int64_t outstanding __attribute__((aligned(CACHE_LINE)));

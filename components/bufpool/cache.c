@@ -39,7 +39,7 @@ static struct cache *first_use(struct vma_bufpool *pool)
 }
 
 /* The owner came in and finds the gate not open: never opened for this thread yet, or a visitor is at work. */
-static struct cache *enter_past_gate(struct vma_bufpool *pool, struct cache *cache)
+static struct cache *enter_closed_gate(struct vma_bufpool *pool, struct cache *cache)
 {
 	bufpool_cache_leave(pool, cache);
 	if (atomic_load_explicit(&cache->gate, memory_order_acquire) == 0 && cache_register(pool, cache) &&
@@ -52,7 +52,7 @@ static struct cache *enter_past_gate(struct vma_bufpool *pool, struct cache *cac
 
 COLD struct cache *bufpool_cache_acquire_slow(struct vma_bufpool *pool, struct cache *cache)
 {
-	return cache == NULL ? first_use(pool) : enter_past_gate(pool, cache);
+	return cache == NULL ? first_use(pool) : enter_closed_gate(pool, cache);
 }
 
 /* The owner has left and finds the gate not open. If the pool was retired meanwhile, closing was left to the owner. */
@@ -141,7 +141,7 @@ COLD bool bufpool_reclaim(struct vma_bufpool *pool, const struct cache *own)
 	if (atomic_load_explicit(&pool->state, memory_order_seq_cst) == POOL_LIVE) {
 		now = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
 		atomic_store_explicit(&pool->batch_now, now > 1 ? now / 2 : 1, memory_order_relaxed);
-		atomic_store_explicit(&pool->calm, 0, memory_order_relaxed);
+		atomic_store_explicit(&pool->batches_without_shortage, 0, memory_order_relaxed);
 		if (find_others(pool, own, high, true) > 0)
 			bufpool_heavy_barrier();
 		for (uint32_t i = 0; i < high; i++) {

@@ -99,17 +99,17 @@ void bufpool_share_give_split(struct vma_bufpool *pool, struct vma_buf *first, u
 static void grow_batch(struct vma_bufpool *pool)
 {
 	uint32_t now = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
-	uint32_t calm;
+	uint32_t batches_without_shortage;
 
 	if (likely(now >= pool->batch))
 		return;
-	calm = atomic_load_explicit(&pool->calm, memory_order_relaxed) + 1;
-	if (calm >= 1024) {
-		calm = 0;
+	batches_without_shortage = atomic_load_explicit(&pool->batches_without_shortage, memory_order_relaxed) + 1;
+	if (batches_without_shortage >= 1024) {
+		batches_without_shortage = 0;
 		atomic_store_explicit(&pool->batch_now, now * 2 < pool->batch ? now * 2 : pool->batch,
 		                      memory_order_relaxed);
 	}
-	atomic_store_explicit(&pool->calm, calm, memory_order_relaxed);
+	atomic_store_explicit(&pool->batches_without_shortage, batches_without_shortage, memory_order_relaxed);
 }
 
 struct vma_buf *bufpool_share_take(struct vma_bufpool *pool, uint32_t *count)

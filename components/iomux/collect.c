@@ -83,7 +83,7 @@ static uint32_t own_of(struct epoll_set *set, struct epoll_item *item)
 	uint32_t all = iomux_file_poll(item->file);
 	struct pollfd shadow = {.fd = item->os_fd, .events = IOMUX_OUT};
 
-	if (__builtin_expect(item->out_left && !(all & EPOLLOUT), 0) && wanted_of(item, IOMUX_OUT) != 0 &&
+	if (__builtin_expect(item->out_unpolled && !(all & EPOLLOUT), 0) && wanted_of(item, IOMUX_OUT) != 0 &&
 	    epoll_shadow_ctl(set, EPOLL_CTL_MOD, item) == 0 && iomux_os_poll(&shadow, 1) > 0)
 		item->os_events |= (uint16_t)shadow.revents & IOMUX_OUT;
 	return wanted_of(item, all);

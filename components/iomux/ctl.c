@@ -73,13 +73,13 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 	int rc;
 
 	item->in_s = op == EPOLL_CTL_MOD ? was_in_s : op == EPOLL_CTL_ADD && !atomic_load(&item->file->own_poll);
-	item->out_left = false;
+	item->out_unpolled = false;
 	if (set->forked || (op == EPOLL_CTL_ADD ? !item->in_s : !was_in_s))
 		return check_flags(item->events);
 	set->os_polled.tsc = 0;
 	if (op != EPOLL_CTL_DEL)
 		event.events = is_set ? item->events : shadow_events(item);
-	item->out_left = op != EPOLL_CTL_DEL && (item->events & ~event.events & IOMUX_OUT) != 0;
+	item->out_unpolled = op != EPOLL_CTL_DEL && (item->events & ~event.events & IOMUX_OUT) != 0;
 	if (op == EPOLL_CTL_ADD && is_set) {
 		if (item->os_fd_own)
 			vma_fd_unguard_close(item->os_fd);

@@ -201,7 +201,7 @@ struct epoll_item {
 	bool number_closed; /* fd has been closed, the file lives on under another number */
 	bool os_fd_own;     /* a duplicate made for this item */
 	bool in_s;          /* the shadow is, */
-	bool out_left;      /* but not asked whether it is writable: the file knew by itself */
+	bool out_unpolled;  /* but not asked whether it is writable: the file knew by itself */
 
 	uint64_t rings, accept_rings; /* under set->leaf */
 	struct vma_retired retired;

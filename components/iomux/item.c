@@ -156,7 +156,7 @@ void epoll_item_rehash(struct epoll_set *set)
 	}
 }
 
-static int buckets_make_room(struct epoll_set *set)
+static int buckets_grow(struct epoll_set *set)
 {
 	uint32_t n = set->n_buckets > 0 ? set->n_buckets * 2 : BUCKETS_FIRST;
 	struct epoll_item **bucket;
@@ -397,7 +397,7 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 		*out = item;
 		return 0;
 	}
-	rc = buckets_make_room(set);
+	rc = buckets_grow(set);
 	item = rc == 0 ? take_place(set) : NULL;
 	if (item == NULL)
 		return -ENOMEM;

@@ -60,7 +60,7 @@ static struct kernel_waiter *kernel_waiter_make(const struct vma_thread *self)
 }
 
 /* Whether a thread still waits in the kernel for this set. Inside. */
-static bool anybody_waits(const struct epoll_set *set)
+static bool has_kernel_waiters(const struct epoll_set *set)
 {
 	for (unsigned i = 0; i < vma_thread_count(); i++) {
 		struct kernel_waiter *kernel_waiter = kernel_waiter_of(i);
@@ -85,7 +85,7 @@ void epoll_kick(struct epoll_set *set, int epfd)
 	int fd;
 
 	atomic_thread_fence(memory_order_seq_cst);
-	if (!anybody_waits(set))
+	if (!has_kernel_waiters(set))
 		return;
 	fd = (int)syscall(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (fd < 0)
@@ -102,7 +102,7 @@ void epoll_kick(struct epoll_set *set, int epfd)
 
 static void end_kick(struct epoll_set *set, int epfd)
 {
-	if (set->kick < 0 || (anybody_waits(set) && vma_now_ns() < set->kick_until_ns))
+	if (set->kick < 0 || (has_kernel_waiters(set) && vma_now_ns() < set->kick_until_ns))
 		return;
 	vma_os.epoll_ctl(epfd, EPOLL_CTL_DEL, set->kick, NULL);
 	vma_fd_unguard_close(set->kick);

@@ -269,7 +269,7 @@ int vma_iomux_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timesp
 		return rc;
 	set_size(&sets, n >= 0 ? clamp_nfds(n) : 0);
 	rc = n >= 0 ? select_run(&sets, &time, self) : -EINVAL;
-	vma_thread_has_ready(self, rc);
+	vma_thread_set_tx_batch(self, rc);
 	iomux_sigmask_restore(&before, self);
 	if (left != NULL)
 		iomux_timeout_left(&time, left);

@@ -23,8 +23,8 @@ struct call {
 	struct iomux_policy policy;
 	struct vma_thread *self;
 	uint32_t signals;
-	bool queued;  /* stands in the set's queue, or was taken out of it */
-	bool unspent; /* stood there when it collected something: nobody had spent a wake-up on it yet */
+	bool queued;         /* stands in the set's queue, or was taken out of it */
+	bool wakeup_unspent; /* stood there when it collected something: nobody had spent a wake-up on it yet */
 	int n;
 };
 
@@ -41,7 +41,7 @@ static int epoll_call_collect(struct call *call, enum epoll_os_poll ask)
 	if ((ask == EPOLL_OS_POLL_IF_READY && !set_has_ready(set)) || pthread_mutex_trylock(&set->lock) != 0)
 		return 0;
 	call->n = epoll_collect(set, call->epfd, call->events, call->max, ask, &call->policy);
-	call->unspent = call->n > 0 && call->queued && iomux_is_in_queue(&set->file.waitq, call->self);
+	call->wakeup_unspent = call->n > 0 && call->queued && iomux_is_in_queue(&set->file.waitq, call->self);
 	epoll_set_unlock(set);
 	return call->n;
 }
@@ -101,7 +101,7 @@ static void epoll_wait_set_queued(struct vma_wait *wait, bool on)
 	if (on) {
 		vma_waitq_add(q, wait->self);
 		atomic_thread_fence(memory_order_seq_cst); /* see epoll_set_unlock */
-	} else if (!iomux_leave_queue(q, wait->self, call->signals) && call->unspent) {
+	} else if (!iomux_leave_queue(q, wait->self, call->signals) && call->wakeup_unspent) {
 		epoll_wake_next(call->set);
 	}
 }
@@ -204,7 +204,7 @@ int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *eve
 		return rc;
 	iomux_policy_get(&call.policy);
 	rc = max > 0 && max <= EVENTS_MAX ? epoll_call_poll(&call, &time, self) : -EINVAL;
-	vma_thread_has_ready(self, rc);
+	vma_thread_set_tx_batch(self, rc);
 	self->overdue_rings = atomic_load_explicit(&epoll_set(set)->rings, memory_order_relaxed);
 	iomux_sigmask_restore(&before, self);
 	return rc;

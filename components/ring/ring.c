@@ -17,11 +17,11 @@
  * old one is the NIC's to drop. */
 static void settle_lengths(struct vma_ring *ring)
 {
-	const uint32_t frame_max = vma_nic_info(ring->nic)->mtu + VMA_PKT_ETH_LEN;
+	const uint32_t frame_max = vma_nic_info(ring->nic)->mtu + VMA_PKT_ETH_HLEN;
 
 	atomic_store_explicit(&ring->frame_max, frame_max, memory_order_relaxed);
 	atomic_store_explicit(&ring->plain_span,
-	                      (frame_max < ring->buf_size ? frame_max : ring->buf_size) - VMA_PKT_ETH_LEN,
+	                      (frame_max < ring->buf_size ? frame_max : ring->buf_size) - VMA_PKT_ETH_HLEN,
 	                      memory_order_relaxed);
 }
 

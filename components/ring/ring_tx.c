@@ -373,7 +373,7 @@ unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, un
 
 		/* Not between 14 bytes and the maximum (one comparison), beyond its buffer, or not a packet by itself.
 		 */
-		if (__builtin_expect(seg->len - VMA_PKT_ETH_LEN > span || seg->off > ring->buf_size - seg->len ||
+		if (__builtin_expect(seg->len - VMA_PKT_ETH_HLEN > span || seg->off > ring->buf_size - seg->len ||
 		                             seg->flags & ring->flags_special,
 		                     0))
 			return send_mixed(ring, segs, n, later);

@@ -64,7 +64,7 @@ static struct stream_sock *listener_take_child(struct stream_sock *listener)
 {
 	ck_stack_entry_t *entry;
 
-	stream_turn_take(&listener->accepter);
+	stream_io_lock_acquire(&listener->accepter);
 	if (listener->queue == NULL)
 		listener->queue = vma_mpsc_take_all(&listener->arrived);
 	entry = listener->queue;
@@ -72,7 +72,7 @@ static struct stream_sock *listener_take_child(struct stream_sock *listener)
 		listener->queue = ck_pr_load_ptr(&entry->next);
 		atomic_fetch_sub(&listener->n_queued, 1);
 	}
-	stream_turn_give(&listener->accepter);
+	stream_io_lock_release(&listener->accepter);
 	if (entry == NULL)
 		return NULL;
 	return (struct stream_sock *)((char *)entry - offsetof(struct stream_sock, link));
@@ -154,14 +154,14 @@ static void close_unaccepted(struct stream_sock *child, int fd)
 }
 
 /* A call that accepts is one more that finds something ready: the answer may follow without a wait. */
-static void update_tx_brief(const struct stream_sock *child)
+static void update_tx_short_lived(const struct stream_sock *child)
 {
 	struct vma_thread *self = vma_thread_self();
-	const bool was_brief = self->tx_brief;
+	const bool was_brief = self->tx_short_lived;
 
-	self->tx_brief = stream_tally_is_brief(child);
-	if (was_brief || self->tx_brief)
-		vma_thread_has_ready(self, 1);
+	self->tx_short_lived = stream_tally_is_short_lived(child);
+	if (was_brief || self->tx_short_lived)
+		vma_thread_set_tx_batch(self, 1);
 }
 
 /* The descriptor; -EAGAIN: another thread was quicker. An address that cannot be written costs the connection. */
@@ -193,7 +193,7 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 	}
 	child->stats = vma_engine_stats_get(child->engine, fd);
 	stream_describe(child);
-	update_tx_brief(child);
+	update_tx_short_lived(child);
 	return fd;
 }
 

@@ -61,7 +61,7 @@ static void reset_attempt(struct stream_sock *sock)
 	atomic_store(&sock->shut_wr, false);
 	atomic_store(&sock->fin_seen, false);
 	atomic_store(&sock->drained, false);
-	atomic_store(&sock->parting, STREAM_TOGETHER);
+	atomic_store(&sock->close_state, STREAM_OPEN);
 	atomic_store(&sock->phase, STREAM_FRESH);
 	sock->peer = (struct sockaddr_in){0};
 }
@@ -192,7 +192,7 @@ static int try_bound(struct stream_sock *sock, struct stream_route *route, struc
 {
 	int rc;
 
-	attr->port_given = true;
+	attr->port_is_bound = true;
 	rc = try_port(sock, route, attr, port_be);
 	return rc == -EADDRINUSE ? -EADDRNOTAVAIL : rc;
 }

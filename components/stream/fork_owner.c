@@ -25,7 +25,7 @@
 #include "stream_priv.h"
 
 #define TIMEOUT_NS 5000000000ULL
-#define NAP_NS 100000
+#define SLEEP_NS 100000
 
 /* The descriptors have the same numbers in all of these processes. */
 struct stream_fork_owner {
@@ -54,7 +54,7 @@ static void fork_owner_search_file(struct vma_file *file, void *arg)
  * One that is not there any more has been handed over, is being closed just now, or has ended. Nor is it there when its
  * last descriptor has gone (-EBADF: the kernel's, too), and the lock was had before the close came to hand it over.
  */
-static enum fork_rpc_result hand_over_id(uint64_t id)
+static enum fork_rpc_result hand_over_by_id(uint64_t id)
 {
 	struct search search = {.id = id};
 	struct stream_sock *sock;
@@ -83,7 +83,7 @@ static void fork_owner_serve_task(struct vma_task *task)
 
 	(void)task;
 	if (syscall(SYS_read, own->event_fd, &times, sizeof(times)) >= 0)
-		fork_rpc_serve_all(own->page, hand_over_id);
+		fork_rpc_serve_all(own->page, hand_over_by_id);
 }
 
 static struct vma_task answer_task = {.run = fork_owner_serve_task};
@@ -432,7 +432,7 @@ static bool fd_is_connected(int fd)
 }
 
 /* Connected, and nobody is about to tell the kernel more about it: in this order, see fork_rpc.c. */
-static bool has_come(const struct stream_sock *sock, int fd)
+static bool hand_over_is_complete(const struct stream_sock *sock, int fd)
 {
 	return fd_is_connected(fd) && !fork_rpc_is_moving(sock->fork_owner->page, sock->file.id);
 }
@@ -461,10 +461,10 @@ static bool parent_is_alive(void *arg)
 static void await_parent(struct stream_sock *sock, int fd, bool closing)
 {
 	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	struct fork_rpc_page *page = sock->fork_owner->page;
 
-	while (!has_come(sock, fd) &&
+	while (!hand_over_is_complete(sock, fd) &&
 	       ((closing && !atomic_load(&page->forbidden)) || fork_rpc_is_moving(page, sock->file.id)) &&
 	       parent_is_alive(sock->fork_owner) && vma_now_ns() < deadline_ns)
 		syscall(SYS_nanosleep, &nap, NULL);
@@ -477,7 +477,7 @@ static void fork_owner_call_parent(struct stream_sock *sock, int fd)
 	enum fork_rpc_result answer =
 	        fd_is_connected(fd) ? FORK_RPC_DONE : fork_rpc_call(sock->fork_owner->page, sock->file.id, &parent);
 
-	await_parent(sock, fd, answer == FORK_RPC_UNKNOWN && !atomic_load(&sock->fork_owner->page->gone));
+	await_parent(sock, fd, answer == FORK_RPC_UNKNOWN && !atomic_load(&sock->fork_owner->page->closed));
 }
 
 /* Two threads may ask for the same one: the second request finds it done. */
@@ -488,9 +488,9 @@ void vma_stream_take_over(struct vma_file *file)
 
 	if (file->kind != VMA_FILE_TCP || !atomic_load(&sock->is_parents))
 		return;
-	if (!has_come(sock, fd))
+	if (!hand_over_is_complete(sock, fd))
 		fork_owner_call_parent(sock, fd);
-	if (has_come(sock, fd))
+	if (hand_over_is_complete(sock, fd))
 		atomic_store(&sock->reason, VMA_SOCK_FORKED);
 	atomic_store(&sock->is_parents, false);
 }

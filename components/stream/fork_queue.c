@@ -330,7 +330,7 @@ bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd)
 }
 
 /* The internal thread's. */
-static void something_waits(struct vma_task *task)
+static void fork_queue_on_event(struct vma_task *task)
 {
 	struct stream_sock *listener =
 	        (struct stream_sock *)((char *)task - offsetof(struct stream_sock, fork_queue_task));
@@ -345,7 +345,7 @@ void stream_fork_queue_watch(struct stream_sock *listener)
 
 	if (fork_queue == NULL || fork_queue->fd[0] >= 0 || listener->fork_queue_watched)
 		return;
-	listener->fork_queue_task.run = something_waits;
+	listener->fork_queue_task.run = fork_queue_on_event;
 	listener->fork_queue_watched =
 	        vma_engine_watch(fork_queue->fd[1], EPOLLIN | EPOLLET, &listener->fork_queue_task) == 0;
 }

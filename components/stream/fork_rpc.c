@@ -16,7 +16,7 @@
  * parent has read was another valid request.
  *
  * A request is never overlooked: it is REQUESTED before the parent is woken, and the parent takes the wake-up before it
- * looks. Nor is the parent's end: `gone` is set before the slots are looked at, and read after REQUESTED was set.
+ * looks. Nor is the parent's end: `closed` is set before the slots are looked at, and read after REQUESTED was set.
  *
  * `moving`: a child must not touch a socket of which the kernel is still being told; to its calls it would look
  * connected. The parent notes the connection before it makes the socket look so, and takes the note away when all is
@@ -44,7 +44,7 @@
 
 enum { IDLE, REQUESTED, REPLIED_DONE, REPLIED_UNKNOWN };
 enum { STATE_BITS = 2, STATE_MASK = 3 };
-#define NAP_NS 50000000
+#define SLEEP_NS 50000000
 
 static uint64_t pid_space(void)
 {
@@ -97,7 +97,7 @@ void fork_rpc_serve_all(struct fork_rpc_page *page, enum fork_rpc_result (*answe
 
 void fork_rpc_leave(struct fork_rpc_page *page)
 {
-	atomic_store(&page->gone, true);
+	atomic_store(&page->closed, true);
 	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++) {
 		uint32_t word = atomic_load(&page->slot[i].word);
 
@@ -165,23 +165,23 @@ static enum fork_rpc_result fork_rpc_take_result(struct fork_rpc_slot *slot, uin
 	uint32_t word = asked;
 
 	if (atomic_compare_exchange_strong(&slot->word, &word, (asked & ~(uint32_t)STATE_MASK) | IDLE))
-		return FORK_RPC_IN_VAIN;
+		return FORK_RPC_TIMED_OUT;
 	return (word & STATE_MASK) == REPLIED_UNKNOWN ? FORK_RPC_UNKNOWN : FORK_RPC_DONE;
 }
 
 enum fork_rpc_result fork_rpc_call(struct fork_rpc_page *page, uint64_t id, const struct fork_rpc_parent *parent)
 {
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	const uint64_t deadline_ns = vma_now_ns() + parent->timeout_ns;
-	struct fork_rpc_slot *slot = atomic_load(&page->gone) ? NULL : fork_rpc_slot_find(page);
+	struct fork_rpc_slot *slot = atomic_load(&page->closed) ? NULL : fork_rpc_slot_find(page);
 	enum fork_rpc_result answer;
 	uint32_t asked;
 
 	if (slot == NULL)
-		return FORK_RPC_IN_VAIN;
+		return FORK_RPC_TIMED_OUT;
 	asked = put_request(slot, id);
 	parent->wake(parent->arg);
-	while (atomic_load(&slot->word) == asked && !atomic_load(&page->gone) && parent->is_alive(parent->arg) &&
+	while (atomic_load(&slot->word) == asked && !atomic_load(&page->closed) && parent->is_alive(parent->arg) &&
 	       vma_now_ns() < deadline_ns)
 		fork_rpc_futex(&slot->word, FUTEX_WAIT, asked, &nap);
 	answer = fork_rpc_take_result(slot, asked);

@@ -19,9 +19,9 @@
 #include <stdint.h>
 
 enum fork_rpc_result {
-	FORK_RPC_DONE,    /* the kernel has the connection, or will never have it */
-	FORK_RPC_UNKNOWN, /* it is being closed just now, or has been */
-	FORK_RPC_IN_VAIN, /* nobody has answered */
+	FORK_RPC_DONE,      /* the kernel has the connection, or will never have it */
+	FORK_RPC_UNKNOWN,   /* it is being closed just now, or has been */
+	FORK_RPC_TIMED_OUT, /* nobody has answered */
 };
 
 enum { FORK_RPC_SLOTS = 128, FORK_RPC_MOVES = 64 };
@@ -34,7 +34,7 @@ struct fork_rpc_slot {
 
 struct fork_rpc_page {
 	uint64_t pid_space;                      /* the parent's namespace of process ids, 0: unknown */
-	_Atomic bool gone;                       /* the parent answers no more: it has handed over what it could */
+	_Atomic bool closed;                     /* the parent answers no more: it has handed over what it could */
 	_Atomic bool forbidden;                  /* the parent may not hand over connections */
 	_Atomic uint64_t moving[FORK_RPC_MOVES]; /* ids of connections, 0: free */
 	struct fork_rpc_slot slot[FORK_RPC_SLOTS];

@@ -11,7 +11,7 @@
 
 /* Of one socket. */
 struct stream_listen {
-	uint32_t n, room;
+	uint32_t n, capacity;
 	struct target {
 		struct endpoint *endpoint; /* NULL: not attached */
 		uint32_t local, device;
@@ -35,15 +35,15 @@ static int listen_want_target(struct stream_listen *listen, uint32_t local, cons
 			return 0;
 		}
 	}
-	if (listen->n == listen->room) {
-		larger = vma_alloc((listen->room * 2 + 4) * sizeof(*larger));
+	if (listen->n == listen->capacity) {
+		larger = vma_alloc((listen->capacity * 2 + 4) * sizeof(*larger));
 		if (larger == NULL)
 			return -ENOMEM;
 		if (listen->n != 0)
 			memcpy(larger, listen->at, listen->n * sizeof(*larger));
 		vma_free(listen->at);
 		listen->at = larger;
-		listen->room = listen->room * 2 + 4;
+		listen->capacity = listen->capacity * 2 + 4;
 	}
 	listen->at[listen->n++] =
 	        (struct target){.local = local, .device = place->device, .vlan = place->vlan, .wanted = true};
@@ -54,13 +54,13 @@ static struct vma_net_addr *listen_read_addrs(struct vma_net *net, uint32_t *cou
 {
 	struct vma_net_addr *addrs = NULL;
 	int n = vma_net_addrs(net, 0, NULL, 0);
-	uint32_t room = 0;
+	uint32_t capacity = 0;
 
-	while (n > 0 && (uint32_t)n > room) {
+	while (n > 0 && (uint32_t)n > capacity) {
 		vma_free(addrs);
-		room = (uint32_t)n + 4;
-		addrs = vma_alloc(room * sizeof(*addrs));
-		n = addrs != NULL ? vma_net_addrs(net, 0, addrs, room) : -ENOMEM;
+		capacity = (uint32_t)n + 4;
+		addrs = vma_alloc(capacity * sizeof(*addrs));
+		n = addrs != NULL ? vma_net_addrs(net, 0, addrs, capacity) : -ENOMEM;
 	}
 	*count = n > 0 ? (uint32_t)n : 0;
 	return addrs;
@@ -469,7 +469,7 @@ int stream_listen(struct vma_file *file, int fd, int backlog)
 
 /* ---- made by another process ---- */
 
-bool stream_listen_is_possible(struct stream_sock *sock)
+bool stream_listen_prepare(struct stream_sock *sock)
 {
 	enum vma_sock_reason reason = VMA_SOCK_LOCAL;
 	bool possible = false;

@@ -53,7 +53,7 @@
 enum { PAGE_BYTES = 4096, REPLY_TIMEOUT_MS = 500, CLOSED = -1, REQUESTS_PER_RUN = 16 };
 
 struct passed_page {
-	_Atomic uint32_t given, taken;
+	_Atomic uint32_t sent_count, received_count;
 	_Atomic bool served; /* since it was given last, by somebody who did not give it */
 };
 
@@ -63,7 +63,7 @@ struct stream_passed {
 	struct passed_page *page;
 	struct stream_sock *sock; /* whose this is; its memory is retired as this is */
 	int page_fd, event_fd, server_fd;
-	bool gave, watched;
+	bool is_sender, watched;
 };
 _Static_assert(offsetof(struct stream_passed, retired) == 0, "end_passed");
 
@@ -382,9 +382,9 @@ bool stream_passed_give(struct stream_sock *sock)
 	if (sock->passed == NULL)
 		return false;
 	sock->passed->sock = sock;
-	sock->passed->gave = true;
+	sock->passed->is_sender = true;
 	atomic_store(&sock->passed->page->served, false);
-	atomic_fetch_add(&sock->passed->page->given, 1);
+	atomic_fetch_add(&sock->passed->page->sent_count, 1);
 	passed_signal_event(sock->passed);
 	if (sock->passed->server_fd == CLOSED)
 		passed_serve(sock->passed, sock->cookie);
@@ -395,7 +395,7 @@ void stream_passed_take_back(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		return;
-	atomic_fetch_sub(&sock->passed->page->given, 1);
+	atomic_fetch_sub(&sock->passed->page->sent_count, 1);
 	passed_signal_event(sock->passed);
 }
 
@@ -403,7 +403,7 @@ void stream_passed_to_stranger(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		return;
-	atomic_fetch_add(&sock->passed->page->given, 1);
+	atomic_fetch_add(&sock->passed->page->sent_count, 1);
 	passed_signal_event(sock->passed);
 }
 
@@ -411,7 +411,7 @@ bool stream_passed_all_taken(const struct stream_sock *sock)
 {
 	const struct passed_page *page = sock->passed->page;
 
-	return atomic_load(&page->given) == atomic_load(&page->taken);
+	return atomic_load(&page->sent_count) == atomic_load(&page->received_count);
 }
 
 bool stream_passed_may_resume(const struct stream_sock *sock)
@@ -419,12 +419,12 @@ bool stream_passed_may_resume(const struct stream_sock *sock)
 	const struct stream_passed *passed = sock->passed;
 
 	return stream_passed_all_taken(sock) &&
-	       (!passed->gave || atomic_load(&passed->page->served) || vma_now_ns() >= sock->drain_until_ns);
+	       (!passed->is_sender || atomic_load(&passed->page->served) || vma_now_ns() >= sock->drain_until_ns);
 }
 
 void stream_passed_serves(struct stream_sock *sock)
 {
-	if (!sock->passed->gave && !atomic_exchange(&sock->passed->page->served, true))
+	if (!sock->passed->is_sender && !atomic_exchange(&sock->passed->page->served, true))
 		passed_signal_event(sock->passed);
 }
 
@@ -447,7 +447,7 @@ static void passed_search_file(struct vma_file *file, void *arg)
 
 static void passed_count_taken(const struct stream_passed *passed)
 {
-	atomic_fetch_add(&passed->page->taken, 1);
+	atomic_fetch_add(&passed->page->received_count, 1);
 	passed_signal_event(passed);
 }
 
@@ -477,7 +477,7 @@ static bool passed_fill_in(struct stream_sock *sock, int fd, bool listens)
 	if (listens)
 		stream_listen_arrived(sock, fd);
 	pthread_mutex_unlock(&sock->file.lock);
-	return stream_listen_is_possible(sock);
+	return stream_listen_prepare(sock);
 }
 
 static void passed_adopt(int fd, int family, bool listens, const struct ends *ends)

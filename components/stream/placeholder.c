@@ -42,8 +42,8 @@ enum {
 	ADDRESSES_MAX = 16,
 	MSS = 536,
 	WINDOW = 65535,
-	NAPS = 50,
-	NAP_NS = 1000000
+	SLEEPS_MAX = 50,
+	SLEEP_NS = 1000000
 };
 
 struct listener {
@@ -125,7 +125,7 @@ static int placeholder_finish(int fd, const struct sockaddr_in *name, const stru
 	const struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = closed->key.peer_port_be};
 	const struct vma_tcp_export what = {.snd_una = closed->snd_nxt + 1, .snd_wnd = WINDOW}; /* our FIN, too */
 	const struct sockaddr apart = {.sa_family = AF_UNSPEC};
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	struct reinject reinject;
 	int rc;
 
@@ -135,7 +135,7 @@ static int placeholder_finish(int fd, const struct sockaddr_in *name, const stru
 	vma_os.shutdown(fd, SHUT_WR);
 	rc = reinject_fin(&reinject, closed->rcv_nxt);
 	reinject_end(&reinject);
-	for (int i = 0; rc == 0 && i < NAPS && !is_closed(fd); i++)
+	for (int i = 0; rc == 0 && i < SLEEPS_MAX && !is_closed(fd); i++)
 		syscall(SYS_nanosleep, &nap, NULL);
 	if (rc < 0 || !is_closed(fd))
 		syscall(SYS_connect, fd, &apart, sizeof(apart)); /* else its FIN would be repeated for minutes */
@@ -284,7 +284,7 @@ void stream_placeholders_leave(struct stream_sock *listener)
 /* ---- all listeners ---- */
 
 struct end {
-	bool goes_on;
+	bool continues;
 	struct timespec until;
 };
 
@@ -294,25 +294,25 @@ static void leave_open(struct vma_file *file, void *arg)
 	struct listener what;
 	struct end *end = arg;
 
-	if (!end->goes_on || file->kind != VMA_FILE_TCP || file->os_only ||
+	if (!end->continues || file->kind != VMA_FILE_TCP || file->os_only ||
 	    pthread_mutex_timedlock(&file->lock, &end->until) != 0)
 		return;
 	what = describe_listener(sock);
 	if (stream_phase(sock) == STREAM_LISTENING && listener_has_name(&what))
-		end->goes_on = make_all(&what);
+		end->continues = make_all(&what);
 	pthread_mutex_unlock(&file->lock);
 }
 
 void stream_placeholders_exit(void)
 {
 	struct listener closed[LISTENERS_MAX];
-	struct end end = {.goes_on = true, .until = stream_end_deadline()};
+	struct end end = {.continues = true, .until = stream_end_deadline()};
 
 	vma_file_each(leave_open, &end);
 	pthread_mutex_lock(&lock);
 	memcpy(closed, closed_listeners, sizeof(closed));
 	pthread_mutex_unlock(&lock);
-	for (unsigned i = 0; i < LISTENERS_MAX && end.goes_on; i++)
+	for (unsigned i = 0; i < LISTENERS_MAX && end.continues; i++)
 		if (listener_has_name(&closed[i]))
-			end.goes_on = make_all(&closed[i]);
+			end.continues = make_all(&closed[i]);
 }

@@ -58,12 +58,12 @@ static void read_settings(void)
 	char text[4096];
 	unsigned low, high;
 
-	if (settings_read("ip_local_port_range", text, sizeof(text)) && sscanf(text, "%u %u", &low, &high) == 2 &&
+	if (sysctl_read("ip_local_port_range", text, sizeof(text)) && sscanf(text, "%u %u", &low, &high) == 2 &&
 	    low > 0 && low <= high && high < 65536) {
 		ports.low = low;
 		ports.count = high - low + 1;
 	}
-	if (settings_read("ip_local_reserved_ports", text, sizeof(text)))
+	if (sysctl_read("ip_local_reserved_ports", text, sizeof(text)))
 		read_reserved(text);
 	if (syscall(SYS_getrandom, ports.secret, sizeof(ports.secret), GRND_NONBLOCK) != sizeof(ports.secret))
 		ports.secret[0] = vma_now_ns() ^ (uint64_t)getpid() << 40;

@@ -73,11 +73,11 @@ static void reading_take(struct reading *r, struct vma_tcp_conn *conn)
 	} while (n == SPANS && !r->fault && r->iov_iter->left > 0);
 }
 
-static void reading_take_turn(struct reading *r, struct vma_tcp_conn *conn)
+static void reading_take_locked(struct reading *r, struct vma_tcp_conn *conn)
 {
-	stream_turn_take(&r->sock->reader);
+	stream_io_lock_acquire(&r->sock->reader);
 	reading_take(r, conn);
-	stream_turn_give(&r->sock->reader);
+	stream_io_lock_release(&r->sock->reader);
 }
 
 /* ---- when there is nothing ---- */
@@ -190,7 +190,7 @@ static ssize_t reading_receive(struct reading *r, size_t target, bool nonblockin
 		if (conn != NULL) {
 			if (r->iov_iter->left == 0 && vma_tcp_rx_bytes(conn) > r->skip)
 				return (ssize_t)r->done;
-			reading_take_turn(r, conn);
+			reading_take_locked(r, conn);
 			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->iov_iter->left == 0)) {
 				stream_drive_overdue(vma_thread_self());
 				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
@@ -231,9 +231,9 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 	if (conn == NULL)
 		return -EINVAL;
 	vma_ring_ctxs_catch_up(stream_rings(&sock->file));
-	stream_turn_take(&sock->reader);
+	stream_io_lock_acquire(&sock->reader);
 	rc = vma_tcp_rx_urgent(conn, &byte, (flags & MSG_PEEK) != 0);
-	stream_turn_give(&sock->reader);
+	stream_io_lock_release(&sock->reader);
 	if (rc < 0)
 		return rc;
 	if (rc == 0)

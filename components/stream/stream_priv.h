@@ -8,9 +8,9 @@
  *   FAILED       CLOSE, both ways shut    the attempt's, or NULL; connect() has told no thread yet
  *   LISTENING    LISTEN                   NULL
  *
- * Threads: any, inside. The order of locks is: file.lock, then the one of endpoint.c. `turn`s are leaves: they are held
- * for a copy and never in a wait. Functions that run under a ring's flag (events, accepted) take none of them. Fields
- * of the control path need file.lock; all others are atomic, or belong to the holder of a turn.
+ * Threads: any, inside. The order of locks is: file.lock, then the one of endpoint.c. `io_lock`s are leaves: they are
+ * held for a copy and never in a wait. Functions that run under a ring's flag (events, accepted) take none of them.
+ * Fields of the control path need file.lock; all others are atomic, or belong to the holder of a turn.
  */
 #ifndef VMA_STREAM_PRIV_H
 #define VMA_STREAM_PRIV_H
@@ -36,10 +36,10 @@ enum stream_phase { STREAM_FRESH, STREAM_CONNECTING, STREAM_CONNECTED, STREAM_FA
 enum stream_attempt { STREAM_UNCONNECTED, STREAM_ATTEMPT, STREAM_REPORTED };
 
 /* After close: the shadow waits for the end of the connection; that has come. */
-enum stream_parting { STREAM_TOGETHER, STREAM_KEPT, STREAM_OVER };
+enum stream_close_state { STREAM_OPEN, STREAM_CLOSING, STREAM_CLOSED };
 
-/* Who reads (writes) now: one thread at a time. */
-struct stream_turn {
+/* Held by the thread that reads (writes, accepts): one at a time. */
+struct stream_io_lock {
 	_Atomic bool taken;
 	pthread_mutex_t queue; /* waiting room */
 };
@@ -67,7 +67,7 @@ struct stream_sock {
 	_Atomic bool nonblocking;                       /* O_NONBLOCK as last set through us */
 	_Atomic bool shut_rd, shut_wr;                  /* by this side */
 	_Atomic bool fin_seen;                          /* the peer's, after what is queued */
-	_Atomic uint8_t parting;                        /* enum stream_parting */
+	_Atomic uint8_t close_state;                    /* enum stream_close_state */
 	_Atomic bool drained;                           /* closed, and all is acknowledged */
 	_Atomic bool inherited;                         /* by fork, and not taken up in this process */
 	_Atomic bool oob_inline;
@@ -78,7 +78,7 @@ struct stream_sock {
 	_Atomic uint32_t rcvlowat;
 	_Atomic uint64_t rcvtimeo_ns, sndtimeo_ns; /* UINT64_MAX: none */
 	_Atomic uint64_t rings;                    /* bits */
-	struct stream_turn reader;
+	struct stream_io_lock reader;
 	struct vma_spin rx_spin;
 	_Atomic uint32_t waiting;    /* calls that wait: the socket outlives its last descriptor for them */
 	_Atomic bool close_due;      /* it is closed when the last of them leaves */
@@ -86,14 +86,14 @@ struct stream_sock {
 	_Atomic uint64_t zerocopies; /* told up to here << 32 | sent up to here */
 
 	/* writers' */
-	_Alignas(64) struct stream_turn writer;
+	_Alignas(64) struct stream_io_lock writer;
 	struct vma_spin tx_spin;
 
 	/* listening */
 	_Alignas(64) ck_stack_t arrived; /* of stream_sock.link; pushed by who drives */
 	_Atomic uint32_t n_queued, backlog;
 	_Atomic uint8_t rank;                         /* among those that have its port: endpoint.c */
-	struct stream_turn accepter;                  /* of the next */
+	struct stream_io_lock accepter;               /* of the next */
 	ck_stack_entry_t *queue;                      /* taken from `arrived`, oldest first */
 	ck_stack_entry_t link;                        /* a connection that waits in its listener's queue */
 	struct stream_listen *listen;                 /* under file.lock */
@@ -186,18 +186,18 @@ static inline void stream_ready(struct stream_sock *sock, uint32_t events)
 	vma_file_ready(&sock->file, events);
 }
 
-/* ---- turn.c ---- */
+/* ---- io_lock.c ---- */
 
-void stream_turn_init(struct stream_turn *turn);
-void stream_turn_slow(struct stream_turn *turn) __attribute__((cold));
-static inline void stream_turn_take(struct stream_turn *turn)
+void stream_io_lock_init(struct stream_io_lock *io_lock);
+void stream_io_lock_acquire_slow(struct stream_io_lock *io_lock) __attribute__((cold));
+static inline void stream_io_lock_acquire(struct stream_io_lock *io_lock)
 {
-	if (__builtin_expect(atomic_exchange_explicit(&turn->taken, true, memory_order_acquire), 0))
-		stream_turn_slow(turn);
+	if (__builtin_expect(atomic_exchange_explicit(&io_lock->taken, true, memory_order_acquire), 0))
+		stream_io_lock_acquire_slow(io_lock);
 }
-static inline void stream_turn_give(struct stream_turn *turn)
+static inline void stream_io_lock_release(struct stream_io_lock *io_lock)
 {
-	atomic_store_explicit(&turn->taken, false, memory_order_release);
+	atomic_store_explicit(&io_lock->taken, false, memory_order_release);
 }
 
 /* ---- stream.c ---- */
@@ -218,7 +218,7 @@ uint64_t stream_cookie(struct stream_sock *sock, int fd);      /* the shadow's; 
  */
 bool stream_call_enter(struct stream_sock *sock);
 void stream_call_leave(struct stream_sock *sock);
-void stream_left(struct stream_sock *sock);
+void stream_finish_close(struct stream_sock *sock);
 
 /* ---- conn.c: the connection of a socket ---- */
 
@@ -262,7 +262,7 @@ void stream_tally_join(struct stream_sock *child, const struct stream_sock *list
 void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes);
 void stream_tally_closed(struct stream_sock *sock);
 /* Whether a connection that has just been accepted is likely to be closed once it is answered. */
-bool stream_tally_is_brief(const struct stream_sock *child);
+bool stream_tally_is_short_lived(const struct stream_sock *child);
 void stream_tally_forbid(struct stream_sock *sock); /* it could not be handed over: CAP_NET_ADMIN */
 /* Whether the listener is to become the kernel's; and that it does so, without a lock. */
 bool stream_tally_is_due(const struct stream_sock *listener);
@@ -383,7 +383,7 @@ void stream_listen_release(struct stream_sock *sock);
 void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason);
 void stream_endpoints_forked(void);
 /* A socket that another process has made: file.lock. */
-bool stream_listen_is_possible(struct stream_sock *sock);     /* a device would serve it, and admits this process */
+bool stream_listen_prepare(struct stream_sock *sock);         /* a device would serve it, and admits this process */
 void stream_listen_arrived(struct stream_sock *sock, int fd); /* it listens already: its flows wait until it is used */
 /* A listener that was inherited, or whose flows were revoked, asks for them. */
 void stream_take_up(struct stream_sock *sock);

@@ -78,7 +78,7 @@ struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key
 	for (unsigned i = 0; i < VMA_TCP_OPT_COUNT; i++)
 		atomic_init(&conn->option[i], values[i]);
 	init_shared(conn);
-	conn->born_ns = tcp->now_ns;
+	conn->created_ns = tcp->now_ns;
 	conn->ip_id = (uint16_t)(tcp_isn(tcp, key) >> 8);
 	rtt_init(&conn->rtt);
 	cc_init(&conn->cc, tcp_option(conn, VMA_TCP_OPT_CONGESTION), 536);
@@ -128,8 +128,8 @@ void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *o
 	bool acquired = vma_ring_acquire(ring);
 
 	set_owner(conn, owner, arg);
-	if (conn->past != 0 && owner != NULL)
-		owner->event(conn, arg, conn->past);
+	if (conn->past_events != 0 && owner != NULL)
+		owner->event(conn, arg, conn->past_events);
 	if (acquired)
 		vma_ring_release(ring);
 }
@@ -299,7 +299,7 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 		do_work(conn);
 	if (conn->pcb != NULL) {
 		/* Nothing ends by it: when it is all of the step, there is nothing more to see to. */
-		if (conn->burst != NULL && tcp_pingpong(conn) && tcp_pingpong_is_all(conn)) {
+		if (conn->burst != NULL && tcp_pingpong(conn) && tcp_pingpong_finish(conn)) {
 			tcp_pingpong_publish(conn);
 			return;
 		}

@@ -181,14 +181,14 @@ static int take_key(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, c
                     struct vma_tcp_conn **out)
 {
 	const struct vma_flow *present = vma_ring_flow(tcp->ring, key);
-	const enum timewait_use use = attr->port_given       ? TIMEWAIT_USE_GIVEN
+	const enum timewait_use use = attr->port_is_bound    ? TIMEWAIT_USE_BOUND
 	                              : attr->time_wait_ends ? TIMEWAIT_USE_LAST
 	                                                     : TIMEWAIT_USE_CHOSEN;
 	struct vma_tcp_conn *conn;
 	uint32_t isn_above = 0;
 
 	if (present != NULL && present->sink == tcp_sink) {
-		if (!attr->port_given || !timewait_yield_early(present->owner, &isn_above))
+		if (!attr->port_is_bound || !timewait_yield_early(present->owner, &isn_above))
 			return -EADDRINUSE;
 	} else if (present != NULL && !timewait_yield(tcp, key, use, &isn_above)) {
 		return -EADDRINUSE;

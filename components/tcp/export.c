@@ -63,7 +63,7 @@ uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_in
 
 /* ---- told ---- */
 
-static bool can_go(const struct vma_tcp_conn *conn)
+static bool can_export(const struct vma_tcp_conn *conn)
 {
 	if (conn->pcb == NULL || conn->is_over || conn->closing || conn->aborting || !conn->attached)
 		return false;
@@ -133,7 +133,7 @@ int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 	struct vma_tcp *tcp = conn->tcp;
 
 	memset(out, 0, sizeof(*out));
-	if (!can_go(conn))
+	if (!can_export(conn))
 		return -ENOTCONN;
 	tcp_take_time(tcp);
 	export_options(conn, out);
@@ -182,7 +182,7 @@ ssize_t vma_tcp_export_ooo(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq,
 
 static bool late_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	struct vma_tcp_straggler *late = flow->owner;
+	struct vma_tcp_late_sink *late = flow->owner;
 
 	(void)info;
 	late->packet(late, packet);
@@ -190,7 +190,7 @@ static bool late_sink(struct vma_flow *flow, struct vma_buf *packet, const struc
 }
 
 /* Who looks at the connection again finds nothing to read, and nothing to write to. */
-void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_straggler *late)
+void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late_sink *late)
 {
 	atomic_store_explicit(&conn->owner, NULL, memory_order_release);
 	atomic_store_explicit(&conn->owner_arg, NULL, memory_order_relaxed);

@@ -94,10 +94,10 @@ static uint64_t tail_hold(struct tcp_fifo *fifo)
 	/* acquire: with GONE, the consumer's clearing of head */
 	uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_acquire);
 
-	if (fifo->tail_is_large && (word & (FIFO_HELD | FIFO_GONE)) == 0)
+	if (fifo->tail_is_large && (word & (FIFO_HELD | FIFO_CLOSED)) == 0)
 		atomic_compare_exchange_strong_explicit(&fifo->produced, &word, word | FIFO_HELD, memory_order_acq_rel,
 		                                        memory_order_acquire);
-	if ((word & FIFO_GONE) != 0) {
+	if ((word & FIFO_CLOSED) != 0) {
 		fifo->tail = NULL;
 		fifo->tail_is_large = false;
 		atomic_store_explicit(&fifo->produced, word & FIFO_POSITION, memory_order_release);
@@ -200,7 +200,7 @@ static void fifo_give_back(struct tcp_fifo *fifo, uint64_t consumed)
 
 	fifo->head = fifo->cursor = NULL;
 	/* release: head, for the producer; acquire: its last look at the chunk */
-	if (atomic_compare_exchange_strong_explicit(&fifo->produced, &expected, consumed | FIFO_GONE,
+	if (atomic_compare_exchange_strong_explicit(&fifo->produced, &expected, consumed | FIFO_CLOSED,
 	                                            memory_order_acq_rel, memory_order_relaxed))
 		chunk_free(fifo, head);
 	else

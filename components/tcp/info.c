@@ -132,7 +132,7 @@ static void fill_rates(const struct vma_tcp_conn *conn, struct vma_tcp_info *inf
 static void fill_counts(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 {
 	const struct vma_tcp_counts *counts = &conn->counts;
-	uint64_t given = atomic_load_explicit(&conn->given, memory_order_relaxed);
+	uint64_t snd_max = atomic_load_explicit(&conn->snd_max, memory_order_relaxed);
 	uint64_t acked = atomic_load_explicit(&conn->acked, memory_order_relaxed);
 	uint32_t syns = conn->passive ? 1 : 0;
 
@@ -143,7 +143,7 @@ static void fill_counts(const struct vma_tcp_conn *conn, struct vma_tcp_info *in
 	info->data_segs_in = conn->data_segments_in;
 	info->data_segs_out = conn->data_segments_out;
 	info->bytes_sent = counts->bytes_out;
-	info->bytes_retrans = counts->bytes_out > given ? counts->bytes_out - given : 0;
+	info->bytes_retrans = counts->bytes_out > snd_max ? counts->bytes_out - snd_max : 0;
 	info->dsack_dups = clip_u32(conn->recovery.dsacks);
 	info->reord_seen = conn->recovery.reordering_seen;
 	info->rcv_ooopack = clip_u32(counts->out_of_order_in);

@@ -38,9 +38,9 @@ static void default_retire(struct vma_tcp_conn *conn, void *arg)
 	vma_tcp_conn_free(conn);
 }
 
-static struct vma_tcp_host complete_host(const struct vma_tcp_host *given)
+static struct vma_tcp_host complete_host(const struct vma_tcp_host *snd_max)
 {
-	struct vma_tcp_host host = *given;
+	struct vma_tcp_host host = *snd_max;
 
 	host.now_ns = host.now_ns != NULL ? host.now_ns : default_now_ns;
 	if (host.alloc == NULL) {
@@ -55,7 +55,7 @@ static struct vma_tcp_host complete_host(const struct vma_tcp_host *given)
 }
 
 /* The start of what was allocated lies before what is given, which begins a cache line. */
-static void *align_allocated(void *base)
+static void *align_to_cache_line(void *base)
 {
 	uintptr_t start = ((uintptr_t)base + sizeof(void *) + 63) & ~(uintptr_t)63;
 
@@ -72,7 +72,7 @@ static size_t size_to_align(size_t size)
 
 void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size)
 {
-	return align_allocated(tcp->host.alloc(size_to_align(size)));
+	return align_to_cache_line(tcp->host.alloc(size_to_align(size)));
 }
 
 void *tcp_allocated_base(void *memory)
@@ -127,7 +127,7 @@ void tcp_frames_leave(struct vma_tcp *tcp)
 		send_frames(tcp);
 }
 
-bool tcp_frame_make_room(struct vma_tcp *tcp)
+bool tcp_frame_flush(struct vma_tcp *tcp)
 {
 	send_frames(tcp);
 	tcp->acked_since_kick = 0;
@@ -273,7 +273,7 @@ void tcp_events(struct vma_tcp_conn *conn, uint32_t events)
 {
 	const struct vma_tcp_owner *owner = atomic_load_explicit(&conn->owner, memory_order_acquire);
 
-	conn->past |= events;
+	conn->past_events |= events;
 	if (events != 0 && owner != NULL)
 		owner->event(conn, atomic_load_explicit(&conn->owner_arg, memory_order_relaxed), events);
 }
@@ -325,7 +325,7 @@ static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
 	struct vma_tcp_conn *conn;
 
 	tcp_take_time(tcp);
-	tcp->gro_left = tcp->attr.gro_streams_max;
+	tcp->gro_conns_left = tcp->attr.gro_streams_max;
 	tcp->output_deferred = false;
 	tcp->acked_since_kick = 0;
 	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this run's end */
@@ -428,7 +428,7 @@ int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 
 	if (attr->ring == NULL || attr->arena == NULL || host.free == NULL)
 		return -EINVAL;
-	tcp = align_allocated(host.alloc(size_to_align(sizeof(*tcp))));
+	tcp = align_to_cache_line(host.alloc(size_to_align(sizeof(*tcp))));
 	if (tcp == NULL)
 		return -ENOMEM;
 	stack_settle_attr(tcp, attr);

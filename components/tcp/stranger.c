@@ -40,8 +40,8 @@ struct tcp_stranger {
 	uint64_t probe_due_ns; /* UINT64_MAX: not */
 	uint32_t probes;
 	uint32_t l3_off;
-	uint8_t lower[VMA_PKT_ETH_LEN + VMA_PKT_VLAN_LEN +
-	              VMA_PKT_IP4_LEN]; /* of its ACK, for the frame of the probe */
+	uint8_t lower[VMA_PKT_ETH_HLEN + VMA_PKT_VLAN_HLEN +
+	              VMA_PKT_IP4_HLEN]; /* of its ACK, for the frame of the probe */
 	uint8_t ports[4];
 	struct tcp_reply probe;
 };
@@ -108,7 +108,7 @@ static void strangers_set_timer(struct vma_tcp *tcp, uint64_t due_ns)
 static void stranger_schedule_probe(struct vma_tcp *tcp, struct tcp_stranger *stranger, struct vma_buf *packet)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_data(tcp->arena, packet);
-	const uint32_t lower_len = packet->l3_off + VMA_PKT_IP4_LEN;
+	const uint32_t lower_len = packet->l3_off + VMA_PKT_IP4_HLEN;
 	struct segment s;
 
 	segment_parse(&s, tcp->arena, packet);

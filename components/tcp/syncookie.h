@@ -15,7 +15,7 @@
 
 #include "tcp_priv.h"
 
-#define SYNCOOKIE_LIFE_NS (128 * TCP_NS_PER_S)
+#define SYNCOOKIE_LIFETIME_NS (128 * TCP_NS_PER_S)
 
 /* window: what the SYN-ACK announces, not scaled. */
 void syncookie_send(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window);

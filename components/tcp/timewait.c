@@ -11,7 +11,7 @@
 
 #include "rx/segment.h"
 
-#define LIFE_MS 60000
+#define TIMEWAIT_MS 60000
 #define REUSE_AFTER_MS 1000 /* the kernel's tcp_tw_reuse_delay */
 #define REUSE_LAST_MS 250   /* for who has no other port left: 28,232 ports then last for 110,000 connects a second */
 #define BLOCK_BITS 8
@@ -70,7 +70,7 @@ static void timewait_set_timer(struct tcp_timewait *tw)
 
 static void timewait_append(struct tcp_timewait *tw, struct record *record)
 {
-	record->end_ms = timewait_now_ms(tw->tcp) + LIFE_MS;
+	record->end_ms = timewait_now_ms(tw->tcp) + TIMEWAIT_MS;
 	record->next = NONE;
 	record->prev = tw->last;
 	if (tw->last != NONE)
@@ -209,7 +209,7 @@ static struct vma_flow *timewait_listener_of(const struct tcp_timewait *tw, cons
  * would go, and the owner of the device would reset what comes next. It makes way for the ACK that brings the cookie
  * back.
  */
-static bool timewait_makes_way(const struct record *record, const struct vma_flow *listener, const struct segment *s)
+static bool timewait_is_evictable(const struct record *record, const struct vma_flow *listener, const struct segment *s)
 {
 	if (s->flags & TCP_SYN)
 		return !tcp_listener_keeps_nothing(listener);
@@ -228,7 +228,7 @@ static bool timewait_reopen(struct tcp_timewait *tw, struct record *record, cons
 	*done = listener != NULL;
 	if (!*done)
 		return false;
-	if (timewait_makes_way(record, listener, s)) {
+	if (timewait_is_evictable(record, listener, s)) {
 		timewait_kill(tw, record);
 		if (s->flags & TCP_SYN)
 			tcp->isn_above = isn != 0 ? isn : 1;
@@ -322,7 +322,7 @@ void timewait_begin(struct vma_tcp_conn *conn)
 	tcp_conn_over(conn, 0);
 }
 
-bool timewait_make_way(struct vma_tcp *tcp, struct vma_flow *flow)
+bool timewait_evict(struct vma_tcp *tcp, struct vma_flow *flow)
 {
 	if (flow->sink != timewait_sink)
 		return false;
@@ -330,9 +330,9 @@ bool timewait_make_way(struct vma_tcp *tcp, struct vma_flow *flow)
 	return true;
 }
 
-static bool has_rested(const struct vma_tcp *tcp, const struct record *record, int32_t ms)
+static bool timewait_is_older(const struct vma_tcp *tcp, const struct record *record, int32_t ms)
 {
-	return (int32_t)(timewait_now_ms(tcp) - (record->end_ms - LIFE_MS)) > ms;
+	return (int32_t)(timewait_now_ms(tcp) - (record->end_ms - TIMEWAIT_MS)) > ms;
 }
 
 bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_use use, uint32_t *isn_above)
@@ -345,8 +345,8 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
 		return flow == NULL;
 	if (use != TIMEWAIT_USE_LAST && !(record->window & HAS_TS))
 		return false;
-	if (use != TIMEWAIT_USE_GIVEN &&
-	    !has_rested(tcp, record, use == TIMEWAIT_USE_LAST ? REUSE_LAST_MS : REUSE_AFTER_MS))
+	if (use != TIMEWAIT_USE_BOUND &&
+	    !timewait_is_older(tcp, record, use == TIMEWAIT_USE_LAST ? REUSE_LAST_MS : REUSE_AFTER_MS))
 		return false;
 	*isn_above = record->snd_nxt + ISN_STEP;
 	*isn_above = *isn_above != 0 ? *isn_above : 1;
@@ -370,7 +370,7 @@ uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *ke
 		const uint32_t at = tw->port_search_at != NONE ? tw->port_search_at : tw->first;
 		const struct record *record = at != NONE ? record_at(tw, at) : NULL;
 
-		if (record == NULL || !has_rested(tcp, record, REUSE_LAST_MS)) {
+		if (record == NULL || !timewait_is_older(tcp, record, REUSE_LAST_MS)) {
 			tw->port_search_at = NONE;
 			if (from_first)
 				return 0;

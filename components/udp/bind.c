@@ -95,7 +95,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 static void watch_errors_later(struct udp_sock *sock)
 {
 	if (!sock->errors_watched)
-		atomic_store_explicit(&sock->sends_left, UDP_FEW_SENDS, memory_order_relaxed);
+		atomic_store_explicit(&sock->sends_remaining, UDP_FEW_SENDS, memory_order_relaxed);
 }
 
 /* An error of the shadow waits. It stays there: a send that is wrong in itself does not take it. */
@@ -109,7 +109,7 @@ static bool has_error(int fd)
 
 void udp_error_stays(struct udp_sock *sock, int fd)
 {
-	if (has_error(fd) || atomic_load_explicit(&sock->file.left_error, memory_order_relaxed) != 0)
+	if (has_error(fd) || atomic_load_explicit(&sock->file.deferred_error, memory_order_relaxed) != 0)
 		udp_os_error(sock);
 }
 
@@ -118,7 +118,7 @@ void udp_watch_errors(struct udp_sock *sock, int fd)
 	bool begins;
 
 	if (!atomic_load_explicit(&sock->connected, memory_order_relaxed) ||
-	    atomic_load_explicit(&sock->sends_left, memory_order_relaxed) == UDP_FEW_SENDS)
+	    atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed) == UDP_FEW_SENDS)
 		return;
 	pthread_mutex_lock(&sock->file.lock);
 	begins = !sock->errors_watched && vma_engine() != NULL && !atomic_load(&sock->inherited);

@@ -5,12 +5,12 @@
 #include "udp_priv.h"
 
 /* Room for all that can be on at once. */
-enum { UDP_CMSG_ROOM = 320 };
+enum { UDP_CMSG_BYTES_MAX = 320 };
 
 struct udp_cmsgs {
-	size_t room, used; /* of the application's buffer: min(controllen, UDP_CMSG_ROOM) */
-	bool truncated;    /* MSG_CTRUNC */
-	_Alignas(8) uint8_t bytes[UDP_CMSG_ROOM];
+	size_t capacity, used; /* of the application's buffer: min(controllen, UDP_CMSG_BYTES_MAX) */
+	bool truncated;        /* MSG_CTRUNC */
+	_Alignas(8) uint8_t bytes[UDP_CMSG_BYTES_MAX];
 };
 
 /* As the kernel's put_cmsg. */

@@ -213,12 +213,12 @@ static _Atomic uint32_t *ip_id_of(const struct in_addr *to)
 static void put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, const struct vma_net_template *path)
 {
 	bool group = path->type == RTN_MULTICAST;
-	uint8_t *ip = dst->bytes + path->ip_off, *udp = ip + VMA_PKT_IP4_LEN;
+	uint8_t *ip = dst->bytes + path->ip_off, *udp = ip + VMA_PKT_IP4_HLEN;
 
-	memcpy(dst->bytes, path->bytes, path->ip_off + VMA_PKT_IP4_LEN);
+	memcpy(dst->bytes, path->bytes, path->ip_off + VMA_PKT_IP4_HLEN);
 	dst->ip_id = ip_id_of(&dst->to.sin_addr);
 	dst->ip_off = path->ip_off;
-	dst->headers_len = path->ip_off + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
+	dst->headers_len = path->ip_off + VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN;
 	ip[0] = 0x45;
 	ip[1] = tx->tos;
 	ip[6] = dst->df ? 0x40 : 0;
@@ -226,7 +226,7 @@ static void put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, co
 	ip[9] = IPPROTO_UDP;
 	memcpy(udp, &tx->local.sin_port, 2);
 	memcpy(udp + 2, &dst->to.sin_port, 2);
-	dst->ip_sum = vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_LEN));
+	dst->ip_sum = vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_HLEN));
 	dst->pseudo_sum = vma_csum_fold(vma_csum_pseudo4(ip + 12, ip + 16, IPPROTO_UDP, 0));
 	dst->udp_sum = vma_csum_fold((uint64_t)dst->pseudo_sum + tx->local.sin_port + dst->to.sin_port);
 }
@@ -236,15 +236,15 @@ static uint32_t nic_sums_from(const struct udp_dst *dst)
 {
 	const bool can = vma_nic_info(vma_ring_nic(dst->ring_ctx->ring))->caps & VMA_NIC_CAP_TX_CSUM;
 
-	return can ? VMA_PKT_CSUM_BY_NIC_FROM - VMA_PKT_UDP_LEN : UINT32_MAX;
+	return can ? VMA_PKT_CSUM_BY_NIC_FROM - VMA_PKT_UDP_HLEN : UINT32_MAX;
 }
 
 /* The longest payload of one frame: what the MTU and a buffer of the ring leave. */
-static uint32_t payload_room(const struct udp_dst *dst)
+static uint32_t payload_max(const struct udp_dst *dst)
 {
 	uint32_t frame = UINT32_C(1) << dst->engine->arena->frame_shift;
 	uint32_t before = vma_ring_qp(dst->ring_ctx->ring)->tx_headroom + dst->headers_len;
-	uint32_t headers = VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
+	uint32_t headers = VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN;
 	uint32_t room = frame > before ? frame - before : 0;
 
 	if (dst->mtu < headers)
@@ -283,7 +283,7 @@ void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct 
 		return;
 	dst->ring_ctx = ring_ctx;
 	put_headers(dst, tx, path);
-	dst->max_payload = payload_room(dst);
+	dst->max_payload = payload_max(dst);
 	dst->nic_sums_from = nic_sums_from(dst);
 }
 
@@ -430,13 +430,13 @@ static void dst_run_task(struct vma_task *task)
 
 /* ---- life ---- */
 
-void udp_data_init(struct udp_sock *sock)
+void udp_dst_init(struct udp_sock *sock)
 {
 	pthread_mutex_init(&sock->dst_lock, NULL);
 	sock->dst_task.run = dst_run_task;
 }
 
-void udp_data_end(struct udp_sock *sock)
+void udp_dst_fini(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->dst_lock);
 	sock->dst_ended = true;

@@ -61,7 +61,7 @@ static int member_rank(const struct udp_member *member)
 	       (member->flows->is_ipv6 ? 0 : 1);
 }
 
-static bool member_wins(const struct udp_member *a, const struct udp_member *b)
+static bool member_outranks(const struct udp_member *a, const struct udp_member *b)
 {
 	int difference = member_rank(a) - member_rank(b);
 
@@ -95,7 +95,7 @@ bool udp_endpoint_choose(struct udp_endpoint *endpoint)
 	if (endpoint->shared || winner == NULL)
 		return true;
 	for (const struct udp_member *m = endpoint->members; m != NULL; m = m->next_of_endpoint, n++) {
-		if (member_wins(m, winner))
+		if (member_outranks(m, winner))
 			winner = m;
 	}
 	choice = vma_alloc(sizeof(*choice) + n * sizeof(choice->at[0]));

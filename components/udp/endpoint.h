@@ -27,7 +27,7 @@ struct udp_member {
 	struct udp_member *next_of_endpoint; /* in the order of their joining */
 	uint32_t ifindex;
 	bool guest;           /* has not joined this group itself: IP_MULTICAST_ALL */
-	bool kept;            /* for udp_flows_update */
+	bool is_wanted;       /* for udp_flows_update */
 	_Atomic bool revoked; /* the kernel has the key again */
 	struct vma_retired retired;
 };

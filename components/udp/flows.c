@@ -135,7 +135,7 @@ static void arrange_guests(struct udp_flows *flows, uint16_t port_be, bool every
 
 /* A revoked one goes before it is asked for again: the ring refuses it else. So does one whose port is not the socket's
  * alone any more, so that the NIC is asked. */
-static bool has_to_go_first(const struct udp_member *member, const struct udp_target *target)
+static bool must_detach_first(const struct udp_member *member, const struct udp_target *target)
 {
 	return atomic_load_explicit(&member->revoked, memory_order_acquire) ||
 	       (member->flow.flags & VMA_FLOW_ALONE && !target->alone);
@@ -146,7 +146,7 @@ static void attach_wanted(struct udp_flows *flows, struct udp_target *target, st
 {
 	struct udp_member *member = udp_member_find(flows, target);
 
-	if (member != NULL && has_to_go_first(member, target)) {
+	if (member != NULL && must_detach_first(member, target)) {
 		udp_member_detach(member);
 		member = NULL;
 	}
@@ -162,7 +162,7 @@ static void attach_wanted(struct udp_flows *flows, struct udp_target *target, st
 	}
 	if (member == NULL)
 		return;
-	member->kept = true;
+	member->is_wanted = true;
 	udp_endpoint_choose(member->endpoint);
 }
 
@@ -172,11 +172,11 @@ static void detach_unwanted(struct udp_flows *flows, bool *hosts)
 
 	for (struct udp_member *m = flows->members; m != NULL; m = next) {
 		next = m->next;
-		if (!m->kept && !m->guest) {
+		if (!m->is_wanted && !m->guest) {
 			*hosts |= m->endpoint->shared;
 			udp_member_detach(m);
 		} else
-			m->kept = false;
+			m->is_wanted = false;
 	}
 }
 
@@ -272,7 +272,7 @@ static void flows_schedule_retry(struct udp_sock *sock, const struct udp_targets
 }
 
 /* Between a pause and the next try. */
-static bool is_paused(struct udp_flows *flows)
+static bool check_paused(struct udp_flows *flows)
 {
 	if (flows == NULL || flows->paused_ns == 0)
 		return false;
@@ -295,7 +295,7 @@ void udp_flows_update(struct udp_sock *sock)
 	if (sock->flows == NULL && sock->local.sin_port == 0)
 		return;
 	flows = udp_flows_of(sock);
-	paused = !by_os && is_paused(flows);
+	paused = !by_os && check_paused(flows);
 	if (paused)
 		targets.reason = VMA_SOCK_PORT_SHARED;
 	paused |= sock->port_leaves || sock->left;

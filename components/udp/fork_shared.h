@@ -34,7 +34,7 @@ _Static_assert(sizeof(struct udp_fork_shared) == 64, "a line each");
 /* One mapping for all sockets that a fork finds without; the kernel counts the processes that have it. */
 struct udp_fork_shared_batch {
 	_Atomic uint32_t refs; /* sockets of this process */
-	uint32_t used, room;
+	uint32_t used, capacity;
 	struct udp_fork_shared *at;
 };
 

@@ -48,7 +48,7 @@ enum { /* how it is told whether it is set */
 struct kernel_option {
 	int level, name;
 	uint8_t bit; /* of udp_sock.os_options; one that sets and one that clears share it */
-	uint8_t sides, how;
+	uint8_t sides, enabled_by;
 	const char *text;
 };
 
@@ -129,7 +129,7 @@ const char *udp_os_option(struct vma_file *file)
 	set = sock->os_options;
 	pthread_mutex_unlock(&file->lock);
 	for (unsigned i = 0; i < KERNEL_OPTIONS; i++) {
-		if (kernel_options[i].sides & RECEIVES && kernel_options[i].how != NEVER &&
+		if (kernel_options[i].sides & RECEIVES && kernel_options[i].enabled_by != NEVER &&
 		    set & BIT(kernel_options[i].bit))
 			return kernel_options[i].text;
 	}
@@ -166,7 +166,7 @@ void udp_set_async(struct udp_sock *sock, bool on)
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
 static int udp_check_os_option(const struct kernel_option *option, const void *value, socklen_t len)
 {
-	if (!vma_inet_option_turns_on(option->level, option->how, value, len))
+	if (!vma_inet_option_enables(option->level, option->enabled_by, value, len))
 		return 0;
 	return vma_engine_exception(ENOPROTOOPT, "a UDP socket with %s", option->text);
 }
@@ -556,7 +556,7 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	if (membership)
 		mirror_membership(sock, fd, name, value, len);
 	else if (rc == 0 && option != NULL)
-		udp_set_os_bit(sock, option->bit, vma_inet_option_is_set(fd, level, name, option->how));
+		udp_set_os_bit(sock, option->bit, vma_inet_option_is_set(fd, level, name, option->enabled_by));
 	else if (rc == 0 && level == SOL_SOCKET)
 		udp_mirror_socket(sock, fd, name, value);
 	else if (rc == 0 && level == IPPROTO_IP)

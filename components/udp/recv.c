@@ -300,23 +300,23 @@ static inline __attribute__((always_inline)) ssize_t give_about(struct udp_sock 
 }
 
 /* The length that fits; what does not is lost. */
-static inline size_t cut_datagram(struct msghdr *msg, int flags, size_t room, const struct udp_datagram *datagram)
+static inline size_t cut_datagram(struct msghdr *msg, int flags, size_t capacity, const struct udp_datagram *datagram)
 {
 	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
-	if (__builtin_expect(datagram->len <= room, 1))
+	if (__builtin_expect(datagram->len <= capacity, 1))
 		return datagram->len;
 	msg->msg_flags |= MSG_TRUNC;
-	return room;
+	return capacity;
 }
 
-/* Copies a taken datagram of which the pieces have `room`. What cannot be written is lost. */
+/* Copies a taken datagram of which the pieces have `capacity`. What cannot be written is lost. */
 static inline __attribute__((always_inline)) ssize_t give_datagram(struct udp_sock *sock, struct msghdr *msg, int flags,
-                                                                   const struct iovec *iov, size_t n, size_t room,
+                                                                   const struct iovec *iov, size_t n, size_t capacity,
                                                                    const struct udp_datagram *datagram)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	const struct vma_buf *packet = datagram->packet;
-	size_t len = cut_datagram(msg, flags, room, datagram);
+	size_t len = cut_datagram(msg, flags, capacity, datagram);
 	int rc;
 
 	if (__builtin_expect(n == 1 && packet->next == NULL, 1))
@@ -344,9 +344,10 @@ static inline void count_received(const struct udp_sock *sock, ssize_t len)
 
 static inline __attribute__((always_inline)) ssize_t finish_datagram(struct udp_sock *sock, struct msghdr *msg,
                                                                      int flags, const struct iovec *iov, size_t n,
-                                                                     size_t room, const struct udp_datagram *datagram)
+                                                                     size_t capacity,
+                                                                     const struct udp_datagram *datagram)
 {
-	ssize_t len = give_datagram(sock, msg, flags, iov, n, room, datagram);
+	ssize_t len = give_datagram(sock, msg, flags, iov, n, capacity, datagram);
 
 	count_received(sock, len);
 	if (__builtin_expect(datagram->packet->next == NULL, 1))
@@ -384,7 +385,7 @@ receive_in_pieces(struct udp_sock *sock, const struct udp_attachments *all, stru
 }
 
 /* What was queued when the process forked. */
-static ssize_t __attribute__((cold, noinline)) receive_left(struct udp_sock *sock, struct msghdr *msg, int flags)
+static ssize_t __attribute__((cold, noinline)) receive_fork_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 {
 	struct udp_datagram datagram;
 	struct vma_inet_iov_iter iov_iter;
@@ -410,7 +411,7 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 	struct udp_datagram datagram;
 	struct iovec iov;
-	ssize_t len = udp_has_fork_queue(sock) ? receive_left(sock, msg, flags) : -ENODATA;
+	ssize_t len = udp_has_fork_queue(sock) ? receive_fork_queued(sock, msg, flags) : -ENODATA;
 
 	if (len != -ENODATA || !udp_has_datagram(all))
 		return len;

@@ -26,7 +26,7 @@
 
 enum {
 	OS_AGAIN_NS = 20000,
-	IN_VAIN = 4, /* fewer may be another thread's luck */
+	USELESS_WAKEUPS_MAX = 4, /* fewer may be another thread's luck */
 };
 
 /* ---- asking ---- */
@@ -51,7 +51,7 @@ static ssize_t recv_from_os(struct udp_sock *sock, int fd, struct msghdr *msg, i
 {
 	bool attention = atomic_exchange_explicit(&sock->os_attention, false, memory_order_acquire);
 	uint64_t sends = atomic_load_explicit(&udp_os_sends, memory_order_acquire);
-	int left = atomic_exchange_explicit(&sock->file.left_error, 0, memory_order_relaxed);
+	int left = atomic_exchange_explicit(&sock->file.deferred_error, 0, memory_order_relaxed);
 	ssize_t len;
 
 	if (left != 0)
@@ -76,7 +76,7 @@ static ssize_t recv_from_os(struct udp_sock *sock, int fd, struct msghdr *msg, i
 }
 
 /* Whether a call that does not wait has to ask before it says that nothing is there. */
-static bool os_recv_is_due(struct udp_sock *sock, const struct vma_engine *engine)
+static bool count_down_to_os_recv(struct udp_sock *sock, const struct vma_engine *engine)
 {
 	uint32_t left = atomic_load_explicit(&sock->os_countdown, memory_order_relaxed);
 	uint64_t asked = atomic_load_explicit(&sock->os_polled_tsc, memory_order_relaxed);
@@ -110,7 +110,7 @@ struct rx_wait {
 	bool os_done; /* the shadow has said `os_result` */
 	ssize_t os_result;
 	struct pollfd shadow;
-	unsigned in_vain;    /* wake-ups by the shadow */
+	unsigned useless_wakeups; /* wake-ups by the shadow */
 	int edges, edges_of; /* the epoll set that is slept on instead of the shadow, and the shadow in it; -1: none */
 };
 
@@ -175,9 +175,9 @@ static int recv_wait_poll_os(struct vma_wait *wait)
 	ssize_t len = recv_from_os_again(rx);
 	const int fd = vma_inet_shadow(&rx->sock->file, rx->fd, &rx->sock->lingering_fd);
 
-	rx->in_vain += rx->shadow.revents != 0;
+	rx->useless_wakeups += rx->shadow.revents != 0;
 	rx->shadow.revents = 0;
-	if (len == -EAGAIN && fd >= 0 && rx->in_vain >= IN_VAIN && rx->edges_of != fd) {
+	if (len == -EAGAIN && fd >= 0 && rx->useless_wakeups >= USELESS_WAKEUPS_MAX && rx->edges_of != fd) {
 		watch_edges(rx, fd);
 		len = recv_from_os_again(rx);
 	}
@@ -207,7 +207,7 @@ static void recv_wait_set_queued(struct vma_wait *wait, bool on)
 static void recv_waiter_leave(struct udp_sock *sock)
 {
 	if (vma_inet_call_leave(&sock->file, &sock->waiting))
-		udp_left(sock);
+		udp_finish_close(sock);
 }
 
 static bool recv_waiter_enter(struct udp_sock *sock)
@@ -345,7 +345,7 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
 	if (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)) {
-		if (os_recv_is_due(sock, vma_engine()))
+		if (count_down_to_os_recv(sock, vma_engine()))
 			len = recv_from_os(sock, fd, msg, flags);
 		/* Another thread may be forking: what was queued a moment ago is there now. */
 		if (len == -EAGAIN && udp_has_fork_queue(sock))

@@ -78,7 +78,7 @@ static void udp_linger(struct udp_sock *sock)
 static void udp_end(struct udp_sock *sock)
 {
 	udp_flows_end(sock);
-	udp_data_end(sock);
+	udp_dst_fini(sock);
 }
 
 static void udp_close(struct vma_file *file)
@@ -96,12 +96,12 @@ static void udp_close(struct vma_file *file)
 	if (atomic_load(&sock->lingering_fd) == 0)
 		udp_end(sock);
 	pthread_mutex_unlock(&file->lock);
-	udp_left(sock);
+	udp_finish_close(sock);
 	vma_retire_poll();
 }
 
 /* Both the last to leave and the one who closes come here, so that neither has to know who was first. */
-void udp_left(struct udp_sock *sock)
+void udp_finish_close(struct udp_sock *sock)
 {
 	bool held = false;
 	int fd;
@@ -317,10 +317,10 @@ static struct udp_sock *sock_create(int domain, int type)
 	atomic_store(&sock->nonblocking, (type & SOCK_NONBLOCK) != 0);
 	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
 	atomic_store(&sock->sndtimeo_ns, UINT64_MAX);
-	atomic_store(&sock->sends_left, UDP_FEW_SENDS);
+	atomic_store(&sock->sends_remaining, UDP_FEW_SENDS);
 	sock->mc_ttl = 1;
 	sock->mc_loop = sock->mc_all = true;
-	udp_data_init(sock);
+	udp_dst_init(sock);
 	return sock;
 }
 

@@ -175,13 +175,13 @@ struct udp_sock {
 	struct udp_dst *_Atomic dst_more[8];      /* other destinations, by a hash of address and port */
 	_Atomic uint32_t options_seq; /* moves with every option that a template depends on: udp_dst_reset */
 	_Atomic bool connected;
-	_Atomic bool os_send;       /* an option is set that only the kernel's send path serves (then udp_dst_reset) */
-	_Atomic uint8_t unplain;    /* enum udp_unplain */
-	_Atomic bool os_error;      /* the shadow has an error, which the next send is to tell */
-	_Atomic uint8_t sends_left; /* until the plain way is open: deferred.h, udp_watch_errors */
-	_Atomic bool deferred;      /* the kernel's for now: deferred.h */
-	_Atomic uint8_t receives;   /* while it was deferred */
-	_Atomic uint32_t in_kernel; /* receivers, while it was deferred */
+	_Atomic bool os_send;    /* an option is set that only the kernel's send path serves (then udp_dst_reset) */
+	_Atomic uint8_t unplain; /* enum udp_unplain */
+	_Atomic bool os_error;   /* the shadow has an error, which the next send is to tell */
+	_Atomic uint8_t sends_remaining;            /* until the plain way is open: deferred.h, udp_watch_errors */
+	_Atomic bool deferred;                      /* the kernel's for now: deferred.h */
+	_Atomic uint8_t receives;                   /* while it was deferred */
+	_Atomic uint32_t in_kernel;                 /* receivers, while it was deferred */
 	struct udp_tx_options *_Atomic tx;          /* NULL: not made yet */
 	_Atomic uint64_t dst_want[8];               /* destinations that dst_more should have: udp_peer_key, 0: none */
 	struct udp_tx_ring_ctxs *_Atomic ring_ctxs; /* held, by interface; replaced under dst_lock */
@@ -247,7 +247,7 @@ void udp_error_stays(struct udp_sock *sock, int fd) __attribute__((cold));
 /* file.lock. Names, flows and destinations, as the kernel has the socket now. */
 void udp_follow(struct udp_sock *sock, int fd);
 /* recv has waited, on a socket whose last descriptor is closed by now: the last such call ends it. */
-void udp_left(struct udp_sock *sock);
+void udp_finish_close(struct udp_sock *sock);
 /* An inherited socket is polled: the internal thread takes it up, and follows what other processes have changed. Never
  * waits, but for the start of an engine. */
 void udp_schedule_take_up(struct udp_sock *sock) __attribute__((cold));
@@ -277,8 +277,8 @@ static inline void udp_os_error(struct udp_sock *sock)
  * last descriptor has gone, after udp_flows_end. destroy: with the object. forked: in the child, where the ring
  * contexts and paths of the parent are not to be touched; sets `inherited`.
  */
-void udp_data_init(struct udp_sock *sock);
-void udp_data_end(struct udp_sock *sock);
+void udp_dst_init(struct udp_sock *sock);
+void udp_dst_fini(struct udp_sock *sock);
 void udp_data_destroy(struct udp_sock *sock);
 void udp_data_forked(struct udp_sock *sock);
 

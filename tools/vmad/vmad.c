@@ -230,7 +230,7 @@ static error_t vmad_take_option(int key, char *text, struct argp_state *state)
 		options.attr.keep_seconds = (unsigned)parse_option_number(text);
 		return 0;
 	case KEY_ANEW:
-		options.attr.anew = true;
+		options.attr.discard_state = true;
 		return 0;
 	case KEY_HUGE:
 		options.attr.huge_pages = true;

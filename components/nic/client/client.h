@@ -183,7 +183,7 @@ struct xdp_shadow {
 /* The sockets of this process, by cookie, once they were looked for. {0} to begin with. */
 struct xdp_shadows {
 	bool listed;
-	uint32_t n, room;
+	uint32_t n, capacity;
 	struct xdp_shadow *list;
 };
 void nic_xdp_shadows_fini(struct xdp_shadows *shadows);

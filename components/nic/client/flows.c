@@ -54,7 +54,7 @@ static void xdp_flow_insert(struct xdp_flows *flows, struct xdp_flow *flow)
 }
 
 /* Without memory the chains become longer; only the first table must be had. */
-static int xdp_flows_make_room(struct xdp_flows *flows)
+static int xdp_flows_grow(struct xdp_flows *flows)
 {
 	struct xdp_flows bigger = {.buckets = flows->buckets == 0 ? BUCKETS_FIRST : flows->buckets * 2,
 	                           .revoked = flows->revoked};
@@ -258,7 +258,7 @@ static bool flow_is_connection(const struct xdp_flow *flow)
 	return flow->rule.key.proto == IPPROTO_TCP && flow->rule.key.peer_port_be != 0;
 }
 
-static void add_each(struct xdp_qp *qp, bool anew, bool connections, struct xdp_shadows *shadows)
+static void add_each(struct xdp_qp *qp, bool discard_state, bool connections, struct xdp_shadows *shadows)
 {
 	struct xdp_flows *flows = &qp->flows;
 
@@ -268,7 +268,7 @@ static void add_each(struct xdp_qp *qp, bool anew, bool connections, struct xdp_
 		while (*place != NULL) {
 			int rc = 0;
 
-			if (anew)
+			if (discard_state)
 				(*place)->claim = NULL; /* of an owner that has gone */
 			if (flow_is_connection(*place) == connections && (*place)->claim == NULL)
 				rc = restore_flow(qp, *place, shadows);
@@ -284,12 +284,12 @@ static void add_each(struct xdp_qp *qp, bool anew, bool connections, struct xdp_
 }
 
 /* Listeners and blocks give the right to the connections that they cover. */
-static void add_all(struct xdp_qp *qp, bool anew)
+static void add_all(struct xdp_qp *qp, bool discard_state)
 {
 	struct xdp_shadows shadows = {0};
 
-	add_each(qp, anew, false, &shadows);
-	add_each(qp, anew, true, &shadows);
+	add_each(qp, discard_state, false, &shadows);
+	add_each(qp, discard_state, true, &shadows);
 	nic_xdp_shadows_fini(&shadows);
 }
 
@@ -317,7 +317,7 @@ static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
 		return added < 0 ? added : rc;
 	}
 	if (rc == 0)
-		rc = xdp_flows_make_room(&qp->flows);
+		rc = xdp_flows_grow(&qp->flows);
 	if (rc == 0)
 		rc = xdp_cookies_add(&(*flow)->shadows, &rule->key, rule->shadow_cookie);
 	if (rc < 0)
@@ -396,7 +396,7 @@ static void give_back_claim(const struct xdp_qp *qp, struct xdp_claim *claim, co
  * If vmad ends while it is asked, another one is, and may find that it has the flow: the one before had put it there
  * and was not heard any more.
  */
-static int add_patiently(struct xdp_qp *qp, struct xdp_flow *flow)
+static int flow_add_retrying(struct xdp_qp *qp, struct xdp_flow *flow)
 {
 	int rc = add_where_possible(qp, flow);
 
@@ -424,7 +424,7 @@ int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 		return -ENOMEM;
 	*flow = (struct xdp_flow){.rule = *rule};
 	pthread_mutex_lock(&nic->lock);
-	rc = vma_nic_qp_lost(base) ? -EPIPE : add_patiently(qp, flow);
+	rc = vma_nic_qp_lost(base) ? -EPIPE : flow_add_retrying(qp, flow);
 	if (rc == -EPIPE && vma_nic_qp_lost(base))
 		rc = xdp_flow_find(&qp->flows, &rule->key) != NULL ? -EEXIST : 0;
 	else if (rc == -EPIPE)

@@ -37,14 +37,14 @@ static void shadows_add(struct xdp_shadows *shadows, int fd)
 
 	if (cookie == 0)
 		return;
-	if (shadows->n == shadows->room) {
-		const uint32_t room = shadows->room != 0 ? shadows->room * 2 : 64;
-		struct xdp_shadow *list = realloc(shadows->list, room * sizeof(*list));
+	if (shadows->n == shadows->capacity) {
+		const uint32_t capacity = shadows->capacity != 0 ? shadows->capacity * 2 : 64;
+		struct xdp_shadow *list = realloc(shadows->list, capacity * sizeof(*list));
 
 		if (list == NULL)
 			return;
 		shadows->list = list;
-		shadows->room = room;
+		shadows->capacity = capacity;
 	}
 	shadows->list[shadows->n++] = (struct xdp_shadow){.cookie = cookie, .fd = fd};
 }

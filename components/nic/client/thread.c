@@ -336,7 +336,7 @@ static int nic_thread_work(struct nic_xdp *nic)
 	report_adoptions(nic);
 	if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad != NULL && report_lost_qps(nic, true)) {
 		sleep_ms = REBIND_RETRY_MS;
-		/* What was asked for in there has its answer, and is no use of the connection: see is_in_use. */
+		/* What was asked for in there has its answer, and is no use of the connection: see has_new_requests. */
 		nic->requests_seen = vmad_client_requests(nic->vmad);
 	}
 	return sleep_ms;
@@ -346,7 +346,7 @@ static int nic_thread_work(struct nic_xdp *nic)
  * Each answer to a request wakes whoever sleeps on the connection, for nothing: a program that connects often would pay
  * two changes of thread for each. So while there are requests, the connection is looked at now and then instead.
  */
-static bool is_in_use(struct nic_xdp *nic)
+static bool has_new_requests(struct nic_xdp *nic)
 {
 	const uint32_t before = nic->requests_seen;
 
@@ -356,7 +356,7 @@ static bool is_in_use(struct nic_xdp *nic)
 
 static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
 {
-	const bool in_use = is_in_use(nic);
+	const bool in_use = has_new_requests(nic);
 	struct pollfd fds[4] = {
 	        {.fd = nic->wake_fd, .events = POLLIN},
 	        {.fd = nic->vmad != NULL && !in_use ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},

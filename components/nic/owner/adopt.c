@@ -279,7 +279,7 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, 
 	owner_claims_init(owner);
 	owner->link_fd = owner_open_link_events();
 	owner->fdstore = fdstore;
-	owner->kept_link_fd = xdp_prog_link_fd(owner->prog);
+	owner->stored_link_fd = xdp_prog_link_fd(owner->prog);
 	adopt_slots(owner, hand);
 	owner_resets_adopt(owner); /* before more are noted */
 	rc = adopt_flows(owner);

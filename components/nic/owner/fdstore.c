@@ -24,7 +24,7 @@ enum { FDSTORE_PUT = 64, FDSTORE_DROP, FDSTORE_LIST, FDSTORE_END };
 
 #define CHECK_INTERVAL_MS 250 /* at the clients, while no vmad lives */
 #define UNUSED_MS 1000        /* no client lives, and no vmad */
-#define TURN 256              /* messages of one turn */
+#define MESSAGES_PER_POLL 256 /* messages of one turn */
 
 static socklen_t fdstore_address_of(unsigned ifindex, struct sockaddr_un *out)
 {
@@ -77,7 +77,7 @@ static void fdstore_leave_vmad(void)
 /* What vmad says. */
 static void fdstore_recv_vmad(void)
 {
-	for (unsigned i = 0; i < TURN; i++) {
+	for (unsigned i = 0; i < MESSAGES_PER_POLL; i++) {
 		struct vmad_msg msg;
 		int fds[VMAD_FDS_MAX];
 		unsigned nfds;
@@ -159,7 +159,7 @@ static void give_up_all(void)
 }
 
 /* As at the start of a daemon: no descriptor of vmad's but these, no terminal, signals as at boot. */
-static void leave_everything(int vmad_fd, const int listen_fd[2])
+static void detach_from_parent(int vmad_fd, const int listen_fd[2])
 {
 	const int null_fd = os_open("/dev/null", O_RDWR | O_CLOEXEC);
 	int fds[4] = {os_fcntl(null_fd, F_DUPFD_CLOEXEC, 16), os_fcntl(vmad_fd, F_DUPFD_CLOEXEC, 16)};
@@ -203,7 +203,7 @@ static void serve_alone(void)
 
 static __attribute__((noreturn)) void fdstore_serve(int vmad_fd, const int listen_fd[2], uint32_t seconds)
 {
-	leave_everything(vmad_fd, listen_fd);
+	detach_from_parent(vmad_fd, listen_fd);
 	give_up_all();
 	keep.seconds = seconds;
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
@@ -285,7 +285,7 @@ int fdstore_start(struct fdstore *fdstore, unsigned ifindex, uint32_t seconds)
 	return rc;
 }
 
-static int recv_hand(int fd, struct fdstore_fds *hand)
+static int fdstore_recv_fds(int fd, struct fdstore_fds *hand)
 {
 	const uint64_t until = os_now_ms() + FDSTORE_MS;
 
@@ -343,7 +343,7 @@ int fdstore_find(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *
 	if (fd < 0)
 		return fd;
 	fdstore->fd = fd;
-	rc = recv_hand(fd, hand);
+	rc = fdstore_recv_fds(fd, hand);
 	if (rc < 0)
 		fdstore_fds_close(hand);
 	return rc;

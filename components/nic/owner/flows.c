@@ -214,7 +214,7 @@ static uint64_t slots_of(const struct owner_flow *flow)
 }
 
 /* Each slot that has the flow still wants it: it gets a waiter. */
-static bool losers_wait(struct xdp_owner *owner, const struct owner_flow *flow)
+static bool add_waiters_of_flow(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	for (uint64_t left = slots_of(flow); left != 0; left &= left - 1) {
 		struct owner_flow_waiter *loser =
@@ -235,20 +235,20 @@ static int flow_contend(struct xdp_owner *owner, struct owner_flow **place, uint
 	struct owner_flow *flow = *place;
 	char text[96];
 
-	if (!losers_wait(owner, flow))
+	if (!add_waiters_of_flow(owner, flow))
 		return -EADDRINUSE; /* it stays with who has it: better than a flow that goes to and fro */
 	unlink_flow(owner, place);
 	flow_begin_grace(owner, flow); /* its members are still known, to be told */
-	flow->next = owner->given_up;
-	owner->given_up = flow;
+	flow->next = owner->revoke_pending;
+	owner->revoke_pending = flow;
 	owner_flow_describe(&rule->key, text, sizeof(text));
 	vma_log_warn("%s: %s goes back to the kernel: two processes (or queue pairs) want it", owner->name, text);
 	return refuse_contended(owner, slot, rule);
 }
 
-static void free_given_up(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static void free_revoke_pending(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	struct owner_flow **place = &owner->given_up;
+	struct owner_flow **place = &owner->revoke_pending;
 
 	while (*place != NULL) {
 		struct owner_flow *flow = *place;
@@ -269,10 +269,10 @@ static void free_given_up(struct xdp_owner *owner, uint32_t slot, const struct v
 void owner_flows_report(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
                         void *arg)
 {
-	while (owner->given_up != NULL) {
-		struct owner_flow *flow = owner->given_up;
+	while (owner->revoke_pending != NULL) {
+		struct owner_flow *flow = owner->revoke_pending;
 
-		owner->given_up = flow->next;
+		owner->revoke_pending = flow->next;
 		for (uint64_t left = slots_of(flow); left != 0 && revoked != NULL; left &= left - 1)
 			revoked((uint32_t)__builtin_ctzll(left), &flow->rule.key, arg);
 		owner_flow_free(flow);
@@ -408,7 +408,7 @@ static int flow_share(struct xdp_owner *owner, struct owner_flow **place, uint32
 		return rc == -ENOSPC ? flow_contend(owner, place, slot, rule) : rc;
 	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
 	owner_flow_waiter_end(owner, slot, &rule->key);
-	free_given_up(owner, slot, &rule->key);
+	free_revoke_pending(owner, slot, &rule->key);
 	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	owner_record_group(owner, flow);
 	return rc;
@@ -500,7 +500,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 		return rc;
 	}
 	inherit_shadows(owner, flow);
-	free_given_up(owner, slot, &rule->key);
+	free_revoke_pending(owner, slot, &rule->key);
 	*place = flow;
 	owner->flows++;
 	owner->slot[slot].flows++;
@@ -612,7 +612,7 @@ static void leave_again(struct xdp_owner *owner, uint32_t slot)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
-			if (flow->group == 0 || !owner_is_leaving(owner, flow->group, slot))
+			if (flow->group == 0 || !owner_slot_leaves_group(owner, flow->group, slot))
 				continue;
 			if (!owner_flow_has(flow, slot))
 				owner_group_move(owner, slot, &flow->rule.key);
@@ -704,7 +704,7 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 		owner_group_move(owner, slot, NULL);
 	owner_claims_end(owner, slot);
 	end_grace_of(owner, slot);
-	free_given_up(owner, slot, NULL);
+	free_revoke_pending(owner, slot, NULL);
 	owner_flow_waiters_end(owner, slot);
 }
 

@@ -502,7 +502,7 @@ int owner_frames_adopt(struct xdp_owner *owner, struct fdstore_fds *hand)
 /* ---- locks that nobody holds ---- */
 
 /* Of a client that lives, or whose connection to the owner has ended while its process goes on. */
-static bool is_living(const struct xdp_owner *owner, uint32_t holder)
+static bool holder_is_alive(const struct xdp_owner *owner, uint32_t holder)
 {
 	return holder - 1 < XDP_SLOTS_MAX &&
 	       (owner->slot[holder - 1].state == SLOT_RENTED || owner->slot[holder - 1].state == SLOT_LEAVING);
@@ -515,7 +515,7 @@ static void check_lock(struct xdp_owner *owner, uint32_t queue, enum xdp_lock wh
 	const uint32_t holder = xdp_load(which == XDP_LOCK_FILL ? &shared->fill.lock : &shared->comp.lock);
 	struct owner_lock *seen = &owner->queue[queue].lock[which];
 
-	if (holder == 0 || is_living(owner, holder)) {
+	if (holder == 0 || holder_is_alive(owner, holder)) {
 		seen->holder = 0;
 	} else if (seen->holder != holder) {
 		*seen = (struct owner_lock){.holder = holder, .since_ns = now};

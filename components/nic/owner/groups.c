@@ -857,7 +857,7 @@ static void help_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 		worker->stuck = true;
 }
 
-static void end_lonely(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)
+static void end_single_member_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)
 {
 	if ((flow->members & (flow->members - 1)) != 0 || flow->rule.flags & VMA_FLOW_INHERITED ||
 	    now - flow->grouped_ns < RECENT_NS || xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, 0) < 0)
@@ -885,7 +885,7 @@ void owner_groups_tick(struct xdp_owner *owner, uint64_t now)
 			if (flow->group == 0)
 				continue;
 			group_respread(owner, flow, now);
-			end_lonely(owner, flow, now);
+			end_single_member_group(owner, flow, now);
 		}
 	}
 }

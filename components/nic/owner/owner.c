@@ -187,7 +187,7 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 		rc = xdp_prog_load(owner->ifindex, owner->queues, &owner->prog);
 	if (rc == 0 && attr->minisocks)
 		rc = owner_minisocks_init(owner);
-	if (rc == 0 && attr->kept)
+	if (rc == 0 && attr->persistent)
 		rc = owner_record_init(owner);
 	if (rc == 0)
 		rc = owner_frames_init(owner, attr->window_bytes, attr->huge_pages);
@@ -483,9 +483,9 @@ static int ms_until(uint64_t at_ns)
 	return at_ns <= now ? 0 : (int)((at_ns - now) / 1000000 + 1);
 }
 
-static int next_of_the_living_ms(const struct xdp_owner *owner)
+static int clients_next_due_ms(const struct xdp_owner *owner)
 {
-	if (owner->given_up != NULL)
+	if (owner->revoke_pending != NULL)
 		return 0;
 	if (owner_frames_spare(owner) || owner_has_held_locks(owner))
 		return 10;
@@ -501,7 +501,7 @@ static int next_of_the_living_ms(const struct xdp_owner *owner)
 
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 {
-	const int others = next_of_the_living_ms(owner);
+	const int others = clients_next_due_ms(owner);
 	const uint64_t resets_ns = owner_resets_due_ns(owner), minisocks_ns = owner_minisocks_due_ns(owner);
 	const uint64_t parked_ns = owner_parked_due_ns(owner);
 	uint64_t due_ns = resets_ns < minisocks_ns ? resets_ns : minisocks_ns;

@@ -211,7 +211,7 @@ struct xdp_owner {
 	struct owner_flow *flow[OWNER_FLOW_BUCKETS]; /* but for TCP's 5-tuples: what is looked through twice a second */
 	struct owner_flow *connection[OWNER_FLOW_BUCKETS]; /* TCP's 5-tuples */
 	uint32_t flows;
-	struct owner_flow *given_up; /* out of the table, and their clients not told yet */
+	struct owner_flow *revoke_pending; /* out of the table, and their clients not told yet */
 	struct owner_flow *in_grace; /* listeners' out of the table, and still in the program's map; the oldest first */
 	uint64_t kernel_sock_check_ns,
 	        kernel_sock_pause_ns; /* the last look for kernel socks; the pause before the next one */
@@ -255,7 +255,7 @@ struct xdp_owner {
 	struct owner_record *record; /* NULL: nobody can take this owner's place */
 	int record_fd, alive_fd, alive_read_fd;
 	struct fdstore *fdstore; /* NULL: none yet */
-	int kept_link_fd;        /* that the fdstore holds; -1 */
+	int stored_link_fd;      /* that the fdstore holds; -1 */
 	uint64_t reset_used[OWNER_RECORD_RESETS / 64], listener_used[OWNER_RECORD_LISTENERS / 64];
 	uint64_t waiting_used[OWNER_RECORD_WAITING / 64];
 	struct owner_places reset_places, listener_places, waiting_places;
@@ -281,7 +281,7 @@ void owner_record_slot(struct xdp_owner *owner, uint32_t slot);
 void owner_record_group(struct xdp_owner *owner, const struct owner_flow *flow);
 /* A member deletes the flow, and what waits there has not been moved yet. */
 void owner_record_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot, bool leaves);
-bool owner_is_leaving(const struct xdp_owner *owner, uint32_t group, uint32_t slot);
+bool owner_slot_leaves_group(const struct xdp_owner *owner, uint32_t group, uint32_t slot);
 /* The same of an adopted flow, into it; its members. */
 uint64_t owner_recall_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number);
 void owner_record_minisock(struct xdp_owner *owner, const struct owner_minisock *minisock);
@@ -298,7 +298,7 @@ void owner_place_free(struct owner_places *places, uint32_t place);
 /* The same of parked listeners and of connections that wait (parked.c, groups.c). */
 uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
                                const struct xdp_cookies *shadows);
-void owner_record_listener_left(struct xdp_owner *owner, uint32_t place);
+void owner_record_listener_closed(struct xdp_owner *owner, uint32_t place);
 void owner_record_free_listener(struct xdp_owner *owner, uint32_t place);
 int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct xdp_cookies *shadows);
 /* A new entry, whose state is stored last, and its place. NULL: OWNER_NO_PLACE. */

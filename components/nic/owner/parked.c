@@ -45,7 +45,7 @@ struct owner_parked_listener {
 	struct xdp_cookies shadows; /* of its flow */
 	uint32_t slot, count;       /* of the client; of connections that wait, or are parked */
 	uint32_t place;             /* in the record */
-	bool left;                  /* the client is dead, or has closed it; else what waits is still its own */
+	bool client_left;           /* the client is dead, or has closed it; else what waits is still its own */
 	bool open;                  /* the listener was, at the last look */
 };
 
@@ -63,8 +63,8 @@ struct parked_walk {
 };
 
 /* Whatever else has these names is of a connection before, or this one's: it is noted twice. */
-static bool parked_make_way(struct xdp_owner *owner, const struct owner_parked_listener *listener,
-                            const struct vma_flow_key *key)
+static bool parked_evict(struct xdp_owner *owner, const struct owner_parked_listener *listener,
+                         const struct vma_flow_key *key)
 {
 	struct owner_minisock *minisock = owner_minisock_find(owner, key);
 
@@ -102,7 +102,7 @@ static void parked_prepare_pending(const struct vma_pending *pending, void *arg)
 	struct owner_minisock *minisock;
 
 	if (!owner_connection_is_at(&what.key, &listener->key) || vma_flow_key_check(&what.key) < 0 ||
-	    owner->parked >= PARKED_MAX || !parked_make_way(owner, listener, &what.key))
+	    owner->parked >= PARKED_MAX || !parked_evict(owner, listener, &what.key))
 		return;
 	parked = calloc(1, sizeof(*parked));
 	if (parked == NULL)
@@ -237,11 +237,11 @@ static void parked_take_listener(struct xdp_owner *owner, struct owner_parked_li
 {
 	struct take take = {.owner = owner, .listener = listener, .now = now};
 
-	listener->left = true;
+	listener->client_left = true;
 	if (listener->open)
 		owner_group_take_waiting(owner, listener->slot, &listener->key, park_pending, &take);
 	parked_end_others(owner, listener, dead, now);
-	owner_record_listener_left(owner, listener->place);
+	owner_record_listener_closed(owner, listener->place);
 	if (listener->count > 0)
 		vma_log_debug("%s: %u connections wait for the next process that serves port %u", owner->name,
 		              listener->count, ntohs(listener->key.local_port_be));
@@ -255,7 +255,7 @@ static void parked_take_listeners(struct xdp_owner *owner, uint32_t slot, const 
 
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next) {
-		if (listener->slot != slot || listener->left ||
+		if (listener->slot != slot || listener->client_left ||
 		    (key != NULL && memcmp(&listener->key, key, sizeof(*key)) != 0))
 			continue;
 		if (!looked)
@@ -309,15 +309,15 @@ static void end_parked(struct xdp_owner *owner, const struct owner_parked_listen
                        uint64_t now)
 {
 	struct owner_minisock *minisock = TAILQ_FIRST(&owner->minisocks.list[MINISOCK_PARKED]), *next;
-	uint32_t left = listener->count;
+	uint32_t client_left = listener->count;
 
-	for (; minisock != NULL && left > 0; minisock = next) {
+	for (; minisock != NULL && client_left > 0; minisock = next) {
 		struct vma_pending pending;
 
 		next = TAILQ_NEXT(minisock, link);
 		if (minisock->parked->listener != listener)
 			continue;
-		left--;
+		client_left--;
 		if (flow == NULL) {
 			owner_parked_reset(owner, minisock, now);
 			continue;
@@ -332,7 +332,7 @@ static bool pass_to_listener(struct xdp_owner *owner, struct owner_parked_listen
 {
 	struct owner_flow *flow = owner_flow_listener(owner, &listener->key);
 
-	if (!listener->left)
+	if (!listener->client_left)
 		return listener->count > 0; /* until its minisocks have waited for long enough */
 	/* Of an adopted flow not all shadows are known before its clients have named it. */
 	if (listener->open && flow != NULL && flow->unpresented != 0 && !is_same_service(listener, flow))
@@ -397,7 +397,7 @@ static void adopt_parked_listener(struct xdp_owner *owner, uint32_t place)
 	*listener = (struct owner_parked_listener){.key = entry->key,
 	                                           .slot = entry->slot % XDP_SLOTS_MAX,
 	                                           .place = place,
-	                                           .left = state == RECORD_LISTENER_LEFT,
+	                                           .client_left = state == RECORD_LISTENER_CLOSED,
 	                                           .next = owner->parked_listeners};
 	if (owner_recall_listener(owner, place, &listener->shadows) < 0) {
 		free(listener);
@@ -428,7 +428,7 @@ static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_p
 	struct owner_parked *parked;
 	const bool is_parked =
 	        atomic_load(&entry->state) == RECORD_PARKED &&
-	        (listener == NULL || listener->left || !owner_group_has_waiting(owner, listener->slot, &key));
+	        (listener == NULL || listener->client_left || !owner_group_has_waiting(owner, listener->slot, &key));
 
 	if (listener == NULL || minisock == NULL || minisock->number != entry->minisock || minisock->parked != NULL ||
 	    (minisock->state != MINISOCK_WAITS && minisock->state != MINISOCK_RESET))
@@ -469,7 +469,7 @@ static bool parked_is_orphan(const struct xdp_owner *owner, const struct owner_p
 {
 	const enum owner_slot_state state = owner->slot[listener->slot].state;
 
-	return !listener->left && state != SLOT_RENTED && state != SLOT_LEAVING;
+	return !listener->client_left && state != SLOT_RENTED && state != SLOT_LEAVING;
 }
 
 void owner_parked_adopt(struct xdp_owner *owner)
@@ -501,6 +501,6 @@ void owner_parked_presented(struct xdp_owner *owner, uint32_t slot)
 {
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)
-		if (listener->slot == slot && !listener->left)
+		if (listener->slot == slot && !listener->client_left)
 			parked_take_listeners(owner, slot, &listener->key);
 }

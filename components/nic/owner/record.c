@@ -116,7 +116,7 @@ static int recall_shadows(const struct owner_record_shadows *from, struct xdp_co
 	if (to->list == NULL)
 		return -ENOMEM;
 	memcpy(to->list, from->cookie, n * sizeof(*to->list));
-	to->n = to->room = n;
+	to->n = to->capacity = n;
 	return 0;
 }
 
@@ -140,7 +140,7 @@ void owner_record_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot
 		atomic_fetch_and(&owner->record->group[group].leaving, ~(1ull << slot));
 }
 
-bool owner_is_leaving(const struct xdp_owner *owner, uint32_t group, uint32_t slot)
+bool owner_slot_leaves_group(const struct xdp_owner *owner, uint32_t group, uint32_t slot)
 {
 	return owner->record != NULL && (atomic_load(&owner->record->group[group].leaving) >> slot & 1) != 0;
 }
@@ -270,10 +270,10 @@ uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const str
 	return place;
 }
 
-void owner_record_listener_left(struct xdp_owner *owner, uint32_t place)
+void owner_record_listener_closed(struct xdp_owner *owner, uint32_t place)
 {
 	if (place != OWNER_NO_PLACE)
-		atomic_store(&owner->record->listener[place].state, RECORD_LISTENER_LEFT);
+		atomic_store(&owner->record->listener[place].state, RECORD_LISTENER_CLOSED);
 }
 
 void owner_record_free_listener(struct xdp_owner *owner, uint32_t place)
@@ -346,9 +346,9 @@ void owner_keep_link(struct xdp_owner *owner)
 
 	if (owner->record != NULL)
 		owner->record->generic = owner->generic;
-	if (owner->fdstore == NULL || owner->kept_link_fd == fd)
+	if (owner->fdstore == NULL || owner->stored_link_fd == fd)
 		return;
-	owner->kept_link_fd = fd;
+	owner->stored_link_fd = fd;
 	if (fd >= 0)
 		fdstore_put(owner->fdstore, KEEP_LINK, fd);
 	else
@@ -381,7 +381,7 @@ void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
 	int fds[XDP_PROG_FDS];
 
 	owner->fdstore = fdstore;
-	owner->kept_link_fd = -1;
+	owner->stored_link_fd = -1;
 	fdstore_put(fdstore, KEEP_ALIVE, owner->alive_fd);
 	fdstore_put(fdstore, KEEP_ALIVE_READ, owner->alive_read_fd);
 	fdstore_put(fdstore, KEEP_UMEM, owner->umem_fd);

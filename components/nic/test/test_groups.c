@@ -728,11 +728,11 @@ static void begin_owner(struct owner_record *record)
 /* Its memory goes with its process: here it is freed, and what that would change is put back. */
 static struct owner_record *bury_owner(void)
 {
-	static __typeof__(prog) kept;
+	static __typeof__(prog) persistent;
 	struct owner_record *record = owner.record;
 	struct vma_nic_member *members = owner.members;
 
-	memcpy(&kept, &prog, sizeof(prog));
+	memcpy(&persistent, &prog, sizeof(prog));
 	owner.record = shared_memory(sizeof(*record));
 	owner.members = malloc(MEMBERS_BYTES);
 	memcpy(owner.members, members, MEMBERS_BYTES);
@@ -748,7 +748,7 @@ static struct owner_record *bury_owner(void)
 	if (owner.diag_fd >= 0)
 		close(owner.diag_fd);
 	memset(&owner, 0, sizeof(owner));
-	memcpy(&prog, &kept, sizeof(prog));
+	memcpy(&prog, &persistent, sizeof(prog));
 	owner.members = members;
 	owner.diag_fd = -1;
 	return record;

@@ -42,7 +42,7 @@ static bool peer_is_named(const struct vma_vmad_attr *attr, const struct vmad_pe
 }
 
 /* The right that was shown stays here: it is taken away from a client that breaks the protocol. */
-static int may_be_client(const struct vmad_server *server, struct vmad_peer *peer, const int *fds, unsigned nfds)
+static int admit_client(const struct vmad_server *server, struct vmad_peer *peer, const int *fds, unsigned nfds)
 {
 	const struct ucred who = {.pid = peer->pid, .uid = peer->uid, .gid = peer->gid};
 	int rc = nfds == 1 ? vmad_right_check(fds[0], server->ifindex, &who) : -EPERM;
@@ -370,7 +370,7 @@ int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct
 		if (msg->type != VMAD_HELLO)
 			return -EPROTO;
 		peer->hello_seq = msg->seq;
-		rc = may_be_client(server, peer, fds, nfds);
+		rc = admit_client(server, peer, fds, nfds);
 		if (rc < 0) {
 			vmad_reply_hello(peer, rc, reply);
 			return 1; /* it stays NEW, and goes when its time is over or it hangs up */

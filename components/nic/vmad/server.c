@@ -30,10 +30,10 @@
 #define REPLACE_TRIES 5
 #define CHECK_INTERVAL_MS 1000 /* at the interface */
 #define ACCEPT_PAUSE_MS 100    /* out of descriptors, say: who waits in the queue waits on */
-#define HURRY_MS 100           /* between signals to threads that close something for too long */
+#define CLOSE_SIGNAL_MS 100    /* between signals to threads that close something for too long */
 #define CLOSE_PAUSE_MS 10      /* no place is free for a connection, but soon will be */
-#define MESSAGES_PER_TURN 16   /* of one client, so that the others get theirs */
-#define LAST_TURNS 32          /* of who has ended */
+#define MESSAGES_PER_POLL 16   /* of one client, so that the others get theirs */
+#define LAST_READS_MAX 32      /* of who has ended */
 #define FDSTORE_RETRY_MS 1000  /* one that was killed has a successor */
 #define SWEEP_MS 1000          /* at least, between sweeps: a directory may be a long one, and clients many */
 
@@ -230,7 +230,7 @@ static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 {
 	struct vmad_reply reply = {.nfds = 0};
 	struct vmad_msg msg;
-	int fds[VMAD_FDS_ROOM];
+	int fds[VMAD_FDS_CAPACITY];
 	unsigned nfds;
 	size_t bytes;
 	int rc = vmad_receive_all(peer->fd, &msg, &bytes, fds, &nfds), said = 0;
@@ -262,7 +262,7 @@ static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 
 static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
 {
-	for (int i = 0; i < MESSAGES_PER_TURN && !is_closing(server, peer, CLOSE_PASSED); i++)
+	for (int i = 0; i < MESSAGES_PER_POLL && !is_closing(server, peer, CLOSE_PASSED); i++)
 		if (!recv_peer(server, peer))
 			return;
 }
@@ -290,11 +290,11 @@ static bool ends_later(const struct vmad_server *server, const struct vmad_peer 
 	       !vmad_closer_late(server->closer, job_of(server, peer, CLOSE_PASSED), os_now_ms());
 }
 
-/* What it has said last, its minisocks, may still be in the socket, which holds about as much as LAST_TURNS take. A
+/* What it has said last, its minisocks, may still be in the socket, which holds about as much as LAST_READS_MAX take. A
  * child may hold that, too, and go on. */
 static void recv_and_drop(struct vmad_server *server, struct vmad_peer *peer)
 {
-	for (int i = 0; i < LAST_TURNS && peer->fd >= 0 && !is_closing(server, peer, CLOSE_PASSED); i++)
+	for (int i = 0; i < LAST_READS_MAX && peer->fd >= 0 && !is_closing(server, peer, CLOSE_PASSED); i++)
 		serve_peer(server, peer);
 	if (peer->state == PEER_NONE || peer->state == PEER_CLOSING || ends_later(server, peer))
 		return;
@@ -393,7 +393,8 @@ static int adopt_interface(struct vmad_server *server, const struct xdp_owner_at
 		return -ENOMEM;
 	rc = fdstore_find(&server->fdstore, server->ifindex, hand);
 	if (rc == 0)
-		rc = server->attr->anew ? -ECANCELED : xdp_owner_adopt(attr, &server->fdstore, hand, &server->owner);
+		rc = server->attr->discard_state ? -ECANCELED
+		                                 : xdp_owner_adopt(attr, &server->fdstore, hand, &server->owner);
 	if (rc == 0)
 		expect_clients(server);
 	else if (rc != -ENOENT)
@@ -431,16 +432,16 @@ static int take_interface(struct vmad_server *server)
 	        .window_bytes = server->attr->window_bytes,
 	        .huge_pages = server->attr->huge_pages,
 	        .minisocks = true,
-	        .kept = server->kept,
+	        .persistent = server->persistent,
 	};
 	const bool first = !server->resume_tried;
-	int rc = first && server->kept ? adopt_interface(server, &attr) : -ENOENT;
+	int rc = first && server->persistent ? adopt_interface(server, &attr) : -ENOENT;
 
 	server->resume_tried = true;
 	if (rc != 0)
 		rc = xdp_owner_create(&attr, &server->owner);
 	if (rc == 0) {
-		if (server->kept && server->fdstore.fd < 0)
+		if (server->persistent && server->fdstore.fd < 0)
 			start_fdstore(server);
 		xdp_owner_on_moved(server->owner, send_adoption, server);
 		reply_to_waiting(server, 0);
@@ -479,18 +480,18 @@ static void server_flow_revoked(uint32_t slot, const struct vma_flow_key *key, v
 
 /* ---- the loop ---- */
 
-struct turn {
+struct pollset {
 	struct pollfd fds[7 + 3 * VMAD_PEERS_MAX];
 	struct vmad_peer *peer[7 + 3 * VMAD_PEERS_MAX];
 	unsigned n;
 };
 
-static void turn_watch_fd(struct turn *turn, int fd, struct vmad_peer *peer)
+static void pollset_add(struct pollset *pollset, int fd, struct vmad_peer *peer)
 {
 	if (fd < 0)
 		return;
-	turn->fds[turn->n] = (struct pollfd){.fd = fd, .events = POLLIN};
-	turn->peer[turn->n++] = peer;
+	pollset->fds[pollset->n] = (struct pollfd){.fd = fd, .events = POLLIN};
+	pollset->peer[pollset->n++] = peer;
 }
 
 static bool accept_is_paused(const struct vmad_server *server)
@@ -498,35 +499,35 @@ static bool accept_is_paused(const struct vmad_server *server)
 	return os_now_ms() < server->accept_paused_until_ms;
 }
 
-static void begin_turn(struct vmad_server *server, struct turn *turn)
+static void pollset_fill(struct vmad_server *server, struct pollset *pollset)
 {
-	turn->n = 0;
-	turn_watch_fd(turn, server->attr->stop_fd, NULL);
-	turn_watch_fd(turn, accept_is_paused(server) ? -1 : server->listen_fds.path_fd, NULL);
-	turn_watch_fd(turn, accept_is_paused(server) ? -1 : server->listen_fds.name_fd, NULL);
-	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1,
-	              NULL); /* its tick follows each turn */
-	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
-	turn_watch_fd(turn, server->fdstore.fd, NULL);
-	turn_watch_fd(turn, vmad_closer_fd(server->closer), NULL);
+	pollset->n = 0;
+	pollset_add(pollset, server->attr->stop_fd, NULL);
+	pollset_add(pollset, accept_is_paused(server) ? -1 : server->listen_fds.path_fd, NULL);
+	pollset_add(pollset, accept_is_paused(server) ? -1 : server->listen_fds.name_fd, NULL);
+	pollset_add(pollset, server->owner != NULL ? xdp_owner_fd(server->owner) : -1,
+	            NULL); /* its tick follows each turn */
+	pollset_add(pollset, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
+	pollset_add(pollset, server->fdstore.fd, NULL);
+	pollset_add(pollset, vmad_closer_fd(server->closer), NULL);
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NONE)
 			continue;
 		if (!is_closing(server, peer, CLOSE_PASSED))
-			turn_watch_fd(turn, peer->fd, peer);
+			pollset_add(pollset, peer->fd, peer);
 		if (!ends_later(server, peer))
-			turn_watch_fd(turn, peer->pidfd, peer);
-		turn_watch_fd(turn, peer->repair_fd, peer);
+			pollset_add(pollset, peer->pidfd, peer);
+		pollset_add(pollset, peer->repair_fd, peer);
 	}
 }
 
-static void serve_turn(struct vmad_server *server, struct turn *turn)
+static void serve_pollset(struct vmad_server *server, struct pollset *pollset)
 {
-	for (unsigned i = 0; i < turn->n; i++) {
-		struct vmad_peer *peer = turn->peer[i];
-		const int fd = turn->fds[i].fd;
+	for (unsigned i = 0; i < pollset->n; i++) {
+		struct vmad_peer *peer = pollset->peer[i];
+		const int fd = pollset->fds[i].fd;
 
-		if (turn->fds[i].revents == 0)
+		if (pollset->fds[i].revents == 0)
 			continue;
 		if (peer == NULL && (fd == server->listen_fds.path_fd || fd == server->listen_fds.name_fd))
 			take_connection(server, fd);
@@ -599,7 +600,7 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 			return rc;
 		}
 	}
-	if (server->kept && (fdstore_lost(&server->fdstore) || server->fdstore.fd < 0) &&
+	if (server->persistent && (fdstore_lost(&server->fdstore) || server->fdstore.fd < 0) &&
 	    now - server->fdstore_ms >= FDSTORE_RETRY_MS)
 		start_fdstore(server);
 	xdp_owner_tick(server->owner, server_flow_revoked, server);
@@ -632,10 +633,10 @@ int vmad_serve_all(struct vmad_server *server)
 {
 	bool leaves = false;
 	struct clock clock = {.start = os_now_ms(), .idle_since = os_now_ms(), .checked_ms = os_now_ms()};
-	struct turn turn;
+	struct pollset pollset;
 	int rc;
 
-	if (!server->kept)
+	if (!server->persistent)
 		server->fdstore.fd = -1;
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
 		make_free(&server->peer[i]);
@@ -647,17 +648,19 @@ int vmad_serve_all(struct vmad_server *server)
 	}
 	while ((rc = server_pass_time(server, &clock)) == 0) {
 		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
-		const bool late = vmad_closer_hurry(server->closer, os_now_ms());
-		const int longest = accept_is_paused(server) ? CLOSE_PAUSE_MS : late ? HURRY_MS : CHECK_INTERVAL_MS;
+		const bool late = vmad_closer_interrupt(server->closer, os_now_ms());
+		const int longest = accept_is_paused(server) ? CLOSE_PAUSE_MS
+		                    : late                   ? CLOSE_SIGNAL_MS
+		                                             : CHECK_INTERVAL_MS;
 
-		begin_turn(server, &turn);
-		if (poll(turn.fds, turn.n, ms < 0 || ms > longest ? longest : ms) <= 0)
+		pollset_fill(server, &pollset);
+		if (poll(pollset.fds, pollset.n, ms < 0 || ms > longest ? longest : ms) <= 0)
 			continue;
-		if (server->attr->stop_fd >= 0 && turn.fds[0].revents != 0) {
+		if (server->attr->stop_fd >= 0 && pollset.fds[0].revents != 0) {
 			leaves = server_may_leave(server);
 			break;
 		}
-		serve_turn(server, &turn);
+		serve_pollset(server, &pollset);
 	}
 	server_sweep(server);
 	vmad_listen_fds_close(server->ifindex, &server->listen_fds);
@@ -783,7 +786,7 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 	server->attr = attr;
 	server->repairs = true;
 	server->fdstore.fd = -1;
-	server->kept = attr->keep_seconds > 0 && geteuid() == 0;
+	server->persistent = attr->keep_seconds > 0 && geteuid() == 0;
 	server->ifindex = if_nametoindex(attr->interface);
 	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex, attr->interface, &server->listen_fds);
 	if (rc == -EADDRINUSE && attr->replace)

@@ -80,7 +80,7 @@ struct vmad_server {
 	struct fdstore fdstore;          /* owner/fdstore.h; fd -1: none */
 	uint64_t fdstore_ms;             /* the last attempt to start one */
 	bool resume_tried;               /* for what another vmad has left */
-	bool kept;                       /* the owner outlives this vmad, if there is an fdstore */
+	bool persistent;                 /* the owner outlives this vmad, if there is an fdstore */
 	bool repairs;                    /* processes may be started for clients */
 	bool served; /* a client, since the last look at the time: it may have gone within one turn */
 	struct vmad_closer *closer;

@@ -49,19 +49,19 @@ static uint64_t claim_name_of(const struct vma_flow_key *key, struct xdp_claim_b
 	return xdp_claim_name(local, key->local_port_be, key->vlan);
 }
 
-static uint64_t who_is(const struct vma_flow_key *key, uint32_t slot)
+static uint64_t claim_peer_and_slot(const struct vma_flow_key *key, uint32_t slot)
 {
 	uint32_t peer;
 
 	memcpy(&peer, key->peer, sizeof(peer));
-	return xdp_claim_who(peer, key->peer_port_be, (uint16_t)slot);
+	return xdp_claim_peer_and_slot(peer, key->peer_port_be, (uint16_t)slot);
 }
 
 /* A dead client's that nobody has swept yet would be found in the place of ours. */
 static bool claim_is_anothers(struct xdp_claim *claim, uint64_t name, uint32_t slot)
 {
 	return atomic_load(claim_atomic(&claim->name)) == name &&
-	       (uint16_t)atomic_load(claim_atomic(&claim->who)) != slot;
+	       (uint16_t)atomic_load(claim_atomic(&claim->peer_and_slot)) != slot;
 }
 
 struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_shared *shared, uint32_t slot,
@@ -78,9 +78,10 @@ struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_sh
 
 		if (!atomic_compare_exchange_strong(claim_atomic(&claim->name), &expected, slot + 1))
 			continue;
-		atomic_store_explicit(claim_atomic(&claim->who), who_is(key, slot), memory_order_relaxed);
+		atomic_store_explicit(claim_atomic(&claim->peer_and_slot), claim_peer_and_slot(key, slot),
+		                      memory_order_relaxed);
 		atomic_store(claim_atomic(&claim->name),
-		             name); /* after `who`, for the program; before `open`, for the owner */
+		             name); /* after `peer_and_slot`, for the program; before `open`, for the owner */
 		if (!atomic_load(&shared->claims_open)) {
 			xdp_claims_release(claim);
 			return NULL;
@@ -122,9 +123,9 @@ bool xdp_claims_close(struct xdp_claim_bucket *claims, struct xdp_shared *shared
 }
 
 /*
- * `who` names the slot whose client wrote it last, and is written while the name tells that somebody is at it: with a
- * name behind it, it is that name's. A dead slot's word is changed by nobody but the owner; what another client takes
- * meanwhile has another name, or another slot.
+ * `peer_and_slot` names the slot whose client wrote it last, and is written while the name tells that somebody is at
+ * it: with a name behind it, it is that name's. A dead slot's word is changed by nobody but the owner; what another
+ * client takes meanwhile has another name, or another slot.
  */
 static void claim_sweep(struct xdp_claim *claim, uint32_t slot)
 {
@@ -132,7 +133,8 @@ static void claim_sweep(struct xdp_claim *claim, uint32_t slot)
 
 	if (name == 0)
 		return;
-	if (name == slot + 1 || (name > UINT16_MAX && (uint16_t)atomic_load(claim_atomic(&claim->who)) == slot))
+	if (name == slot + 1 ||
+	    (name > UINT16_MAX && (uint16_t)atomic_load(claim_atomic(&claim->peer_and_slot)) == slot))
 		atomic_compare_exchange_strong(claim_atomic(&claim->name), &name, 0);
 }
 

@@ -243,7 +243,7 @@ static int open_diag(int *kept)
 }
 
 /* rc: of the conversation. What was not heard to its end may have left something to read: that one is not kept. */
-static void end_diag(int *kept, int fd, int rc)
+static void finish_diag(int *kept, int fd, int rc)
 {
 	if (kept != NULL && (rc >= 0 || rc == -ENOENT))
 		return;
@@ -261,7 +261,7 @@ static int walk_both(int *kept, uint8_t proto, const struct walk *walk)
 	rc = walk_family(fd, walk, AF_INET, proto);
 	if (rc == 0)
 		rc = walk_family(fd, walk, AF_INET6, proto);
-	end_diag(kept, fd, rc);
+	finish_diag(kept, fd, rc);
 	return rc == -ENOENT ? 0 : rc; /* a kernel without IPv6 */
 }
 
@@ -301,7 +301,7 @@ int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
 	if (fd < 0)
 		return fd;
 	rc = walk_family(fd, &walk, family, proto);
-	end_diag(kept, fd, rc);
+	finish_diag(kept, fd, rc);
 	return rc;
 }
 
@@ -331,7 +331,7 @@ int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned i
 		rc = -errno;
 	while (rc == 0)
 		rc = take_reply(fd, &walk, key->proto);
-	end_diag(kept, fd, rc);
+	finish_diag(kept, fd, rc);
 	return rc == -ENOENT || rc > 0 ? 0 : rc;
 }
 

@@ -14,8 +14,8 @@ struct xdp_owner_attr {
 	unsigned ifindex;
 	uint32_t window_bytes; /* per device queue; 0: 16 MB; less where RLIMIT_MEMLOCK does not allow it (one line) */
 	bool huge_pages;
-	bool minisocks; /* it outlives its clients, and answers in their place: owner/minisocks.c */
-	bool kept;      /* it has a record, and another owner may take its place: owner/adopt.c */
+	bool minisocks;  /* it outlives its clients, and answers in their place: owner/minisocks.c */
+	bool persistent; /* it has a record, and another owner may take its place: owner/adopt.c */
 };
 int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out);
 void xdp_owner_destroy(struct xdp_owner *owner);

@@ -179,7 +179,7 @@ struct vma_engine *vma_engine_start(void)
 
 struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd)
 {
-	_Atomic uint32_t *given = &engine->priv->stats_given;
+	_Atomic uint32_t *given = &engine->priv->stats_in_use;
 	struct vma_stats_socket *block;
 	char name[VMA_STATS_NAME_MAX];
 
@@ -198,7 +198,7 @@ void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *bl
 	if (block == NULL)
 		return;
 	vma_stats_drop(engine->stats, block);
-	atomic_fetch_sub_explicit(&engine->priv->stats_given, 1, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&engine->priv->stats_in_use, 1, memory_order_relaxed);
 }
 
 /* ---- the end ---- */

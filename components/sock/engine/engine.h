@@ -14,9 +14,9 @@
 #include <vma/sock_engine.h>
 
 struct vma_engine_priv {
-	struct vma_device *devices;   /* under the lock of devices */
-	_Atomic uint32_t stats_given; /* blocks of sockets */
-	char vmad_path[4096];         /* "": there is none */
+	struct vma_device *devices;    /* under the lock of devices */
+	_Atomic uint32_t stats_in_use; /* blocks of sockets */
+	char vmad_path[4096];          /* "": there is none */
 };
 
 struct vma_device_priv {

@@ -35,9 +35,9 @@
 #include "engine.h"
 #include "taken.h"
 
-#define TIMEOUT_NS 5000000000ULL
+#define REPLY_TIMEOUT_NS 5000000000ULL
 #define UNRESPONSIVE_NS 10000000000ULL /* who has not answered is not asked for so long */
-#define NAP_NS 200000
+#define SLEEP_NS 200000
 enum { NAME_BYTES = 48, NAMES_MAX = 4096, UNRESPONSIVE_MAX = 16, WAITS_MAX = 16 };
 
 bool (*vma_inherited_listener)(int fd, int waiting_fd);
@@ -45,14 +45,14 @@ bool (*vma_inherited_listener)(int fd, int waiting_fd);
 /* ---- who may have it ---- */
 
 struct names {
-	uint32_t n, left; /* that have not answered */
+	uint32_t n, unanswered; /* that have not answered */
 	struct {
 		char text[NAME_BYTES]; /* empty: it has answered */
 	} at[NAMES_MAX];
 };
 
 static struct {
-	_Atomic uint64_t name, until_ns;
+	_Atomic uint64_t name_hash, until_ns;
 } unresponsive[UNRESPONSIVE_MAX];
 
 static uint64_t inherited_number_of(const char *text)
@@ -67,7 +67,7 @@ static uint64_t inherited_number_of(const char *text)
 static bool inherited_is_unresponsive(const char *text, uint64_t now)
 {
 	for (int i = 0; i < UNRESPONSIVE_MAX; i++)
-		if (atomic_load(&unresponsive[i].name) == inherited_number_of(text) &&
+		if (atomic_load(&unresponsive[i].name_hash) == inherited_number_of(text) &&
 		    now < atomic_load(&unresponsive[i].until_ns))
 			return true;
 	return false;
@@ -83,7 +83,7 @@ static void inherited_mark_unresponsive(const struct names *names)
 			const uint32_t place = atomic_fetch_add(&at, 1) % UNRESPONSIVE_MAX;
 
 			atomic_store(&unresponsive[place].until_ns, until);
-			atomic_store(&unresponsive[place].name, inherited_number_of(names->at[i].text));
+			atomic_store(&unresponsive[place].name_hash, inherited_number_of(names->at[i].text));
 		}
 	}
 }
@@ -124,23 +124,24 @@ static void inherited_read_names(struct names *names)
 	const int fd = list_fd >= 0 ? list_fd : inherited_open_list();
 	const uint64_t now = vma_now_ns();
 	char text[2048];
-	size_t kept = 0;
+	size_t deferred_signals = 0;
 	long n, at = 0;
 
-	while (fd >= 0 && (n = syscall(SYS_pread64, fd, text + kept, sizeof(text) - 1 - kept, at)) > 0) {
+	while (fd >= 0 &&
+	       (n = syscall(SYS_pread64, fd, text + deferred_signals, sizeof(text) - 1 - deferred_signals, at)) > 0) {
 		char *line = text, *end;
 
 		at += n;
-		kept += (size_t)n;
-		text[kept] = '\0';
-		for (; (end = memchr(line, '\n', kept - (size_t)(line - text))) != NULL; line = end + 1) {
+		deferred_signals += (size_t)n;
+		text[deferred_signals] = '\0';
+		for (; (end = memchr(line, '\n', deferred_signals - (size_t)(line - text))) != NULL; line = end + 1) {
 			*end = '\0';
 			inherited_take_line(names, line, now);
 		}
-		kept -= (size_t)(line - text);
-		if (kept == sizeof(text) - 1)
-			kept = 0; /* no line of ours */
-		memmove(text, line, kept);
+		deferred_signals -= (size_t)(line - text);
+		if (deferred_signals == sizeof(text) - 1)
+			deferred_signals = 0; /* no line of ours */
+		memmove(text, line, deferred_signals);
 	}
 	if (fd >= 0 && fd != list_fd)
 		syscall(SYS_close, fd);
@@ -149,9 +150,9 @@ static void inherited_read_names(struct names *names)
 /* ---- the conversation ---- */
 
 /* The queue of a socket is short, and the server's thread takes few at a time. */
-static int inherited_send_patiently(int fd, const struct vma_named_message *message, uint64_t deadline_ns)
+static int inherited_send_blocking(int fd, const struct vma_named_message *message, uint64_t deadline_ns)
 {
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	int rc;
 
 	while ((rc = vma_named_send(fd, message)) == -EAGAIN && vma_now_ns() < deadline_ns)
@@ -164,11 +165,11 @@ static void inherited_send_requests(int fd, struct names *names, struct inherite
 {
 	struct vma_named_message message = {.data = question, .size = sizeof(*question), .fd = -1};
 
-	names->left = 0;
+	names->unanswered = 0;
 	for (uint32_t i = 0; i < names->n; i++) {
 		vma_named_address(names->at[i].text, &message);
-		if (inherited_send_patiently(fd, &message, deadline_ns) == 0)
-			names->left++;
+		if (inherited_send_blocking(fd, &message, deadline_ns) == 0)
+			names->unanswered++;
 		else
 			names->at[i].text[0] = '\0'; /* it is gone */
 	}
@@ -188,7 +189,7 @@ static bool inherited_record_reply(struct names *names, const struct vma_named_m
 			continue;
 		if (is_last) {
 			names->at[i].text[0] = '\0';
-			names->left--;
+			names->unanswered--;
 		}
 		return true;
 	}
@@ -214,7 +215,7 @@ static void inherited_receive_reply(int fd, struct names *names, struct inherite
 		message.data = question;
 		message.size = sizeof(*question);
 		message.fd = socket_fd;
-		inherited_send_patiently(fd, &message, deadline_ns);
+		inherited_send_blocking(fd, &message, deadline_ns);
 		return;
 	}
 	if (answer == TAKEN_HANDED_OVER && *waiting_fd < 0) {
@@ -231,11 +232,11 @@ static void inherited_receive_reply(int fd, struct names *names, struct inherite
 static int inherited_exchange(int fd, struct names *names, int socket_fd, uint64_t cookie)
 {
 	struct inherited_request question = {.cookie = cookie, .number = socket_fd};
-	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
+	const uint64_t deadline_ns = vma_now_ns() + REPLY_TIMEOUT_NS;
 	int waiting_fd = -1;
 
 	inherited_send_requests(fd, names, &question, deadline_ns);
-	while (names->left > 0 && vma_named_await(fd, POLLIN, deadline_ns))
+	while (names->unanswered > 0 && vma_named_await(fd, POLLIN, deadline_ns))
 		inherited_receive_reply(fd, names, &question, socket_fd, deadline_ns, &waiting_fd);
 	inherited_mark_unresponsive(names);
 	return waiting_fd;

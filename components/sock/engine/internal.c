@@ -67,7 +67,7 @@ void internal_wake_by(uint64_t at_ns)
  * it set for ever. What has no type of file is what eventfds, and nothing that a program writes to, are: it is ours
  * unless the child has closed the number and made another such descriptor under it.
  */
-bool internal_nudge(void)
+bool internal_wake_from_vfork(void)
 {
 	const uint64_t one = 1;
 	struct stat stat;
@@ -118,7 +118,7 @@ void internal_set_remove(int fd)
 
 /* ---- the loop ---- */
 
-static struct timespec left_until(uint64_t deadline)
+static struct timespec timespec_until(uint64_t deadline)
 {
 	const uint64_t now = vma_now_ns(), left = deadline > now ? deadline - now : 0;
 
@@ -137,7 +137,7 @@ static long wait_for_events(struct epoll_event *events, uint64_t deadline)
 {
 	static bool coarse;
 	const bool forever = deadline == NO_DEADLINE;
-	const struct timespec left = left_until(forever ? 0 : deadline);
+	const struct timespec left = timespec_until(forever ? 0 : deadline);
 	long n = -1;
 
 	if (!coarse) {
@@ -221,23 +221,23 @@ static uint64_t earlier_ns(uint64_t a, uint64_t b)
 }
 
 /* Returns when the next turn is due at the latest. */
-static uint64_t internal_turn(const struct epoll_event *events, long n)
+static uint64_t internal_run_once(const struct epoll_event *events, long n)
 {
 	struct vma_thread *self = vma_enter();
 	uint64_t now, next;
 
 	for (long i = 0; i < n; i++)
 		internal_take_event(&events[i]);
-	tcp_housekeeping_turn_pruning();
+	tcp_housekeeping_run_pruning();
 	tasks_run();
 	vfork_handoffs_run();
 	now = vma_now_ns();
-	next = ring_housekeeping_turn(internal.engine, now);
-	next = earlier_ns(next, tcp_housekeeping_turn(&internal.engine->conf, now));
-	next = earlier_ns(next, notify_turn(internal.engine, now));
+	next = ring_housekeeping_run(internal.engine, now);
+	next = earlier_ns(next, tcp_housekeeping_run(&internal.engine->conf, now));
+	next = earlier_ns(next, notify_run(internal.engine, now));
 	vma_leave(self);
 	vma_retire_poll();
-	return earlier_ns(next, ring_housekeeping_turn_ending(now));
+	return earlier_ns(next, ring_housekeeping_run_ending(now));
 }
 
 static void set_affinity(const char *wanted)
@@ -293,7 +293,7 @@ static void *internal_thread_main(void *arg)
 		long n = wait_for_events(events, publish_sleep_time(deadline));
 
 		sleep_time_publish(&internal.sleeps, 0);
-		deadline = internal_turn(events, n);
+		deadline = internal_run_once(events, n);
 	}
 	return NULL;
 }

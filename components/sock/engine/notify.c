@@ -65,7 +65,7 @@ static void notify_all_files(bool all)
 		atomic_store(&notify.retry, true);
 }
 
-static void turn_net(const struct vma_net *net, uint64_t now)
+static void notify_run_net(const struct vma_net *net, uint64_t now)
 {
 	const uint64_t generation = vma_net_generation(net);
 
@@ -80,7 +80,7 @@ static void turn_net(const struct vma_net *net, uint64_t now)
 	notify_all_files(true);
 }
 
-static void turn_retry(uint64_t now)
+static void notify_run_retry(uint64_t now)
 {
 	if (notify.retry_ns == 0 && atomic_load(&notify.retry))
 		notify.retry_ns = now + RETRY_NS;
@@ -93,12 +93,12 @@ static void turn_retry(uint64_t now)
 		notify.retry_ns = now + RETRY_NS;
 }
 
-uint64_t notify_turn(struct vma_engine *engine, uint64_t now)
+uint64_t notify_run(struct vma_engine *engine, uint64_t now)
 {
 	uint64_t next = NO_DEADLINE;
 
-	turn_net(engine->net, now);
-	turn_retry(now);
+	notify_run_net(engine->net, now);
+	notify_run_retry(now);
 	if (notify.net_ns != 0)
 		next = notify.net_ns;
 	if (notify.retry_ns != 0 && notify.retry_ns < next)

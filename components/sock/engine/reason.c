@@ -248,7 +248,7 @@ int vma_sock_query(int fd, const char **text)
 /* ---- the log ---- */
 
 /* Of sockets without a port that is served: each reason once for each protocol, without a question to the kernel. */
-static bool reason_was_logged(const struct vma_file *file, enum vma_sock_reason reason, bool tells_now)
+static bool reason_check_logged(const struct vma_file *file, enum vma_sock_reason reason, bool tells_now)
 {
 	static _Atomic uint64_t told[2];
 	_Atomic uint64_t *of = &told[file->kind == VMA_FILE_TCP];
@@ -265,12 +265,12 @@ static void log_reason(struct vma_file *file, int fd, enum vma_sock_reason reaso
 	enum vma_log_level level = VMA_LOG_INFO;
 	struct reason_message reason_message;
 
-	if (!serves && reason_was_logged(file, reason, false))
+	if (!serves && reason_check_logged(file, reason, false))
 		return;
 	describe_reason(&reason_message, file, fd, reason);
 	if (reason_message.is_local || reason == VMA_SOCK_LOCAL)
 		level = VMA_LOG_DETAILS;
-	else if (reason_message.served == 0 && reason_was_logged(file, reason, true))
+	else if (reason_message.served == 0 && reason_check_logged(file, reason, true))
 		return;
 	if (vma_log_on(level))
 		vma_log_once(level, REASON_FORMAT, REASON_FORMAT_ARGS(&reason_message, reason));

@@ -4,8 +4,8 @@
  * An armed XDP socket costs the kernel a wake-up for each packet that comes and for each that has been sent, also if no
  * thread sleeps. That is some 6 % of the rate of 64-byte datagrams on either side. There are three cases:
  *   receivers spin    after RING_CTX_BUSY_DRIVES drives that found something, without an arm between
- *   only senders      no thread drives, so the internal thread has armed the ring; after SENDS_ARMED frames it takes
- *                     that back, and looks at the ring at each interval while SENDS_BUSY frames leave in one
+ *   only senders      no thread drives, so the internal thread has armed the ring; after DISARM_SENDS_MAX frames it
+ *                     takes that back, and looks at the ring at each interval while SENDS_BUSY frames leave in one
  *   a busy poller     a watcher sleeps, but a spinner takes the packets, and arms again when it leaves
  *                     (wait/busy_poller.c)
  *
@@ -17,7 +17,7 @@
 #include "internal.h"
 #include "../wait/wait.h"
 
-#define SENDS_ARMED 1024
+#define DISARM_SENDS_MAX 1024
 
 static struct vma_ring_ctx *of_disarm(struct vma_ring_command *command)
 {
@@ -71,6 +71,7 @@ void ring_disarm_busy_polled(struct vma_ring_ctx *ring_ctx)
 
 void vma_ring_ctx_sent_armed(struct vma_ring_ctx *ring_ctx)
 {
-	if (atomic_fetch_add_explicit(&ring_ctx->sends, 1, memory_order_relaxed) % SENDS_ARMED == SENDS_ARMED - 1)
+	if (atomic_fetch_add_explicit(&ring_ctx->sends, 1, memory_order_relaxed) % DISARM_SENDS_MAX ==
+	    DISARM_SENDS_MAX - 1)
 		ring_housekeeping_on_sends(ring_ctx);
 }

@@ -19,7 +19,7 @@
 
 #define BUSY_POLL_NS (1 * MS)
 #define SEND_LATER_NS (1 * MS)
-#define SEND_LATER_SOON_NS (SEND_LATER_NS / 4) /* a turn that comes anyway takes along what is as old as this */
+#define SEND_LATER_COALESCE_NS (SEND_LATER_NS / 4) /* a turn that comes anyway takes along what is as old as this */
 #define SENDS_BUSY 64 /* frames between two looks: a ring context that sends more is looked at, not slept on */
 #define END_FIRST_NS (2 * MS)
 #define END_LAST_NS (1000 * MS)
@@ -81,13 +81,13 @@ static uint64_t later_due(uint64_t after_ns)
 }
 
 /* When the next turn is due for them. */
-static uint64_t turn_later(uint64_t now)
+static uint64_t housekeeping_send_later(uint64_t now)
 {
 	uint64_t ring_ctxs;
 
 	if (atomic_load(&housekeeping.later) == 0)
 		return NO_DEADLINE;
-	if (now < later_due(SEND_LATER_SOON_NS))
+	if (now < later_due(SEND_LATER_COALESCE_NS))
 		return later_due(SEND_LATER_NS);
 	ring_ctxs = atomic_exchange(&housekeeping.later, 0);
 	ring_ctxs_each(flush_bit, &ring_ctxs);
@@ -159,7 +159,7 @@ static void disarm_sender(struct vma_ring_ctx *ring_ctx, void *arg)
 	ring_disarm_schedule(ring_ctx);
 }
 
-static void turn_sending(void)
+static void housekeeping_send(void)
 {
 	uint64_t ring_ctxs;
 
@@ -238,7 +238,7 @@ static uint64_t interval_of(const struct vma_conf *conf)
 	return busy_polled && interval > BUSY_POLL_NS ? BUSY_POLL_NS : interval;
 }
 
-static void turn_driving(const struct vma_conf *conf, uint64_t now)
+static void housekeeping_drive_rings(const struct vma_conf *conf, uint64_t now)
 {
 	int64_t max = conf->progress_engine_wce_max;
 	const uint64_t interval = interval_of(conf);
@@ -259,12 +259,12 @@ static void turn_driving(const struct vma_conf *conf, uint64_t now)
 		housekeeping.drive_ns = now + interval;
 }
 
-uint64_t ring_housekeeping_turn(struct vma_engine *engine, uint64_t now)
+uint64_t ring_housekeeping_run(struct vma_engine *engine, uint64_t now)
 {
-	uint64_t next = turn_later(now);
+	uint64_t next = housekeeping_send_later(now);
 
-	turn_sending();
-	turn_driving(&engine->conf, now);
+	housekeeping_send();
+	housekeeping_drive_rings(&engine->conf, now);
 	if (housekeeping.drive_ns != 0 && housekeeping.drive_ns < next)
 		next = housekeeping.drive_ns;
 	return next;
@@ -288,7 +288,7 @@ void ring_housekeeping_remove(struct vma_ring_ctx *ring_ctx)
  * Retired ring contexts give their queue pairs back only when they are ended, which takes everybody who is inside to
  * leave: microseconds, as a rule. Who stays inside for long is waited for with ever longer pauses.
  */
-uint64_t ring_housekeeping_turn_ending(uint64_t now)
+uint64_t ring_housekeeping_run_ending(uint64_t now)
 {
 	if (atomic_load(&housekeeping.ending) == 0) {
 		housekeeping.end_ns = housekeeping.end_step_ns = 0;

@@ -51,7 +51,7 @@
 #define PID_FS_MAGIC 0x50494446
 #endif
 
-#define TIMEOUT_NS 5000000000ULL
+#define REPLY_TIMEOUT_NS 5000000000ULL
 #define UNRESPONSIVE_NS 10000000000ULL /* an owner that has not answered is not asked for so long */
 enum { MESSAGES_IN_MS = 8, NAME_BYTES = 48 };
 
@@ -312,7 +312,7 @@ static int taken_exchange(int fd, int pid, const struct taken_request *question,
 static int request_by_name(const char *name, int pid, int number, int copy)
 {
 	const struct taken_request question = {.cookie = vma_sock_cookie(copy), .number = number};
-	const uint64_t now = vma_now_ns(), deadline_ns = now + TIMEOUT_NS;
+	const uint64_t now = vma_now_ns(), deadline_ns = now + REPLY_TIMEOUT_NS;
 	int fd, rc;
 
 	if (question.cookie == 0)

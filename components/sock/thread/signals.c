@@ -60,7 +60,7 @@ static bool is_fault_signal(int sig)
 /* What an instruction may raise. */
 static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
 #define FAULTS ((int)(sizeof(faults) / sizeof(*faults)))
-_Static_assert(sizeof(((struct vma_thread *)0)->kept_info) / sizeof(siginfo_t) == FAULTS, "a place for each");
+_Static_assert(sizeof(((struct vma_thread *)0)->deferred_siginfo) / sizeof(siginfo_t) == FAULTS, "a place for each");
 
 /* Its index, -1: none of them. */
 static int fault_index(int sig)
@@ -99,22 +99,22 @@ static void hold_all(sigset_t *mask)
 
 static void keep_signal(struct vma_thread *self, int index, const siginfo_t *info)
 {
-	if (self->kept & 1U << index)
+	if (self->deferred_signals & 1U << index)
 		return;
-	self->kept_info[index] = *info;
-	self->kept |= 1U << index;
+	self->deferred_siginfo[index] = *info;
+	self->deferred_signals |= 1U << index;
 }
 
 /* With everything blocked, so that they come when the mask is given back. */
-static void queue_kept(struct vma_thread *self)
+static void requeue_deferred_signals(struct vma_thread *self)
 {
 	const uint64_t all = UINT64_MAX;
 
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, NULL, KERNEL_MASK_BYTES);
 	for (int i = 0; i < FAULTS; i++)
-		if (self->kept & 1U << i)
-			queue_again(faults[i], &self->kept_info[i]);
-	self->kept = 0;
+		if (self->deferred_signals & 1U << i)
+			queue_again(faults[i], &self->deferred_siginfo[i]);
+	self->deferred_signals = 0;
 }
 
 /*
@@ -143,8 +143,8 @@ void vma_leave_signals(struct vma_thread *self)
 	sigset_t mask;
 	int saved = errno;
 
-	if (self->kept != 0)
-		queue_kept(self);
+	if (self->deferred_signals != 0)
+		requeue_deferred_signals(self);
 	memcpy(&mask, &self->mask, KERNEL_MASK_BYTES);
 	self->signals_held = false;
 	atomic_signal_fence(memory_order_seq_cst);

@@ -127,7 +127,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->signals_held = self->copying = false;
 		self->tx_ring = NULL;
 		self->tx_burst = self->tx_queued = self->tx_batch = 0;
-		self->unserved = self->gathers = self->tx_brief = false;
+		self->wakeup_unused = self->gathers = self->tx_short_lived = false;
 		self->woke = NULL;
 		self->busy_polls = self->accept_rings = 0;
 		self->readable = NULL;

@@ -153,7 +153,7 @@ void vma_wait_interrupted(struct vma_thread *self)
 		return;
 	}
 	self->waiting = NULL;
-	self->unserved = true;
+	self->wakeup_unused = true;
 	sleeper_leave(self);
 	wait->ops->set_queued(wait, false);
 	vma_leave(self);
@@ -289,7 +289,7 @@ void wait_cancelled(void *arg)
 	struct vma_wait *wait = arg;
 	struct vma_thread *self = vma_enter();
 
-	self->unserved = true;
+	self->wakeup_unused = true;
 	vma_wait_tidy(self);
 	wait->ops->set_queued(wait, false);
 	if (wait->ops->abandon != NULL)
@@ -462,7 +462,7 @@ int wait_asleep(struct vma_wait *wait, uint32_t signals)
 		}
 	}
 	free_pollset(&pollset);
-	self->unserved = rc <= 0;
+	self->wakeup_unused = rc <= 0;
 	vma_wait_tidy(self);
 	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
 	wait->ops->set_queued(wait, false);

@@ -32,7 +32,7 @@
 #define BUDGET_MAX_NSEC 1000000u
 #define BUDGET_FIRST_NSEC 500000u
 #define GAP_NSEC 100000 /* between two looks: a descheduled spinner */
-#define GIVEN_NSEC 10000
+#define YIELD_TO_WOKEN_NSEC 10000
 #define SCARCE_TIMES 16
 #define SCARCE_MAX_NSEC 50000000
 
@@ -104,28 +104,28 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 }
 
 /* It has yielded to one whom it has woken: false if that one still is not up, after all the time that it was given. */
-static bool woken_is_up(struct spin_state *state, struct vma_thread *self, uint64_t now)
+static bool check_woken_runs(struct spin_state *state, struct vma_thread *self, uint64_t now)
 {
 	if (atomic_load_explicit(&self->woke->state, memory_order_relaxed) != VMA_THREAD_WOKEN) {
 		self->woke = NULL;
-		state->given_to = NULL;
+		state->yielding_to = NULL;
 		return true;
 	}
-	if (state->given_to != self->woke) {
-		state->given_to = self->woke;
-		state->given_tsc = now;
+	if (state->yielding_to != self->woke) {
+		state->yielding_to = self->woke;
+		state->yielding_since_tsc = now;
 	}
-	return now - state->given_tsc < vma_tsc_of_nsec(GIVEN_NSEC);
+	return now - state->yielding_since_tsc < vma_tsc_of_nsec(YIELD_TO_WOKEN_NSEC);
 }
 
 /* Looked at now and then only: it is a line that all spinners write. */
 static void update_crowded(struct spin_state *state)
 {
 	if (++state->polls % 64 == 0)
-		state->crowded = atomic_load_explicit(&spinners, memory_order_relaxed) > spin_places();
+		state->too_many_spinners = atomic_load_explicit(&spinners, memory_order_relaxed) > spin_places();
 }
 
-bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
+bool spin_step(struct spin_state *state, struct vma_thread *self)
 {
 	uint64_t now, penalty;
 
@@ -137,7 +137,7 @@ bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
 	now = vma_tsc();
 	if (self->woke != NULL) {
 		state->last_tsc = now; /* it was away of its own will */
-		return woken_is_up(state, self, now) && now < state->until_tsc;
+		return check_woken_runs(state, self, now) && now < state->until_tsc;
 	}
 	if (now - state->last_tsc > vma_tsc_of_nsec(GAP_NSEC)) {
 		penalty = (now - state->last_tsc) * SCARCE_TIMES;

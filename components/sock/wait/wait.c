@@ -31,7 +31,7 @@ struct polls {
 };
 
 /* All rings are driven by others: not for nothing, but one of them may be descheduled. */
-static void be_patient(uint64_t rings, struct polls *polls)
+static void wait_for_drivers(uint64_t rings, struct polls *polls)
 {
 	struct vma_ring_ctx *ring_ctx = first_ring_ctx((unsigned)__builtin_ctzll(rings));
 
@@ -70,7 +70,7 @@ static int wait_poll_once(struct vma_wait *wait, struct polls *polls)
 	if (!busy)
 		polls->backoff = (struct vma_ring_backoff){0};
 	if (busy && rc == 0) {
-		be_patient(rings, polls);
+		wait_for_drivers(rings, polls);
 		rc = wait->ops->ready(wait);
 	}
 	polls->done++;
@@ -82,7 +82,7 @@ static int wait_poll_once(struct vma_wait *wait, struct polls *polls)
 }
 
 /* Outside for a moment, in which handlers run, cancellation acts, and others get the core if they should. */
-static void wait_breathe(struct vma_wait *wait, bool yield)
+static void wait_step_outside(struct vma_wait *wait, bool yield)
 {
 	struct vma_thread *self = wait->self;
 
@@ -111,13 +111,13 @@ static int wait_spin(struct vma_wait *wait, uint32_t signals)
 		rc = wait_poll_once(wait, &polls);
 		if (rc != 0 || (polls.done % POLLS_INSIDE_MAX != 0 && wait->self->woke == NULL))
 			continue;
-		wait_breathe(wait, wait->yield || wait->self->woke != NULL || state.crowded);
+		wait_step_outside(wait, wait->yield || wait->self->woke != NULL || state.too_many_spinners);
 		rc = wait_interrupted(wait, signals);
 		if (rc == 0 && wait_is_over(wait))
 			break;
 	} while (rc == 0 && (wait->spin_loops < 0 || polls.done < wait->spin_loops) &&
 	         ((polls.done % POLLS_PER_CLOCK_READ != 0 && wait->self->woke == NULL) ||
-	          spin_goes_on(&state, wait->self)));
+	          spin_step(&state, wait->self)));
 	spin_leave(wait->self);
 	return rc;
 }

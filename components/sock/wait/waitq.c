@@ -80,12 +80,12 @@ bool vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self)
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
 		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) == self && waitq_take_slot(q, i, self))
 			return true;
-	if (self->unserved)
+	if (self->wakeup_unused)
 		vma_waitq_wake(q, false);
 	return false;
 }
 
-static void wake_everybody(void)
+static void waitq_wake_all(void)
 {
 	unsigned count = vma_thread_count();
 
@@ -108,6 +108,6 @@ void vma_waitq_wake_slow(struct vma_waitq *q, bool all)
 	}
 	if (atomic_exchange(&q->overflow, 0) != 0) {
 		atomic_fetch_sub(&q->used, 1);
-		wake_everybody();
+		waitq_wake_all();
 	}
 }

@@ -96,8 +96,8 @@ void pace_sent(struct tcp_pace *pace, const struct tcp_cc *cc, uint32_t bytes, u
 		late_max_ns = late_max_ns > LATE_NS ? late_max_ns : LATE_NS;
 		if (now_ns - pace->next_ns > late_max_ns)
 			pace->next_ns = now_ns - late_max_ns;
-		pace->left = cc->quantum;
+		pace->quantum_left = cc->quantum;
 	}
-	pace->left -= bytes < pace->left ? bytes : pace->left;
+	pace->quantum_left -= bytes < pace->quantum_left ? bytes : pace->quantum_left;
 	pace->next_ns += bytes * TCP_NS_PER_S / cc->pacing_rate;
 }

@@ -57,9 +57,9 @@ struct tcp_sack_run {
 };
 struct tcp_sack_index {
 	struct tcp_sack_run *at;
-	uint32_t begin, end, room; /* those from begin to before end are in use; begin == end: there is no index */
-	uint32_t last_length;      /* segments in the last one */
-	struct tcp_seg *last;      /* as far as the index reaches */
+	uint32_t begin, end, capacity; /* those from begin to before end are in use; begin == end: there is no index */
+	uint32_t last_length;          /* segments in the last one */
+	struct tcp_seg *last;          /* as far as the index reaches */
 };
 struct tcp_recovery {
 	enum { TCP_RECOVERY_OPEN, TCP_RECOVERY_DISORDER, TCP_RECOVERY_FAST, TCP_RECOVERY_LOSS } state;
@@ -146,7 +146,7 @@ struct tcp_recovery {
  * rx/pingpong.c: a message that acknowledges the one segment that is out,
  *               or nothing, while nothing is to be decided, for both
  *               halves of an ACK:                                           recovery_all_acked, recovery_acked_last
- *               and if nothing is to be sent then (tcp_pingpong_is_all),
+ *               and if nothing is to be sent then (tcp_pingpong_finish),
  *               no output and no timers_retransmit_update follow:           persist_end only
  */
 

@@ -321,7 +321,7 @@ static uint64_t reorder_window_ns(const struct vma_tcp_conn *conn)
 }
 
 /* RFC 8985 6.2, step 5. Not yet, but later: notes when. */
-static bool is_overdue(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint64_t window_ns)
+static bool check_overdue(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint64_t window_ns)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t due_ns = seg->sent_ns + r->rack_rtt_ns + window_ns;
@@ -347,7 +347,7 @@ static void detect_lost_originals(struct vma_tcp_conn *conn, uint64_t window_ns)
 			bool by_count =
 			        !r->reordering_seen && r->sacked_segments - r->sacked_checked >= r->dup_threshold;
 
-			if (!by_count && !is_overdue(conn, seg, window_ns))
+			if (!by_count && !check_overdue(conn, seg, window_ns))
 				return;
 			scoreboard_lose(conn, seg);
 		}
@@ -360,7 +360,7 @@ static void detect_lost_retransmissions(struct vma_tcp_conn *conn, uint64_t wind
 {
 	struct tcp_seg *seg;
 
-	while ((seg = conn->recovery.resent.first) != NULL && is_overdue(conn, seg, window_ns))
+	while ((seg = conn->recovery.resent.first) != NULL && check_overdue(conn, seg, window_ns))
 		scoreboard_lose(conn, seg);
 }
 

@@ -210,7 +210,7 @@ static void conclude_segment(struct vma_tcp_conn *conn, const struct segment *s,
 	if (s->len != 0 && came == 0 && pcb->flags & TF_ACK_NOW)
 		window_behind_hole(conn, s->len, before->ack_now);
 	release_acked(conn);
-	conn->ack_came = true;
+	conn->ack_received = true;
 }
 
 /* ---- one segment, or several as one, through lwIP ---- */
@@ -380,11 +380,11 @@ static void feed_run(struct vma_tcp_conn *conn, struct run *run)
 void tcp_input_burst(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp *tcp = conn->tcp;
-	bool merge = tcp->gro_left > 0;
+	bool merge = tcp->gro_conns_left > 0;
 	struct run run;
 
 	if (merge)
-		tcp->gro_left--;
+		tcp->gro_conns_left--;
 	while (conn->burst != NULL && conn->pcb != NULL && conn->pcb->state != TIME_WAIT) {
 		take_run(conn, &run, merge);
 		TCP_COUNT(tcp, segments_in, run.n);

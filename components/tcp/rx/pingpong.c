@@ -97,7 +97,7 @@ static inline bool acks_all(const struct tcp_pcb *pcb, const struct pingpong_seg
  * (dup_acks), so there is nothing to be set back (loss/recovery.c). What a recovery before has left to be decided is
  * decided there.
  */
-static inline bool is_calm(const struct vma_tcp_conn *conn)
+static inline bool is_plain_established(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -147,13 +147,13 @@ static inline void take_data(struct vma_tcp_conn *conn, const struct pingpong_se
 
 	vma_buf_put(tcp->arena, conn->burst);
 	conn->burst = conn->burst_last = NULL;
-	tcp->gro_left -= tcp->gro_left > 0;
+	tcp->gro_conns_left -= tcp->gro_conns_left > 0;
 	TCP_COUNT(tcp, segments_in, 1);
 	conn->counts.segments_in++;
 	conn->data_segments_in++;
 	TCP_COUNT(tcp, bytes_in, m->len);
 	conn->counts.bytes_in += m->len;
-	conn->bytes_came = true;
+	conn->data_received = true;
 	conn->last_in_ns = tcp->now_ns;
 	if (m->stamped)
 		predict_time_stamp(pcb, m->seq, m->len, m->ts_val);
@@ -177,7 +177,7 @@ static inline void pingpong_take_ack(struct vma_tcp_conn *conn, const struct pin
 	pcb->snd_buf += seg->len;
 	lwip_give(conn->tcp, conn);
 	pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen - memory_segment_free(conn->tcp, seg));
-	lwip_given();
+	lwip_cursor_reset();
 }
 
 /* As conclude_segment of input.c: what was fed has been sent and acknowledged, all of it. */
@@ -193,14 +193,14 @@ static inline void pingpong_conclude(struct vma_tcp_conn *conn, const struct pin
 		conn->snd_wnd_max = pcb->snd_wnd;
 	window_received(conn, m->len, m->len, m->push);
 	predict_release(conn, conn->lwip_end, conn->lwip_end);
-	conn->ack_came = true;
+	conn->ack_received = true;
 }
 
 bool tcp_pingpong(struct vma_tcp_conn *conn)
 {
 	struct pingpong_segment m;
 
-	if (!pingpong_read(conn, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) || !is_calm(conn) ||
+	if (!pingpong_read(conn, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) || !is_plain_established(conn) ||
 	    !may_predict(conn))
 		return false;
 	if (!pingpong_put(&conn->rx, m.data, m.len))

@@ -104,7 +104,7 @@ void window_limits(struct vma_tcp_conn *conn)
 		atomic_store_explicit(&conn->rcvbuf, rcvbuf_first(conn), memory_order_relaxed);
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0)
 		atomic_store_explicit(&conn->sndbuf, bytes_within(conn, sndbuf), memory_order_relaxed);
-	conn->made_room = true;
+	conn->tx_space_freed = true;
 }
 
 /* The SYN's window is not scaled; what it said is the edge. */

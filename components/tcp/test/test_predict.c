@@ -8,7 +8,7 @@ struct known {
 	uint32_t rcv_nxt, rcv_wnd, snd_nxt, snd_lbb, lastack, snd_wnd, snd_wl1, snd_wl2, snd_buf, snd_queuelen;
 	uint32_t ts_recent, ts_lastacksent, state, flags;
 	uint32_t rcv_edge, rcv_wup, quick_acks, snd_wnd_max, cwnd, events, frames;
-	uint64_t produced, lwip_end, acked, given, released, segments_in, bytes_in, said;
+	uint64_t produced, lwip_end, acked, snd_max, released, segments_in, bytes_in, said;
 	bool unacked, pingpong;
 	/* what tx/output.c, recovery and the timers note of what leaves */
 	uint32_t state_of_recovery, sends, pipe_bytes, flight_max, flight_max_end, timeouts, snd_sml;
@@ -108,7 +108,7 @@ static struct known predict_look(struct app *app)
 	k.produced = fifo_produced(&conn->rx);
 	k.lwip_end = conn->lwip_end;
 	k.acked = atomic_load(&conn->acked);
-	k.given = atomic_load(&conn->given);
+	k.snd_max = atomic_load(&conn->snd_max);
 	k.released = fifo_consumed(&conn->tx);
 	k.segments_in = counts_of(0).segments_in;
 	k.bytes_in = counts_of(0).bytes_in;

@@ -14,13 +14,13 @@ static struct syncookie_tuple some_names(void)
 
 static void test_cookie_brings_back_the_largest_size_that_fits(void **state)
 {
-	static const uint16_t given[] = {48, 64, 536, 1219, 1448, 1460, 8959, 8960, 65535};
+	static const uint16_t snd_max[] = {48, 64, 536, 1219, 1448, 1460, 8959, 8960, 65535};
 	static const uint16_t back[] = {64, 64, 536, 536, 1440, 1460, 1460, 8960, 8960};
 	struct syncookie_tuple names = some_names();
 
 	(void)state;
-	for (unsigned i = 0; i < sizeof(given) / sizeof(given[0]); i++)
-		assert_int_equal(syncookie_check(secret, &names, syncookie_make(secret, &names, given[i], SEC), SEC),
+	for (unsigned i = 0; i < sizeof(snd_max) / sizeof(snd_max[0]); i++)
+		assert_int_equal(syncookie_check(secret, &names, syncookie_make(secret, &names, snd_max[i], SEC), SEC),
 		                 back[i]);
 }
 

@@ -133,7 +133,7 @@ static void test_deferred_accept_repeats_nothing_until_its_time_is_over(void **s
 	(void)state;
 	begin_in_the_void(SYN_RCVD);
 	w.conn.passive = true;
-	w.conn.born_ns = w.tcp.now_ns;
+	w.conn.created_ns = w.tcp.now_ns;
 	w.conn.defer_data = true;
 	option(VMA_TCP_OPT_DEFER_ACCEPT, 10);
 	send_flag(TCP_SYN | TCP_ACK);

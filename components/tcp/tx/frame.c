@@ -72,7 +72,7 @@ static void write_payload(struct copy_sum *sum, uint8_t *to, const struct pbuf *
 /* What the NIC has to be told of it. */
 static uint16_t write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const struct pbuf *p)
 {
-	uint8_t *tcp = frame + conn->path.ip_off + VMA_PKT_IP4_LEN;
+	uint8_t *tcp = frame + conn->path.ip_off + VMA_PKT_IP4_HLEN;
 	uint32_t l4_len = p->tot_len, hdr_len = (uint32_t)(((const uint8_t *)p->payload)[12] >> 4) * 4;
 	uint64_t addresses = frame_address_sum(&conn->key), pseudo = frame_pseudo_sum(addresses, l4_len);
 	const uint16_t flag = frame_checksum_flag(conn->tcp->nic, l4_len);

@@ -12,8 +12,8 @@
 #include "../loss/recovery.h"
 #include "../small_mss_quota.h"
 
-#define MSS_OF_A_FULL_ROW 512
-#define ROW_LEAST 4
+#define FULL_BURST_MSS 512
+#define BURST_SEGMENTS_MIN 4
 
 #define QUEUE_MARGIN 16 /* pbufs that a segment may need, below lwIP's limit of them */
 
@@ -41,18 +41,18 @@ static bool fits_window(const struct tcp_pcb *pcb)
 }
 
 /* What has been sent once: up to here. */
-static inline void set_snd_max(struct vma_tcp_conn *conn, uint64_t given)
+static inline void set_snd_max(struct vma_tcp_conn *conn, uint64_t snd_max)
 {
-	conn->made_room |= given != atomic_load_explicit(&conn->given, memory_order_relaxed) &&
-	                   tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
-	atomic_store_explicit(&conn->given, given, memory_order_release);
+	conn->tx_space_freed |= snd_max != atomic_load_explicit(&conn->snd_max, memory_order_relaxed) &&
+	                        tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
+	atomic_store_explicit(&conn->snd_max, snd_max, memory_order_release);
 }
 
 static void update_snd_max(struct vma_tcp_conn *conn)
 {
-	uint64_t given = tcp_tx_offset(conn, conn->pcb->snd_nxt);
+	uint64_t snd_max = tcp_tx_offset(conn, conn->pcb->snd_nxt);
 
-	set_snd_max(conn, given < conn->lwip_end ? given : conn->lwip_end);
+	set_snd_max(conn, snd_max < conn->lwip_end ? snd_max : conn->lwip_end);
 }
 
 /* What is in pcb->unsent leaves; with fin, the last of it with FIN. False: not all of it could. */
@@ -108,7 +108,7 @@ static inline bool waits_for_more(const struct vma_tcp_conn *conn, uint64_t prod
 		return false;
 	if (tcp_option(conn, VMA_TCP_OPT_CORK))
 		return true;
-	if (atomic_load_explicit(&conn->more_from, memory_order_relaxed) == produced && !conn->ack_came)
+	if (atomic_load_explicit(&conn->more_from, memory_order_relaxed) == produced && !conn->ack_received)
 		return true;
 	if (tcp_option(conn, VMA_TCP_OPT_NODELAY))
 		return false;
@@ -124,7 +124,7 @@ static uint32_t segment_max(const struct vma_tcp_conn *conn)
 	return most != 0 && most < conn->mss ? most : conn->mss;
 }
 
-static uint32_t window_left(const struct tcp_pcb *pcb)
+static uint32_t usable_window(const struct tcp_pcb *pcb)
 {
 	int32_t left = (int32_t)(pcb->lastack + pcb->snd_wnd - pcb->snd_nxt);
 
@@ -208,7 +208,7 @@ static bool segment_may_leave(const struct vma_tcp_conn *conn, uint32_t n)
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint32_t allowed = recovery_may_send(conn);
 
-	if (window_left(pcb) < n || pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN)
+	if (usable_window(pcb) < n || pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN)
 		return false;
 	/* Segments take memory, too. What is out comes back by acknowledgements, which let more go. */
 	if (budget_is_spent(conn->tcp) && scoreboard_out(conn) >= BUDGET_SND_LEAST)
@@ -253,7 +253,7 @@ static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
 		return 0;
 	if (conn->urgent_mode || atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed) != 0)
 		return 0;
-	if ((waits < most && waits_for_more(conn, produced)) || window_left(pcb) < waits ||
+	if ((waits < most && waits_for_more(conn, produced)) || usable_window(pcb) < waits ||
 	    pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN || conn->cc.cwnd < out + waits)
 		return 0;
 	if (pcb->unacked != NULL)
@@ -267,16 +267,16 @@ static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
  * Segments that may leave in a row while other connections wait. A frame costs the same whatever is in it: a peer with
  * a small MSS would have its share of the frames, and the others next to none of the bytes.
  */
-static inline uint32_t row_segments_max(const struct vma_tcp_conn *conn)
+static inline uint32_t burst_segments_max(const struct vma_tcp_conn *conn)
 {
-	uint32_t row = TCP_FRAMES * conn->mss / MSS_OF_A_FULL_ROW;
+	uint32_t row = TCP_FRAMES * conn->mss / FULL_BURST_MSS;
 
-	return row < ROW_LEAST ? ROW_LEAST : row;
+	return row < BURST_SEGMENTS_MIN ? BURST_SEGMENTS_MIN : row;
 }
 
 static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 {
-	uint32_t most = segment_max(conn), row = row_segments_max(conn);
+	uint32_t most = segment_max(conn), row = burst_segments_max(conn);
 	const bool small = conn_has_small_mss(conn);
 	uint64_t produced;
 
@@ -401,7 +401,7 @@ void tcp_output_conn(struct vma_tcp_conn *conn)
 		tcp_process_refused_data(conn->pcb);
 	output_conn(conn);
 	tcp_frames_leave(conn->tcp);
-	conn->ack_came = false;
+	conn->ack_received = false;
 	if (cc_has_model(&conn->cc)) /* it is for nobody else */
 		recovery_output_done(conn);
 	timers_retransmit_update(conn);
@@ -426,7 +426,7 @@ bool tcp_output_message(struct vma_tcp_conn *conn)
 	tcp_frames_leave(tcp);
 	tcp->alone++;
 	count_composed(conn, tcp_compose_segment(conn, n, &composed), n);
-	conn->ack_came = false;
+	conn->ack_received = false;
 	if (__builtin_expect(fifo_produced(&conn->tx) != conn->lwip_end || tcp->output_deferred, 0))
 		tcp_ready(conn);
 	if (fifo_produced(&conn->tx) == conn->lwip_end)
@@ -442,7 +442,7 @@ bool tcp_output_message(struct vma_tcp_conn *conn)
 static int output_force(struct vma_tcp_conn *conn)
 {
 	uint64_t produced = fifo_produced(&conn->tx);
-	uint32_t n = segment_max(conn), left = window_left(conn->pcb);
+	uint32_t n = segment_max(conn), left = usable_window(conn->pcb);
 
 	if (conn->pcb->unsent != NULL && !fits_window(conn->pcb))
 		return 0;

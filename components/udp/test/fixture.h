@@ -77,7 +77,7 @@ bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *d
 	return true;
 }
 
-void udp_left(struct udp_sock *sock)
+void udp_finish_close(struct udp_sock *sock)
 {
 	(void)sock;
 }
@@ -186,7 +186,7 @@ static inline struct udp_sock *udp_fixture_socket(bool bind_it)
 	assert_non_null(sock);
 	assert_true(fd >= 0);
 	vma_file_init(&sock->file, VMA_FILE_UDP, &fixture_ops);
-	udp_data_init(sock);
+	udp_dst_init(sock);
 	pthread_mutex_init(&sock->reader, NULL);
 	atomic_store(&sock->rcvbuf, 212992);
 	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
@@ -220,7 +220,7 @@ static inline void fixture_close(struct udp_sock *sock)
 	struct vma_thread *self = vma_enter();
 	int fd = fixture_fd(sock);
 
-	udp_data_end(sock);
+	udp_dst_fini(sock);
 	vma_fd_remove(fd);
 	vma_leave(self);
 	vma_os.close(fd);

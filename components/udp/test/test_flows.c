@@ -613,7 +613,7 @@ static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(v
 	other = fixture_socket();
 	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", port), -EADDRINUSE);
 	atomic_fetch_sub(&sock->waiting, 1);
-	udp_left(sock);
+	udp_finish_close(sock);
 	assert_null(sock->flows->members);
 	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", port), 0);
 	vma_file_put(&sock->file);

@@ -183,7 +183,7 @@ struct vma_file {
 	struct vma_file *_Atomic next_all;
 	struct vma_file *prev_all;
 	/* An errno that ended a call of several messages after the first: the next call's, as the kernel's sk_err. */
-	_Atomic int left_error;
+	_Atomic int deferred_error;
 	struct vma_retired retired;
 };
 #define VMA_FILE_ENDED (1U << 31)

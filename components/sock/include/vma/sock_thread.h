@@ -50,9 +50,9 @@ struct vma_thread {
 	struct vma_ring *tx_ring; /* holds frames sent LATER, or sends queued, by this thread: vma_inet_flush_sends */
 	uint32_t tx_queued;       /* so many sends, the first of them then: */
 	uint64_t tx_queued_tsc;
-	uint32_t tx_batch; /* sends to come that may be queued: vma_thread_has_ready */
-	bool tx_brief;     /* it accepts connections that are closed once they are answered: stream/forking.c */
-	uint32_t tx_burst; /* sends in a row with no other call between them */
+	uint32_t tx_batch;   /* sends to come that may be queued: vma_thread_set_tx_batch */
+	bool tx_short_lived; /* it accepts connections that are closed once they are answered: stream/forking.c */
+	uint32_t tx_burst;   /* sends in a row with no other call between them */
 	uint64_t tx_last_tsc;
 	uint64_t overdue_rings; /* of its last select, poll or epoll_wait: driven while it works for the OS's members */
 	uint64_t overdue_tsc;   /* when, last: vma_ring_ctxs_drive_overdue */
@@ -61,12 +61,13 @@ struct vma_thread {
 	uint32_t datagrams;
 	void *copy_resume[5]; /* __builtin_setjmp's */
 	sigset_t mask;
-	uint32_t kept; /* signals that wait here, since they may not be blocked: a bit each, see thread/signals.c */
-	siginfo_t kept_info[6];   /* theirs */
-	struct vma_wait *waiting; /* asleep, or about to: what for */
-	uint32_t sleeps;          /* of this thread now, the last in a handler that interrupted the one before */
-	bool unserved; /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
-	bool spinning; /* counted as a spinner */
+	/* Signals that wait here, since they may not be blocked: a bit each, see thread/signals.c. */
+	uint32_t deferred_signals;
+	siginfo_t deferred_siginfo[6]; /* theirs */
+	struct vma_wait *waiting;      /* asleep, or about to: what for */
+	uint32_t sleeps;               /* of this thread now, the last in a handler that interrupted the one before */
+	bool wakeup_unused; /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
+	bool spinning;      /* counted as a spinner */
 	uint64_t accept_rings;   /* asleep: the rings whose listeners it waits for, by bit */
 	uint64_t busy_polls;     /* rings, by bit, whose sleepers it drives for: wait/busy_poller.c */
 	struct vma_thread *woke; /* the last whom it has woken, until that one is seen to be up */
@@ -101,9 +102,9 @@ static inline struct vma_thread *vma_thread_self(void)
  * count and no state, since the thread may never wait that way again. If the thread's connections are closed once they
  * are answered, what follows an answer is the end of its connection, so one descriptor is enough.
  */
-static inline void vma_thread_has_ready(struct vma_thread *self, int n)
+static inline void vma_thread_set_tx_batch(struct vma_thread *self, int n)
 {
-	self->tx_batch = n > 1 || (n == 1 && self->tx_brief) ? 4 * (uint32_t)n : 0;
+	self->tx_batch = n > 1 || (n == 1 && self->tx_short_lived) ? 4 * (uint32_t)n : 0;
 }
 /* Threads that exist: index 0..count-1; NULL for one that is free. */
 unsigned vma_thread_count(void);

@@ -89,7 +89,7 @@ const char *vma_tcp_cc_name(int algorithm);
 struct vma_tcp_memory {
 	_Atomic int64_t used;
 	int64_t pressure, limit;
-	_Atomic bool was_spent; /* once; driver's and writers' */
+	_Atomic bool was_exhausted; /* once; driver's and writers' */
 };
 
 struct vma_tcp_attr {
@@ -226,8 +226,8 @@ struct vma_tcp_conn_attr {
 	uint8_t local[16], peer[16];
 	uint64_t shadow_cookie;
 	int shadow_fd;
-	bool covered;    /* as vma_tcp_request_port_block says: it has no rule of its own before vma_tcp_steer */
-	bool port_given; /* by the application: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
+	bool covered;       /* as vma_tcp_request_port_block says: it has no rule of its own before vma_tcp_steer */
+	bool port_is_bound; /* by the program: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
 	/*
 	 * What has been in TIME_WAIT for 250 ms makes way also without time stamps: for who has no other port left.
 	 * The new connection's numbers begin above all old ones of this side. Those of a peer that chooses them by a
@@ -306,7 +306,7 @@ int64_t vma_tcp_rx_mark(const struct vma_tcp_conn *conn);
 
 /* ---- writing: one writer at a time ---- */
 
-uint64_t vma_tcp_tx_room(const struct vma_tcp_conn *conn);   /* bytes that fit now */
+uint64_t vma_tcp_tx_space(const struct vma_tcp_conn *conn);  /* bytes that fit now */
 uint64_t vma_tcp_tx_queued(const struct vma_tcp_conn *conn); /* not acknowledged: SIOCOUTQ */
 uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn); /* SIOCOUTQNSD */
 /*
@@ -492,10 +492,10 @@ ssize_t vma_tcp_export_ooo(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq,
  * not steer to us any more, and all that it had was given. Control path. With late NULL it is dropped (the peer will
  * say it again), and detach is not called.
  */
-struct vma_tcp_straggler {
-	void (*packet)(struct vma_tcp_straggler *late, struct vma_buf *packet); /* as a sink's, which returns false */
+struct vma_tcp_late_sink {
+	void (*packet)(struct vma_tcp_late_sink *late, struct vma_buf *packet); /* as a sink's, which returns false */
 };
-void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_straggler *late);
+void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late_sink *late);
 void vma_tcp_export_detach(struct vma_tcp_conn *conn);
 
 /* ---- counters ---- */
