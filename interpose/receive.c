@@ -285,7 +285,7 @@ static int error_before_messages(struct vma_file *file, int fd, int flags)
 }
 
 /* The kernel leaves it in the socket. A shadow's cannot be set from here: of datagrams getsockopt does not tell it. */
-static void leave_error(struct vma_file *file, int error)
+static void store_error(struct vma_file *file, int error)
 {
 	if (file->kind == VMA_FILE_TCP) {
 		vma_stream_leave_error(file, error);
@@ -326,7 +326,7 @@ static int receive_messages(struct vma_file *file, int fd, struct mmsghdr *msgs,
 			break;
 	}
 	if (done > 0 && rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != MESSAGE_KERNEL)
-		leave_error(file, (int)-rc);
+		store_error(file, (int)-rc);
 	return done > 0 || rc >= 0 ? (int)done : (int)rc;
 }
 

@@ -65,7 +65,7 @@ static struct epoll_item *new_place(struct epoll_set *set)
 	return item;
 }
 
-static struct epoll_item *take_place(struct epoll_set *set)
+static struct epoll_item *item_alloc(struct epoll_set *set)
 {
 	struct epoll_item *item;
 
@@ -77,7 +77,7 @@ static struct epoll_item *take_place(struct epoll_set *set)
 	return item != NULL ? item : new_place(set);
 }
 
-static void give_place(struct epoll_set *set, struct epoll_item *item)
+static void item_free(struct epoll_set *set, struct epoll_item *item)
 {
 	pthread_mutex_lock(&set->leaf);
 	item->next = set->free;
@@ -279,7 +279,7 @@ static void on_rings(struct vma_watcher *watcher, uint64_t rings)
  * The kernel takes the shadow out of S by itself when the socket's last number is closed, unless another process has
  * it: by a fork; or, unseen, passed on or inherited by a program that was started: collect.c comes upon those.
  */
-static bool leaves_by_itself(const struct epoll_item *item)
+static bool shadow_leaves_epoll(const struct epoll_item *item)
 {
 	return item->file->kind != VMA_FILE_EPOLL &&
 	       item->file->forks == atomic_load_explicit(&vma_forks, memory_order_relaxed);
@@ -300,7 +300,7 @@ static void item_on_closed(struct vma_watcher *watcher, int fd)
 	if (item->parked && (fd < 0 || fd == item->fd))
 		epoll_item_remove(set, item);
 	if (item->live && fd < 0) {
-		if (!item->number_closed && !leaves_by_itself(item))
+		if (!item->number_closed && !shadow_leaves_epoll(item))
 			epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
 		epoll_item_remove(set, item);
 	}
@@ -350,7 +350,7 @@ void epoll_item_set_events(struct epoll_item *item, uint32_t events, uint64_t da
 void epoll_item_recycle(struct epoll_set *set, struct epoll_item *item)
 {
 	if (atomic_load(&item->ended) && !atomic_exchange(&item->queued, true))
-		give_place(set, item);
+		item_free(set, item);
 }
 
 static void end_item(struct vma_retired *retired)
@@ -361,7 +361,7 @@ static void end_item(struct vma_retired *retired)
 
 	atomic_store(&item->ended, true);
 	if (!atomic_exchange(&item->queued, true))
-		give_place(set, item);
+		item_free(set, item);
 	vma_file_put(file);
 	vma_file_put(&set->file);
 }
@@ -398,7 +398,7 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 		return 0;
 	}
 	rc = buckets_grow(set);
-	item = rc == 0 ? take_place(set) : NULL;
+	item = rc == 0 ? item_alloc(set) : NULL;
 	if (item == NULL)
 		return -ENOMEM;
 	item->watcher = (struct vma_watcher){
@@ -414,7 +414,7 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 	atomic_store(&item->queued, false);
 	rc = vma_file_watch(file, &item->watcher);
 	if (rc < 0) {
-		give_place(set, item);
+		item_free(set, item);
 		return rc;
 	}
 	vma_file_get(file);

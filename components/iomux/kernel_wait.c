@@ -46,7 +46,7 @@ static struct kernel_waiter *kernel_waiter_of(unsigned index)
 	               : NULL;
 }
 
-static struct kernel_waiter *kernel_waiter_make(const struct vma_thread *self)
+static struct kernel_waiter *kernel_waiter_create(const struct vma_thread *self)
 {
 	struct kernel_waiter *fresh, *none = NULL;
 
@@ -221,7 +221,7 @@ static int kernel_waiter_register(struct os_wait *wait, struct vma_thread *self)
 	struct epoll_set *set;
 
 	vma_iomux_epoll_record(wait->epfd);
-	wait->kernel_waiter = kernel_waiter_make(self);
+	wait->kernel_waiter = kernel_waiter_create(self);
 	if (wait->kernel_waiter != NULL)
 		atomic_store(&wait->kernel_waiter->fd, wait->epfd + 1);
 	set = epoll_set_find(wait->epfd);

@@ -87,7 +87,7 @@ static bool member_is_still(const struct members_ours *ours)
 	return vma_fd_lookup(ours->fd) == ours->file && ours->file->id == ours->id;
 }
 
-static void leave_queue(struct members *members, struct members_ours *ours)
+static void dequeue_waiter(struct members *members, struct members_ours *ours)
 {
 	if (!ours->queued)
 		return;
@@ -101,7 +101,7 @@ static void member_give_to_os(struct members *members, unsigned at)
 {
 	struct members_ours *ours = &members->ours[at];
 
-	leave_queue(members, ours);
+	dequeue_waiter(members, ours);
 	members->fds[ours->index].fd = ours->fd;
 	members->n_os++;
 	*ours = members->ours[--members->n_ours];
@@ -109,7 +109,7 @@ static void member_give_to_os(struct members *members, unsigned at)
 
 /* Handed over to the kernel meanwhile: the shadow is what the file is from now on. Whoever did that wakes this thread.
  */
-static void take_shadow(struct members *members, struct members_ours *ours)
+static void switch_to_shadow(struct members *members, struct members_ours *ours)
 {
 	struct pollfd *pfd = &members->fds[ours->index];
 
@@ -177,7 +177,7 @@ static int members_poll(struct members *members)
 		}
 		if (__builtin_expect(
 		            ours->own_poll && !atomic_load_explicit(&ours->file->own_poll, memory_order_relaxed), 0))
-			take_shadow(members, ours);
+			switch_to_shadow(members, ours);
 		ours->got = iomux_file_poll(ours->file) & ours->accept;
 		members->count += (told | ours->got) != 0;
 	}
@@ -287,7 +287,7 @@ static void members_wait_set_queued(struct vma_wait *wait, bool on)
 		if (on)
 			stand_in_queue(&members->ours[i], wait->self);
 		else
-			leave_queue(members, &members->ours[i]);
+			dequeue_waiter(members, &members->ours[i]);
 }
 
 /* One of several sleepers of a file was woken, and takes nothing from it: the next may. */

@@ -71,7 +71,7 @@ static int add_outer(int members_epfd, int epfd)
 	return vma_os.epoll_ctl(members_epfd, EPOLL_CTL_ADD, epfd, &event) < 0 ? -errno : 0;
 }
 
-static int make_members_epfd(int epfd)
+static int create_members_epfd(int epfd)
 {
 	int members_epfd = vma_os.epoll_create1(EPOLL_CLOEXEC), rc, up;
 
@@ -90,7 +90,7 @@ struct epoll_set *epoll_set_create(int epfd)
 
 	if (set == NULL)
 		return NULL;
-	set->members_epfd = make_members_epfd(epfd);
+	set->members_epfd = create_members_epfd(epfd);
 	if (set->members_epfd < 0) {
 		vma_log_warn("epoll set %d: cannot make its inner set: %s", epfd, strerrordesc_np(-set->members_epfd));
 		vma_free(set);
@@ -203,7 +203,7 @@ static void enter_again(struct epoll_set *set, struct epoll_item *item)
 void epoll_set_refresh(struct epoll_set *set)
 {
 	int epfd = atomic_load_explicit(&set->file.fd, memory_order_relaxed);
-	int members_epfd = make_members_epfd(epfd);
+	int members_epfd = create_members_epfd(epfd);
 	struct vma_watchers *watchers;
 
 	if (members_epfd < 0) {

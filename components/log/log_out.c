@@ -142,7 +142,7 @@ static void report_lost_lines(int fd)
 }
 
 /* The file failed in the middle of things. The thread that turns the log back to stderr says so. */
-static void leave_file(int fd, int error)
+static void fall_back_to_stderr(int fd, int error)
 {
 	char text[160];
 	int len;
@@ -171,7 +171,7 @@ void log_out_send(struct log_line *line, enum vma_log_level level)
 	if (rc == 0)
 		return;
 	if (fd != STDERR_FILENO && rc != -EAGAIN) {
-		leave_file(fd, -rc);
+		fall_back_to_stderr(fd, -rc);
 		rc = write_without_signals(STDERR_FILENO, bytes, len);
 	}
 	if (rc == -EAGAIN)

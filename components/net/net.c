@@ -104,7 +104,7 @@ static void neigh_changed(struct vma_net *net, struct nlmsghdr *message)
 	net_path_neigh_changed(neigh);
 }
 
-static void net_take_event(struct nlmsghdr *message, void *arg)
+static void net_apply_event(struct nlmsghdr *message, void *arg)
 {
 	struct vma_net *net = arg;
 	struct vma_net_link link;
@@ -114,13 +114,13 @@ static void net_take_event(struct nlmsghdr *message, void *arg)
 	case RTM_NEWLINK:
 	case RTM_DELLINK:
 		if (net_msg_link(message, &link) == 0 &&
-		    net_tables_take_link(net, &link, message->nlmsg_type == RTM_DELLINK))
+		    net_tables_apply_link(net, &link, message->nlmsg_type == RTM_DELLINK))
 			links_changed(net);
 		break;
 	case RTM_NEWADDR:
 	case RTM_DELADDR:
 		if (net_msg_addr(message, &addr) == 0 &&
-		    net_tables_take_addr(net, &addr, message->nlmsg_type == RTM_DELADDR))
+		    net_tables_apply_addr(net, &addr, message->nlmsg_type == RTM_DELADDR))
 			links_changed(net);
 		break;
 	case RTM_NEWROUTE:
@@ -210,7 +210,7 @@ int net_catch_up(struct vma_net *net)
 	int events, requests, rc = 0;
 
 	net->route_events = 0;
-	events = net_nl_events(net->events, net_take_event, net);
+	events = net_nl_events(net->events, net_apply_event, net);
 	if (events == -ENOBUFS) {
 		atomic_fetch_add_explicit(&net->resyncs, 1, memory_order_relaxed);
 		vma_log_debug("net: events were lost; reading links, addresses, routes and neighbours anew");

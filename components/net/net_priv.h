@@ -113,8 +113,8 @@ int net_catch_up(struct vma_net *net);
 void net_pump_arm(struct vma_net *net); /* the timer, after what may need it earlier */
 
 /* tables.c: true if something changed */
-bool net_tables_take_link(struct vma_net *net, const struct vma_net_link *link, bool gone);
-bool net_tables_take_addr(struct vma_net *net, const struct vma_net_addr *addr, bool gone);
+bool net_tables_apply_link(struct vma_net *net, const struct vma_net_link *link, bool gone);
+bool net_tables_apply_addr(struct vma_net *net, const struct vma_net_addr *addr, bool gone);
 const struct vma_net_link *net_tables_link(struct vma_net *net, uint32_t ifindex);
 int net_tables_sync(struct vma_net *net); /* dumps both */
 void net_tables_fini(struct vma_net *net);

@@ -38,7 +38,7 @@ int net_fd_up(int fd)
 }
 
 /* By system calls: the library interposes socket(), and this may run while it starts. */
-static int make_netlink_socket(int flags)
+static int create_netlink_socket(int flags)
 {
 	const struct sockaddr_nl any = {.nl_family = AF_NETLINK};
 	const struct timeval limit = {.tv_sec = RECV_TIMEOUT_SEC};
@@ -75,12 +75,12 @@ static int open_on(int fd, struct nl_sock **out)
 
 int net_nl_open(struct nl_sock **out)
 {
-	return open_on(make_netlink_socket(0), out);
+	return open_on(create_netlink_socket(0), out);
 }
 
 int net_nl_open_events(uint32_t event_bytes, struct nl_sock **out)
 {
-	int rc = open_on(make_netlink_socket(SOCK_NONBLOCK), out);
+	int rc = open_on(create_netlink_socket(SOCK_NONBLOCK), out);
 
 	if (rc < 0)
 		return rc;

@@ -78,7 +78,7 @@ void net_path_drop_neigh(struct path *path)
 	path->neigh = NULL;
 }
 
-static void take_neigh(struct vma_net *net, struct path *path)
+static void path_set_neigh(struct vma_net *net, struct path *path)
 {
 	struct neigh *neigh = NULL;
 
@@ -102,7 +102,7 @@ void net_path_update(struct vma_net *net, struct path *path)
 	facts.link = facts.refused == 0 ? net_tables_link(net, route.oif) : NULL;
 	facts.lower = facts.link != NULL && facts.link->lower != 0 ? net_tables_link(net, facts.link->lower) : NULL;
 	path->need = plan_path(&facts, &path->plan);
-	take_neigh(net, path);
+	path_set_neigh(net, path);
 	publish_plan(path);
 }
 

@@ -50,7 +50,7 @@ struct saved_options {
 	bool has_locks;
 };
 
-static void keep_options(int fd, struct saved_options *saved_options)
+static void save_options(int fd, struct saved_options *saved_options)
 {
 	repair_get_int(fd, SOL_SOCKET, SO_SNDBUF, &saved_options->sndbuf);
 	repair_get_int(fd, SOL_SOCKET, SO_RCVBUF, &saved_options->rcvbuf);
@@ -59,7 +59,7 @@ static void keep_options(int fd, struct saved_options *saved_options)
 }
 
 /* Buffers are told doubled. Those that grew with the connection here grow in the kernel by themselves. */
-static void give_back_options(int fd, const struct saved_options *saved_options)
+static void restore_options(int fd, const struct saved_options *saved_options)
 {
 	set_int(fd, SOL_SOCKET, SO_REUSEADDR, saved_options->reuse); /* the end of a repair takes it away */
 	set_int(fd, SOL_SOCKET, SO_SNDBUFFORCE, saved_options->sndbuf / 2);
@@ -316,7 +316,7 @@ int vma_repair_socket(int fd, const struct vma_repair *state, const struct vma_r
 	rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
 	if (rc < 0)
 		return rc;
-	keep_options(fd, &saved_options);
+	save_options(fd, &saved_options);
 	repair_grow_buffer(fd, saved_options.rcvbuf, SO_RCVBUFFORCE, what->unread);
 	repair_grow_buffer(fd, saved_options.sndbuf, SO_SNDBUFFORCE, what->unacked);
 	rc = connect_repaired(fd, what);
@@ -337,6 +337,6 @@ int vma_repair_socket(int fd, const struct vma_repair *state, const struct vma_r
 			*incomplete = queue_bytes(fd, bytes, (uint64_t)what->unread + what->sent,
 			                          (uint64_t)what->unread + what->unacked);
 	}
-	give_back_options(fd, &saved_options);
+	restore_options(fd, &saved_options);
 	return rc;
 }

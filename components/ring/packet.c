@@ -237,8 +237,8 @@ static inline bool plain_l4_right(const struct packet_rules *rules, const struct
 	       sum_is_right(checksum_add(pseudo, frame + PLAIN_L4, l4_len));
 }
 
-static inline void take_plain(struct vma_buf *packet, struct vma_rx_info *info, const uint8_t *frame, uint8_t proto,
-                              uint8_t tcp_flags)
+static inline void parse_plain(struct vma_buf *packet, struct vma_rx_info *info, const uint8_t *frame, uint8_t proto,
+                               uint8_t tcp_flags)
 {
 	memcpy(info->src, frame + PLAIN_IP + 12, 4);
 	memcpy(info->dst, frame + PLAIN_IP + 16, 4);
@@ -271,7 +271,7 @@ static inline bool check_plain_udp(const struct packet_rules *rules, struct vma_
 	if (field != 0 &&
 	    !plain_l4_right(rules, packet, frame, addresses + udp_len_be + (IPPROTO_UDP << 8), field, udp_len))
 		return false;
-	take_plain(packet, info, frame, IPPROTO_UDP, 0);
+	parse_plain(packet, info, frame, IPPROTO_UDP, 0);
 	packet->payload_off = PLAIN_L4 + VMA_PKT_UDP_HLEN;
 	packet->payload_len = (uint16_t)(udp_len - VMA_PKT_UDP_HLEN);
 	return true;
@@ -295,7 +295,7 @@ static inline bool check_plain_tcp(const struct packet_rules *rules, struct vma_
 	    !plain_l4_right(rules, packet, frame, addresses + __builtin_bswap16((uint16_t)l4_len) + (IPPROTO_TCP << 8),
 	                    packet_load16(frame + PLAIN_L4 + 16), l4_len))
 		return false;
-	take_plain(packet, info, frame, IPPROTO_TCP, frame[PLAIN_L4 + 13]);
+	parse_plain(packet, info, frame, IPPROTO_TCP, frame[PLAIN_L4 + 13]);
 	packet->payload_off = (uint16_t)(PLAIN_L4 + header_len);
 	packet->payload_len = (uint16_t)(l4_len - header_len);
 	return true;

@@ -213,7 +213,7 @@ static void fill_attr(struct stream_sock *sock, const struct stream_route *route
 }
 
 /* The connection made and its port reserved. */
-static int make_connection(struct stream_sock *sock, int fd, struct stream_route *route, struct sockaddr_in *local)
+static int create_connection(struct stream_sock *sock, int fd, struct stream_route *route, struct sockaddr_in *local)
 {
 	struct vma_tcp_conn_attr attr;
 
@@ -253,7 +253,7 @@ static int connect_start(struct stream_sock *sock, int fd, const struct sockaddr
 	atomic_store(&sock->so_error, 0);
 	atomic_store(&sock->rings, vma_ring_ctx_bit(route.ring_ctx));
 	atomic_store(&sock->phase, STREAM_CONNECTING);
-	rc = make_connection(sock, fd, &route, &local);
+	rc = create_connection(sock, fd, &route, &local);
 	if (rc < 0) {
 		atomic_store(&sock->phase, STREAM_FRESH);
 		atomic_store(&sock->rings, 0);
@@ -365,7 +365,7 @@ enum { GIVE_UP_TRIES = 8 };
  * While no thread drives, the peer has not answered, or its answer has not been looked at. The release of the ring ends
  * the attempt before the next look, so the answer is never acknowledged. False: it was.
  */
-static bool give_attempt_up(struct vma_tcp_conn *conn)
+static bool abort_attempt(struct vma_tcp_conn *conn)
 {
 	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(conn));
 	const bool held = vma_ring_acquire(ring);
@@ -394,7 +394,7 @@ bool stream_connect_by_os(struct stream_sock *sock)
 		vma_ring_ctxs_progress(stream_rings(&sock->file));
 		if (stream_phase(sock) != STREAM_CONNECTING)
 			return false;
-	} while (!give_attempt_up(stream_conn(sock)) && ++tries < GIVE_UP_TRIES);
+	} while (!abort_attempt(stream_conn(sock)) && ++tries < GIVE_UP_TRIES);
 	if (tries == GIVE_UP_TRIES) /* it has ended, and that is not noted yet */
 		vma_tcp_close(stream_conn(sock), true);
 	reset_attempt(sock);

@@ -43,7 +43,7 @@ struct timespec stream_end_deadline(void)
 	return until;
 }
 
-static bool give_to_children(struct stream_sock *sock, const struct timespec *until)
+static bool hand_over_to_children(struct stream_sock *sock, const struct timespec *until)
 {
 	bool given;
 
@@ -62,7 +62,7 @@ static void close_one(struct vma_file *file, void *arg)
 	if (file->kind != VMA_FILE_TCP || file->os_only)
 		return;
 	conn = stream_conn(sock);
-	if (conn == NULL || give_to_children(sock, arg))
+	if (conn == NULL || hand_over_to_children(sock, arg))
 		return;
 	vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
 }

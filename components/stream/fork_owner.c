@@ -328,7 +328,7 @@ static void free_fork_owner(struct stream_fork_owner *fork_owner)
 }
 
 /* Without the descriptor of the process, children wait longer for a parent that has died; that is all. */
-static int make_fork_owner(void)
+static int create_fork_owner(void)
 {
 	struct stream_fork_owner *fork_owner = vma_alloc(sizeof(*fork_owner));
 	int rc;
@@ -397,7 +397,7 @@ void vma_stream_fork_prepare(void)
 	self = vma_enter();
 	vma_file_each(fork_owner_mark_file, &any);
 	if (any && own == NULL)
-		rc = make_fork_owner();
+		rc = create_fork_owner();
 	if (any && rc >= 0)
 		vma_file_each(record_unrecorded_move, atomic_load(&own));
 	vma_leave(self);

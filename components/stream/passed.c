@@ -76,7 +76,7 @@ static int passed_guard_fd(int fd)
 	return guarded < 0 && fd >= 0 ? fd : guarded;
 }
 
-static int passed_make_page(void)
+static int passed_create_page(void)
 {
 	int fd = passed_guard_fd((int)syscall(SYS_memfd_create, "vma-passed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 
@@ -88,7 +88,7 @@ static int passed_make_page(void)
 	return fd;
 }
 
-static int make_event(void)
+static int create_eventfd(void)
 {
 	return passed_guard_fd((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
@@ -378,7 +378,7 @@ bool stream_passed_give(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		sock->passed = passed_create(
-		        &(struct ends){.page_fd = passed_make_page(), .event_fd = make_event(), .socket_fd = -1});
+		        &(struct ends){.page_fd = passed_create_page(), .event_fd = create_eventfd(), .socket_fd = -1});
 	if (sock->passed == NULL)
 		return false;
 	sock->passed->sock = sock;

@@ -142,7 +142,8 @@ static int placeholder_finish(int fd, const struct sockaddr_in *name, const stru
 	return rc;
 }
 
-static int make_by(int fd, const struct sockaddr_in *name, const struct vma_tcp_closed *closed, struct vma_nic *by)
+static int placeholder_create_through(int fd, const struct sockaddr_in *name, const struct vma_tcp_closed *closed,
+                                      struct vma_nic *by)
 {
 	int rc = by != NULL ? vma_nic_repair_begin(by) : 0;
 
@@ -185,7 +186,7 @@ static void recent_listener_add(const struct listener *what)
 }
 
 /* -EADDRNOTAVAIL: the kernel has one with that peer; -EPIPE: vmad does not answer. */
-static int placeholder_make(const struct listener *listener, const struct vma_tcp_closed *closed, struct vma_nic *nic)
+static int placeholder_create(const struct listener *listener, const struct vma_tcp_closed *closed, struct vma_nic *nic)
 {
 	struct listener what = *listener;
 	int fd, rc;
@@ -194,9 +195,9 @@ static int placeholder_make(const struct listener *listener, const struct vma_tc
 	if (was_made(&what))
 		return 0;
 	fd = open_placeholder(&what);
-	rc = fd < 0 ? fd : make_by(fd, &what.name, closed, NULL);
+	rc = fd < 0 ? fd : placeholder_create_through(fd, &what.name, closed, NULL);
 	if (rc == -EPERM)
-		rc = make_by(fd, &what.name, closed, nic);
+		rc = placeholder_create_through(fd, &what.name, closed, nic);
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 	if (rc == 0)
@@ -218,7 +219,7 @@ static bool is_made(const uint8_t made[][4], unsigned n, const uint8_t *local)
 }
 
 /* False: vmad does not answer, and is not to be waited for again. */
-static bool make_all(const struct listener *listener)
+static bool placeholders_create(const struct listener *listener)
 {
 	const bool any = listener->name.sin_addr.s_addr == INADDR_ANY;
 	const uint8_t *local = any ? NULL : (const uint8_t *)&listener->name.sin_addr;
@@ -239,7 +240,7 @@ static bool make_all(const struct listener *listener)
 				if (is_made(made, n_made, closed[i].key.local))
 					continue;
 				memcpy(made[n_made++], closed[i].key.local, 4);
-				if (placeholder_make(listener, &closed[i], ring_ctx->device->nic) == -EPIPE)
+				if (placeholder_create(listener, &closed[i], ring_ctx->device->nic) == -EPIPE)
 					return false;
 			}
 		}
@@ -277,7 +278,7 @@ void stream_placeholders_leave(struct stream_sock *listener)
 	/* A forked child that closes what it inherited has none, and is not to start one for it. */
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || !listener_has_name(&what))
 		return;
-	make_all(&what);
+	placeholders_create(&what);
 	closed_listener_add(&what);
 }
 
@@ -299,7 +300,7 @@ static void leave_open(struct vma_file *file, void *arg)
 		return;
 	what = describe_listener(sock);
 	if (stream_phase(sock) == STREAM_LISTENING && listener_has_name(&what))
-		end->continues = make_all(&what);
+		end->continues = placeholders_create(&what);
 	pthread_mutex_unlock(&file->lock);
 }
 
@@ -314,5 +315,5 @@ void stream_placeholders_exit(void)
 	pthread_mutex_unlock(&lock);
 	for (unsigned i = 0; i < LISTENERS_MAX && end.continues; i++)
 		if (listener_has_name(&closed[i]))
-			end.continues = make_all(&closed[i]);
+			end.continues = placeholders_create(&closed[i]);
 }

@@ -151,7 +151,7 @@ static unsigned commit_flags(const struct writing *w, bool last)
 }
 
 /* Nothing is sent, which fails like anything else where nothing can be. */
-static int give_nothing(const struct writing *w, const struct vma_tcp_conn *conn)
+static int send_zero_bytes(const struct writing *w, const struct vma_tcp_conn *conn)
 {
 	if (stream_state(conn) == TCP_CLOSE)
 		return -EPIPE;
@@ -215,7 +215,7 @@ static ssize_t copy_descriptor(struct writing *w, struct iovec *spans, int n)
 }
 
 /* As much as there is room for now: 0 (none), 1, -errno. The writer's turn is held. */
-static int writing_give(struct writing *w, struct vma_tcp_conn *conn)
+static int writing_copy_in(struct writing *w, struct vma_tcp_conn *conn)
 {
 	struct iovec spans[SPANS];
 	ssize_t copied;
@@ -248,7 +248,7 @@ static int writing_unlock(struct writing *w, struct vma_tcp_conn *conn)
 		return rc;
 	}
 	do
-		rc = writing_give(w, conn);
+		rc = writing_copy_in(w, conn);
 	while (rc > 0 && writing_remaining(w) > 0);
 	if (w->unpushed)
 		vma_tcp_push(conn);
@@ -301,7 +301,7 @@ static ssize_t writing_send_all(struct writing *w)
 			rc = -EPIPE;
 		else
 			rc = writing_remaining(w) != 0 && w->refused == 0 ? writing_unlock(w, conn)
-			                                                  : give_nothing(w, conn);
+			                                                  : send_zero_bytes(w, conn);
 		if (rc > 0)
 			return (ssize_t)w->done;
 		if (rc == 0)

@@ -16,7 +16,7 @@ static bool is_freed(const struct vma_tcp_conn *conn)
 }
 
 /* What is to be done waits for the connection's step in the run that follows. */
-void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work)
+void tcp_conn_run_work(struct vma_tcp_conn *conn, uint32_t work)
 {
 	conn->todo |= work;
 	if (!is_freed(conn))
@@ -24,11 +24,11 @@ void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work)
 }
 
 /* The command of tcp_post. */
-static void take_work(struct vma_ring_command *command)
+static void run_work(struct vma_ring_command *command)
 {
 	struct vma_tcp_conn *conn = (struct vma_tcp_conn *)((char *)command - offsetof(struct vma_tcp_conn, command));
 
-	tcp_conn_take_work(conn, atomic_exchange_explicit(&conn->work, 0, memory_order_acq_rel));
+	tcp_conn_run_work(conn, atomic_exchange_explicit(&conn->work, 0, memory_order_acq_rel));
 }
 
 static void link_conn(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
@@ -56,7 +56,7 @@ static void init_shared(struct vma_tcp_conn *conn)
 	atomic_init(&conn->urgent_passed, -1);
 	atomic_init(&conn->urgent_byte, -1);
 	atomic_init(&conn->more_from, UINT64_MAX);
-	conn->command.run = take_work;
+	conn->command.run = run_work;
 	conn->memory = (struct fifo_memory){.alloc = conn->tcp->host.alloc_bytes,
 	                                    .free = conn->tcp->host.free,
 	                                    .used = &conn->tcp->attr.memory->used};
@@ -168,7 +168,7 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 
 /* ---- a run's step ---- */
 
-void tcp_conn_take_path(struct vma_tcp_conn *conn)
+void tcp_conn_apply_path(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp_path *path = atomic_exchange_explicit(&conn->path_request, NULL, memory_order_acq_rel);
 
@@ -191,7 +191,7 @@ static void do_work(struct vma_tcp_conn *conn)
 	if (todo & TCP_WORK_UNUSED)
 		conn->is_unused = true;
 	if (todo & TCP_WORK_PATH)
-		tcp_conn_take_path(conn);
+		tcp_conn_apply_path(conn);
 	if (conn->is_over)
 		return;
 	if (todo & TCP_WORK_OPTIONS)
@@ -264,7 +264,7 @@ static void conn_report_events(struct vma_tcp_conn *conn)
 
 /* TIME_WAIT, and what has ended, are the step's. It is told at once: an accepted connection is its owner's from here.
  */
-void tcp_conn_take_in(struct vma_tcp_conn *conn)
+void tcp_conn_receive_burst(struct vma_tcp_conn *conn)
 {
 	if (conn->burst == NULL || conn->pcb == NULL || conn->pcb->state == TIME_WAIT)
 		return;

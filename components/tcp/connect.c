@@ -177,8 +177,8 @@ static struct vma_flow_key conn_attr_key(const struct vma_tcp_conn_attr *attr)
 }
 
 /* Receive flag held. The connection, with its flow in the ring's table. */
-static int take_key(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, const struct vma_flow_key *key,
-                    struct vma_tcp_conn **out)
+static int attach_conn_flow(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, const struct vma_flow_key *key,
+                            struct vma_tcp_conn **out)
 {
 	const struct vma_flow *present = vma_ring_flow(tcp->ring, key);
 	const enum timewait_use use = attr->port_is_bound    ? TIMEWAIT_USE_BOUND
@@ -230,7 +230,7 @@ static int conn_attach(struct vma_tcp_conn *conn, bool held, bool covered)
 	vma_ring_release(ring);
 	rc = vma_ring_steer(ring, &conn->flow);
 	vma_ring_acquire(ring);
-	tcp_take_time(conn->tcp);
+	tcp_update_now(conn->tcp);
 	return rc;
 }
 
@@ -239,7 +239,7 @@ static int open_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, 
                      bool held, struct vma_tcp_conn **out)
 {
 	struct vma_tcp_conn *conn;
-	int rc = take_key(tcp, attr, key, &conn);
+	int rc = attach_conn_flow(tcp, attr, key, &conn);
 
 	if (rc != 0)
 		return rc;
@@ -270,7 +270,7 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
 	if (attr->options == NULL || key.peer_port_be == 0)
 		return -EINVAL;
 	acquired = vma_ring_acquire(tcp->ring);
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	rc = open_held(tcp, attr, &key, !acquired, out);
 	if (acquired)
 		vma_ring_release(tcp->ring);
@@ -283,7 +283,7 @@ uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr
 	bool acquired = vma_ring_acquire(tcp->ring);
 	uint16_t port_be;
 
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	port_be = timewait_oldest_port(tcp, &key);
 	if (acquired)
 		vma_ring_release(tcp->ring);

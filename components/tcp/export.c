@@ -135,7 +135,7 @@ int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 	memset(out, 0, sizeof(*out));
 	if (!can_export(conn))
 		return -ENOTCONN;
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	export_options(conn, out);
 	export_sending(conn, out);
 	export_receiving(conn, out);

@@ -89,7 +89,7 @@ static struct fifo_chunk *chunk_new(const struct tcp_fifo *fifo, uint64_t base, 
 }
 
 /* Makes a large tail the producer's until commit, or forgets it if the consumer has it, see (4). The position. */
-static uint64_t tail_hold(struct tcp_fifo *fifo)
+static uint64_t tail_reserve(struct tcp_fifo *fifo)
 {
 	/* acquire: with GONE, the consumer's clearing of head */
 	uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_acquire);
@@ -128,7 +128,7 @@ unsigned fifo_reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec
 	struct fifo_chunk *chunk;
 	unsigned used = 0;
 
-	at = produced = tail_hold(fifo);
+	at = produced = tail_reserve(fifo);
 	consumed = atomic_load_explicit(&fifo->consumed, memory_order_acquire);
 	if (fifo->tail == NULL)
 		tail_first(fifo, produced, bytes);
@@ -193,7 +193,7 @@ static struct fifo_chunk *head_at(struct tcp_fifo *fifo, uint64_t consumed, uint
 }
 
 /* The fifo was empty, and its only chunk is large. */
-static void fifo_give_back(struct tcp_fifo *fifo, uint64_t consumed)
+static void fifo_release_chunk(struct tcp_fifo *fifo, uint64_t consumed)
 {
 	struct fifo_chunk *head = fifo->head;
 	uint64_t expected = consumed;
@@ -264,5 +264,5 @@ void fifo_consume(struct tcp_fifo *fifo, size_t bytes)
 	large = is_large(head_at(fifo, consumed, produced));
 	atomic_store_explicit(&fifo->consumed, consumed, memory_order_release); /* (2): no look at a chunk after it */
 	if (large && consumed == produced)
-		fifo_give_back(fifo, consumed);
+		fifo_release_chunk(fifo, consumed);
 }

@@ -169,8 +169,8 @@ void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 	bool acquired = vma_ring_acquire(tcp->ring);
 
 	memset(info, 0, sizeof(*info));
-	tcp_conn_take_path(conn); /* told, but perhaps while somebody else had the flag */
-	tcp_take_time(tcp);
+	tcp_conn_apply_path(conn); /* told, but perhaps while somebody else had the flag */
+	tcp_update_now(tcp);
 	kernel->tcpi_state = (uint8_t)atomic_load_explicit(&conn->state, memory_order_relaxed);
 	kernel->tcpi_snd_mss =
 	        kernel->tcpi_state == TCP_SYN_SENT ? mss_at_first(conn) : conn->mss; /* also when it is over */

@@ -297,8 +297,8 @@ static bool listener_reopen(struct vma_tcp_listener *listener, struct vma_buf *s
  * Whether the segment brings a cookie back. A full queue of the owner's drops it, as the kernel does: the peer says its
  * data again.
  */
-static bool take_cookie(struct vma_tcp_listener *listener, struct vma_buf *packet, const struct vma_rx_info *info,
-                        bool *taken)
+static bool accept_cookie(struct vma_tcp_listener *listener, struct vma_buf *packet, const struct vma_rx_info *info,
+                          bool *taken)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	struct vma_buf *syn;
@@ -318,7 +318,7 @@ static bool take_cookie(struct vma_tcp_listener *listener, struct vma_buf *packe
 	return true;
 }
 
-bool tcp_listener_keeps_nothing(const struct vma_flow *flow)
+bool tcp_listener_sends_cookies(const struct vma_flow *flow)
 {
 	const struct vma_tcp_listener *listener = (const struct vma_tcp_listener *)flow;
 
@@ -345,7 +345,7 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	enum admission admission;
 	bool taken;
 
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	if ((info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN) {
 		admission = admission_of(listener);
 		if (admission == KEEP)
@@ -359,7 +359,7 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 		return false;
 	}
 	if (!listener->closed && (info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK &&
-	    take_cookie(listener, packet, info, &taken))
+	    accept_cookie(listener, packet, info, &taken))
 		return taken;
 	if (info->tcp_flags & TCP_ACK &&
 	    !tcp_stranger_gets_no_reset(tcp, packet, info,

@@ -100,7 +100,7 @@ uint64_t tcp_again_ns(const struct vma_tcp *tcp)
  *
  * What the NIC does not take stays at the front, until it is tried again.
  */
-static void __attribute__((cold, noinline)) keep_frames(struct vma_tcp *tcp, unsigned sent)
+static void __attribute__((cold, noinline)) requeue_frames(struct vma_tcp *tcp, unsigned sent)
 {
 	tcp->frames_count -= sent;
 	memmove(tcp->frames, tcp->frames + sent, tcp->frames_count * sizeof(*tcp->frames));
@@ -118,7 +118,7 @@ static inline void send_frames(struct vma_tcp *tcp)
 	if (__builtin_expect(sent == count, 1))
 		tcp->frames_count = 0;
 	else
-		keep_frames(tcp, sent);
+		requeue_frames(tcp, sent);
 }
 
 void tcp_frames_leave(struct vma_tcp *tcp)
@@ -202,7 +202,7 @@ void tcp_post(struct vma_tcp_conn *conn, uint32_t work)
 {
 	/* Nobody drives: the same without the queue. What was posted before is taken first, by the release. */
 	if (__builtin_expect(vma_ring_try(conn->tcp->ring), 1)) {
-		tcp_conn_take_work(conn, work);
+		tcp_conn_run_work(conn, work);
 		vma_ring_release(conn->tcp->ring);
 		return;
 	}
@@ -313,10 +313,10 @@ static void free_dead(struct vma_tcp *tcp)
 }
 
 /* The run breaks off. What has come for the others is taken in now: its frames are wanted for what comes next. */
-static void take_in(struct vma_tcp *tcp)
+static void receive_ready_conns(struct vma_tcp *tcp)
 {
 	for (struct vma_tcp_conn *conn = tcp->ready; conn != NULL; conn = conn->next_ready)
-		tcp_conn_take_in(conn);
+		tcp_conn_receive_burst(conn);
 }
 
 static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
@@ -324,7 +324,7 @@ static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 	struct vma_tcp_conn *conn;
 
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	tcp->gro_conns_left = tcp->attr.gro_streams_max;
 	tcp->output_deferred = false;
 	tcp->acked_since_kick = 0;
@@ -332,7 +332,7 @@ static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
 		wheel_advance(&tcp->wheel, tcp->now_ns, stack_fire_timer, tcp);
 	while (!tcp->output_deferred && (conn = next_ready(tcp)) != NULL)
 		tcp_conn_step(conn);
-	take_in(tcp);
+	receive_ready_conns(tcp);
 	if (tcp->frames_count != 0)
 		send_frames(tcp);
 	free_dead(tcp);
@@ -349,7 +349,7 @@ static bool stack_unmatched(struct vma_ring_proto_ops *proto_ops, struct vma_buf
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	if (tcp_exported_until_ns(tcp, info) != 0 && tcp_stranger_gets_no_reset(tcp, packet, info, false))
 		return false;
 	tcp_reply_rst(tcp, packet);
@@ -360,7 +360,7 @@ static bool stack_unmatched(struct vma_ring_proto_ops *proto_ops, struct vma_buf
 static void stack_adopt(struct vma_ring_proto_ops *proto_ops, struct vma_flow *listener,
                         const struct vma_pending *pending)
 {
-	tcp_take_time((struct vma_tcp *)proto_ops);
+	tcp_update_now((struct vma_tcp *)proto_ops);
 	tcp_listener_adopt(listener, pending);
 }
 
@@ -380,7 +380,7 @@ static void stack_rebound(struct vma_ring_proto_ops *proto_ops)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
 		conn->todo |= TCP_WORK_KEEPALIVE;
 		tcp_ready(conn);
@@ -406,7 +406,7 @@ static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *at
 	tcp->attr.min_snd_mss = attr->min_snd_mss > MIN_SND_MSS ? attr->min_snd_mss : MIN_SND_MSS;
 	tcp->nic = vma_nic_info(vma_ring_nic(attr->ring));
 	tcp->ready_tail = &tcp->ready;
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	tcp->syn_tokens = attr->max_syn_rate;
 	tcp->syn_tokens_ns = tcp->now_ns;
 	tcp->retry_timer.kind = TCP_TIMER_RETRY;
@@ -461,7 +461,7 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 	if (tcp == NULL)
 		return;
 	if (vma_ring_acquire(tcp->ring)) {
-		tcp_take_time(tcp);
+		tcp_update_now(tcp);
 		tcp_listeners_free(tcp);
 		tcp_conns_abandon(tcp);
 		timewait_fini(tcp);

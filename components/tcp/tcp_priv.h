@@ -255,7 +255,7 @@ struct vma_tcp {
 	vma_stats_add(&(tcp)->count[offsetof(struct vma_tcp_counts, name) / sizeof(uint64_t)], (n))
 
 /* The time of what is done now. With the flag; what one driver has said is not undone by the next one's clock. */
-static inline void tcp_take_time(struct vma_tcp *tcp)
+static inline void tcp_update_now(struct vma_tcp *tcp)
 {
 	const uint64_t now_ns = tcp->host.now_ns(tcp->host.arg);
 
@@ -350,11 +350,11 @@ static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed
 {
 	return conn->is_orphan;
 }
-void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work);
-void tcp_conn_step(struct vma_tcp_conn *conn);    /* what is posted, input, output, publication, events */
-void tcp_conn_take_in(struct vma_tcp_conn *conn); /* what has come; its step is still to follow */
-void tcp_conns_abandon(struct vma_tcp *tcp);      /* the stack ends: all are over, */
-void tcp_conns_free(struct vma_tcp *tcp);         /* and freed */
+void tcp_conn_run_work(struct vma_tcp_conn *conn, uint32_t work);
+void tcp_conn_step(struct vma_tcp_conn *conn);          /* what is posted, input, output, publication, events */
+void tcp_conn_receive_burst(struct vma_tcp_conn *conn); /* what has come; its step is still to follow */
+void tcp_conns_abandon(struct vma_tcp *tcp);            /* the stack ends: all are over, */
+void tcp_conns_free(struct vma_tcp *tcp);               /* and freed */
 static inline int32_t tcp_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
 {
 	return atomic_load_explicit(&conn->option[option], memory_order_relaxed);
@@ -369,7 +369,7 @@ uint32_t tcp_mss_advertised(const struct vma_tcp_conn *conn);
 void tcp_drop_unagreed_options(
         struct vma_tcp_conn *conn); /* the peer's SYN has been read: those that this side does not offer */
 void tcp_conn_established(struct vma_tcp_conn *conn); /* the handshake is complete: sizes, windows, first samples */
-void tcp_conn_take_path(struct vma_tcp_conn *conn);   /* what was told, if anything; flag held */
+void tcp_conn_apply_path(struct vma_tcp_conn *conn);  /* what was told, if anything; flag held */
 void tcp_conn_mss_update(struct vma_tcp_conn *conn);  /* from path, options, the peer's SYN */
 void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo);
 void tcp_close_fin(struct vma_tcp_conn *conn); /* everything is in segments: the FIN behind it */
@@ -404,7 +404,7 @@ void tcp_half_open_end(struct vma_tcp_conn *conn);
 void tcp_half_open_done(struct vma_tcp_conn *conn);
 bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info);
 /* Of a listener's flow: a SYN would be answered by a cookie, or not at all; an ACK brings a cookie back. */
-bool tcp_listener_keeps_nothing(const struct vma_flow *flow);
+bool tcp_listener_sends_cookies(const struct vma_flow *flow);
 bool tcp_listener_recalls(const struct vma_flow *flow, struct vma_buf *packet);
 
 /* ---- reply.c: driver ---- */

@@ -212,7 +212,7 @@ static struct vma_flow *timewait_listener_of(const struct tcp_timewait *tw, cons
 static bool timewait_is_evictable(const struct record *record, const struct vma_flow *listener, const struct segment *s)
 {
 	if (s->flags & TCP_SYN)
-		return !tcp_listener_keeps_nothing(listener);
+		return !tcp_listener_sends_cookies(listener);
 	return TCP_SEQ_GT(s->seq, record->rcv_nxt) && tcp_listener_recalls(listener, s->packet);
 }
 
@@ -269,7 +269,7 @@ static bool timewait_sink(struct vma_flow *flow, struct vma_buf *packet, const s
 	struct segment s;
 	bool reopened = false, taken;
 
-	tcp_take_time(tw->tcp);
+	tcp_update_now(tw->tcp);
 	segment_parse(&s, tw->tcp->arena, packet);
 	if (!s.is_plain)
 		segment_options_parse(&s);

@@ -21,7 +21,7 @@ static bool same_name(const struct sockaddr_in *a, const struct sockaddr_in *b)
 }
 
 /* True: something has changed. A socket that could be bound is not connected. */
-static bool take_names(struct udp_sock *sock, int fd, bool bound)
+static bool read_names(struct udp_sock *sock, int fd, bool bound)
 {
 	union vma_name name;
 	struct sockaddr_in local, peer = {0};
@@ -47,7 +47,7 @@ static void bind_follow_flows(struct udp_sock *sock, int fd, bool bound)
 {
 	const bool had_port = sock->local.sin_port != 0;
 
-	if (!take_names(sock, fd, bound))
+	if (!read_names(sock, fd, bound))
 		return;
 	sock->port_fresh = !had_port && sock->port_chosen && sock->flows == NULL;
 	udp_flows_update(sock);
@@ -130,14 +130,14 @@ void udp_watch_errors(struct udp_sock *sock, int fd)
 }
 
 /* What the kernel has chosen it takes away when the association is dissolved, and may give to another at once. */
-static void leave_port(struct udp_sock *sock, const struct sockaddr *addr, socklen_t len)
+static void release_port(struct udp_sock *sock, const struct sockaddr *addr, socklen_t len)
 {
 	sa_family_t family;
 
 	if (!sock->port_chosen || sock->flows == NULL || len < sizeof(family) ||
 	    vma_copy(&family, addr, sizeof(family)) != 0 || family != AF_UNSPEC)
 		return;
-	sock->port_leaves = true;
+	sock->port_is_released = true;
 	udp_flows_update(sock);
 }
 
@@ -147,7 +147,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	int rc = 0;
 
 	udp_control_begin(sock);
-	leave_port(sock, addr, len);
+	release_port(sock, addr, len);
 	/* Not the C library's, which is a cancellation point: this is inside, with the lock held. */
 	if (syscall(SYS_connect, fd, addr, len) != 0)
 		rc = -errno;
@@ -157,9 +157,9 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 		sock->port_chosen = true;
 	if (udp_deferred_begin(sock)) {
 		/* it is looked at when it grows up */
-	} else if (sock->port_leaves) {
-		sock->port_leaves = false;
-		take_names(sock, fd, false);
+	} else if (sock->port_is_released) {
+		sock->port_is_released = false;
+		read_names(sock, fd, false);
 		udp_flows_update(sock);
 		udp_dst_reset(sock);
 	} else {

@@ -128,7 +128,7 @@ static uint64_t stamp_of(const struct udp_datagram *datagram)
 	return (uint64_t)now.tv_sec * NSEC + (uint64_t)now.tv_nsec;
 }
 
-void udp_cmsg_give(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagram *datagram)
+void udp_put_cmsgs(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagram *datagram)
 {
 	const uint32_t stamps = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING;
 	size_t capacity = msg->msg_control != NULL ? msg->msg_controllen : 0;

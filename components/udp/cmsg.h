@@ -19,6 +19,6 @@ void udp_cmsg_put(struct udp_cmsgs *cmsgs, int level, int type, const void *data
 void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_datagram *datagram, uint64_t stamp_ns,
                    uint32_t spec_dst);
 /* Writes them to msg_control, and msg_controllen and msg_flags; a bad pointer loses them, as with the kernel. */
-void udp_cmsg_give(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagram *datagram);
+void udp_put_cmsgs(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagram *datagram);
 
 #endif

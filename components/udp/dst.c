@@ -151,8 +151,8 @@ struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex)
 }
 
 /* dst_lock. The one that the socket sends on through this interface, made if need be; NULL: none is to be had. */
-static struct vma_ring_ctx *ring_ctx_make(struct udp_sock *sock, struct vma_engine *engine,
-                                          const struct udp_tx_options *tx, uint32_t ifindex)
+static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vma_engine *engine,
+                                                const struct udp_tx_options *tx, uint32_t ifindex)
 {
 	struct udp_tx_ring_ctxs *old = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed), *ring_ctxs;
 	struct vma_ring_ctx *ring_ctx = udp_dst_ring_ctx(sock, ifindex);
@@ -288,8 +288,8 @@ void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct 
 }
 
 /* dst_lock. One for the cache, with its path held and its ring context made. NULL: out of memory, or not IPv4. */
-static struct udp_dst *dst_make(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
-                                const struct sockaddr_in *to, bool connected)
+static struct udp_dst *dst_create(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
+                                  const struct sockaddr_in *to, bool connected)
 {
 	struct vma_net_key key = udp_dst_key(tx, to, connected);
 	struct udp_dst *dst = vma_alloc(sizeof(*dst));
@@ -305,7 +305,7 @@ static struct udp_dst *dst_make(struct udp_sock *sock, struct vma_engine *engine
 	}
 	vma_net_path_read(held, &path);
 	if (dst_is_servable(tx, &path))
-		ring_ctx = ring_ctx_make(sock, engine, tx, path.nic);
+		ring_ctx = ring_ctx_create_for(sock, engine, tx, path.nic);
 	udp_dst_build(dst, engine, tx, to, &path, ring_ctx);
 	dst->path = held;
 	return dst;
@@ -324,7 +324,7 @@ bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const st
 	vma_net_path_read(held, &path);
 	vma_net_path_put(engine->net, held);
 	if (dst_is_servable(tx, &path))
-		ring_ctx = ring_ctx_make(sock, engine, tx, path.nic);
+		ring_ctx = ring_ctx_create_for(sock, engine, tx, path.nic);
 	udp_dst_build(own, engine, tx, to, &path, ring_ctx);
 	return own->ring_ctx != NULL;
 }
@@ -333,7 +333,7 @@ bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const st
 void udp_dst_make_slot(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx, uint64_t key)
 {
 	const struct sockaddr_in to = udp_dst_address(key);
-	struct udp_dst *dst = dst_make(sock, engine, tx, &to, false);
+	struct udp_dst *dst = dst_create(sock, engine, tx, &to, false);
 
 	if (dst != NULL)
 		dst_replace(&sock->dst_more[udp_dst_slot(key)], dst);
@@ -355,7 +355,7 @@ static void refresh_connected(struct udp_sock *sock, struct vma_engine *engine, 
 		return;
 	if (dst != NULL && udp_dst_is_current(sock, dst) && (dst->ring_ctx != NULL || dst->state != VMA_NET_READY))
 		return;
-	dst = dst_make(sock, engine, tx, &tx->peer, true);
+	dst = dst_create(sock, engine, tx, &tx->peer, true);
 	if (dst != NULL)
 		dst_replace(&sock->dst, dst);
 }

@@ -65,7 +65,7 @@ static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp
  * Here and now: a question to the kernel, and for the first of all perhaps a ring context. With the lock, which is
  * given back.
  */
-static const struct udp_dst *make_now(struct udp_sock *sock, uint64_t key)
+static const struct udp_dst *dst_create_locked(struct udp_sock *sock, uint64_t key)
 {
 	struct udp_dst *_Atomic *slot = &sock->dst_more[udp_dst_slot(key)];
 	struct vma_engine *engine = vma_engine();
@@ -82,10 +82,10 @@ static const struct udp_dst *make_now(struct udp_sock *sock, uint64_t key)
 }
 
 /* The first destination of a slot, so that the first datagram, too, is ours: once per slot, and again after a reset. */
-static const struct udp_dst *__attribute__((cold, noinline)) make_first(struct udp_sock *sock, uint64_t key)
+static const struct udp_dst *__attribute__((cold, noinline)) dst_create_first(struct udp_sock *sock, uint64_t key)
 {
 	pthread_mutex_lock(&sock->dst_lock);
-	return make_now(sock, key);
+	return dst_create_locked(sock, key);
 }
 
 /*
@@ -93,7 +93,7 @@ static const struct udp_dst *__attribute__((cold, noinline)) make_first(struct u
  * which has to be given a processor first: on a busy host that is hundreds of datagrams through the kernel. But a
  * sender to ever new destinations asks the kernel only once in a while, and never waits for who does.
  */
-static const struct udp_dst *__attribute__((cold, noinline)) make_another(struct udp_sock *sock, uint64_t key)
+static const struct udp_dst *__attribute__((cold, noinline)) dst_create_another(struct udp_sock *sock, uint64_t key)
 {
 	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_made_tsc, memory_order_relaxed);
 
@@ -102,7 +102,7 @@ static const struct udp_dst *__attribute__((cold, noinline)) make_another(struct
 	if (pthread_mutex_trylock(&sock->dst_lock) != 0)
 		return NULL;
 	atomic_store_explicit(&sock->dst_made_tsc, now, memory_order_relaxed);
-	return make_now(sock, key);
+	return dst_create_locked(sock, key);
 }
 
 /* Another destination has the slot: this one is made of what net has at hand. The slot changes hands now and then. */
@@ -121,7 +121,7 @@ static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct u
 		dst_request_rarely(sock, key, CROWDED_NS);
 		return build_now(sock, engine, tx, &to, &path, own);
 	}
-	dst = make_another(sock, key);
+	dst = dst_create_another(sock, key);
 	if (dst == NULL)
 		vma_net_want(engine->net, &net_key);
 	return dst;
@@ -141,7 +141,7 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 		return NULL;
 	}
 	if (dst == NULL)
-		return make_first(sock, key);
+		return dst_create_first(sock, key);
 	if (key != 0 && !udp_dst_is_to(dst, key))
 		return find_uncached(sock, tx, key, own);
 	if (!udp_dst_is_current(sock, dst))
@@ -171,10 +171,10 @@ static struct udp_tx_options options_with(const struct udp_tx_options *tx, const
 	return with;
 }
 
-/* Net knows nothing of it yet, or the socket has no ring context there: as make_another. */
+/* Net knows nothing of it yet, or the socket has no ring context there: as dst_create_another. */
 static bool __attribute__((cold, noinline))
-make_with(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *with,
-          const struct sockaddr_in *to, struct udp_dst *own)
+dst_create_own(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *with,
+               const struct sockaddr_in *to, struct udp_dst *own)
 {
 	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_made_tsc, memory_order_relaxed);
 	bool made;
@@ -209,7 +209,7 @@ const struct udp_dst *udp_dst_find_with(struct udp_sock *sock, uint64_t key, con
 	net_key = udp_dst_key(&with, &to, false);
 	known = vma_net_find(engine->net, &net_key, &path);
 	if ((!known || build_now(sock, engine, &with, &to, &path, own) == NULL) &&
-	    !make_with(sock, engine, &with, &to, own)) {
+	    !dst_create_own(sock, engine, &with, &to, own)) {
 		if (!known)
 			vma_net_want(engine->net, &net_key);
 		return NULL;

@@ -126,8 +126,8 @@ static struct udp_endpoint *endpoint_find(uint32_t device, const struct vma_flow
 	return endpoint;
 }
 
-static int endpoint_make(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target,
-                         struct udp_endpoint **out)
+static int endpoint_create(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target,
+                           struct udp_endpoint **out)
 {
 	struct udp_port *port = udp_port(target->key.local_port_be);
 	struct vma_ring_where where = {.socket_id = flows->sock->file.id};
@@ -230,8 +230,8 @@ static void member_drop(struct udp_member *member)
 		endpoint_drop(endpoint);
 }
 
-static struct udp_member *member_make(struct udp_flows *flows, struct udp_endpoint *endpoint,
-                                      const struct udp_target *target, bool guest)
+static struct udp_member *member_create(struct udp_flows *flows, struct udp_endpoint *endpoint,
+                                        const struct udp_target *target, bool guest)
 {
 	struct udp_member *member = vma_alloc(sizeof(*member));
 
@@ -289,11 +289,11 @@ int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const 
 {
 	struct udp_endpoint *endpoint = endpoint_find(target->device, &target->key);
 	struct udp_member *member;
-	int rc = endpoint != NULL ? 0 : endpoint_make(flows, device, target, &endpoint);
+	int rc = endpoint != NULL ? 0 : endpoint_create(flows, device, target, &endpoint);
 
 	if (rc < 0)
 		return rc;
-	member = member_make(flows, endpoint, target, guest);
+	member = member_create(flows, endpoint, target, guest);
 	if (member == NULL) {
 		if (endpoint->members == NULL)
 			endpoint_drop(endpoint);
@@ -314,7 +314,7 @@ int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const 
  * Out of the choice before the flow goes: what comes meanwhile is for those who stay. Where the choice cannot be made
  * anew it is shortened in place: to one who stays, if there is one.
  */
-static void leave_choice(struct udp_member *member)
+static void remove_from_choice(struct udp_member *member)
 {
 	struct udp_endpoint *endpoint = member->endpoint;
 	struct udp_choice *choice = atomic_load_explicit(&endpoint->choice, memory_order_relaxed);
@@ -339,7 +339,7 @@ static void leave_choice(struct udp_member *member)
 
 void udp_member_detach(struct udp_member *member)
 {
-	leave_choice(member);
+	remove_from_choice(member);
 	vma_ring_detach_drained(member->endpoint->ring_ctx->ring, &member->flow);
 	member_drop(member);
 }

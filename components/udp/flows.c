@@ -298,7 +298,7 @@ void udp_flows_update(struct udp_sock *sock)
 	paused = !by_os && check_paused(flows);
 	if (paused)
 		targets.reason = VMA_SOCK_PORT_SHARED;
-	paused |= sock->port_leaves || sock->left;
+	paused |= sock->port_is_released || sock->left;
 	if (flows != NULL && (by_os || paused || udp_targets_get(sock, engine->net, &targets) == 0)) {
 		done = flows_apply(flows, engine, &targets, by_os || paused);
 		flows_schedule_retry(sock, &targets, paused);
@@ -398,7 +398,7 @@ void udp_flows_pause(struct udp_sock *sock)
 	sock->flows->paused_ns = vma_now_ns() + PAUSE_NS;
 	if (sock->flows->members != NULL)
 		udp_flows_update(sock);
-	udp_fork_queue_make(sock, NULL, NULL);
+	udp_fork_queue_create(sock, NULL, NULL);
 }
 
 /* The parent's keys, rings and queues are left where they are: their buffers are not mapped here. That memory is lost,

@@ -108,8 +108,8 @@ static void fork_queue_append(void *arg, const struct udp_datagram *datagram)
  * In the list before anything is in it: who finds the queues empty looks there once more. Without memory the parent
  * keeps what is queued for itself.
  */
-void udp_fork_queue_make(struct udp_sock *sock, bool (*on_taken)(void *arg, const struct udp_datagram *datagram),
-                         void *arg)
+void udp_fork_queue_create(struct udp_sock *sock, bool (*on_taken)(void *arg, const struct udp_datagram *datagram),
+                           void *arg)
 {
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
 	struct filling filling = {.on_taken = on_taken, .arg = arg};

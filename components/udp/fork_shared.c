@@ -82,7 +82,7 @@ static void fork_shared_give_file(struct vma_file *file, void *arg)
 	pthread_mutex_unlock(&file->lock);
 }
 
-void udp_fork_shared_make(void)
+void udp_fork_shared_create(void)
 {
 	struct udp_fork_shared_batch *batch;
 	uint32_t n = 0;

@@ -42,7 +42,7 @@ struct udp_fork_shared_batch {
  * Inside, before a fork: every socket that has no such record yet gets one. Without memory it does not, and follows
  * nobody.
  */
-void udp_fork_shared_make(void);
+void udp_fork_shared_create(void);
 /* Nobody sees the socket any more. */
 void udp_fork_shared_destroy(struct udp_sock *sock);
 

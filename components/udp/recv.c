@@ -159,7 +159,7 @@ static inline bool queue_take_datagram(struct udp_sock *sock, struct udp_queue *
 
 /* In turn, so that a busy ring does not keep the others waiting. */
 static bool __attribute__((noinline))
-take_from_many(struct udp_sock *sock, const struct udp_attachments *all, bool peek, struct udp_datagram *out)
+take_from_attachments(struct udp_sock *sock, const struct udp_attachments *all, bool peek, struct udp_datagram *out)
 {
 	uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed);
 
@@ -180,7 +180,7 @@ static inline bool udp_take_datagram(struct udp_sock *sock, const struct udp_att
 {
 	if (__builtin_expect(all->n == 1, 1))
 		return queue_take_datagram(sock, &all->at[0]->queue, peek, out);
-	return take_from_many(sock, all, peek, out);
+	return take_from_attachments(sock, all, peek, out);
 }
 
 void udp_take_all(struct udp_sock *sock, const struct udp_attachments *all,
@@ -262,7 +262,7 @@ static int __attribute__((noinline)) scatter_packet(const struct vma_bufarena *a
 }
 
 static int __attribute__((noinline))
-give_name(const struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
+return_name(const struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
 {
 	const struct sockaddr_in from = {
 	        .sin_family = AF_INET, .sin_port = datagram->src_port_be, .sin_addr.s_addr = datagram->src};
@@ -275,24 +275,24 @@ give_name(const struct udp_sock *sock, struct msghdr *msg, const struct udp_data
 
 /* What is on is what is set now, by whichever process. */
 static void __attribute__((noinline))
-give_rx_opts(struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
+put_rx_cmsgs(struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
 {
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
-	udp_cmsg_give(msg, atomic_load_explicit(&sock->rx_opts, memory_order_relaxed), datagram);
+	udp_put_cmsgs(msg, atomic_load_explicit(&sock->rx_opts, memory_order_relaxed), datagram);
 }
 
 /* What recv says of a datagram beside its bytes, `len` of which are copied. */
-static inline __attribute__((always_inline)) ssize_t give_about(struct udp_sock *sock, struct msghdr *msg, int flags,
-                                                                const struct udp_datagram *datagram, size_t len)
+static inline __attribute__((always_inline)) ssize_t
+fill_msg_metadata(struct udp_sock *sock, struct msghdr *msg, int flags, const struct udp_datagram *datagram, size_t len)
 {
 	uint32_t rx_opts = atomic_load_explicit(&sock->rx_opts, memory_order_relaxed);
 
 	if (__builtin_expect(rx_opts != 0, 0))
-		give_rx_opts(sock, msg, datagram);
+		put_rx_cmsgs(sock, msg, datagram);
 	else
 		msg->msg_controllen = 0;
-	if (msg->msg_name != NULL && give_name(sock, msg, datagram) != 0)
+	if (msg->msg_name != NULL && return_name(sock, msg, datagram) != 0)
 		return -EFAULT;
 	if (__builtin_expect(datagram->arrival_ns != 0, 0))
 		atomic_store_explicit(&sock->last_stamp_ns, datagram->arrival_ns, memory_order_relaxed);
@@ -325,7 +325,7 @@ static inline __attribute__((always_inline)) ssize_t give_datagram(struct udp_so
 		rc = scatter_packet(arena, packet, iov, n, len);
 	if (__builtin_expect(rc != 0, 0))
 		return -EFAULT;
-	return give_about(sock, msg, flags, datagram, len);
+	return fill_msg_metadata(sock, msg, flags, datagram, len);
 }
 
 static inline void count_received(const struct udp_sock *sock, ssize_t len)
@@ -397,7 +397,7 @@ static ssize_t __attribute__((cold, noinline)) receive_fork_queued(struct udp_so
 		len = cut_datagram(msg, flags, iov_iter.left, &datagram);
 		rc = vma_inet_iov_iter_write(&iov_iter, bytes, len) < len
 		             ? -EFAULT
-		             : give_about(sock, msg, flags, &datagram, len);
+		             : fill_msg_metadata(sock, msg, flags, &datagram, len);
 		count_received(sock, rc);
 	} else if (rc == 0) {
 		rc = -ENODATA;

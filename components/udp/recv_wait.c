@@ -154,7 +154,7 @@ static void watch_edges(struct rx_wait *rx, int fd)
 }
 
 /* Before the shadow is asked: what comes after that is an edge again. */
-static void take_edge(struct rx_wait *rx)
+static void clear_edge(struct rx_wait *rx)
 {
 	struct epoll_event event;
 
@@ -164,7 +164,7 @@ static void take_edge(struct rx_wait *rx)
 
 static ssize_t recv_from_os_again(struct rx_wait *rx)
 {
-	take_edge(rx);
+	clear_edge(rx);
 	return recv_from_os(rx->sock, rx->fd, rx->msg, rx->flags);
 }
 

@@ -25,7 +25,7 @@ struct udp_reinject {
 	uint8_t *packet;
 };
 
-static void make_headers(uint8_t *packet, const struct udp_datagram *datagram)
+static void build_headers(uint8_t *packet, const struct udp_datagram *datagram)
 {
 	memset(packet, 0, HEADERS);
 	packet[0] = 0x45;
@@ -64,7 +64,7 @@ static bool reinject_bytes(const struct udp_reinject *udp_reinject, const struct
 {
 	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = datagram->dst};
 
-	make_headers(udp_reinject->packet, datagram);
+	build_headers(udp_reinject->packet, datagram);
 	return syscall(SYS_sendto, udp_reinject->fd, udp_reinject->packet, (size_t)HEADERS + datagram->len,
 	               MSG_DONTWAIT, &to, sizeof(to)) >= 0;
 }
@@ -148,6 +148,6 @@ void udp_reinject_share(struct udp_sock *sock)
 	if (!udp_has_datagram(all) || !may_reinject(sock))
 		return;
 	if (udp_reinject_begin(&udp_reinject))
-		udp_fork_queue_make(sock, reinject_again, &udp_reinject);
+		udp_fork_queue_create(sock, reinject_again, &udp_reinject);
 	udp_reinject_end(&udp_reinject);
 }

@@ -184,7 +184,7 @@ void vma_udp_fork_prepare(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	udp_fork_shared_make();
+	udp_fork_shared_create();
 	vma_file_each(pause_file, NULL);
 	vma_leave(self);
 }
@@ -243,7 +243,7 @@ static void udp_to_os(struct vma_file *file, int fd)
 }
 
 /* Processes that have the socket by fork are told: their flows would take what the kernel is to get. */
-static void give_to_another(struct vma_file *file, enum vma_sock_reason why)
+static void hand_over_for_another(struct vma_file *file, enum vma_sock_reason why)
 {
 	struct udp_sock *sock = udp_sock(file);
 
@@ -259,12 +259,12 @@ static void give_to_another(struct vma_file *file, enum vma_sock_reason why)
 
 static void udp_file_hand_over(struct vma_file *file)
 {
-	give_to_another(file, VMA_SOCK_PASSED_ON);
+	hand_over_for_another(file, VMA_SOCK_PASSED_ON);
 }
 
 static int udp_exec_export(struct vma_file *file)
 {
-	give_to_another(file, VMA_SOCK_EXEC);
+	hand_over_for_another(file, VMA_SOCK_EXEC);
 	return -1;
 }
 

@@ -212,7 +212,7 @@ struct udp_sock {
 	bool held_for_waiting;     /* closed while `waiting` was not 0: a reference, until it is */
 	bool port_chosen;          /* by the kernel, so nobody sends there who has not heard from us */
 	bool port_fresh;           /* it was chosen just now */
-	bool port_leaves;          /* the kernel is about to take it away: connect to AF_UNSPEC */
+	bool port_is_released;     /* the kernel is about to take it away: connect to AF_UNSPEC */
 	bool left;                 /* to who else has it: this process ends, and asks for no flow any more */
 	bool port_shared;          /* others may have it, too, or may have had it */
 	bool errors_watched;       /* vma_engine_watch_errors */

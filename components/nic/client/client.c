@@ -354,7 +354,7 @@ static void xdp_qp_destroy(struct vma_nic_qp *base)
  * Somebody may be about to look at the old ring's index (nic_xdp_rx_is_empty). Without memory for a note the mapping
  * stays for ever: a few pages of address space.
  */
-static void keep_old_ring(struct xdp_qp *qp, struct xdp_ring *ring)
+static void retire_old_ring(struct xdp_qp *qp, struct xdp_ring *ring)
 {
 	struct xdp_old_ring *old = malloc(sizeof(*old));
 
@@ -407,7 +407,7 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 		rc = -EAGAIN;
 		goto out;
 	}
-	keep_old_ring(qp, &old.port[0].rx);
+	retire_old_ring(qp, &old.port[0].rx);
 	nic_xdp_unrent(&old);
 	nic_xdp_flow_restore(qp);
 	atomic_store_explicit(&base->lost, false, memory_order_release);

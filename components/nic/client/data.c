@@ -47,7 +47,7 @@ static inline struct xdp_desc read_desc(const struct xdp_desc *desc)
 }
 
 /* The buffer of a descriptor, with its place and length in it; NULL: not within our memory. */
-static inline struct vma_buf *take_desc(struct xdp_qp *qp, struct xdp_port *port, struct xdp_desc desc)
+static inline struct vma_buf *buf_of_desc(struct xdp_qp *qp, struct xdp_port *port, struct xdp_desc desc)
 {
 	const uint64_t frame = desc.addr >> XDP_FRAME_SHIFT;
 	const uint32_t off = desc.addr & ((1u << XDP_FRAME_SHIFT) - 1);
@@ -133,7 +133,7 @@ static inline unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struc
 		ready = n;
 	for (uint32_t i = 0; i < ready; i++) {
 		const struct xdp_desc desc = read_desc(&rx->descs[(consumer + i) & rx->mask]);
-		struct vma_buf *buf = take_desc(qp, port, desc);
+		struct vma_buf *buf = buf_of_desc(qp, port, desc);
 
 		if (buf == NULL)
 			continue;

@@ -306,7 +306,7 @@ void nic_xdp_flow_present(struct xdp_qp *qp)
 /* ---- add and delete ---- */
 
 /* Lock held. `flow` joins the table (then it is NULL), or its shadow the flow that is there. */
-static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
+static int insert_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
 {
 	const struct vma_flow_rule *rule = &(*flow)->rule;
 	struct xdp_flow *known = xdp_flow_find(&qp->flows, &rule->key);
@@ -342,7 +342,7 @@ static void wake_if_due(struct nic_xdp *nic)
 /* ---- without asking ---- */
 
 /* Lock held, not lost. NULL: it has to be asked for. */
-static struct xdp_claim *make_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
+static struct xdp_claim *create_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
 {
 	const struct xdp_window *window = qp->lease->window;
 
@@ -378,13 +378,13 @@ static int add_where_possible(struct xdp_qp *qp, struct xdp_flow *flow)
 
 	if (rc < 0)
 		return rc;
-	flow->claim = make_claim(qp, &flow->rule);
+	flow->claim = create_claim(qp, &flow->rule);
 	rc = flow->claim != NULL ? 0 : request_flow_add(qp, &flow->rule, &shadows);
 	nic_xdp_shadows_fini(&shadows);
 	return rc;
 }
 
-static void give_back_claim(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)
+static void release_claim(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)
 {
 	if (claim == NULL)
 		request_flow_del(qp->nic, qp, key);
@@ -430,9 +430,9 @@ int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	else if (rc == -EPIPE)
 		rc = -ETIMEDOUT; /* vmad stands still, or is long away */
 	claim = flow->claim;
-	kept = keep_flow(qp, &flow, rc);
+	kept = insert_flow(qp, &flow, rc);
 	if (rc == 0 && kept < 0)
-		give_back_claim(qp, claim, &rule->key);
+		release_claim(qp, claim, &rule->key);
 	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
 	xdp_flow_free(flow);
@@ -453,7 +453,7 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	if (flow == NULL)
 		flow = unlink_at(find_in(&qp->flows.revoked, key));
 	if (flow != NULL)
-		give_back_claim(qp, flow->claim, key);
+		release_claim(qp, flow->claim, key);
 	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
 	known = flow != NULL;

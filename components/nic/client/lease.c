@@ -187,8 +187,8 @@ void nic_xdp_leases_end(struct nic_xdp *nic)
 
 /* ---- a queue pair's part ---- */
 
-static int make_pools(struct xdp_qp *qp, const struct xdp_window *window, const struct xdp_rental *rental,
-                      struct vma_bufpool *pools[2])
+static int create_pools(struct xdp_qp *qp, const struct xdp_window *window, const struct xdp_rental *rental,
+                        struct vma_bufpool *pools[2])
 {
 	const struct vma_bufpool_attr attr = {
 	        .arena = window->arena, .name = qp->name, .batching_mode = 1, .stats = qp->nic->stats};
@@ -368,7 +368,7 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	rc = open_ports(nic->window, &rental, &ports);
 	if (rc < 0)
 		goto fail_rental;
-	rc = make_pools(qp, nic->window, &rental, pools);
+	rc = create_pools(qp, nic->window, &rental, pools);
 	if (rc < 0)
 		goto fail_ports;
 	*lease = (struct xdp_lease){.next = nic->leases,

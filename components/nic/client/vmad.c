@@ -38,7 +38,7 @@ static int wait_message(struct vmad_client *client, uint64_t until_ms, struct vm
 	}
 }
 
-static int keep_revoked(struct vmad_client *client, const struct vmad_msg *msg)
+static int queue_revoked(struct vmad_client *client, const struct vmad_msg *msg)
 {
 	if (client->revoked == VMAD_REVOKED_MAX)
 		return -EPIPE;
@@ -47,10 +47,10 @@ static int keep_revoked(struct vmad_client *client, const struct vmad_msg *msg)
 }
 
 /* What vmad says unasked. False: it is nothing that it may say. */
-static bool keep_event(struct vmad_client *client, const struct vmad_msg *msg)
+static bool queue_event(struct vmad_client *client, const struct vmad_msg *msg)
 {
 	if (msg->type == VMAD_REVOKED)
-		return keep_revoked(client, msg) == 0;
+		return queue_revoked(client, msg) == 0;
 	if (msg->type != VMAD_ADOPT)
 		return false;
 	if (client->adoptions < VMAD_ADOPTS_MAX)
@@ -79,7 +79,7 @@ int vmad_client_request(struct vmad_client *client, struct vmad_msg *msg, const 
 		if (msg->type == type && msg->seq == seq)
 			return msg->result <= 0 ? msg->result : -EPROTO;
 		client_close_fds(fds, *nfds);
-		if (!keep_event(client, msg))
+		if (!queue_event(client, msg))
 			break;
 	}
 	/* A late answer would be taken for another one's. The connection stays: its end would say that this client has
@@ -331,7 +331,7 @@ static int client_take_events(struct vmad_client *client)
 			return 0;
 		if (rc == 1)
 			client_close_fds(fds, nfds);
-		if (rc != 1 || !vmad_msg_ok(&msg, bytes) || !keep_event(client, &msg))
+		if (rc != 1 || !vmad_msg_ok(&msg, bytes) || !queue_event(client, &msg))
 			return -EPIPE;
 	}
 	return 0;

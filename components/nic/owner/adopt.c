@@ -128,7 +128,7 @@ static int adopt_sockets(struct xdp_owner *owner, struct fdstore_fds *hand, uint
 
 	owner->process_fd[index] = adopt_take_fd(hand, KEEP_PROCESS + index);
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
-		slot->socket_fd[queue] = adopt_take_fd(hand, keep_socket(index, queue));
+		slot->socket_fd[queue] = adopt_take_fd(hand, socket_place(index, queue));
 		if (slot->socket_fd[queue] < 0)
 			rc = -ENOENT;
 	}

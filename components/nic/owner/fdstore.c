@@ -56,7 +56,7 @@ static struct {
 	int fd[KEEP_PLACES];
 } keep;
 
-static void keep_in(uint32_t place, int fd)
+static void store_fd(uint32_t place, int fd)
 {
 	if (place >= KEEP_PLACES) {
 		os_close(fd);
@@ -91,9 +91,9 @@ static void fdstore_recv_vmad(void)
 			return;
 		}
 		if (msg.type == FDSTORE_PUT && nfds == 1)
-			keep_in(msg.keep.place, fds[0]);
+			store_fd(msg.keep.place, fds[0]);
 		else if (msg.type == FDSTORE_DROP)
-			keep_in(msg.keep.place, -1);
+			store_fd(msg.keep.place, -1);
 		else if (msg.type == FDSTORE_END)
 			_exit(0);
 	}
@@ -147,7 +147,7 @@ static bool fdstore_is_over(void)
 	       (alone_ms >= (uint64_t)keep.seconds * 1000 || (alone_ms >= UNUSED_MS && !has_living_clients()));
 }
 
-static void give_up_all(void)
+static void drop_all_capabilities(void)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	const struct __user_cap_data_struct none[2] = {0};
@@ -204,7 +204,7 @@ static void serve_alone(void)
 static __attribute__((noreturn)) void fdstore_serve(int vmad_fd, const int listen_fd[2], uint32_t seconds)
 {
 	detach_from_parent(vmad_fd, listen_fd);
-	give_up_all();
+	drop_all_capabilities();
 	keep.seconds = seconds;
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
 		keep.fd[place] = -1;

@@ -44,7 +44,7 @@
 #define KEEP_PLACES (KEEP_SOCKET + XDP_SLOTS_MAX * XDP_QUEUES_MAX)
 _Static_assert(KEEP_PROG + XDP_PROG_FDS <= KEEP_BASE, "places of their own");
 
-static inline uint32_t keep_socket(uint32_t slot, uint32_t queue)
+static inline uint32_t socket_place(uint32_t slot, uint32_t queue)
 {
 	return KEEP_SOCKET + slot * XDP_QUEUES_MAX + queue;
 }

@@ -570,8 +570,8 @@ void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place)
 }
 
 /* The same, but what still comes of TCP is a minisock's; and a group's other members go on. */
-static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
-                       enum owner_minisock_state state)
+static void owner_release_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                               enum owner_minisock_state state)
 {
 	struct owner_flow *flow = *place;
 	const struct vma_flow_minisock minisock = {.key = flow->rule.key};
@@ -599,7 +599,7 @@ static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint
 	const uint32_t group = (*place)->group;
 
 	owner_record_leaving(owner, group, slot, true);
-	leave_flow(owner, place, slot, MINISOCK_DELETED);
+	owner_release_flow(owner, place, slot, MINISOCK_DELETED);
 	if (key.peer_port_be == 0) {
 		owner_group_move(owner, slot, &key);
 		owner_parked_close(owner, slot, &key);
@@ -608,7 +608,7 @@ static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint
 }
 
 /* The owner before had a member leave, and did not come to moving what waits there. */
-static void leave_again(struct xdp_owner *owner, uint32_t slot)
+static void resume_leaving(struct xdp_owner *owner, uint32_t slot)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
@@ -689,7 +689,7 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 			/* First: if this owner is killed in between, the next one finds the flow, and begins here. */
 			if (owner_flow_is_connection(&key) || (listens && !dead))
 				owner_resets_add(owner, slot, &key, dead);
-			leave_flow(owner, place, slot, dead ? MINISOCK_RESET : MINISOCK_WAITS);
+			owner_release_flow(owner, place, slot, dead ? MINISOCK_RESET : MINISOCK_WAITS);
 			if (shared)
 				place = &flow->next;
 		}
@@ -730,7 +730,7 @@ void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)
 {
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
 		return;
-	leave_again(owner, slot);
+	resume_leaving(owner, slot);
 	owner_parked_presented(owner, slot);
 	if (owner->unpresented == 0)
 		return;

@@ -22,7 +22,7 @@
 #include "../xdp/shared.h"
 
 #define SETTLE_NS 20000000ull /* after it left the maps, a socket may get packets of a NAPI poll that was under way */
-#define IN_FLIGHT_NS 1000000000ull
+#define DRAIN_TIMEOUT_NS 1000000000ull
 #define KERNEL_SOCK_NS 500000000ull
 #define MAC_NS 500000000ull
 #define HEADERS 18 /* Ethernet and one VLAN tag */
@@ -409,7 +409,7 @@ static void slot_drain(struct xdp_owner *owner, uint32_t index, uint64_t now)
 		slot->drain_since_ns = now;
 	}
 	if (xdp_shared_in_flight_among(owner->shared, slot->tx_first, slot->tx_count) > 0 &&
-	    now - slot->drain_since_ns < IN_FLIGHT_NS)
+	    now - slot->drain_since_ns < DRAIN_TIMEOUT_NS)
 		return;
 	owner_frames_ungrant(owner, index);
 	slot->state = SLOT_FREE;

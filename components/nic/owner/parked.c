@@ -169,7 +169,7 @@ static void parked_check(struct xdp_owner *owner, uint64_t now)
 
 /* ---- the process is dead, or has closed the listener ---- */
 
-struct take {
+struct take_search {
 	struct xdp_owner *owner;
 	struct owner_parked_listener *listener;
 	uint64_t now;
@@ -197,21 +197,21 @@ static void record_not_parked(struct xdp_owner *owner, uint32_t place)
 
 static void park_pending(const struct vma_pending *pending, enum owner_taking taking, void *arg)
 {
-	const struct take *take = arg;
+	const struct take_search *take_search = arg;
 	const struct vma_flow_key key = owner_pending_key(pending);
-	struct owner_minisock *minisock = owner_minisock_find(take->owner, &key);
+	struct owner_minisock *minisock = owner_minisock_find(take_search->owner, &key);
 
 	if (minisock == NULL || minisock->state != MINISOCK_WAITS || minisock->parked == NULL ||
-	    minisock->parked->listener != take->listener)
+	    minisock->parked->listener != take_search->listener)
 		return;
 	if (taking == OWNER_NOT_TAKEN)
-		record_not_parked(take->owner, minisock->parked->place);
+		record_not_parked(take_search->owner, minisock->parked->place);
 	else
-		record_parked(take->owner, minisock->parked->place, pending, take->now);
+		record_parked(take_search->owner, minisock->parked->place, pending, take_search->now);
 	if (taking != OWNER_TAKEN)
 		return;
 	memcpy(&minisock->parked->pending, pending, sizeof(*pending));
-	owner_minisock_live_on(take->owner, minisock, MINISOCK_PARKED, take->now);
+	owner_minisock_live_on(take_search->owner, minisock, MINISOCK_PARKED, take_search->now);
 }
 
 /* The listener is closed, or it was accepted in the last moment: by a client that has died since, or by one that lives.
@@ -235,11 +235,11 @@ static void parked_end_others(struct xdp_owner *owner, const struct owner_parked
 static void parked_take_listener(struct xdp_owner *owner, struct owner_parked_listener *listener, bool dead,
                                  uint64_t now)
 {
-	struct take take = {.owner = owner, .listener = listener, .now = now};
+	struct take_search take_search = {.owner = owner, .listener = listener, .now = now};
 
 	listener->client_left = true;
 	if (listener->open)
-		owner_group_take_waiting(owner, listener->slot, &listener->key, park_pending, &take);
+		owner_group_take_waiting(owner, listener->slot, &listener->key, park_pending, &take_search);
 	parked_end_others(owner, listener, dead, now);
 	owner_record_listener_closed(owner, listener->place);
 	if (listener->count > 0)

@@ -361,7 +361,7 @@ void owner_keep_sockets(struct xdp_owner *owner, uint32_t slot)
 		return;
 	fdstore_put(owner->fdstore, KEEP_PROCESS + slot, owner->process_fd[slot]);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		fdstore_put(owner->fdstore, keep_socket(slot, queue), owner->slot[slot].socket_fd[queue]);
+		fdstore_put(owner->fdstore, socket_place(slot, queue), owner->slot[slot].socket_fd[queue]);
 }
 
 void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot)
@@ -373,7 +373,7 @@ void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot)
 		return;
 	fdstore_drop(owner->fdstore, KEEP_PROCESS + slot);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		fdstore_drop(owner->fdstore, keep_socket(slot, queue));
+		fdstore_drop(owner->fdstore, socket_place(slot, queue));
 }
 
 void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)

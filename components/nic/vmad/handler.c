@@ -192,7 +192,7 @@ static int handler_option_of(int fd, int option)
  * Into `proof`, if it is a socket of this network namespace, and of that protocol. None of these questions waits for
  * the socket's lock, which its owner may be keeping.
  */
-static bool take_proof(int fd, uint8_t proto, struct xdp_proof *proof)
+static bool read_proof(int fd, uint8_t proto, struct xdp_proof *proof)
 {
 	uint64_t cookie;
 	socklen_t len = sizeof(cookie);
@@ -229,7 +229,7 @@ static int handle_flow_add(struct vmad_server *server, const struct vmad_peer *p
 	if (has_enough(server, peer, false))
 		return -ENOSPC;
 	if (nfds == 1)
-		take_proof(fds[0], flow->key.proto, &proof);
+		read_proof(fds[0], flow->key.proto, &proof);
 	rc = xdp_owner_flow_request(server->owner, flow->slot, &rule, &proof);
 	if (rc == -EPERM)
 		log_refused(server, peer, &flow->key);
@@ -255,7 +255,7 @@ static int flow_shadows(struct vmad_server *server, const struct vmad_peer *peer
 	for (unsigned i = 0; i < shadows->count; i++) {
 		struct xdp_proof proof = {0};
 
-		if (i >= nfds || !take_proof(fds[i], shadows->key.proto, &proof) || proof.cookie != shadows->cookie[i])
+		if (i >= nfds || !read_proof(fds[i], shadows->key.proto, &proof) || proof.cookie != shadows->cookie[i])
 			return -EPERM;
 	}
 	return xdp_owner_flow_shadows(server->owner, shadows->slot, &shadows->key, shadows->cookie, shadows->count);

@@ -508,7 +508,7 @@ static bool service_recv_vmad(struct service *service)
 	return n != 0;
 }
 
-static void keep_capabilities(void)
+static void reduce_capabilities(void)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[2] = {0};
@@ -534,7 +534,7 @@ static void repair_leave_vmad(struct service *service)
 	service->until_ms = clock_ms() + ALONE_MS;
 }
 
-static void leave_client(struct service *service)
+static void service_end_client(struct service *service)
 {
 	end_socket(service);
 	os_close(service->channel);
@@ -569,13 +569,13 @@ static void serve_client(int control)
 		service.control = 3;
 	syscall(SYS_close_range, service.control + 1, ~0U, 0);
 	prctl(PR_SET_NAME, "vmad-repair");
-	keep_capabilities();
+	reduce_capabilities();
 	service.raw = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
 	while (await_either(&service, fds)) {
 		if (fds[0].revents != 0 && !service_recv_vmad(&service))
 			repair_leave_vmad(&service);
 		else if (fds[0].revents == 0 && fds[1].revents != 0 && !recv_client(&service))
-			leave_client(&service);
+			service_end_client(&service);
 	}
 	end_socket(&service);
 	_exit(0);

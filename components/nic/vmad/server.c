@@ -64,7 +64,7 @@ static void server_close_connection(struct vmad_server *server, struct vmad_peer
 	vmad_repair_close(peer);
 }
 
-static void make_free(struct vmad_peer *peer)
+static void peer_clear(struct vmad_peer *peer)
 {
 	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1, .right_fd = -1, .repair_fd = -1};
 }
@@ -80,7 +80,7 @@ static void peer_release(struct vmad_server *server, struct vmad_peer *peer)
 	peer->slots = 0;
 	peer->state = PEER_CLOSING;
 	if (!is_closing_any(server, peer))
-		make_free(peer);
+		peer_clear(peer);
 }
 
 static bool process_ended(const struct vmad_peer *peer)
@@ -174,7 +174,7 @@ static bool idle_job(const struct vmad_server *server, unsigned *job)
 	return false;
 }
 
-static void take_connection(struct vmad_server *server, int listen_fd)
+static void accept_connection(struct vmad_server *server, int listen_fd)
 {
 	struct ucred cred = {0};
 	socklen_t len = sizeof(cred);
@@ -275,7 +275,7 @@ static void finish_closes(struct vmad_server *server)
 		struct vmad_held *held = &server->held[peer - server->peer];
 
 		if (peer->state == PEER_CLOSING && !is_closing_any(server, peer))
-			make_free(peer);
+			peer_clear(peer);
 		if (!held->any || is_closing(server, peer, CLOSE_PASSED))
 			continue;
 		held->any = false;
@@ -425,7 +425,7 @@ static void start_fdstore(struct vmad_server *server)
 }
 
 /* 0: have it; -EBUSY: clients of the vmad before still hold their sockets, try again; else give up. */
-static int take_interface(struct vmad_server *server)
+static int open_interface(struct vmad_server *server)
 {
 	const struct xdp_owner_attr attr = {
 	        .ifindex = server->ifindex,
@@ -530,7 +530,7 @@ static void serve_pollset(struct vmad_server *server, struct pollset *pollset)
 		if (pollset->fds[i].revents == 0)
 			continue;
 		if (peer == NULL && (fd == server->listen_fds.path_fd || fd == server->listen_fds.name_fd))
-			take_connection(server, fd);
+			accept_connection(server, fd);
 		else if (peer == NULL && fd == vmad_closer_fd(server->closer))
 			finish_closes(server);
 		/* A place may have changed hands within this turn: then the fd is not the peer's any more. */
@@ -589,7 +589,7 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 		server_sweep(server);
 	}
 	if (server->owner == NULL) {
-		rc = take_interface(server);
+		rc = open_interface(server);
 		if (rc == -EBUSY && now - clock->start < OWNER_MS)
 			return 0;
 		if (rc == -EBUSY)
@@ -639,7 +639,7 @@ int vmad_serve_all(struct vmad_server *server)
 	if (!server->persistent)
 		server->fdstore.fd = -1;
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
-		make_free(&server->peer[i]);
+		peer_clear(&server->peer[i]);
 	rc = vmad_closer_create(VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED, &server->closer);
 	if (rc < 0) {
 		vma_log_error("vmad: %s: %s", server->attr->interface, strerror(-rc));

@@ -184,7 +184,7 @@ static void report_diag_socket(const struct walk *walk, uint8_t proto, const str
 }
 
 /* One message of a dump: 1 more to come, 0 the end, -errno. */
-static int take_reply(int fd, const struct walk *walk, uint8_t proto)
+static int receive_dump(int fd, const struct walk *walk, uint8_t proto)
 {
 	_Alignas(struct nlmsghdr) char buffer[16384];
 	int left; /* of a message whose length is not aligned it may be less than nothing */
@@ -221,7 +221,7 @@ static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t 
 	if (os_send(fd, &request, request.head.nlmsg_len, 0) < 0)
 		return -errno;
 	do
-		rc = take_reply(fd, walk, proto);
+		rc = receive_dump(fd, walk, proto);
 	while (rc > 0);
 	return rc;
 }
@@ -330,7 +330,7 @@ int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned i
 	if (os_send(fd, &request, request.head.nlmsg_len, 0) < 0)
 		rc = -errno;
 	while (rc == 0)
-		rc = take_reply(fd, &walk, key->proto);
+		rc = receive_dump(fd, &walk, key->proto);
 	finish_diag(kept, fd, rc);
 	return rc == -ENOENT || rc > 0 ? 0 : rc;
 }

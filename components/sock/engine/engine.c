@@ -292,7 +292,7 @@ void vma_engine_start_early(void)
 	errno = saved;
 }
 
-static __attribute__((cold)) void leave_behind(struct vma_engine *engine)
+static __attribute__((cold)) void guard_engine_fds(struct vma_engine *engine)
 {
 	int fds[FDS_MAX];
 	unsigned n = vma_net_fds(engine->net, fds, FDS_MAX);
@@ -317,7 +317,7 @@ __attribute__((cold)) void vma_engine_fork_child(void)
 	ring_ctxs_fork_child();
 	internal_fork_child();
 	if (engine != NULL)
-		leave_behind(engine);
+		guard_engine_fds(engine);
 	file_fork_child();
 	vma_leave(self);
 }

@@ -81,7 +81,7 @@ uint64_t internal_sleeps_until(void)
 	return sleep_time_load(&internal.sleeps);
 }
 
-static void take_wake(void)
+static void consume_wake(void)
 {
 	uint64_t count;
 
@@ -204,7 +204,7 @@ static void internal_take_event(const struct epoll_event *event)
 		if (number >= INTERNAL_WAKE_WATCHED)
 			run_watched(number - INTERNAL_WAKE_WATCHED);
 		else
-			take_wake();
+			consume_wake();
 		break;
 	case INTERNAL_RING_CTX:
 		ring_housekeeping_take_event(internal.engine, number);

@@ -76,7 +76,7 @@ static void chain_remove(struct vma_ring_ctx *ring_ctx)
 
 /* ---- making and ending ---- */
 
-static int make_ring(struct vma_device *device, uint32_t id, struct vma_ring **out)
+static int create_ring(struct vma_device *device, uint32_t id, struct vma_ring **out)
 {
 	struct vma_engine *engine = device->engine;
 	char name[sizeof(device->nic->info.name) + 16];
@@ -122,7 +122,7 @@ static int ring_ctx_create_new(struct vma_device *device, const struct vma_ring_
 	/* The ring of the whole interface stays: a program that opens a socket per request does not rent one each time.
 	 */
 	atomic_init(&ring_ctx->refs, key->logic == VMA_RING_LOGIC_PER_INTERFACE ? 1 : 0);
-	rc = make_ring(device, ring_ctx->id, &ring_ctx->ring);
+	rc = create_ring(device, ring_ctx->id, &ring_ctx->ring);
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "%s: no more queue pairs: %s", vma_nic_info(device->nic)->name,
 		             strerrordesc_np(-rc));

@@ -89,7 +89,7 @@ static void init_memory_limits(void)
 	memory.limit = limit * page;
 }
 
-static int ring_ctx_tcp_make(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
+static int ring_ctx_tcp_create(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
 {
 	struct vma_engine *engine = ring_ctx->device->engine;
 	struct vma_tcp_attr attr = {
@@ -137,7 +137,7 @@ int vma_ring_ctx_tcp(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
 		pthread_mutex_lock(&make_lock);
 		tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_relaxed);
 		if (tcp == NULL)
-			rc = ring_ctx_tcp_make(ring_ctx, &tcp);
+			rc = ring_ctx_tcp_create(ring_ctx, &tcp);
 		if (rc == 0)
 			atomic_store_explicit(&ring_ctx->tcp, tcp, memory_order_release);
 		pthread_mutex_unlock(&make_lock);

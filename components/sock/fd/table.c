@@ -55,7 +55,7 @@ struct vma_file *vma_fd_high(unsigned fd)
 }
 
 /* Of two who make the same one the first wins; the other frees its own. Zeroed memory is published by the release. */
-static struct leaf *make_leaf(unsigned fd)
+static struct leaf *create_leaf(unsigned fd)
 {
 	struct leaf *mine = vma_alloc(sizeof(*mine)), *there = NULL;
 
@@ -66,7 +66,7 @@ static struct leaf *make_leaf(unsigned fd)
 	return there;
 }
 
-static struct page *fd_page_make(struct leaf *leaf, unsigned fd)
+static struct page *fd_page_create(struct leaf *leaf, unsigned fd)
 {
 	struct page *mine = vma_alloc(sizeof(*mine)), *there = NULL;
 
@@ -83,10 +83,10 @@ static struct vma_file *_Atomic *high_slot(unsigned fd)
 	struct page *page;
 
 	if (leaf == NULL)
-		leaf = make_leaf(fd);
+		leaf = create_leaf(fd);
 	page = leaf != NULL ? page_of(leaf, fd) : NULL;
 	if (leaf != NULL && page == NULL)
-		page = fd_page_make(leaf, fd);
+		page = fd_page_create(leaf, fd);
 	return page != NULL ? &page->slot[fd % PAGE_SLOTS] : NULL;
 }
 

@@ -88,7 +88,7 @@ static uint64_t sigset_bit_of(int sig)
 }
 
 /* What must come through even now: faults are answers (vma_copy), and two signals are the C library's own. */
-static void hold_all(sigset_t *mask)
+static void block_all_signals(sigset_t *mask)
 {
 	uint64_t bits = ~(sigset_bit_of(32) | sigset_bit_of(33));
 
@@ -97,7 +97,7 @@ static void hold_all(sigset_t *mask)
 	memcpy(mask, &bits, KERNEL_MASK_BYTES);
 }
 
-static void keep_signal(struct vma_thread *self, int index, const siginfo_t *info)
+static void defer_signal(struct vma_thread *self, int index, const siginfo_t *info)
 {
 	if (self->deferred_signals & 1U << index)
 		return;
@@ -127,13 +127,13 @@ static void put_back_signal(struct vma_thread *self, int sig, siginfo_t *info, u
 	const int index = fault_index(sig);
 	sigset_t mask;
 
-	hold_all(&mask);
+	block_all_signals(&mask);
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, NULL, KERNEL_MASK_BYTES);
 	memcpy(&self->mask, &context->uc_sigmask, KERNEL_MASK_BYTES);
 	self->signals_held = true;
-	hold_all(&context->uc_sigmask);
+	block_all_signals(&context->uc_sigmask);
 	if (index >= 0)
-		keep_signal(self, index, info);
+		defer_signal(self, index, info);
 	else
 		queue_again(sig, info);
 }
@@ -166,7 +166,7 @@ static void act_by_default(int sig, siginfo_t *info)
  * SA_RESETHAND, which is not given to the kernel: a signal put back would meet the default action. False: another
  * thread's signal was the one, and this one is for the default action.
  */
-static bool take_once(int sig, any_handler handler)
+static bool reset_one_shot(int sig, any_handler handler)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL, .sa_flags = atomic_load(&signals[sig].flags)};
 
@@ -191,7 +191,7 @@ static void call_app_handler(int sig, siginfo_t *info, void *context)
 
 	if (handler == IGNORE && !is_raised_by_instruction(sig, info))
 		return;
-	if (is_action(handler) || ((flags & SA_RESETHAND) && !take_once(sig, handler))) {
+	if (is_action(handler) || ((flags & SA_RESETHAND) && !reset_one_shot(sig, handler))) {
 		act_by_default(sig, info);
 		return;
 	}

@@ -87,7 +87,7 @@ static struct vma_thread *claim_free(uint32_t tid)
 	return NULL;
 }
 
-static struct vma_thread *thread_make(uint32_t tid)
+static struct vma_thread *thread_create(uint32_t tid)
 {
 	struct vma_thread *thread = vma_alloc(sizeof(*thread));
 	unsigned index;
@@ -122,7 +122,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		pthread_once(&once, threads_start);
 		self = claim_free(tid);
 		if (self == NULL)
-			self = thread_make(tid);
+			self = thread_create(tid);
 		self->inside = 0;
 		self->signals_held = self->copying = false;
 		self->tx_ring = NULL;

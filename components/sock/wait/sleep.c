@@ -258,7 +258,7 @@ static void sleep_watch_ring(struct pollset *pollset, struct vma_ring_ctx *ring_
 	pollset->fds[pollset->n++] = (struct pollfd){.fd = vma_ring_fd(ring_ctx->ring), .events = POLLIN};
 }
 
-static void make_pollset(struct pollset *pollset)
+static void create_pollset(struct pollset *pollset)
 {
 	struct vma_wait *wait = pollset->wait;
 
@@ -390,7 +390,7 @@ static int sleep_once(struct pollset *pollset)
 	uint32_t going = VMA_THREAD_GOING, signals;
 	int rc;
 
-	make_pollset(pollset);
+	create_pollset(pollset);
 	if (pollset->poll_again)
 		return 0;
 	rc = wait->ops->ready(wait); /* what came before the announcement */

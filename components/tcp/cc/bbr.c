@@ -134,7 +134,7 @@ static uint64_t bbr_highest(const struct tcp_bbr *bbr)
  * The filter ages only when there is a sample: what was known before a time in which the application sent little is
  * still known after it. Only when the highest of all has become too old the others are looked at.
  */
-static void keep_rate(struct tcp_bbr *bbr, uint64_t bytes_per_sec)
+static void bbr_update_max_bw(struct tcp_bbr *bbr, uint64_t bytes_per_sec)
 {
 	uint64_t *rate = &bbr->rate[bbr->round % BBR_RATE_ROUNDS];
 	uint64_t passed = bbr->round - bbr->rate_round, old = 0;
@@ -164,7 +164,7 @@ static void bbr_update_bw(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
 	}
 	/* An application that sends little does not make the path slow: 4.1.2.3. */
 	if (s->bytes_per_sec && (!s->app_limited || s->bytes_per_sec >= bbr->max_rate))
-		keep_rate(bbr, s->bytes_per_sec);
+		bbr_update_max_bw(bbr, s->bytes_per_sec);
 }
 
 /* ---- acknowledgements in bursts ---- */
@@ -172,14 +172,14 @@ static void bbr_update_bw(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
 static void bbr_update_ack_aggregation(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
 	struct tcp_bbr *bbr = &cc->bbr;
-	uint64_t expected, extra;
+	uint64_t expected, extra_acked;
 
 	if (s->newly == 0 || bbr->max_rate == 0)
 		return;
-	if (bbr->round_start && ++bbr->extra_rounds >= EXTRA_ROUNDS) {
-		bbr->extra_rounds = 0;
-		bbr->extra_half ^= 1;
-		bbr->extra[bbr->extra_half] = 0;
+	if (bbr->round_start && ++bbr->extra_acked_rounds >= EXTRA_ROUNDS) {
+		bbr->extra_acked_rounds = 0;
+		bbr->extra_acked_half ^= 1;
+		bbr->extra_acked[bbr->extra_acked_half] = 0;
 	}
 	if (__builtin_mul_overflow(bbr->max_rate, now_ns - bbr->epoch_ns, &expected))
 		expected = UINT64_MAX;
@@ -189,21 +189,21 @@ static void bbr_update_ack_aggregation(struct tcp_cc *cc, const struct tcp_cc_sa
 		bbr->epoch_ns = now_ns;
 	}
 	bbr->epoch_bytes += s->newly;
-	extra = bbr->epoch_bytes - expected;
-	if (extra > cc->cwnd)
-		extra = cc->cwnd;
-	if (extra > bbr->extra[bbr->extra_half])
-		bbr->extra[bbr->extra_half] = (uint32_t)extra;
+	extra_acked = bbr->epoch_bytes - expected;
+	if (extra_acked > cc->cwnd)
+		extra_acked = cc->cwnd;
+	if (extra_acked > bbr->extra_acked[bbr->extra_acked_half])
+		bbr->extra_acked[bbr->extra_acked_half] = (uint32_t)extra_acked;
 }
 
-static uint32_t extra_window(const struct tcp_bbr *bbr)
+static uint32_t ack_aggregation_cwnd(const struct tcp_bbr *bbr)
 {
 	uint64_t most = bbr->max_rate / (NS_PER_S / EXTRA_MAX_NS);
-	uint32_t extra = bbr->extra[0] > bbr->extra[1] ? bbr->extra[0] : bbr->extra[1];
+	uint32_t extra_acked = bbr->extra_acked[0] > bbr->extra_acked[1] ? bbr->extra_acked[0] : bbr->extra_acked[1];
 
 	if (!bbr->full)
 		return 0;
-	return extra < most ? extra : (uint32_t)most;
+	return extra_acked < most ? extra_acked : (uint32_t)most;
 }
 
 /* ---- the cycle of PROBE_BW, 4.3.4 ---- */
@@ -370,7 +370,7 @@ static void set_cwnd(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 	uint32_t least = MIN_SEGMENTS * cc->mss;
 
 	if (s->newly && !recovery_window(cc, s)) {
-		uint32_t most = at_most_cwnd((uint64_t)bbr_target(cc, cwnd_gain(bbr)) + extra_window(bbr));
+		uint32_t most = at_most_cwnd((uint64_t)bbr_target(cc, cwnd_gain(bbr)) + ack_aggregation_cwnd(bbr));
 		uint32_t grown = at_most_cwnd((uint64_t)cc->cwnd + s->newly);
 
 		if (bbr->full)

@@ -116,7 +116,7 @@ static void prr_update(struct vma_tcp_conn *conn)
 	conn->cc.cwnd = allowed < CC_CWND_MAX ? (uint32_t)allowed : CC_CWND_MAX;
 }
 
-static void recovery_leave(struct vma_tcp_conn *conn)
+static void recovery_exit(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -257,7 +257,7 @@ static void ack_in_fast(struct vma_tcp_conn *conn)
 	struct tcp_recovery *r = &conn->recovery;
 
 	if (TCP_SEQ_GEQ(conn->pcb->lastack, r->recover)) {
-		recovery_leave(conn);
+		recovery_exit(conn);
 		return;
 	}
 	if (!scoreboard_has_sack(conn) && r->delta.acked && conn->pcb->unacked && !conn->pcb->unacked->marks)
@@ -271,7 +271,7 @@ static void ack_in_loss(struct vma_tcp_conn *conn)
 
 	recovery_grow(conn);
 	if (TCP_SEQ_GEQ(conn->pcb->lastack, r->recover))
-		recovery_leave(conn);
+		recovery_exit(conn);
 	else if (r->frto)
 		recovery_frto(conn);
 }
@@ -293,7 +293,7 @@ static int phase_of(const struct tcp_recovery *r)
 	return r->state == TCP_RECOVERY_FAST || r->lost_bytes ? CC_RECOVERY : CC_OPEN;
 }
 
-static void give_sample(struct vma_tcp_conn *conn)
+static void feed_cc_sample(struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 	struct tcp_cc_sample s = {.rtt_ns = r->delta.rtt_ns,
@@ -340,7 +340,7 @@ void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	}
 	r->pipe_bytes = recovery_pipe(conn);
 	if (cc_has_model(&conn->cc) && had_something_out(conn))
-		give_sample(conn);
+		feed_cc_sample(conn);
 	r->delta.acked = r->delta.delivered = 0;
 }
 
@@ -352,7 +352,7 @@ static void sample_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_t
 	rate_ack_begin(&conn->rate);
 	rate_delivered(&conn->rate, seg, conn->tcp->now_ns);
 	r->delta = (struct tcp_ack_delta){.delivered = acked, .in_flight = acked, .rtt_ns = rtt_ns};
-	give_sample(conn);
+	feed_cc_sample(conn);
 	r->delta.delivered = 0;
 }
 

@@ -159,7 +159,7 @@ static void memory_keep(struct tcp_port_memory *memory, enum memory_kind kind, v
 }
 
 /* Segments that are kept whole do not lie idle when the host has nothing: one becomes what it is made of. */
-static bool take_apart(struct tcp_port_memory *memory)
+static bool split_whole_segment(struct tcp_port_memory *memory)
 {
 	struct tcp_seg *seg = memory->whole;
 
@@ -185,7 +185,7 @@ static void *__attribute__((cold, noinline)) get_new(struct vma_tcp *tcp, enum m
 
 	if (object && kind == MEMORY_SEGMENT && ++tcp->memory->segments > SEGMENTS_FREE_OF_CHARGE)
 		memory_charge(tcp, (int64_t)SEGMENT_BYTES);
-	if (!object && take_apart(tcp->memory))
+	if (!object && split_whole_segment(tcp->memory))
 		object = memory_pop_free(tcp->memory, kind);
 	return count_object(tcp, object);
 }

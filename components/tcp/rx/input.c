@@ -70,7 +70,7 @@ static bool awaits_urgent(const struct vma_tcp_conn *conn)
 }
 
 /* Takes what can be taken as one from the head of the burst. */
-static void take_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
+static void merge_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
 {
 	struct vma_bufarena *arena = conn->tcp->arena;
 	struct segment next;
@@ -233,8 +233,8 @@ static void parse_ack(struct vma_tcp_conn *conn, const struct segment *s, struct
 /*
  * The kernel's rule, in place of lwIP's and RFC 9293's: what acknowledges something new says the window of now, also if
  * it is a segment sent again, whose number is an old one; the size of before would move the edge to where the peer
- * never told it. What acknowledges less than is known says nothing, whatever its number (take_duplicate gives it a new
- * one).
+ * never told it. What acknowledges less than is known says nothing, whatever its number (receive_duplicate gives it a
+ * new one).
  */
 static void update_window(struct tcp_pcb *pcb, const struct segment *s, const struct before *before)
 {
@@ -286,7 +286,7 @@ static void report_duplicate(struct vma_tcp_conn *conn, const struct segment *s)
 }
 
 /* All of it has been taken before; the rest is an ACK. */
-static void take_duplicate(struct vma_tcp_conn *conn, struct run *run)
+static void receive_duplicate(struct vma_tcp_conn *conn, struct run *run)
 {
 	struct segment *s = &run->s;
 
@@ -323,7 +323,7 @@ static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct befo
 	struct pbuf *p;
 
 	if (has_data && TCP_SEQ_LEQ(s->end, conn->pcb->rcv_nxt)) {
-		take_duplicate(conn, run);
+		receive_duplicate(conn, run);
 		before->ack_now = true;
 	} else if (has_data && budget_refuses(conn)) {
 		refuse_data(conn, run);
@@ -386,7 +386,7 @@ void tcp_input_burst(struct vma_tcp_conn *conn)
 	if (merge)
 		tcp->gro_conns_left--;
 	while (conn->burst != NULL && conn->pcb != NULL && conn->pcb->state != TIME_WAIT) {
-		take_run(conn, &run, merge);
+		merge_run(conn, &run, merge);
 		TCP_COUNT(tcp, segments_in, run.n);
 		conn->counts.segments_in += run.n;
 		conn->data_segments_in += run.s.len != 0 ? run.n : 0;

@@ -140,7 +140,7 @@ static inline bool pingpong_put(struct tcp_fifo *fifo, const uint8_t *data, uint
 	return true;
 }
 
-static inline void take_data(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
+static inline void receive_data(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	struct tcp_pcb *pcb = conn->pcb;
@@ -205,7 +205,7 @@ bool tcp_pingpong(struct vma_tcp_conn *conn)
 		return false;
 	if (!pingpong_put(&conn->rx, m.data, m.len))
 		return false;
-	take_data(conn, &m);
+	receive_data(conn, &m);
 	pingpong_take_ack(conn, &m);
 	pingpong_conclude(conn, &m);
 	return true;

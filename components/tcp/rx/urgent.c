@@ -25,7 +25,7 @@ static void urgent_raise(struct vma_tcp_conn *conn, const struct segment *s)
 }
 
 /* When the byte is in this segment. */
-static void urgent_take(struct vma_tcp_conn *conn, const struct segment *s)
+static void urgent_extract(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	int64_t offset = atomic_load_explicit(&conn->urgent_at, memory_order_relaxed);
 	uint32_t at = conn->rx_seq + (uint32_t)offset - s->seq;
@@ -45,5 +45,5 @@ void urgent_update(struct vma_tcp_conn *conn, const struct segment *s)
 	if (s->urgent != 0)
 		urgent_raise(conn, s);
 	if (s->len != 0)
-		urgent_take(conn, s);
+		urgent_extract(conn, s);
 }

@@ -222,7 +222,7 @@ static uint32_t window_now(const struct vma_tcp_conn *conn)
  * gets so much that way, and after that sees the edge move back by less than a unit (RFC 7323 2.4), although what it
  * has sent up to the old edge is taken.
  */
-static uint32_t keep_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
+static uint32_t round_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
 {
 	uint64_t up = (now + (uint64_t)unit - 1) & ~(uint64_t)(unit - 1);
 	uint64_t limit = (rcvbuf > 65535 ? rcvbuf : 65535) + ROUNDING_MAX; /* a SYN announces that much */
@@ -254,10 +254,10 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 	if (__builtin_expect(budget_is_tight(conn->tcp), 0))
 		chosen = (uint32_t)when_tight(conn, rcvbuf, queued, chosen);
 	chosen &= ~(unit - 1);
-	return chosen >= now ? chosen : keep_window(rcvbuf, queued, now, unit);
+	return chosen >= now ? chosen : round_window(rcvbuf, queued, now, unit);
 }
 
-/* The peer is told of `window` bytes, which are not fewer than it knows of, or what keep_window makes of these. */
+/* The peer is told of `window` bytes, which are not fewer than it knows of, or what round_window makes of these. */
 static inline uint16_t window_to_advertise(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
 {
 	struct tcp_pcb *pcb = conn->pcb;
@@ -275,7 +275,7 @@ static inline uint16_t window_to_advertise(struct vma_tcp_conn *conn, uint32_t w
 		conn->window.ato_ns = ATO_MIN_NS;
 	conn->window.ack_ns = tcp->now_ns;
 	conn->window.ack_held = false;
-	conn->window.hold_rest -= conn->window.hold_rest != 0;
+	conn->window.acks_before_hold -= conn->window.acks_before_hold != 0;
 	if (!conn->window.sacks_held) /* data takes no blocks along */
 		timers_no_delack(conn);
 	return (uint16_t)at_most_window(window >> pcb->rcv_scale, 65535);
@@ -395,8 +395,8 @@ static bool window_hold(struct vma_tcp_conn *conn, uint32_t waiting)
 
 	if (waiting >= HOLD_SEGMENTS * conn->window.rcv_mss)
 		conn->window.hold_failed = 0;
-	if (conn->window.hold_rest != 0 || since_ns >= HOLD_NS || waiting >= HOLD_SEGMENTS * conn->window.rcv_mss ||
-	    waiting > window_now(conn))
+	if (conn->window.acks_before_hold != 0 || since_ns >= HOLD_NS ||
+	    waiting >= HOLD_SEGMENTS * conn->window.rcv_mss || waiting > window_now(conn))
 		return false;
 	if (!conn->window.ack_held)
 		timers_delack(conn, HOLD_NS - since_ns);
@@ -527,8 +527,8 @@ void window_delack_fired(struct vma_tcp_conn *conn)
 	if (conn->window.sacks_held) {
 		conn->window.sacks_held = false;
 	} else if (conn->window.ack_held) {
-		conn->window.hold_rest = HOLD_REST_MIN << conn->window.hold_failed;
-		conn->window.hold_failed += conn->window.hold_rest < HOLD_REST_MAX;
+		conn->window.acks_before_hold = HOLD_REST_MIN << conn->window.hold_failed;
+		conn->window.hold_failed += conn->window.acks_before_hold < HOLD_REST_MAX;
 	} else if (conn->window.pingpong) {
 		conn->window.pingpong = false;
 		conn->window.ato_ns = ATO_MIN_NS;

@@ -17,10 +17,10 @@ struct tcp_window {
 	uint64_t rcv_space_ns;
 	uint64_t rcv_rtt_ns;
 	uint32_t rcv_rtt_ecr, rcv_space;
-	uint32_t quick_acks; /* left to send at once */
-	bool pingpong;       /* interactive: ACKs may be delayed */
-	bool ack_held;       /* in a fast stream, for a few microseconds */
-	uint32_t hold_rest;  /* ACKs to send before one is held again */
+	uint32_t quick_acks;       /* left to send at once */
+	bool pingpong;             /* interactive: ACKs may be delayed */
+	bool ack_held;             /* in a fast stream, for a few microseconds */
+	uint32_t acks_before_hold; /* ACKs to send before one is held again */
 	uint32_t hold_failed;
 	bool sacks_held;          /* behind a hole, for a twentieth of the round trip */
 	uint32_t hole, hole_acks; /* rcv_nxt, and the ACKs that have said it while something behind it was there */

@@ -56,7 +56,7 @@ enum { FAST, SLOW, PATHS };
 	X(uint64_t, last_data_out_ns, conn->window.last_data_out_ns)                                                   \
 	X(uint64_t, out_segments, conn->out_segments)                                                                  \
 	X(uint64_t, ack_held, conn->window.ack_held)                                                                   \
-	X(uint64_t, hold_rest, conn->window.hold_rest)                                                                 \
+	X(uint64_t, acks_before_hold, conn->window.acks_before_hold)                                                   \
 	X(uint64_t, pingpong, conn->window.pingpong)                                                                   \
 	X(uint64_t, pushed, conn->pushed)                                                                              \
 	X(uint64_t, ack_waits, atomic_load(&conn->ack_waits))                                                          \

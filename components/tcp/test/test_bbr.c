@@ -454,7 +454,7 @@ static void test_window_is_two_products_and_three_quanta(void **state)
 		bbr_one_round(10000000, 10 * MS + 1, 100000, 100000);
 	assert_int_equal(cc.quantum, 9000);
 	assert_in_range(cc.cwnd, 2 * 100000 + 3 * 9000,
-	                2 * 100000 + 3 * 9000 + 2000 + cc.bbr.extra[0] + cc.bbr.extra[1]);
+	                2 * 100000 + 3 * 9000 + 2000 + cc.bbr.extra_acked[0] + cc.bbr.extra_acked[1]);
 }
 
 static void test_quantum_is_a_millisecond_between_two_segments_and_64_kilobytes(void **state)
