@@ -20,8 +20,8 @@ build/deps-all.stamp: mk/packages-all.txt mk/deps build/deps.stamp
 	$(Q)DEPS='$(PACKAGES)' mk/deps $@ mk/packages-all.txt
 
 # Bottom of the architecture first: a component may use only those before it.
-COMPONENTS := log conf stats bufpool nic cq ring tcp net sock inet udp stream iomux
-COMPONENTS_TOP_FIRST := iomux stream udp inet sock net tcp ring cq nic bufpool stats conf log
+COMPONENTS := log conf rules stats bufpool nic cq ring tcp net sock inet udp stream iomux
+COMPONENTS_TOP_FIRST := iomux stream udp inet sock net tcp ring cq nic bufpool stats rules conf log
 INCLUDES := $(COMPONENTS:%=-Icomponents/%/include)
 LIBS_ALL :=
 TESTS_ALL :=

@@ -98,7 +98,8 @@ static void load_number(const struct load *load, const struct conf_param *param,
 	note_param_given(load, param, given != NULL && rc == 0);
 }
 
-static void load_text(struct load *load, const struct conf_param *param, const char *given)
+/* `name`: under which it was given. */
+static void load_text(struct load *load, const struct conf_param *param, const char *name, const char *given)
 {
 	size_t size = given != NULL ? strlen(given) + 1 : 0;
 	const char *fallback = conf_default_text(param, load->conf->spec), *reason = NULL;
@@ -119,7 +120,7 @@ static void load_text(struct load *load, const struct conf_param *param, const c
 		set_text(load, param, text);
 		note_param_given(load, param, true);
 	} else if (!load->quiet) {
-		vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s; using '%s'", param->name, QUOTED_MAX, given,
+		vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s; using '%s'", name, QUOTED_MAX, given,
 		             size > QUOTED_MAX + 1 ? "..." : "", reason, fallback);
 	}
 }
@@ -142,17 +143,27 @@ static void load_hugetbl(const struct load *load, const struct conf_param *param
 	}
 }
 
+/* Another name of the parameter, which counts if its own is not set; NULL: it has none. */
+static const char *other_name_of(const struct conf_param *param)
+{
+	if (param->offset == offsetof(struct vma_conf, progress_engine_wce_max))
+		return CONF_OLD_PROGRESS_ENGINE_WCE_MAX;
+	if (param->offset == offsetof(struct vma_conf, config_file))
+		return CONF_XLIO_CONFIG_FILE;
+	return param->offset == offsetof(struct vma_conf, application_id) ? CONF_XLIO_APPLICATION_ID : NULL;
+}
+
 static void load_param(struct load *load, const struct conf_param *param)
 {
-	const char *given = env_find(load, param->name);
+	const char *given = env_find(load, param->name), *other = other_name_of(param);
 	struct conf_param asked = *param;
 
-	if (given == NULL && param->offset == offsetof(struct vma_conf, progress_engine_wce_max)) {
-		asked.name = CONF_OLD_PROGRESS_ENGINE_WCE_MAX;
-		given = env_find(load, asked.name);
+	if (given == NULL && other != NULL) {
+		asked.name = other;
+		given = env_find(load, other);
 	}
 	if (param->type == CONF_TEXT)
-		load_text(load, param, given);
+		load_text(load, param, asked.name, given);
 	else if (given == NULL && param->offset == offsetof(struct vma_conf, mem_alloc_type))
 		load_hugetbl(load, param);
 	else
@@ -162,16 +173,10 @@ static void load_param(struct load *load, const struct conf_param *param)
 /* Who sets what nothing obeys should not have to find out by measuring, nor who misspells a name. */
 static void say_unheard(const struct load *load)
 {
-	const char *rules = env_find(load, CONF_RULES_FILE);
-
 	for (size_t i = 0; i < conf_unheard_count; i++) {
 		if (env_find(load, conf_unheard[i]) != NULL)
 			vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here", conf_unheard[i]);
 	}
-	/* Its rules say what must stay with the kernel: to leave them out is more than a lost setting. */
-	if (rules != NULL)
-		vma_log_once(VMA_LOG_WARN, CONF_RULES_FILE "='%.*s'%s is not read: none of its rules has an effect",
-		             QUOTED_MAX, rules, strlen(rules) > QUOTED_MAX ? "..." : "");
 	for (char *const *entry = load->env; entry != NULL && *entry != NULL; entry++) {
 		size_t len = strcspn(*entry, "=");
 

@@ -23,6 +23,7 @@ const struct conf_form conf_form_SPEC = {
                 {VMA_SPEC_MULTI_RING_LATENCY, "multi_ring_latency", "Multi Ring Latency", NULL})};
 const struct conf_form conf_form_FILE = {.values = "path", .names_a_file = true};
 const struct conf_form conf_form_DIRECTORY = {.values = "path", .names_a_file = true};
+const struct conf_form conf_form_WORD = {.values = "any word"};
 const struct conf_form conf_form_RING_LOGIC = {
         .values = "0, 1, 10, 20, 30, 31",
         CHOICES({0, NULL, "0 (Ring per interface)", NULL}, {1, NULL, "1 (Ring per ip address)", NULL},

@@ -48,10 +48,11 @@ extern const size_t conf_param_count;
 extern const char *const conf_unheard[]; /* names that nothing obeys */
 extern const size_t conf_unheard_count;
 
-/* Names beside those of the two lists: predecessors of parameters, and the file of rules that nobody reads here. */
+/* Names beside those of the two lists: predecessors of parameters, and the names of the field's other library. */
 #define CONF_OLD_MEM_ALLOC_TYPE "VMA_HUGETBL"
 #define CONF_OLD_PROGRESS_ENGINE_WCE_MAX "VMA_CQ_DRAIN_WCE_MAX"
-#define CONF_RULES_FILE "VMA_CONFIG_FILE"
+#define CONF_XLIO_CONFIG_FILE "XLIO_CONFIG_FILE"
+#define CONF_XLIO_APPLICATION_ID "XLIO_APPLICATION_ID"
 /* Whether these `len` bytes are a name of any of them. */
 bool conf_knows(const char *name, size_t len);
 
@@ -78,9 +79,9 @@ const char *conf_form_show(const struct conf_param *param, int64_t value, char o
 const char *conf_form_values(const struct conf_param *param, char out[CONF_SHOWN_MAX]);
 
 extern const struct conf_form conf_form_PLAIN, conf_form_SWITCH, conf_form_LEVEL, conf_form_SPEC, conf_form_FILE,
-        conf_form_DIRECTORY, conf_form_RING_LOGIC, conf_form_LIMIT, conf_form_MSS, conf_form_AIM, conf_form_EXCEPTION,
-        conf_form_AFFINITY, conf_form_THREAD_MODE, conf_form_BATCHING_MODE, conf_form_MEM_ALLOC_TYPE, conf_form_FLAG,
-        conf_form_TCP_TIMESTAMPS, conf_form_TCP_CC, conf_form_NIC;
+        conf_form_DIRECTORY, conf_form_WORD, conf_form_RING_LOGIC, conf_form_LIMIT, conf_form_MSS, conf_form_AIM,
+        conf_form_EXCEPTION, conf_form_AFFINITY, conf_form_THREAD_MODE, conf_form_BATCHING_MODE,
+        conf_form_MEM_ALLOC_TYPE, conf_form_FLAG, conf_form_TCP_TIMESTAMPS, conf_form_TCP_CC, conf_form_NIC;
 
 /* vma_conf_load with the process's state as an argument, for tests. */
 void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet);

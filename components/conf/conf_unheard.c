@@ -13,7 +13,6 @@ const char *const conf_unheard[] = {
         "VMA_RING_MIGRATION_RATIO_TX",
         "VMA_RING_MIGRATION_RATIO_RX",
         "VMA_STATS_FILE",
-        "VMA_APPLICATION_ID",
         "VMA_CPU_USAGE_STATS",
         "VMA_HANDLE_SIGINTR",
         "VMA_HANDLE_SIGSEGV",
@@ -73,8 +72,7 @@ static bool is_param_name(const char *text, size_t len, const char *name)
 
 bool conf_knows(const char *name, size_t len)
 {
-	static const char *const others[] = {CONF_OLD_MEM_ALLOC_TYPE, CONF_OLD_PROGRESS_ENGINE_WCE_MAX,
-	                                     CONF_RULES_FILE};
+	static const char *const others[] = {CONF_OLD_MEM_ALLOC_TYPE, CONF_OLD_PROGRESS_ENGINE_WCE_MAX};
 
 	for (size_t i = 0; i < conf_param_count; i++)
 		if (is_param_name(name, len, conf_params[i].name))

@@ -279,6 +279,15 @@ static bool listen_resume(struct stream_sock *sock)
 
 /* ---- update ---- */
 
+static bool listener_is_left_by_rule(struct stream_sock *sock, const struct vma_engine *engine)
+{
+	const struct vma_rule *rule = vma_inet_rule(engine, VMA_RULES_TCP_SERVER, &sock->local, NULL);
+
+	if (rule != NULL)
+		atomic_store(&sock->file.rule_line, rule->line);
+	return rule != NULL;
+}
+
 void stream_listen_update(struct stream_sock *sock)
 {
 	struct vma_engine *engine = vma_engine();
@@ -309,6 +318,8 @@ void stream_listen_update(struct stream_sock *sock)
 			reason = VMA_SOCK_OPTION;
 		else if (sock->local.sin_family == AF_INET6)
 			reason = VMA_SOCK_IPV6;
+		else if (listener_is_left_by_rule(sock, engine))
+			reason = VMA_SOCK_RULE;
 		else
 			want_all(sock, engine->net, &reason);
 		listen_apply(sock, engine);
@@ -474,7 +485,8 @@ bool stream_listen_prepare(struct stream_sock *sock)
 	enum vma_sock_reason reason = VMA_SOCK_LOCAL;
 	bool possible = false;
 
-	if (sock->local.sin_family != AF_INET || sock->local.sin_port == 0 || stream_is_for_os(sock))
+	if (sock->local.sin_family != AF_INET || sock->local.sin_port == 0 || stream_is_for_os(sock) ||
+	    listener_is_left_by_rule(sock, sock->engine))
 		return false;
 	if (sock->listen == NULL)
 		sock->listen = vma_alloc(sizeof(*sock->listen));

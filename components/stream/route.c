@@ -104,6 +104,20 @@ static bool peer_is_loopback(const struct sockaddr_in *peer)
 	return ntohl(peer->sin_addr.s_addr) >> IN_CLASSA_NSHIFT == IN_LOOPBACKNET;
 }
 
+/* The port is 0 unless the socket is bound: it is chosen afterwards. */
+static bool is_left_by_rule(struct stream_sock *sock, const struct vma_engine *engine, const struct sockaddr_in *peer,
+                            const struct vma_net_template *t)
+{
+	struct sockaddr_in local = {.sin_family = AF_INET, .sin_port = sock->local.sin_port};
+	const struct vma_rule *rule;
+
+	memcpy(&local.sin_addr, t->src, 4);
+	rule = vma_inet_rule(engine, VMA_RULES_TCP_CLIENT, peer, &local);
+	if (rule != NULL)
+		atomic_store(&sock->file.rule_line, rule->line);
+	return rule != NULL;
+}
+
 int stream_route_get(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
                      struct stream_route *route, enum vma_sock_reason *reason)
 {
@@ -120,7 +134,10 @@ int stream_route_get(struct stream_sock *sock, struct vma_engine *engine, const 
 	if (vma_net_path_get(engine->net, &key, &route->path) != 0)
 		return -ENOTSUP;
 	vma_net_path_read(route->path, &route->template);
-	if (!route_is_servable(&route->template)) {
+	if (is_left_by_rule(sock, engine, peer, &route->template)) {
+		*reason = VMA_SOCK_RULE;
+		rc = -ENOTSUP;
+	} else if (!route_is_servable(&route->template)) {
 		*reason = reason_of_path(&route->template);
 		rc = -ENOTSUP;
 	} else {

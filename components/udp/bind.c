@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "control.h"
+#include "flows.h"
 #include "fork_shared.h"
 #include "deferred.h"
 
@@ -42,12 +43,35 @@ static bool read_names(struct udp_sock *sock, int fd, bool bound)
 	return changed;
 }
 
+/*
+ * A rule leaves the socket to the kernel, for good: by its peer if it is connected, else by its port. What had come to
+ * it before is given along.
+ */
+static bool is_given_by_rule(struct udp_sock *sock)
+{
+	const bool connected = sock->peer.sin_family == AF_INET;
+	const struct vma_engine *engine = vma_engine();
+	const struct vma_rule *rule;
+
+	if (engine == NULL || sock->file.os_only || sock->local.sin_port == 0 || udp_is_ipv6(sock))
+		return false;
+	if (connected)
+		rule = vma_inet_rule(engine, VMA_RULES_UDP_CONNECT, &sock->peer, &sock->local);
+	else
+		rule = vma_inet_rule(engine, VMA_RULES_UDP_RECEIVER, &sock->local, NULL);
+	if (rule == NULL)
+		return false;
+	atomic_store(&sock->file.rule_line, rule->line);
+	udp_give_to_kernel(sock, VMA_SOCK_RULE);
+	return true;
+}
+
 /* A port that the kernel has chosen just now is known to nobody, so what is in the shadow need not be looked for. */
 static void bind_follow_flows(struct udp_sock *sock, int fd, bool bound)
 {
 	const bool had_port = sock->local.sin_port != 0;
 
-	if (!read_names(sock, fd, bound))
+	if (!read_names(sock, fd, bound) || is_given_by_rule(sock))
 		return;
 	sock->port_fresh = !had_port && sock->port_chosen && sock->flows == NULL;
 	udp_flows_update(sock);

@@ -287,6 +287,15 @@ void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct 
 	dst->nic_sums_from = nic_sums_from(dst);
 }
 
+bool udp_dst_is_left_by_rule_slow(struct udp_sock *sock, const struct vma_engine *engine, const struct sockaddr_in *to)
+{
+	const struct vma_rule *rule = vma_inet_rule(engine, VMA_RULES_UDP_SENDER, to, NULL);
+
+	if (rule != NULL)
+		vma_sock_note_sender_rule(&sock->file, rule);
+	return rule != NULL;
+}
+
 /* dst_lock. One for the cache, with its path held and its ring context made. NULL: out of memory, or not IPv4. */
 static struct udp_dst *dst_create(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
                                   const struct sockaddr_in *to, bool connected)
@@ -296,6 +305,7 @@ static struct udp_dst *dst_create(struct udp_sock *sock, struct vma_engine *engi
 	struct vma_ring_ctx *ring_ctx = NULL;
 	struct vma_net_template path;
 	struct vma_net_path *held;
+	bool by_rule;
 
 	if (dst == NULL)
 		return NULL;
@@ -304,9 +314,11 @@ static struct udp_dst *dst_create(struct udp_sock *sock, struct vma_engine *engi
 		return NULL;
 	}
 	vma_net_path_read(held, &path);
-	if (dst_is_servable(tx, &path))
+	by_rule = !connected && udp_dst_is_left_by_rule(sock, engine, to);
+	if (!by_rule && dst_is_servable(tx, &path))
 		ring_ctx = ring_ctx_create_for(sock, engine, tx, path.nic);
 	udp_dst_build(dst, engine, tx, to, &path, ring_ctx);
+	dst->by_rule = by_rule;
 	dst->path = held;
 	return dst;
 }

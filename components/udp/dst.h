@@ -65,6 +65,16 @@ static inline bool udp_dst_is_current(const struct udp_sock *sock, const struct 
 	       !vma_net_path_changed(dst->path, dst->version);
 }
 
+/* A rule leaves what is sent to this address to the kernel. Not of a connected socket's peer: connect asks for that. */
+bool udp_dst_is_left_by_rule_slow(struct udp_sock *sock, const struct vma_engine *engine, const struct sockaddr_in *to)
+        __attribute__((cold));
+static inline bool udp_dst_is_left_by_rule(struct udp_sock *sock, const struct vma_engine *engine,
+                                           const struct sockaddr_in *to)
+{
+	return vma_rules_may_say_os(engine->rules, VMA_RULES_UDP_SENDER) &&
+	       udp_dst_is_left_by_rule_slow(sock, engine, to);
+}
+
 static inline bool udp_dst_is_to(const struct udp_dst *dst, uint64_t key)
 {
 	return udp_peer_key(dst->to.sin_addr.s_addr, dst->to.sin_port) == key;

@@ -54,6 +54,8 @@ static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp
 	if (old->options_seq != tx->seq)
 		return NULL; /* the key may be another; a reset is on its way */
 	dst_request(sock, key);
+	if (old->by_rule)
+		return NULL;
 	vma_net_path_read(old->path, &path);
 	if (build_now(sock, old->engine, tx, &old->to, &path, own) == NULL)
 		return NULL;
@@ -115,7 +117,7 @@ static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct u
 	struct vma_net_template path;
 	const struct udp_dst *dst;
 
-	if (engine == NULL)
+	if (engine == NULL || udp_dst_is_left_by_rule(sock, engine, &to))
 		return NULL;
 	if (vma_net_find(engine->net, &net_key, &path)) {
 		dst_request_rarely(sock, key, CROWDED_NS);
@@ -148,7 +150,7 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 		return build_again(sock, tx, dst, key, own);
 	if (dst->ring_ctx != NULL)
 		return dst;
-	if (dst->state == VMA_NET_READY)
+	if (dst->state == VMA_NET_READY && !dst->by_rule)
 		dst_request_rarely(sock, key,
 		                   REFUSED_NS); /* no ring context was to be had: the device may have come back */
 	return NULL;
@@ -206,6 +208,8 @@ const struct udp_dst *udp_dst_find_with(struct udp_sock *sock, uint64_t key, con
 		return NULL;
 	with = options_with(tx, cmsgs);
 	to = key != 0 ? udp_dst_address(key) : tx->peer;
+	if (key != 0 && udp_dst_is_left_by_rule(sock, engine, &to))
+		return NULL;
 	net_key = udp_dst_key(&with, &to, false);
 	known = vma_net_find(engine->net, &net_key, &path);
 	if ((!known || build_now(sock, engine, &with, &to, &path, own) == NULL) &&

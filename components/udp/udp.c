@@ -221,7 +221,8 @@ void udp_give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
 	struct vma_file *file = &sock->file;
 
 	sock->left = true;
-	udp_flows_update(sock);
+	if (sock->flows != NULL)
+		udp_flows_update(sock);
 	udp_reinject_give(sock);
 	udp_flows_end(sock);
 	file->os_only = true;

@@ -106,6 +106,7 @@ struct udp_dst {
 	uint32_t max_payload;    /* in one frame: by MTU and by buffer */
 	uint32_t ifindex;        /* the route's */
 	bool confirm;            /* who sends asks for a probe */
+	bool by_rule;            /* that leaves it to the kernel: no ring context is wanted */
 	bool members_matter;     /* a group, and IP_MULTICAST_LOOP: where it has members here, the OS sends */
 	bool df;                 /* don't fragment, and so IP id 0 (RFC 6864) */
 	_Atomic uint32_t *ip_id; /* else: of the next datagram to such a destination */

@@ -466,12 +466,36 @@ static void test_every_name_that_means_something_is_known(void **state)
 	assert_true(conf_knows("VMA_SPEC=latency", 8));
 }
 
-static void test_a_file_of_rules_is_named_as_not_read(void **state)
+static void test_file_of_rules_has_two_names_and_the_first_wins(void **state)
 {
 	(void)state;
-	load_env(ENV("VMA_CONFIG_FILE=/no/such.conf"));
-	assert_string_equal(heard, "VMA WARNING: VMA_CONFIG_FILE='/no/such.conf' is not read: none of its rules has an "
-	                           "effect\n");
+	load_env(ENV(NULL));
+	assert_string_equal(conf.config_file, "/etc/libvma.conf");
+	assert_string_equal(conf.application_id, "VMA_DEFAULT_APPLICATION_ID");
+	assert_false(conf.given[VMA_CONF_AT_config_file]);
+	load_env(ENV("XLIO_CONFIG_FILE=/x.conf", "XLIO_APPLICATION_ID=X1"));
+	assert_string_equal(conf.config_file, "/x.conf");
+	assert_string_equal(conf.application_id, "X1");
+	assert_true(conf.given[VMA_CONF_AT_config_file]);
+	load_env(ENV("XLIO_CONFIG_FILE=/x.conf", "VMA_CONFIG_FILE=/v.conf", "VMA_APPLICATION_ID=B1",
+	             "XLIO_APPLICATION_ID=X1"));
+	assert_string_equal(conf.config_file, "/v.conf");
+	assert_string_equal(conf.application_id, "B1");
+	assert_string_equal(heard, "");
+}
+
+static void test_file_of_rules_is_ignored_with_raised_privileges_under_either_name(void **state)
+{
+	(void)state;
+	load_as(ENV("VMA_CONFIG_FILE=/secure.conf"), true);
+	assert_string_equal(conf.config_file, "/etc/libvma.conf");
+	assert_false(conf.given[VMA_CONF_AT_config_file]);
+	assert_string_equal(heard, "VMA WARNING: VMA_CONFIG_FILE='/secure.conf' is ignored in a process with raised "
+	                           "privileges; using '/etc/libvma.conf'\n");
+	load_as(ENV("XLIO_CONFIG_FILE=/secure.conf"), true);
+	assert_string_equal(conf.config_file, "/etc/libvma.conf");
+	assert_string_equal(heard, "VMA WARNING: XLIO_CONFIG_FILE='/secure.conf' is ignored in a process with raised "
+	                           "privileges; using '/etc/libvma.conf'\n");
 }
 
 static void test_no_parameter_is_both_obeyed_and_not(void **state)
@@ -508,7 +532,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_nothing_obeys_is_said_once_when_it_is_set),
         cmocka_unit_test(test_a_name_that_is_no_parameter_is_warned_of_once),
         cmocka_unit_test(test_every_name_that_means_something_is_known),
-        cmocka_unit_test(test_a_file_of_rules_is_named_as_not_read),
+        cmocka_unit_test(test_file_of_rules_has_two_names_and_the_first_wins),
+        cmocka_unit_test(test_file_of_rules_is_ignored_with_raised_privileges_under_either_name),
         cmocka_unit_test(test_no_parameter_is_both_obeyed_and_not),
 };
 

@@ -102,9 +102,9 @@ static const struct step {
 	const char *name;
 	int (*start)(struct vma_engine *engine);
 } steps[] = {
-        {"configuration", start_conf}, {"statistics", start_stats}, {"packet memory", start_memory},
-        {"network", start_net},        {"cores", start_cores},      {"signals", start_hooks},
-        {"thread", internal_start},
+        {"configuration", start_conf},   {"rules", engine_rules_start}, {"statistics", start_stats},
+        {"packet memory", start_memory}, {"network", start_net},        {"cores", start_cores},
+        {"signals", start_hooks},        {"thread", internal_start},
 };
 
 static void engine_unguard(struct vma_engine *engine)

@@ -32,6 +32,13 @@ struct vma_device_priv {
 #define VMA_VERSION "0.3.0"
 void engine_banner(const struct vma_conf *conf);
 
+/* rules.c */
+int engine_rules_start(struct vma_engine *engine);
+const char *engine_rules_file(void); /* its name; "": there are no rules */
+/* Sockets of which a rule's line has been told, by kind. tells_now: it is, from now on; the answer is of before. */
+enum engine_rules_kind { ENGINE_RULES_UDP, ENGINE_RULES_TCP, ENGINE_RULES_SENDERS, ENGINE_RULES_KINDS };
+bool engine_rule_is_told(unsigned kind, uint32_t line, bool tells_now);
+
 /* vmad_path.c: the program beside this library, else where the system has it; "" if there is none. */
 void engine_find_vmad(char *path, size_t size);
 

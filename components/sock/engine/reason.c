@@ -143,7 +143,7 @@ static bool name_interface_of(const union name *name, struct vma_net_link *link)
 
 struct reason_message {
 	char socket[128]; /* "TCP port 80, bound to ::," */
-	char detail[64];  /* " (eth0)", or nothing */
+	char detail[272]; /* " (eth0)", or nothing */
 	bool is_local;    /* the socket talks to this host */
 	uint16_t served;  /* port that somebody chose; 0: none */
 };
@@ -208,6 +208,9 @@ static void describe_reason(struct reason_message *out, struct vma_file *file, i
 		out->detail[0] = '\0';
 		if (detail != NULL)
 			snprintf(out->detail, sizeof(out->detail), " (%s)", detail);
+	} else if (reason == VMA_SOCK_RULE) {
+		snprintf(out->detail, sizeof(out->detail), " (%s:%u)", engine_rules_file(),
+		         atomic_load_explicit(&file->rule_line, memory_order_relaxed));
 	} else if (reason == VMA_SOCK_IPV6) {
 		snprintf(out->detail, sizeof(out->detail), "%s", reason_is_v6only(fd) ? " (IPV6_V6ONLY is set)" : "");
 	} else if (reason != VMA_SOCK_NO_DEVICE) {
@@ -234,7 +237,11 @@ int vma_sock_query(int fd, const char **text)
 	self = vma_enter();
 	file = vma_fd_lookup(fd);
 	reason = file_reason_of(file);
-	if (text != NULL && is_no_matter(reason)) {
+	if (text != NULL && reason == VMA_SOCK_OFFLOADED && atomic_load(&file->rule_line) != 0) {
+		snprintf(answer, sizeof(answer), "%s; the kernel sends what it sends to names of a rule (%s:%u)",
+		         vma_sock_reason_text(reason), engine_rules_file(), atomic_load(&file->rule_line));
+		*text = answer;
+	} else if (text != NULL && is_no_matter(reason)) {
 		*text = vma_sock_reason_text(reason);
 	} else if (text != NULL) {
 		describe_reason(&reason_message, file, fd, reason);
@@ -254,6 +261,9 @@ static bool reason_check_logged(const struct vma_file *file, enum vma_sock_reaso
 	_Atomic uint64_t *of = &told[file->kind == VMA_FILE_TCP];
 	const uint64_t bit = UINT64_C(1) << reason;
 
+	if (reason == VMA_SOCK_RULE) /* each rule is a reason of its own */
+		return engine_rule_is_told(file->kind == VMA_FILE_TCP ? ENGINE_RULES_TCP : ENGINE_RULES_UDP,
+		                           atomic_load_explicit(&file->rule_line, memory_order_relaxed), tells_now);
 	if (tells_now)
 		return (atomic_fetch_or_explicit(of, bit, memory_order_relaxed) & bit) != 0;
 	return (atomic_load_explicit(of, memory_order_relaxed) & bit) != 0;

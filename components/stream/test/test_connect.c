@@ -1,4 +1,5 @@
 /* connect, and what it answers. */
+#include "../../rules/test/rules_fixture.h"
 #include "fixture.h"
 
 static void test_a_connection_goes_past_the_kernel(void **state)
@@ -206,6 +207,27 @@ static void test_without_a_device_the_kernel_connects(void **state)
 {
 	(void)state;
 	loopback_is_the_kernel_s(true);
+}
+
+static void test_a_rule_of_the_peer_leaves_the_connection_to_the_kernel(void **state)
+{
+	struct vma_rules *const rules =
+	        rules_fixture_parse("use vma tcp_client *:*:*:7170\nuse os tcp_client *:7100-7199:*:*\n");
+	int ruled = fixture_stream_socket(SOCK_NONBLOCK), bound = fixture_stream_socket(SOCK_NONBLOCK);
+
+	(void)state;
+	vma_engine()->rules = rules;
+	do_connect(ruled, FIXTURE_PEER, 7170);
+	assert_int_equal(do_bind(bound, FIXTURE_LOCAL, 7170), 0);
+	do_connect(bound, FIXTURE_PEER, 7170);
+	vma_engine()->rules = NULL;
+	assert_null(stream_conn(fixture_sock_of(ruled))); /* whatever the kernel thinks of 10.77.0.2 */
+	assert_int_equal(atomic_load(&fixture_sock_of(ruled)->file.rule_line), 2);
+	assert_int_equal(fixture_reason(bound), VMA_SOCK_OFFLOADED);
+	do_close(ruled);
+	do_close(bound);
+	fixture_settle();
+	vma_rules_destroy(rules);
 }
 
 static void test_loopback_is_the_kernel_s_without_a_question(void **state)
@@ -460,6 +482,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_bound_port_is_kept),
         cmocka_unit_test(test_without_a_device_the_kernel_connects),
         cmocka_unit_test(test_loopback_is_the_kernel_s_without_a_question),
+        cmocka_unit_test(test_a_rule_of_the_peer_leaves_the_connection_to_the_kernel),
         cmocka_unit_test(test_an_option_of_the_kernel_s_only_keeps_it_there),
         cmocka_unit_test(test_congestion_control_is_the_kernel_s_by_default),
         cmocka_unit_test(test_congestion_control_is_what_the_socket_says),

@@ -1,4 +1,5 @@
 /* listen and accept. */
+#include "../../rules/test/rules_fixture.h"
 #include "fixture.h"
 
 static int open_listener_at(uint16_t port, int backlog)
@@ -36,6 +37,25 @@ static void test_a_listener_is_offloaded_and_its_shadow_listens(void **state)
 	assert_int_equal(do_poll(fd), 0);
 	assert_int_equal(do_accept(fd, NULL, 0), -EAGAIN);
 	do_close(fd);
+}
+
+static void test_a_rule_of_its_port_leaves_a_listener_to_the_kernel(void **state)
+{
+	struct vma_rules *const rules = rules_fixture_parse("use os tcp_server *:7101-7102\n");
+	int ruled, other;
+
+	(void)state;
+	vma_engine()->rules = rules;
+	ruled = open_listener_at(7102, 4);
+	other = open_listener_at(7103, 4);
+	assert_int_equal(fixture_reason(ruled), VMA_SOCK_RULE);
+	assert_int_equal(atomic_load(&fixture_sock_of(ruled)->file.rule_line), 1);
+	assert_int_equal(atomic_load(&fixture_sock_of(ruled)->rings), 0);
+	assert_int_equal(fixture_reason(other), VMA_SOCK_OFFLOADED);
+	do_close(ruled);
+	do_close(other);
+	vma_engine()->rules = NULL;
+	vma_rules_destroy(rules);
 }
 
 static __typeof__(vma_os.listen) real_listen;
@@ -490,6 +510,7 @@ static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_listener_is_offloaded_and_its_shadow_listens),
+        cmocka_unit_test(test_a_rule_of_its_port_leaves_a_listener_to_the_kernel),
         cmocka_unit_test(test_connections_are_taken_before_the_shadow_listens),
         cmocka_unit_test(test_a_connection_is_accepted_with_its_names),
         cmocka_unit_test(test_answers_wait_for_the_close_that_follows_them_each_time),

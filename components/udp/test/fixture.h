@@ -19,6 +19,7 @@
 #include <vma/packet.h>
 #include <vma/test.h>
 
+#include "../flows.h"
 #include "../udp_priv.h"
 #include "../../sock/test/small_engine.h"
 
@@ -80,6 +81,12 @@ bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *d
 void udp_finish_close(struct udp_sock *sock)
 {
 	(void)sock;
+}
+
+void udp_give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
+{
+	sock->file.os_only = true;
+	atomic_store(&sock->reason, reason);
 }
 
 bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex)

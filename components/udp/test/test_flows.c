@@ -4,6 +4,7 @@
 
 #include "../fork_queue.h"
 #include "../recv.h"
+#include "../../rules/test/rules_fixture.h"
 #include "control_fixture.h"
 
 /* The group's queues are filled by whoever drives: here, whoever receives first. */
@@ -637,12 +638,38 @@ static int flows_start(void **state)
 }
 
 #define T(name) cmocka_unit_test_setup(test_##name, flows_start)
+static void test_a_rule_of_its_port_leaves_a_socket_to_the_kernel_for_good(void **state)
+{
+	struct vma_rules *const rules = rules_fixture_parse("use os udp_receiver 10.77.0.0/24:36750-36751\n");
+	int ruled = fixture_socket(), other = fixture_socket(), any = fixture_socket();
+
+	(void)state;
+	vma_engine()->rules = rules;
+	assert_int_equal(control_fixture_bind_to(ruled, "10.77.0.1", 36751), 0);
+	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", 36752), 0);
+	assert_int_equal(control_fixture_bind_to(any, "0.0.0.0", 36750), 0);
+	vma_engine()->rules = NULL;
+	assert_int_equal(control_fixture_reason(ruled), VMA_SOCK_RULE);
+	assert_int_equal(atomic_load(&control_fixture_sock_of(ruled)->file.rule_line), 1);
+	assert_true(control_fixture_sock_of(ruled)->file.os_only);
+	assert_null(control_fixture_sock_of(ruled)->flows);
+	update(ruled);
+	assert_int_equal(control_fixture_reason(ruled), VMA_SOCK_RULE);
+	assert_int_equal(control_fixture_reason(other), VMA_SOCK_OFFLOADED);
+	assert_int_equal(control_fixture_reason(any), VMA_SOCK_OFFLOADED);
+	control_fixture_close(ruled);
+	control_fixture_close(other);
+	control_fixture_close(any);
+	vma_rules_destroy(rules);
+}
+
 static const struct CMUnitTest tests[] = {
         T(a_bound_socket_receives_what_comes_to_its_port),
         T(a_new_flow_makes_the_next_receive_look_at_the_shadow_first),
         T(nothing_has_come_to_a_port_that_was_chosen_just_now),
         T(a_chosen_port_is_the_sockets_alone_until_it_may_be_shared),
         T(the_wildcard_hears_unicast_and_broadcast),
+        T(a_rule_of_its_port_leaves_a_socket_to_the_kernel_for_good),
         T(without_a_device_the_socket_is_the_os_s),
         T(of_two_that_reuse_the_address_the_newest_wins_until_it_closes),
         T(a_socket_bound_to_the_address_wins_over_the_wildcard),

@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "../../rules/test/rules_fixture.h"
 #include "fake_net.h"
 
 enum { PORT = 9000, MAX = 1472 };
@@ -826,6 +827,110 @@ static void test_send_timeout_ends_with_eagain(void **state)
 	assert_true(vma_now_ns() - start >= 30000000);
 }
 
+/* ---- rules ---- */
+
+static void set_rules(const char *text)
+{
+	vma_rules_destroy((struct vma_rules *)vma_engine()->rules);
+	vma_engine()->rules = text != NULL ? rules_fixture_parse(text) : NULL;
+}
+
+static int teardown_rules(void **state)
+{
+	set_rules(NULL);
+	return teardown(state);
+}
+
+static void test_destination_of_a_rule_is_the_kernels_and_no_other(void **state)
+{
+	const struct sockaddr_in other = remote(PORT - 1), to = remote(PORT);
+
+	(void)state;
+	set_rules("use vma udp_sender *:9000\nuse os udp_sender *:1-9000\n");
+	udp_send_reset();
+	send_send_to(&other, "x", 1, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
+	assert_int_equal(sent(), 0);
+	assert_int_equal(fixture_peer_receive(), 0);
+	assert_int_equal(atomic_load(&sock->file.rule_line), 2);
+	assert_int_equal(send_send_to(&to, "y", 1, 0), 1);
+	assert_peer_gets("y");
+	/* A change of the path or of an option makes no other answer. */
+	fake_net_change(bytes[5], 77);
+	send_send_to(&other, "x", 1, 0);
+	fixture_wait_until(atomic_load(&fake_net.gets) == 3);
+	send_send_to(&other, "x", 1, 0);
+	udp_send_reset();
+	send_send_to(&other, "x", 1, 0);
+	assert_int_equal(sent(), 1);
+	assert_int_equal(fixture_peer_receive(), 0);
+}
+
+static void test_destination_of_a_rule_is_not_asked_for_again_and_again(void **state)
+{
+	const struct sockaddr_in to = remote(PORT);
+
+	(void)state;
+	set_rules("use os udp_sender *:*\n");
+	udp_send_reset();
+	for (unsigned i = 0; i < 10; i++)
+		send_send_to(&to, "x", 1, 0);
+	assert_int_equal(sent(), 0);
+	assert_int_equal(atomic_load(&fake_net.gets), 1);
+	assert_int_equal(atomic_load(&sock->dst_requested_tsc), 0);
+}
+
+static void test_destination_of_a_rule_is_the_kernels_also_if_another_has_its_slot(void **state)
+{
+	const struct sockaddr_in other = sharing_a_slot(0), to = remote(PORT);
+
+	(void)state;
+	set_rules("use os udp_sender 10.0.0.0/24:9000\n");
+	udp_send_reset();
+	fake_net.known = true;
+	assert_int_equal(send_send_to(&other, "x", 1, 0), 1);
+	assert_int_equal(sent(), 1);
+	send_send_to(&to, "y", 1, 0);
+	assert_int_equal(sent(), 1);
+	assert_int_equal(fixture_peer_receive(), 0);
+}
+
+static void test_rule_of_destinations_is_heeded_with_control_messages_too(void **state)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
+	struct sockaddr_in to = remote(PORT);
+	struct iovec iov = {.iov_base = "with", .iov_len = 4};
+	struct msghdr msg = {.msg_name = &to,
+	                     .msg_namelen = sizeof(to),
+	                     .msg_iov = &iov,
+	                     .msg_iovlen = 1,
+	                     .msg_control = control,
+	                     .msg_controllen = sizeof(control)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+
+	(void)state;
+	udp_send_reset();
+	fake_net.known = true;
+	*c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TTL};
+	memcpy(CMSG_DATA(c), &(int){5}, sizeof(int));
+	assert_int_equal(send_msg(&msg, 0), 4);
+	assert_peer_gets("with");
+	set_rules("use os udp_sender *:9000\n");
+	send_msg(&msg, 0);
+	assert_int_equal(sent(), 1);
+	assert_int_equal(fixture_peer_receive(), 0);
+}
+
+static void test_peer_of_a_connected_socket_is_no_destination_of_such_a_rule(void **state)
+{
+	(void)state;
+	set_rules("use os udp_sender *:*\n");
+	connect_it();
+	assert_int_equal(send_text("x"), 1);
+	assert_peer_gets("x");
+	assert_int_equal(atomic_load(&sock->file.rule_line), 0);
+}
+
+#define CASE_RULES(name) cmocka_unit_test_setup_teardown(name, setup, teardown_rules)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 static const struct CMUnitTest tests[] = {
@@ -847,6 +952,11 @@ static const struct CMUnitTest tests[] = {
         CASE(test_second_destination_of_a_slot_is_offloaded_at_once),
         CASE(test_one_more_destination_of_a_slot_is_offloaded_once_its_path_is_known),
         CASE(test_wanted_destination_gets_the_slot_in_time),
+        CASE_RULES(test_destination_of_a_rule_is_the_kernels_and_no_other),
+        CASE_RULES(test_destination_of_a_rule_is_not_asked_for_again_and_again),
+        CASE_RULES(test_destination_of_a_rule_is_the_kernels_also_if_another_has_its_slot),
+        CASE_RULES(test_rule_of_destinations_is_heeded_with_control_messages_too),
+        CASE_RULES(test_peer_of_a_connected_socket_is_no_destination_of_such_a_rule),
         CASE(test_connected_socket_sends_elsewhere_when_told),
         CASE(test_destinations_that_share_a_slot_are_all_offloaded),
         CASE(test_bad_addresses_get_the_kernels_answer),

@@ -30,6 +30,12 @@
 	  DIRECTORY, "Where the file vmastat.PID with the counters lies. Empty: no file.")                             \
 	X(INT, stats_fd_num, "VMA_STATS_FD_NUM", "Stats FD Num (max)", 100, SAME, SAME, 0, 1024, PLAIN,                \
 	  "At most so many sockets have counters that another process can read.")                                      \
+	X(TEXT, config_file, "VMA_CONFIG_FILE", "Conf File", "/etc/libvma.conf", AS_IS, AS_IS, 0, 0, FILE,             \
+	  "The file of rules that say which sockets are offloaded (docs/rules.md). If it is not set, and there is no " \
+	  "such file, /etc/libxlio.conf. Empty: no file. The other name is XLIO_CONFIG_FILE.")                         \
+	X(TEXT, application_id, "VMA_APPLICATION_ID", "Application ID", "VMA_DEFAULT_APPLICATION_ID", AS_IS, AS_IS,    \
+	  0, 0, WORD, "Rules of that file that are for one ID hold if it is this one. The other name is "              \
+	  "XLIO_APPLICATION_ID.")                                                                                      \
 	X(ENUM, ring_allocation_logic_tx, "VMA_RING_ALLOCATION_LOGIC_TX", "Ring allocation logic TX", 0, SAME, 20, 0,  \
 	  0, RING_LOGIC, "What has a ring of its own for sending, per interface: 0 all together, 1 each local address, "\
 	  "10 each socket, 20 each thread, 30 each core, 31 each core, threads staying on theirs.")                    \

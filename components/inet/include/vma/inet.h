@@ -14,6 +14,7 @@
 
 #include <netinet/in.h>
 
+#include <vma/rules.h>
 #include <vma/sock.h>
 #include <vma/sock_engine.h>
 
@@ -61,6 +62,22 @@ static inline void vma_inet_stats_waited(struct vma_stats_socket *stats, const s
 {
 	if (stats != NULL)
 		vma_stats_add(wait->slept ? &stats->rx_poll_misses : &stats->rx_poll_hits, 1);
+}
+
+/* ---- rule.c: transport rules ---- */
+
+/*
+ * The rule that leaves a socket of these names to the kernel; NULL: there is none. `second`: the local name, of roles
+ * that have two; else NULL.
+ */
+const struct vma_rule *vma_inet_find_rule(const struct vma_rules *rules, enum vma_rules_role role,
+                                          const struct sockaddr_in *first, const struct sockaddr_in *second)
+        __attribute__((cold));
+static inline const struct vma_rule *vma_inet_rule(const struct vma_engine *engine, enum vma_rules_role role,
+                                                   const struct sockaddr_in *first, const struct sockaddr_in *second)
+{
+	return vma_rules_may_say_os(engine->rules, role) ? vma_inet_find_rule(engine->rules, role, first, second)
+	                                                 : NULL;
 }
 
 /* ---- calls that may wait ---- */

@@ -41,6 +41,7 @@ enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_EXEC, 
 	X(DEFERRED, "it has sent little yet, and those before it were closed after that")                              \
 	X(DISABLED, "offloading is switched off")                                                                      \
 	X(IO_URING, "the program has an io_uring (VMA_IO_URING=1)")                                                    \
+	X(RULE, "a rule leaves it to the kernel")                                                                      \
 	X(IPV6, "bound or connected to an IPv6 address, or IPV6_V6ONLY: only IPv4 is offloaded")                       \
 	X(TYPE, "only UDP and TCP sockets are offloaded")                                                              \
 	X(LOCAL, "its address is only reachable on this host")                                                         \
@@ -184,6 +185,7 @@ struct vma_file {
 	struct vma_file *prev_all;
 	/* An errno that ended a call of several messages after the first: the next call's, as the kernel's sk_err. */
 	_Atomic int deferred_error;
+	_Atomic uint32_t rule_line; /* of the rule that is the reason (VMA_SOCK_RULE), or leaves sends to the kernel */
 	struct vma_retired retired;
 };
 #define VMA_FILE_ENDED (1U << 31)

@@ -25,6 +25,7 @@
 #include <vma/net.h>
 #include <vma/nic.h>
 #include <vma/ring.h>
+#include <vma/rules.h>
 #include <vma/sock.h>
 
 struct vma_tcp;
@@ -32,6 +33,7 @@ struct vma_tcp_conn;
 
 struct vma_engine {
 	struct vma_conf conf;
+	const struct vma_rules *rules; /* which sockets are the kernel's; NULL: none is by a rule */
 	struct vma_stats *stats;
 	struct vma_bufarena *arena;
 	struct vma_bufpool *spill;
@@ -76,6 +78,9 @@ void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *bl
  * call shall fail with it. VMA_EXCEPTION_HANDLING decides, also how loudly it is said; it may end the program.
  */
 int vma_engine_exception(int error, const char *fmt, ...) __attribute__((format(printf, 2, 3), cold));
+
+/* A rule leaves what this UDP socket sends to certain names to the kernel: for vma_sock_query, and once in the log. */
+void vma_sock_note_sender_rule(struct vma_file *file, const struct vma_rule *rule);
 
 /* ---- devices ---- */
 

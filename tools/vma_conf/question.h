@@ -1,0 +1,15 @@
+/* question.h - the words of a question to the rules: a role, and the names of a socket. */
+#ifndef VMA_CONF_QUESTION_H
+#define VMA_CONF_QUESTION_H
+
+#include <vma/rules.h>
+
+struct question {
+	enum vma_rules_role role;
+	struct vma_rules_name names[2]; /* what is not given is 0.0.0.0 and port 0 */
+};
+
+/* words: ROLE ADDRESS[:PORT] [ADDRESS[:PORT]]. NULL, or the word that is not understood, or one too many. */
+const char *question_parse(struct question *question, char *const *words, int count);
+
+#endif
