@@ -21,7 +21,7 @@
 #include <vma/packet.h>
 #include <vma/ring.h>
 
-enum { BURST = 16, PAYLOAD = 64 - VMA_PKT_ETH_LEN - VMA_PKT_IP4_LEN - VMA_PKT_UDP_LEN, WARM_UP = 4096 };
+enum { BURST = 16, PAYLOAD = 64 - VMA_PKT_ETH_HLEN - VMA_PKT_IP4_HLEN - VMA_PKT_UDP_HLEN, WARM_UP = 4096 };
 
 static struct vma_bufarena *arena;
 static struct vma_nic *nic[2];

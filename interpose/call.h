@@ -58,7 +58,7 @@ struct call {
  */
 static inline bool call_begin_data(struct call *call, int fd)
 {
-	process_look();
+	process_check_copied();
 	call->saved_errno = errno;
 	call->self = vma_enter();
 	call->file = vma_fd_lookup(fd);

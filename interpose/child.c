@@ -106,7 +106,7 @@ EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * acti
 
 /* ---- clone ---- */
 
-struct copied {
+struct clone_call {
 	int (*run)(void *arg);
 	void *arg;
 };
@@ -117,11 +117,11 @@ struct copied {
  */
 static int run_copied(void *arg)
 {
-	struct copied copied = *(struct copied *)arg;
+	struct clone_call clone_call = *(struct clone_call *)arg;
 	int rc;
 
 	process_child();
-	rc = copied.run(copied.arg);
+	rc = clone_call.run(clone_call.arg);
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL)
 		_exit(rc);
 	return rc;
@@ -130,13 +130,13 @@ static int run_copied(void *arg)
 EXPORT(int, clone,
        (int (*run)(void *), void *stack, int flags, void *arg, void *parent_tid, void *tls, void *child_tid))
 {
-	struct copied copied = {.run = run, .arg = arg};
+	struct clone_call clone_call = {.run = run, .arg = arg};
 	int rc, saved;
 
 	if (run == NULL || stack == NULL || (flags & CLONE_VM) != 0 || !process_started())
 		return thread_more()->clone(run, stack, flags, arg, parent_tid, tls, child_tid);
 	process_prepare();
-	rc = thread_more()->clone(run_copied, stack, flags, &copied, parent_tid, tls, child_tid);
+	rc = thread_more()->clone(run_copied, stack, flags, &clone_call, parent_tid, tls, child_tid);
 	saved = errno;
 	process_parent();
 	errno = saved;

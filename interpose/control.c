@@ -39,10 +39,10 @@ CONTROL_CALL(int, ioctl, (int fd, unsigned long request, void *arg), fd, (fd, re
              (call.file, fd, request, arg))
 
 /* By which it is decided who has the socket: if it is the kernel's, the log says why. */
-static int tell_decision(int fd, int rc, bool serves)
+static int log_decision(int fd, int rc, bool serves)
 {
 	if (vma_log_on(VMA_LOG_INFO) && (rc == 0 || errno == EINPROGRESS))
-		vma_sock_tell(fd, serves);
+		vma_sock_log_reason(fd, serves);
 	return rc;
 }
 #define DECIDING_CALL(name, parameters, serves, os_arguments, op_arguments)                                            \
@@ -51,7 +51,7 @@ static int tell_decision(int fd, int rc, bool serves)
 	{                                                                                                              \
 		if (IS_PLAIN(fd))                                                                                      \
 			return vma_os.name os_arguments;                                                               \
-		return tell_decision(fd, name##_ours os_arguments, serves);                                            \
+		return log_decision(fd, name##_ours os_arguments, serves);                                             \
 	}
 
 DECIDING_CALL(bind, (int fd, const struct sockaddr *addr, socklen_t len), true, (fd, addr, len),
@@ -66,7 +66,7 @@ EXPORT(int, listen, (int fd, int backlog))
 
 	if (IS_PLAIN(fd))
 		return vma_os.listen(fd, backlog);
-	rc = tell_decision(fd, listen_ours(fd, backlog), true);
+	rc = log_decision(fd, listen_ours(fd, backlog), true);
 	if (rc == 0)
 		vma_stream_listens(fd);
 	return rc;
@@ -94,7 +94,7 @@ EXPORT(int, connect, (int fd, const struct sockaddr *addr, socklen_t len))
 {
 	if (IS_PLAIN(fd))
 		return vma_os.connect(fd, addr, len);
-	return tell_decision(fd, connect_ours(fd, addr, len), false);
+	return log_decision(fd, connect_ours(fd, addr, len), false);
 }
 ALIAS(int, __connect, connect, (int fd, const struct sockaddr *addr, socklen_t len))
 

@@ -23,7 +23,7 @@
  * Inside or not; the file's ops may want to be. Sends of connections that are queued leave after the close, whose FIN
  * joins the last of them.
  */
-static void forget_fd(int fd)
+static void remove_fd(int fd)
 {
 	const int saved = errno;
 	struct vma_thread *self = vma_enter();
@@ -40,7 +40,7 @@ void fresh_slow(int fd)
 {
 	if (process_is_borrowed())
 		return;
-	forget_fd(fd);
+	remove_fd(fd);
 	vma_stream_linger();
 }
 
@@ -70,7 +70,7 @@ static __attribute__((noinline)) int close_ours(int fd)
 	}
 	if (process_is_borrowed())
 		return vma_os.close(fd);
-	forget_fd(fd);
+	remove_fd(fd);
 	rc = vma_os.close(fd);
 	vma_stream_linger(); /* the number is free meanwhile, as the kernel's */
 	return rc;
@@ -88,7 +88,7 @@ ALIAS(int, __close, close, (int fd))
  * Empties the slots of a range that the kernel is about to close, and closes around the library's own: also in a vfork
  * child, which reaches its parent's internal thread by them (hand_over_fd), and loses them by exec.
  */
-static int close_around(unsigned first, unsigned last, int flags)
+static int close_range_around_ours(unsigned first, unsigned last, int flags)
 {
 	const bool borrowed = process_is_borrowed();
 	const unsigned highest = (unsigned)vma_fd_highest(), end = last < highest ? last : highest;
@@ -99,7 +99,7 @@ static int close_around(unsigned first, unsigned last, int flags)
 			continue;
 		if (!is_guarded((int)fd)) {
 			if (!borrowed)
-				forget_fd((int)fd);
+				remove_fd((int)fd);
 			continue;
 		}
 		if (from < fd && vma_os.close_range(from, fd - 1, flags) != 0)
@@ -111,7 +111,7 @@ static int close_around(unsigned first, unsigned last, int flags)
 
 static int close_range_ours(unsigned first, unsigned last, int flags)
 {
-	int rc = close_around(first, last, flags);
+	int rc = close_range_around_ours(first, last, flags);
 
 	vma_stream_linger();
 	return rc;
@@ -189,9 +189,9 @@ void hand_over_fd(int fd)
 }
 
 /* Of a descriptor that is not ours: of an epoll set that may become so, say. */
-static int note_copied_fd(int from, int to)
+static int register_copied_fd(int from, int to)
 {
-	vma_iomux_epoll_note_copy(from, to);
+	vma_iomux_epoll_record_copy(from, to);
 	return fresh_fd(to);
 }
 
@@ -213,7 +213,7 @@ static int share_fd(int from, int to, bool cloexec)
 		return to;
 	}
 	if (!call_begin(&call, from)) {
-		note_copied_fd(from, to);
+		register_copied_fd(from, to);
 		return to;
 	}
 	rc = vma_fd_install(to, call.file);
@@ -228,7 +228,7 @@ static int share_fd(int from, int to, bool cloexec)
 		if (to <= STDERR_FILENO)
 			hand_over_fd(to);
 		else if (!cloexec && from_parent)
-			inherited_is_copied(to);
+			inherited_mark_copied(to);
 		return to;
 	}
 	vma_os.close(to);
@@ -239,7 +239,7 @@ static int share_fd(int from, int to, bool cloexec)
 EXPORT(int, dup, (int fd))
 {
 	if (NOT_OURS(fd))
-		return note_copied_fd(fd, vma_os.dup(fd));
+		return register_copied_fd(fd, vma_os.dup(fd));
 	return share_fd(fd, vma_os.dup(fd), false);
 }
 
@@ -265,7 +265,7 @@ static void before_replace(int from, int to)
 EXPORT(int, dup2, (int from, int to))
 {
 	if (NOT_OURS(from) && NOT_OURS(to))
-		return note_copied_fd(from, vma_os.dup2(from, to));
+		return register_copied_fd(from, vma_os.dup2(from, to));
 	if (from == to)
 		return vma_os.dup2(from, to);
 	if (refuse_guarded(to))
@@ -278,7 +278,7 @@ ALIAS(int, __dup2, dup2, (int from, int to))
 EXPORT(int, dup3, (int from, int to, int flags))
 {
 	if (NOT_OURS(from) && NOT_OURS(to))
-		return note_copied_fd(from, vma_os.dup3(from, to, flags));
+		return register_copied_fd(from, vma_os.dup3(from, to, flags));
 	if (from == to)
 		return vma_os.dup3(from, to, flags);
 	if (refuse_guarded(to))
@@ -306,7 +306,7 @@ static bool may_be_offloaded_there(int fd)
 }
 
 /* Of another process, which hands it over as if it had sent it. */
-static int note_taken_fd(int pidfd, int number, int fd)
+static int register_taken_fd(int pidfd, int number, int fd)
 {
 	const int saved = errno;
 	int protocol, rc;
@@ -314,7 +314,7 @@ static int note_taken_fd(int pidfd, int number, int fd)
 	if (fresh_fd(fd) < 0)
 		return fd;
 	protocol = descriptor_protocol_of(fd);
-	rc = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? vma_engine_ask_owner(pidfd, number, fd) : 0;
+	rc = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? vma_engine_request_hand_over(pidfd, number, fd) : 0;
 	if (rc == 1)
 		rights_arrive_one(fd);
 	else if (rc < 0 && may_be_offloaded_there(fd))
@@ -338,11 +338,11 @@ EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
 	uint64_t cookie;
 
 	if (copy < 0 || NOT_OURS(fd) || fd == copy)
-		return note_taken_fd(pidfd, fd, copy);
+		return register_taken_fd(pidfd, fd, copy);
 	cookie = vma_sock_cookie(fd);
 	if (cookie == 0 || cookie != vma_sock_cookie(copy)) {
 		errno = saved;
-		return note_taken_fd(pidfd, fd, copy);
+		return register_taken_fd(pidfd, fd, copy);
 	}
 	errno = saved;
 	return share_fd(fd, copy, true);
@@ -359,7 +359,7 @@ static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)
 	if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0 && process_is_borrowed())
 		hand_over_fd(fd);
 	else if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0)
-		inherited_is_copied(fd);
+		inherited_mark_copied(fd);
 	pthread_testcancel();
 	if (!call_begin(&call, fd))
 		return vma_os.fcntl(fd, cmd, arg);
@@ -376,7 +376,7 @@ static inline int fcntl_any(int fd, int cmd, void *arg, int (*os)(int fd, int cm
 		return fcntl_ours(fd, cmd, arg);
 	if (__builtin_expect(cmd != F_DUPFD && cmd != F_DUPFD_CLOEXEC, 1))
 		return os(fd, cmd, arg);
-	return note_copied_fd(fd, os(fd, cmd, arg));
+	return register_copied_fd(fd, os(fd, cmd, arg));
 }
 
 EXPORT(int, fcntl, (int fd, int cmd, void *arg))

@@ -36,7 +36,7 @@ static int inherited_option_of(int fd, int name)
 	return vma_sock_get_int(fd, SOL_SOCKET, name, -1);
 }
 
-static void inherited_note(int fd)
+static void register_inherited(int fd)
 {
 	const bool is_looked_at = fd > STDERR_FILENO || inherited_option_of(fd, SO_ACCEPTCONN) == 1;
 	const int protocol = is_looked_at ? inherited_option_of(fd, SO_PROTOCOL) : -1;
@@ -44,12 +44,12 @@ static void inherited_note(int fd)
 
 	if (protocol == 0 && NOT_OURS(fd) && inherited_option_of(fd, SO_DOMAIN) == AF_UNIX &&
 	    inherited_option_of(fd, SO_TYPE) == SOCK_SEQPACKET)
-		vma_inherited_note_waits(fd);
+		vma_inherited_register_waits(fd);
 	if ((family != AF_INET && family != AF_INET6) || !NOT_OURS(fd))
 		return;
 	process_start();
 	vma_inherited_listener = vma_stream_inherit;
-	vma_inherited_note(fd);
+	vma_inherited_register(fd);
 }
 
 struct entry { /* of getdents64 */
@@ -59,7 +59,7 @@ struct entry { /* of getdents64 */
 	char name[];
 };
 
-static void inherited_note_listed(int directory)
+static void register_inherited_listed(int directory)
 {
 	_Alignas(struct entry) char text[2048];
 	long n;
@@ -70,7 +70,7 @@ static void inherited_note_listed(int directory)
 			const int fd = atoi(entry->name);
 
 			if (fd != directory)
-				inherited_note(fd);
+				register_inherited(fd);
 			at += entry->bytes;
 		}
 }
@@ -81,7 +81,7 @@ static bool is_preloaded(void)
 	return getenv("LD_PRELOAD") != NULL || syscall(SYS_faccessat, AT_FDCWD, "/etc/ld.so.preload", R_OK) == 0;
 }
 
-static __attribute__((constructor)) void look_at_descriptors(void)
+static __attribute__((constructor)) void scan_descriptors(void)
 {
 	const int saved = errno;
 	const int directory =
@@ -89,18 +89,18 @@ static __attribute__((constructor)) void look_at_descriptors(void)
 	                       : -1;
 
 	if (directory >= 0) {
-		inherited_note_listed(directory);
+		register_inherited_listed(directory);
 		syscall(SYS_close, directory);
 	} else if (is_preloaded()) {
 		for (int fd = 0; fd < NUMBERS_MAX; fd++)
-			inherited_note(fd);
+			register_inherited(fd);
 	}
 	errno = saved;
 }
 
 /* ---- exec ---- */
 
-void inherited_is_copied(int fd)
+void inherited_mark_copied(int fd)
 {
 	const int saved = errno;
 	struct vma_thread *self = vma_enter();
@@ -122,7 +122,7 @@ static void inherited_leave_fd(int fd, const struct vma_file *file)
 
 	if (!file->is_copied || flags < 0 || (flags & FD_CLOEXEC) != 0)
 		return;
-	waiting_fd = vma_inherited_ask(fd); /* the program asks for it itself, if it has the library */
+	waiting_fd = vma_inherited_request_socket(fd); /* the program asks for it itself, if it has the library */
 	if (waiting_fd >= 0)
 		syscall(SYS_close, waiting_fd);
 }

@@ -7,7 +7,7 @@
 
 extern _Atomic bool inherited_copies;
 /* Outside. In a forked child: number fd is a copy, or goes along at exec from now on. errno stays. */
-void inherited_is_copied(int fd);
+void inherited_mark_copied(int fd);
 /* Outside, not in a vfork child. */
 void inherited_before_exec(void);
 

@@ -40,7 +40,7 @@
 	X(int, ring_buffer__consume, (struct ring_buffer * buffer), (buffer), -ENOSYS)
 
 /* The name of the library is that of its binary interface, which the headers of this build describe. */
-static void *look_up(const char *name)
+static void *libbpf_symbol(const char *name)
 {
 	void *library = dlopen("libbpf.so.1", RTLD_NOW | RTLD_LOCAL);
 
@@ -57,7 +57,7 @@ static void *look_up(const char *name)
 		void *found = atomic_load(&known);                                                                     \
                                                                                                                        \
 		if (found == NULL)                                                                                     \
-			atomic_store(&known, found = look_up(#name));                                                  \
+			atomic_store(&known, found = libbpf_symbol(#name));                                            \
 		if (found == NULL) {                                                                                   \
 			errno = ENOSYS;                                                                                \
 			return without;                                                                                \
@@ -70,7 +70,7 @@ LIBBPF_CALLS(X)
 /* Both are given what the library has made, or NULL. */
 void bpf_object__destroy_skeleton(struct bpf_object_skeleton *skeleton)
 {
-	void (*found)(struct bpf_object_skeleton *) = look_up("bpf_object__destroy_skeleton");
+	void (*found)(struct bpf_object_skeleton *) = libbpf_symbol("bpf_object__destroy_skeleton");
 
 	if (found != NULL)
 		found(skeleton);
@@ -78,7 +78,7 @@ void bpf_object__destroy_skeleton(struct bpf_object_skeleton *skeleton)
 
 void ring_buffer__free(struct ring_buffer *buffer)
 {
-	void (*found)(struct ring_buffer *) = buffer != NULL ? look_up("ring_buffer__free") : NULL;
+	void (*found)(struct ring_buffer *) = buffer != NULL ? libbpf_symbol("ring_buffer__free") : NULL;
 
 	if (found != NULL)
 		found(buffer);

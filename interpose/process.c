@@ -111,6 +111,6 @@ bool process_is_borrowed(void)
 {
 	pid_t pid = atomic_load_explicit(&own_pid, memory_order_relaxed);
 
-	process_look();
+	process_check_copied();
 	return pid != 0 && atomic_load_explicit(&own_pid, memory_order_relaxed) != current_pid();
 }

@@ -26,7 +26,7 @@ void process_child(void);
 /* Points to a byte that is 1 in the process and 0 in an unnoticed copy of it. */
 extern _Atomic(_Atomic char *) process_mark;
 void process_copied(void) __attribute__((cold));
-static inline void process_look(void)
+static inline void process_check_copied(void)
 {
 	_Atomic char *mark = atomic_load_explicit(&process_mark, memory_order_acquire);
 

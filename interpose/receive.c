@@ -274,7 +274,7 @@ static uint64_t time_left(uint64_t end_ns)
 }
 
 /* Inside. What the kernel looks at first, also when there is something to read; other sockets do so in any call. */
-static int error_before_row(struct vma_file *file, int fd, int flags)
+static int error_before_messages(struct vma_file *file, int fd, int flags)
 {
 	socklen_t len = sizeof(int);
 	int error = 0;
@@ -285,19 +285,19 @@ static int error_before_row(struct vma_file *file, int fd, int flags)
 }
 
 /* The kernel leaves it in the socket. A shadow's cannot be set from here: of datagrams getsockopt does not tell it. */
-static void leave_error(struct vma_file *file, int error)
+static void store_error(struct vma_file *file, int error)
 {
 	if (file->kind == VMA_FILE_TCP) {
 		vma_stream_leave_error(file, error);
 		return;
 	}
-	atomic_store(&file->left_error, error);
+	atomic_store(&file->deferred_error, error);
 	vma_engine_on_error(file);
 }
 
 /* Inside. An error after the first datagram ends the row, and is the next call's. */
-static int receive_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsigned n, int flags, uint64_t end_ns,
-                       uint64_t *left_ns)
+static int receive_messages(struct vma_file *file, int fd, struct mmsghdr *msgs, unsigned n, int flags, uint64_t end_ns,
+                            uint64_t *left_ns)
 {
 	unsigned done = 0;
 	ssize_t rc = 0;
@@ -326,7 +326,7 @@ static int receive_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsi
 			break;
 	}
 	if (done > 0 && rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != MESSAGE_KERNEL)
-		leave_error(file, (int)-rc);
+		store_error(file, (int)-rc);
 	return done > 0 || rc >= 0 ? (int)done : (int)rc;
 }
 
@@ -353,9 +353,9 @@ static __attribute__((noinline)) int recvmmsg_ours(int fd, struct mmsghdr *msgs,
 		return recvmmsg_plain(fd, msgs, n, flags, timeout);
 	rc = timeout != NULL ? time_end(timeout, &end_ns) : 0;
 	if (rc == 0)
-		rc = error_before_row(call.file, fd, flags);
+		rc = error_before_messages(call.file, fd, flags);
 	if (rc == 0)
-		rc = receive_row(call.file, fd, msgs, n, flags, end_ns, &left_ns);
+		rc = receive_messages(call.file, fd, msgs, n, flags, end_ns, &left_ns);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
 		return vma_os.recvmmsg(fd, msgs, n, flags, timeout);

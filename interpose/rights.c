@@ -31,7 +31,7 @@ static int copy_in(void *to, const void *from, size_t size)
 	struct vma_thread *self;
 	int rc;
 
-	process_look();
+	process_check_copied();
 	self = vma_enter();
 	rc = vma_copy(to, from, size);
 	vma_leave(self);
@@ -40,7 +40,7 @@ static int copy_in(void *to, const void *from, size_t size)
 }
 
 /* So many of them have been looked at; 0 ends the look. */
-static unsigned look_at_some(const char *fds, unsigned n, void (*look)(int fd))
+static unsigned walk_some_rights(const char *fds, unsigned n, void (*visit)(int fd))
 {
 	int some[AT_ONCE];
 
@@ -48,11 +48,11 @@ static unsigned look_at_some(const char *fds, unsigned n, void (*look)(int fd))
 	if (n == 0 || copy_in(some, fds, n * sizeof(some[0])) != 0)
 		return 0;
 	for (unsigned i = 0; i < n; i++)
-		look(some[i]);
+		visit(some[i]);
 	return n;
 }
 
-static void look_at_rights(const struct msghdr *msg, void (*look)(int fd))
+static void walk_rights(const struct msghdr *msg, void (*visit)(int fd))
 {
 	const char *at = msg->msg_control;
 	size_t left = msg->msg_controllen;
@@ -66,7 +66,7 @@ static void look_at_rights(const struct msghdr *msg, void (*look)(int fd))
 			size_t all = (head.cmsg_len - CMSG_LEN(0)) / sizeof(int);
 			unsigned n = all < RIGHTS_MAX - total ? (unsigned)all : RIGHTS_MAX - total, done = 0, some;
 
-			while ((some = look_at_some(at + CMSG_LEN(done * sizeof(int)), n - done, look)) != 0)
+			while ((some = walk_some_rights(at + CMSG_LEN(done * sizeof(int)), n - done, visit)) != 0)
 				done += some;
 			total += done;
 		}
@@ -91,10 +91,10 @@ void rights_leave(const struct msghdr *msg)
 
 	/* The kernel refuses more. */
 	if (copy_in(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL && own.msg_controllen <= INT_MAX)
-		look_at_rights(&own, hand_over_ours);
+		walk_rights(&own, hand_over_ours);
 }
 
-void rights_leave_row(const struct mmsghdr *msgs, unsigned n)
+void rights_hand_over_messages(const struct mmsghdr *msgs, unsigned n)
 {
 	for (unsigned i = 0; i < n && i < MESSAGE_PIECES_MAX; i++)
 		rights_leave(&msgs[i].msg_hdr);
@@ -112,7 +112,7 @@ void rights_stay(const struct msghdr *msg)
 	struct msghdr own;
 
 	if (copy_in(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL && own.msg_controllen <= INT_MAX)
-		look_at_rights(&own, fd_stays);
+		walk_rights(&own, fd_stays);
 	errno = saved;
 }
 
@@ -131,7 +131,7 @@ void rights_arrive_one(int fd)
 }
 
 /* In a process whose table is empty nothing has been started. The kernel has just written what is read here. */
-static void look_at_first_rights(const struct msghdr *msg)
+static void check_first_rights(const struct msghdr *msg)
 {
 	struct msghdr own = *msg;
 
@@ -152,7 +152,7 @@ void rights_arrive(const struct msghdr *msg)
 	if (msg->msg_control == NULL || msg->msg_controllen < CMSG_LEN(sizeof(int)))
 		return;
 	if (rights_matter())
-		look_at_rights(msg, rights_arrive_one);
+		walk_rights(msg, rights_arrive_one);
 	else
-		look_at_first_rights(msg);
+		check_first_rights(msg);
 }

@@ -14,7 +14,7 @@ static inline bool rights_matter(void)
 
 /* Outside, before the kernel sends n messages: sockets of ours that they carry become the kernel's. */
 void rights_leave(const struct msghdr *msg);
-void rights_leave_row(const struct mmsghdr *msgs, unsigned n);
+void rights_hand_over_messages(const struct mmsghdr *msgs, unsigned n);
 /* Outside, after the kernel has refused a message that rights_leave has seen. errno stays. */
 void rights_stay(const struct msghdr *msg);
 /* Outside, after the kernel has filled in a message: its numbers are new. */

@@ -181,7 +181,7 @@ EXPORT(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
 }
 
 /* Inside. An error after the first message is not told: the next call meets it again. */
-static int send_row(struct vma_file *file, int fd, struct mmsghdr *msgs, unsigned n, int flags)
+static int send_messages(struct vma_file *file, int fd, struct mmsghdr *msgs, unsigned n, int flags)
 {
 	unsigned done = 0;
 	ssize_t rc = 0;
@@ -208,7 +208,7 @@ static __attribute__((noinline)) int sendmmsg_plain(int fd, struct mmsghdr *msgs
 {
 	int sent;
 
-	rights_leave_row(msgs, n);
+	rights_hand_over_messages(msgs, n);
 	sent = vma_os.sendmmsg(fd, msgs, n, flags);
 	for (unsigned i = sent > 0 ? (unsigned)sent : 0; i < n && i < MESSAGE_PIECES_MAX; i++)
 		rights_stay(&msgs[i].msg_hdr);
@@ -223,7 +223,7 @@ static __attribute__((noinline)) int sendmmsg_ours(int fd, struct mmsghdr *msgs,
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
 		return sendmmsg_plain(fd, msgs, n, flags);
-	rc = send_row(call.file, fd, msgs, n, flags);
+	rc = send_messages(call.file, fd, msgs, n, flags);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
 		return vma_os.sendmmsg(fd, msgs, n, flags);

@@ -22,7 +22,7 @@
 /* ---- out of a socket ---- */
 
 /* Bytes that the pipe takes without waiting: 0 full, -EINVAL no pipe (or none that can be written to). */
-static int pipe_room(int pipe)
+static int pipe_space(int pipe)
 {
 	struct pollfd writable = {.fd = pipe, .events = POLLOUT};
 	int size = vma_os.fcntl(pipe, F_GETPIPE_SZ, NULL), queued = 0;
@@ -35,10 +35,10 @@ static int pipe_room(int pipe)
 }
 
 /* Outside. Room, 0 after a wait that ended with none, -errno. */
-static int pipe_wait_for_room(int pipe, bool wait)
+static int pipe_wait_for_space(int pipe, bool wait)
 {
 	struct pollfd writable = {.fd = pipe, .events = POLLOUT};
-	int room = pipe_room(pipe);
+	int room = pipe_space(pipe);
 
 	while (room == 0) {
 		if (!wait)
@@ -47,7 +47,7 @@ static int pipe_wait_for_room(int pipe, bool wait)
 			return -errno;
 		if ((writable.revents & (POLLERR | POLLNVAL)) != 0)
 			return 1; /* no reader: the write will say so */
-		room = pipe_room(pipe);
+		room = pipe_space(pipe);
 	}
 	return room;
 }
@@ -83,8 +83,8 @@ static __attribute__((noinline)) ssize_t splice_ours(int in, off64_t *off_in, in
 	ssize_t rc;
 
 	if (size > 0 && off_in == NULL && off_out == NULL && (flags & ~SPLICE_FLAGS) == 0 &&
-	    is_open_for(pipe_flags, O_WRONLY) && pipe_room(out) >= 0)
-		room = pipe_wait_for_room(out, (flags & SPLICE_F_NONBLOCK) == 0 && (pipe_flags & O_NONBLOCK) == 0);
+	    is_open_for(pipe_flags, O_WRONLY) && pipe_space(out) >= 0)
+		room = pipe_wait_for_space(out, (flags & SPLICE_F_NONBLOCK) == 0 && (pipe_flags & O_NONBLOCK) == 0);
 	if (room < 0) {
 		errno = -room;
 		return -1;
@@ -219,7 +219,7 @@ static __attribute__((noinline)) ssize_t splice_in(int in, int out, size_t size,
 	return sent;
 }
 
-static bool goes_into_connection(int in, int out)
+static bool splices_into_connection(int in, int out)
 {
 	struct call call;
 
@@ -235,7 +235,7 @@ EXPORT(ssize_t, splice, (int in, off64_t *off_in, int out, off64_t *off_out, siz
 	if (__builtin_expect(!NOT_OURS(in), 0))
 		return splice_ours(in, off_in, out, off_out, size, flags);
 	if (__builtin_expect(!NOT_OURS(out), 0) && size > 0 && off_in == NULL && off_out == NULL &&
-	    (flags & ~SPLICE_FLAGS) == 0 && goes_into_connection(in, out))
+	    (flags & ~SPLICE_FLAGS) == 0 && splices_into_connection(in, out))
 		return splice_in(in, out, size, flags);
 	return vma_os.splice(in, off_in, out, off_out, size, flags);
 }

@@ -125,7 +125,7 @@ EXPORT(FILE *, fdopen, (int fd, const char *mode))
 ALIAS(FILE *, _IO_fdopen, fdopen, (int fd, const char *mode))
 
 /* The descriptor of a stream that is about to be closed, and which is ours. What it holds back is written first. */
-static void forget_stream(FILE *stream)
+static void remove_stream_fd(FILE *stream)
 {
 	int fd = stream != NULL ? fileno_unlocked(stream) : -1;
 
@@ -139,7 +139,7 @@ EXPORT(int, fclose, (FILE * stream))
 {
 	const int saved = errno;
 
-	forget_stream(stream);
+	remove_stream_fd(stream);
 	errno = saved;
 	return thread_more()->fclose(stream);
 }
@@ -147,13 +147,13 @@ ALIAS(int, _IO_fclose, fclose, (FILE * stream))
 
 EXPORT(FILE *, freopen, (const char *path, const char *mode, FILE *stream))
 {
-	forget_stream(stream);
+	remove_stream_fd(stream);
 	return thread_more()->freopen(path, mode, stream);
 }
 
 EXPORT(FILE *, freopen64, (const char *path, const char *mode, FILE *stream))
 {
-	forget_stream(stream);
+	remove_stream_fd(stream);
 	return thread_more()->freopen64(path, mode, stream);
 }
 

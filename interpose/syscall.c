@@ -135,7 +135,7 @@ __asm__(".pushsection .text\n"
 /* ---- to the function of the same name ---- */
 
 /* syscall() is no cancellation point, and the functions that answer here are. */
-#define ANSWER(type, expression)                                                                                       \
+#define RETURN_RESULT(type, expression)                                                                                \
 	({                                                                                                             \
 		int cancel_state, any_state;                                                                           \
 		type answer;                                                                                           \
@@ -209,7 +209,7 @@ VMA_MORE_CALLS(X)
 	{                                                                                                              \
 		if (kernels)                                                                                           \
 			return KERNEL(SYS_##name);                                                                     \
-		return ANSWER(type, own_##name arguments);                                                             \
+		return RETURN_RESULT(type, own_##name arguments);                                                      \
 	}
 CALLS(X)
 OLD_CALLS(X)
@@ -220,7 +220,7 @@ ENTRY(enter_sendfile)
 {
 	if (NOT_OURS((int)a) && NOT_OURS((int)b))
 		return KERNEL(SYS_sendfile);
-	return ANSWER(ssize_t, own_sendfile64((int)a, (int)b, P(c), (size_t)d));
+	return RETURN_RESULT(ssize_t, own_sendfile64((int)a, (int)b, P(c), (size_t)d));
 }
 
 /* ---- waits ---- */
@@ -295,7 +295,7 @@ ENTRY(enter_ppoll)
 	if (vma_fd_highest() < 0 || !get_mask(&space, &mask, d, e) || !get_time(&given, c))
 		return KERNEL(SYS_ppoll);
 	since_ns = syscall_now_ns();
-	rc = ANSWER(int, own_ppoll(P(a), (nfds_t)b, c != 0 ? &given : NULL, mask));
+	rc = RETURN_RESULT(int, own_ppoll(P(a), (nfds_t)b, c != 0 ? &given : NULL, mask));
 	write_time_left(c, &given, since_ns, rc);
 	return rc;
 }
@@ -316,7 +316,7 @@ ENTRY(enter_pselect6)
 	    !get_mask(&space, &mask, (long)sized.mask, (long)sized.size) || !get_time(&given, e))
 		return KERNEL(SYS_pselect6);
 	since_ns = syscall_now_ns();
-	rc = ANSWER(int, own_pselect((int)a, P(b), P(c), P(d), e != 0 ? &given : NULL, mask));
+	rc = RETURN_RESULT(int, own_pselect((int)a, P(b), P(c), P(d), e != 0 ? &given : NULL, mask));
 	write_time_left(e, &given, since_ns, rc);
 	return rc;
 }
@@ -328,7 +328,7 @@ ENTRY(enter_epoll_pwait)
 
 	if (!get_mask(&space, &mask, e, f))
 		return KERNEL(SYS_epoll_pwait);
-	return ANSWER(int, own_epoll_pwait((int)a, P(b), (int)c, (int)d, mask));
+	return RETURN_RESULT(int, own_epoll_pwait((int)a, P(b), (int)c, (int)d, mask));
 }
 
 #ifdef SYS_epoll_pwait2
@@ -339,7 +339,7 @@ ENTRY(enter_epoll_pwait2)
 
 	if (!get_mask(&space, &mask, e, f))
 		return KERNEL(SYS_epoll_pwait2);
-	return ANSWER(int, own_epoll_pwait2((int)a, P(b), (int)c, P(d), mask));
+	return RETURN_RESULT(int, own_epoll_pwait2((int)a, P(b), (int)c, P(d), mask));
 }
 #endif
 
@@ -393,7 +393,7 @@ ENTRY(enter_socketpair)
 static int syscall_fresh_set(int epfd)
 {
 	if (epfd >= 0)
-		vma_iomux_epoll_note(epfd);
+		vma_iomux_epoll_record(epfd);
 	return fresh_fd(epfd);
 }
 
@@ -548,7 +548,7 @@ static bool offers_rings(bool *offloads)
  * With a ring the program may read, write, poll and close its sockets where no call shows it. So either there is no
  * ring, and programs do without, as on kernels that forbid it; or all sockets are the kernel's from now on.
  */
-static bool may_have_ring(void)
+static bool check_ring_allowed(void)
 {
 	bool offloads;
 
@@ -565,7 +565,7 @@ static bool may_have_ring(void)
 
 ENTRY(enter_io_uring_setup)
 {
-	if (may_have_ring())
+	if (check_ring_allowed())
 		return fresh_fd((int)KERNEL(SYS_io_uring_setup));
 	errno = ENOSYS;
 	return -1;
@@ -580,7 +580,7 @@ ENTRY(enter_io_uring_setup)
 	{                                                                                                              \
 		int(*real) parameters = (int(*) parameters)dlsym(RTLD_NEXT, #name);                                    \
                                                                                                                        \
-		return real != NULL && may_have_ring() ? real arguments : -ENOSYS;                                     \
+		return real != NULL && check_ring_allowed() ? real arguments : -ENOSYS;                                \
 	}
 LIBURING_CALL(io_uring_queue_init, (unsigned entries, void *ring, unsigned flags), (entries, ring, flags))
 LIBURING_CALL(io_uring_queue_init_params, (unsigned entries, void *ring, void *params), (entries, ring, params))

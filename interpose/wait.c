@@ -19,7 +19,7 @@ struct blocking_call {
 static void blocking_begin(struct blocking_call *call)
 {
 	pthread_testcancel();
-	process_look();
+	process_check_copied();
 	call->saved_errno = errno;
 	call->self = vma_enter();
 	vma_inet_flush_sends(call->self);
@@ -67,7 +67,7 @@ static int get_timeout(struct timespec **own, const struct timespec *timeout)
 
 /* ---- sockets of another process, whose forked child or program this one is ---- */
 
-static inline bool inherits_sockets(void)
+static inline bool has_inherited_sockets(void)
 {
 	return __builtin_expect(atomic_load_explicit(&vma_file_touches, memory_order_relaxed), 0);
 }
@@ -115,7 +115,7 @@ EXPORT(int, poll, (struct pollfd * fds, nfds_t n, int timeout))
 	struct timespec own;
 	struct blocking_call call;
 
-	if (inherits_sockets())
+	if (has_inherited_sockets())
 		take_over_polled(fds, n);
 	if (!vma_iomux_poll_wants(fds, n)) {
 		flush_held_back();
@@ -139,7 +139,7 @@ static int ppoll_ours(struct pollfd *fds, nfds_t n, const struct timespec *timeo
 
 EXPORT(int, ppoll, (struct pollfd * fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask))
 {
-	if (inherits_sockets())
+	if (has_inherited_sockets())
 		take_over_polled(fds, n);
 	if (vma_iomux_poll_wants(fds, n))
 		return ppoll_ours(fds, n, timeout, mask);
@@ -204,7 +204,7 @@ static int select_ours(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *t
 
 EXPORT(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout))
 {
-	if (inherits_sockets())
+	if (has_inherited_sockets())
 		take_over_selected(n, r, w, e);
 	if (vma_iomux_select_wants(n, r, w, e))
 		return select_ours(n, r, w, e, timeout);
@@ -226,7 +226,7 @@ static int pselect_ours(int n, fd_set *r, fd_set *w, fd_set *e, const struct tim
 
 EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask))
 {
-	if (inherits_sockets())
+	if (has_inherited_sockets())
 		take_over_selected(n, r, w, e);
 	if (vma_iomux_select_wants(n, r, w, e))
 		return pselect_ours(n, r, w, e, timeout, mask);
@@ -238,7 +238,7 @@ EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct times
 
 static int epoll_fresh_set(int epfd)
 {
-	vma_iomux_epoll_note(epfd);
+	vma_iomux_epoll_record(epfd);
 	return fresh_fd(epfd);
 }
 
@@ -257,7 +257,7 @@ static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, st
 	struct blocking_call call;
 
 	blocking_begin(&call);
-	if (inherits_sockets() && op != EPOLL_CTL_DEL)
+	if (has_inherited_sockets() && op != EPOLL_CTL_DEL)
 		vma_file_touch(fd);
 	return blocking_end(&call, vma_iomux_epoll_ctl(epfd, op, fd, event));
 }
@@ -265,7 +265,7 @@ static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, st
 EXPORT(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *event))
 {
 	if (NOT_OURS(epfd) && NOT_OURS(fd)) {
-		vma_iomux_epoll_note(epfd);
+		vma_iomux_epoll_record(epfd);
 		return vma_os.epoll_ctl(epfd, op, fd, event);
 	}
 	return epoll_ctl_ours(epfd, op, fd, event);
@@ -277,7 +277,7 @@ static __attribute__((noinline)) int epoll_pwait_os(int epfd, struct epoll_event
 {
 	int saved = errno, rc;
 
-	process_look();
+	process_check_copied();
 	flush_held_back();
 	rc = vma_iomux_epoll_wait_os(epfd, events, max, timeout, mask);
 	errno = rc < 0 ? -rc : saved;

@@ -56,7 +56,7 @@ static void arena_return_range(struct vma_bufarena *arena)
 }
 
 /* Address space may be limited (RLIMIT_AS): half as much is better than nothing. */
-static int reserve_what_is_possible(struct vma_bufarena *arena, uint32_t wanted)
+static int reserve_best_effort(struct vma_bufarena *arena, uint32_t wanted)
 {
 	uint32_t capacity = wanted;
 	int rc;
@@ -102,7 +102,7 @@ int vma_bufarena_create(const struct vma_bufarena_attr *attr, struct vma_bufaren
 	arena->frame_shift = shift;
 	arena->priv->alloc_type = attr->alloc_type;
 	arena->priv->stats = attr->stats;
-	rc = reserve_what_is_possible(arena, (capacity + UNIT_FRAMES - 1) / UNIT_FRAMES * UNIT_FRAMES);
+	rc = reserve_best_effort(arena, (capacity + UNIT_FRAMES - 1) / UNIT_FRAMES * UNIT_FRAMES);
 	if (rc != 0)
 		goto free_priv;
 	rc = bufpool_range_init(&arena->priv->ranges, arena->capacity / UNIT_FRAMES);

@@ -144,8 +144,8 @@ struct vma_bufpool {
 	ck_ring_t ring __attribute__((aligned(CACHE_LINE)));
 	ck_stack_t spill __attribute__((aligned(CACHE_LINE)));
 	_Atomic uint32_t producing;
-	_Atomic uint32_t batch_now; /* shrinks when reclaim was needed, grows back with calm */
-	_Atomic uint32_t calm;      /* batches taken since the last reclaim */
+	_Atomic uint32_t batch_now;                /* shrinks when reclaim was needed, grows back with calm */
+	_Atomic uint32_t batches_without_shortage; /* batches taken since the last reclaim */
 
 	/* rare */
 	_Atomic int64_t outstanding __attribute__((aligned(CACHE_LINE)));
@@ -160,7 +160,7 @@ struct vma_bufpool {
 
 void bufpool_cache_left_slow(struct vma_bufpool *pool, struct cache *cache);
 void bufpool_cache_flush(struct vma_bufpool *pool, uint32_t thread);
-uint32_t bufpool_cache_forget(struct cache *cache);
+uint32_t bufpool_cache_discard(struct cache *cache);
 bool bufpool_reclaim(struct vma_bufpool *pool, const struct cache *own);
 
 /* `inside` changes, then the gate is read: the light half of the barrier stands between, see cache.c. */

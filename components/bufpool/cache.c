@@ -39,7 +39,7 @@ static struct cache *first_use(struct vma_bufpool *pool)
 }
 
 /* The owner came in and finds the gate not open: never opened for this thread yet, or a visitor is at work. */
-static struct cache *enter_past_gate(struct vma_bufpool *pool, struct cache *cache)
+static struct cache *enter_closed_gate(struct vma_bufpool *pool, struct cache *cache)
 {
 	bufpool_cache_leave(pool, cache);
 	if (atomic_load_explicit(&cache->gate, memory_order_acquire) == 0 && cache_register(pool, cache) &&
@@ -52,7 +52,7 @@ static struct cache *enter_past_gate(struct vma_bufpool *pool, struct cache *cac
 
 COLD struct cache *bufpool_cache_acquire_slow(struct vma_bufpool *pool, struct cache *cache)
 {
-	return cache == NULL ? first_use(pool) : enter_past_gate(pool, cache);
+	return cache == NULL ? first_use(pool) : enter_closed_gate(pool, cache);
 }
 
 /* The owner has left and finds the gate not open. If the pool was retired meanwhile, closing was left to the owner. */
@@ -63,7 +63,7 @@ COLD void bufpool_cache_left_slow(struct vma_bufpool *pool, struct cache *cache)
 }
 
 /* Empties the lists without giving the buffers anywhere; the caller is inside, or visits. Returns how many. */
-uint32_t bufpool_cache_forget(struct cache *cache)
+uint32_t bufpool_cache_discard(struct cache *cache)
 {
 	uint32_t count = atomic_load_explicit(&cache->current_count, memory_order_relaxed) +
 	                 atomic_load_explicit(&cache->full_count, memory_order_relaxed);
@@ -84,7 +84,7 @@ static uint32_t cache_empty(struct vma_bufpool *pool, struct cache *cache)
 		bufpool_share_give_split(pool, cache->current, current);
 	if (full > 0)
 		bufpool_share_give_split(pool, cache->full, full);
-	return bufpool_cache_forget(cache);
+	return bufpool_cache_discard(cache);
 }
 
 void bufpool_cache_flush(struct vma_bufpool *pool, uint32_t thread)
@@ -126,7 +126,7 @@ static uint32_t find_others(struct vma_bufpool *pool, const struct cache *own, u
 /*
  * VMA_BUFFER_BATCHING_MODE 1: a pool that has run dry takes back what other threads keep in their caches, idle or not;
  * one heavy barrier serves for all of them. Batches become smaller with each such shortage, so that a window of a few
- * hundred buffers goes round among many threads instead of being hoarded in batches by some; see note_calm.
+ * hundred buffers goes round among many threads instead of being hoarded in batches by some; see grow_batch.
  * True if something was taken back (it is in the share then).
  */
 COLD bool bufpool_reclaim(struct vma_bufpool *pool, const struct cache *own)
@@ -141,7 +141,7 @@ COLD bool bufpool_reclaim(struct vma_bufpool *pool, const struct cache *own)
 	if (atomic_load_explicit(&pool->state, memory_order_seq_cst) == POOL_LIVE) {
 		now = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
 		atomic_store_explicit(&pool->batch_now, now > 1 ? now / 2 : 1, memory_order_relaxed);
-		atomic_store_explicit(&pool->calm, 0, memory_order_relaxed);
+		atomic_store_explicit(&pool->batches_without_shortage, 0, memory_order_relaxed);
 		if (find_others(pool, own, high, true) > 0)
 			bufpool_heavy_barrier();
 		for (uint32_t i = 0; i < high; i++) {

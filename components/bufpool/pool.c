@@ -156,7 +156,7 @@ int vma_bufpool_create(const struct vma_bufpool_attr *attr, struct vma_bufpool *
 	ck_stack_init(&pool->spill);
 	pool->drained = NULL;
 	atomic_store_explicit(&pool->batch_now, pool->batch, memory_order_relaxed);
-	atomic_store_explicit(&pool->calm, 0, memory_order_relaxed);
+	atomic_store_explicit(&pool->batches_without_shortage, 0, memory_order_relaxed);
 	atomic_store_explicit(&pool->grown, 0, memory_order_relaxed);
 	atomic_store_explicit(&pool->grow_pause, 0, memory_order_relaxed);
 	atomic_store_explicit(&pool->chunk_count, 0, memory_order_relaxed);

@@ -42,7 +42,7 @@ static inline unsigned hand_out_chain(struct vma_bufpool *pool, struct vma_buf *
 }
 
 /* A batch from the share, or, if `make`, one made by growth or reclaim; NULL: the pool is empty. */
-static struct vma_buf *take_or_make(struct vma_bufpool *pool, const struct cache *own, uint32_t *count, bool make)
+static struct vma_buf *take_or_grow(struct vma_bufpool *pool, const struct cache *own, uint32_t *count, bool make)
 {
 	struct vma_buf *first;
 
@@ -80,7 +80,7 @@ static __attribute__((noinline)) bool cache_refill(struct vma_bufpool *pool, str
 		cache->current = cache->full;
 		atomic_store_explicit(&cache->full_count, 0, memory_order_relaxed);
 	} else {
-		cache->current = take_or_make(pool, cache, &count, make);
+		cache->current = take_or_grow(pool, cache, &count, make);
 		cache_exchanged(pool, cache);
 		if (cache->current == NULL)
 			return false;
@@ -129,7 +129,7 @@ static __attribute__((noinline)) unsigned get_direct(struct vma_bufpool *pool, s
 	if (atomic_load_explicit(&pool->state, memory_order_seq_cst) != POOL_LIVE ||
 	    !bufpool_outstanding_raise(pool, 1, POOL_OUTSTANDING_LIVE / 2))
 		return 0;
-	while (got < n && (first = take_or_make(pool, NULL, &count, make)) != NULL) {
+	while (got < n && (first = take_or_grow(pool, NULL, &count, make)) != NULL) {
 		unsigned taken = hand_out_chain(pool, &first, count, bufs + got, n - got);
 
 		if (taken < count)
@@ -231,7 +231,7 @@ static inline bool drop_reference(struct vma_buf *buf)
 	return atomic_fetch_sub_explicit(&buf->refs, 1, memory_order_acq_rel) == 1;
 }
 
-static COLD void say_homeless(const struct vma_bufarena *arena, const struct vma_buf *buf)
+static COLD void log_homeless(const struct vma_bufarena *arena, const struct vma_buf *buf)
 {
 	vma_log_once(VMA_LOG_ERROR, "bufpool: buffer %u put to pool %u, which does not exist",
 	             vma_buf_index(arena, buf), buf->pool);
@@ -244,7 +244,7 @@ static inline struct vma_bufpool *buf_home_pool(struct vma_bufarena *arena, cons
 	pool = buf->pool < VMA_BUFPOOL_MAX ? atomic_load_explicit(&arena->pools[buf->pool], memory_order_acquire)
 	                                   : NULL;
 	if (unlikely(pool == NULL))
-		say_homeless(arena, buf);
+		log_homeless(arena, buf);
 	return pool;
 }
 

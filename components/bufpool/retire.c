@@ -83,7 +83,7 @@ void bufpool_cache_close(struct vma_bufpool *pool, struct cache *cache)
 
 	if (atomic_exchange_explicit(&cache->must_close, 0, memory_order_acq_rel) == 0)
 		return;
-	change = cache->population - (int64_t)bufpool_cache_forget(cache);
+	change = cache->population - (int64_t)bufpool_cache_discard(cache);
 	cache->population = cache->published = 0;
 	bufpool_outstanding_add(pool, change - share_drain(pool) - POOL_OUTSTANDING_CACHE);
 }

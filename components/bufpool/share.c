@@ -96,20 +96,20 @@ void bufpool_share_give_split(struct vma_bufpool *pool, struct vma_buf *first, u
 }
 
 /* After enough batches without shortage, batches grow back to their configured size. */
-static void note_calm(struct vma_bufpool *pool)
+static void grow_batch(struct vma_bufpool *pool)
 {
 	uint32_t now = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
-	uint32_t calm;
+	uint32_t batches_without_shortage;
 
 	if (likely(now >= pool->batch))
 		return;
-	calm = atomic_load_explicit(&pool->calm, memory_order_relaxed) + 1;
-	if (calm >= 1024) {
-		calm = 0;
+	batches_without_shortage = atomic_load_explicit(&pool->batches_without_shortage, memory_order_relaxed) + 1;
+	if (batches_without_shortage >= 1024) {
+		batches_without_shortage = 0;
 		atomic_store_explicit(&pool->batch_now, now * 2 < pool->batch ? now * 2 : pool->batch,
 		                      memory_order_relaxed);
 	}
-	atomic_store_explicit(&pool->calm, calm, memory_order_relaxed);
+	atomic_store_explicit(&pool->batches_without_shortage, batches_without_shortage, memory_order_relaxed);
 }
 
 struct vma_buf *bufpool_share_take(struct vma_bufpool *pool, uint32_t *count)
@@ -131,6 +131,6 @@ struct vma_buf *bufpool_share_take(struct vma_bufpool *pool, uint32_t *count)
 	}
 	*count = first->packet_len;
 	bufpool_stat(&pool->stats->batches_out, 1);
-	note_calm(pool);
+	grow_batch(pool);
 	return first;
 }

@@ -13,7 +13,7 @@
 
 #include "bufpool_priv.h"
 
-#define THREAD_DIRECT UINT32_MAX /* all indices taken, or the thread is ending: no cache */
+#define THREAD_UNCACHED UINT32_MAX /* all indices taken, or the thread is ending: no cache */
 
 __thread uint32_t bufpool_thread __attribute__((tls_model("initial-exec")));
 bool bufpool_symmetric = true;
@@ -66,7 +66,7 @@ static void thread_exit(void *arg)
 			vma_bufpool_flush_thread(registry[i]);
 	pthread_mutex_unlock(&registry_lock);
 	/* Destructors that run later may still put buffers; they do without a cache, which nobody would flush again. */
-	bufpool_thread = THREAD_DIRECT;
+	bufpool_thread = THREAD_UNCACHED;
 	atomic_fetch_and_explicit(&threads_used[index / 64], ~((uint64_t)1 << (index % 64)), memory_order_release);
 }
 
@@ -86,7 +86,7 @@ uint32_t bufpool_thread_register(void)
 			}
 		}
 	}
-	bufpool_thread = THREAD_DIRECT;
+	bufpool_thread = THREAD_UNCACHED;
 	return bufpool_thread;
 }
 

@@ -198,7 +198,7 @@ unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max)
 	if (cq->owed >= cq->refill_at)
 		vma_cq_refill(cq);
 	else
-		cq_note_refill(cq);
+		cq_update_needs_refill(cq);
 	return out;
 }
 

@@ -27,7 +27,7 @@ struct vma_cq {
 	uint32_t spare_count; /* of those, how many are ready in spare[] */
 	uint32_t batch_max;
 	uint32_t refill_at;  /* a poll refills when this many are owed */
-	uint32_t idle_at;    /* an idle poll does when this many are: see cq_note_refill */
+	uint32_t idle_at;    /* an idle poll does when this many are: see cq_update_needs_refill */
 	uint32_t idle_polls; /* empty polls to let pass before a refill that fell short is tried again */
 	uint32_t quota;      /* received frames that may be away before arrivals are copied out */
 	uint32_t prefetch_bytes;

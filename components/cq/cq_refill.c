@@ -19,9 +19,9 @@ void cq_refill_fini(struct vma_cq *cq)
  * Where the owner keeps the first fill, only what was polled is ours to post, and a spare kept back is a frame that
  * all processes of the device queue miss; elsewhere spares are fetched ahead of the debt.
  *
- * For a debt that hurts nobody (cq_note_refill) other threads' caches are let alone: several that sleep in turn keep a
- * buffer or two each, and to take these back would be a system call, and an interruption of the core that sends, before
- * each sleep.
+ * For a debt that hurts nobody (cq_update_needs_refill) other threads' caches are let alone: several that sleep in turn
+ * keep a buffer or two each, and to take these back would be a system call, and an interruption of the core that sends,
+ * before each sleep.
  */
 static void fetch_spares(struct vma_cq *cq)
 {
@@ -63,7 +63,7 @@ unsigned vma_cq_refill(struct vma_cq *cq)
 	vma_stats_add(&cq->count->buffers_posted, total);
 	if (cq->owed >= cq->idle_at)
 		vma_stats_add(&cq->count->refill_short, 1);
-	cq_note_refill(cq);
+	cq_update_needs_refill(cq);
 	return total;
 }
 

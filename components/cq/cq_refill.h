@@ -21,7 +21,7 @@ static inline bool cq_over_quota(const struct vma_cq *cq)
  * would otherwise write to the fill side, whose cache lines the sender's core reads, at each of them. What a queue pair
  * may owe so is at most an eighth of its queue and of its quota, so neither it nor its neighbours run short by it.
  */
-static inline void cq_note_refill(struct vma_cq *cq)
+static inline void cq_update_needs_refill(struct vma_cq *cq)
 {
 	bool needs_refill = cq->owed >= cq->idle_at;
 

@@ -6,7 +6,7 @@
 #include <vma/sock_os.h>
 #include <vma/sock_thread.h>
 
-bool vma_inet_option_is_set(int fd, int level, int name, enum vma_inet_how how)
+bool vma_inet_option_is_set(int fd, int level, int name, enum vma_inet_enabled_by how)
 {
 	char value[64];
 	socklen_t len = sizeof(value);
@@ -51,7 +51,7 @@ static bool limits_rate(const void *value, socklen_t len)
 	return len >= sizeof(rate32) && vma_copy(&rate32, value, sizeof(rate32)) == 0 && rate32 != UINT32_MAX;
 }
 
-bool vma_inet_option_turns_on(int level, enum vma_inet_how how, const void *value, socklen_t len)
+bool vma_inet_option_enables(int level, enum vma_inet_enabled_by how, const void *value, socklen_t len)
 {
 	int number;
 

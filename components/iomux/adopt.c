@@ -19,25 +19,26 @@
 
 #include "iomux_priv.h"
 
-#define NOTED_WORDS (VMA_FD_LOW / 64)
+#define RECORDED_WORDS (VMA_FD_LOW / 64)
 #define LINE_MAX_BYTES 256
 
 static pthread_mutex_t adopt_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic uint64_t noted[NOTED_WORDS] __attribute__((section(".bss.far")));
+static _Atomic uint64_t recorded_epfds[RECORDED_WORDS] __attribute__((section(".bss.far")));
 
-void vma_iomux_epoll_note(int epfd)
+void vma_iomux_epoll_record(int epfd)
 {
 	uint64_t bit = 1ULL << ((unsigned)epfd % 64);
 
-	if ((unsigned)epfd < VMA_FD_LOW && !(atomic_load_explicit(&noted[epfd / 64], memory_order_relaxed) & bit))
-		atomic_fetch_or_explicit(&noted[epfd / 64], bit, memory_order_relaxed);
+	if ((unsigned)epfd < VMA_FD_LOW &&
+	    !(atomic_load_explicit(&recorded_epfds[epfd / 64], memory_order_relaxed) & bit))
+		atomic_fetch_or_explicit(&recorded_epfds[epfd / 64], bit, memory_order_relaxed);
 }
 
-void vma_iomux_epoll_note_copy(int from, int to)
+void vma_iomux_epoll_record_copy(int from, int to)
 {
 	if ((unsigned)from < VMA_FD_LOW &&
-	    atomic_load_explicit(&noted[from / 64], memory_order_relaxed) & 1ULL << ((unsigned)from % 64))
-		vma_iomux_epoll_note(to);
+	    atomic_load_explicit(&recorded_epfds[from / 64], memory_order_relaxed) & 1ULL << ((unsigned)from % 64))
+		vma_iomux_epoll_record(to);
 }
 
 /* ---- what the kernel says of a set ---- */
@@ -155,7 +156,7 @@ static bool is_same_epoll(int a, int b)
 	return syscall(SYS_kcmp, self, self, KCMP_FILE, (unsigned long)a, (unsigned long)b) == 0;
 }
 
-static void look_at_noted(int fd, int epfd, struct epoll_set *set)
+static void adopt_recorded(int fd, int epfd, struct epoll_set *set)
 {
 	if (fd == epfd)
 		return;
@@ -165,11 +166,12 @@ static void look_at_noted(int fd, int epfd, struct epoll_set *set)
 		adopt_outer(fd, epfd, set);
 }
 
-static void look_at_all_noted(int epfd, struct epoll_set *set)
+static void adopt_all_recorded(int epfd, struct epoll_set *set)
 {
-	for (unsigned i = 0; i < NOTED_WORDS; i++)
-		for (uint64_t left = atomic_load_explicit(&noted[i], memory_order_relaxed); left != 0; left &= left - 1)
-			look_at_noted((int)(i * 64 + (unsigned)__builtin_ctzll(left)), epfd, set);
+	for (unsigned i = 0; i < RECORDED_WORDS; i++)
+		for (uint64_t left = atomic_load_explicit(&recorded_epfds[i], memory_order_relaxed); left != 0;
+		     left &= left - 1)
+			adopt_recorded((int)(i * 64 + (unsigned)__builtin_ctzll(left)), epfd, set);
 }
 
 /* Loops between sets the kernel has refused, so this ends. */
@@ -186,8 +188,8 @@ static int adopt_locked(int epfd, struct epoll_set **out)
 		vma_file_put(&set->file);
 		return rc;
 	}
-	vma_iomux_epoll_note(epfd);
-	look_at_all_noted(epfd, set);
+	vma_iomux_epoll_record(epfd);
+	adopt_all_recorded(epfd, set);
 	epoll_kick(set, epfd);
 	*out = set;
 	return 0;

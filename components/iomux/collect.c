@@ -16,8 +16,8 @@
 
 #include "iomux_priv.h"
 
-#define ASK_MAX 64  /* events of S at a time */
-#define STALE_MAX 4 /* answers in a row: it does not go by itself */
+#define OS_EVENTS_MAX 64 /* events of S at a time */
+#define STALE_MAX 4      /* answers in a row: it does not go by itself */
 
 /* ---- the queue ---- */
 
@@ -60,14 +60,14 @@ static int store_epoll_event(struct epoll_event *to, uint32_t mask, const struct
 }
 
 /* Told. One-shot: nothing more until it is changed. Level: looked at again in the next call, after all others. */
-static void item_note_reported(struct epoll_set *set, struct epoll_item *item, uint32_t own, uint32_t mask)
+static void item_set_reported(struct epoll_set *set, struct epoll_item *item, uint32_t own, uint32_t mask)
 {
 	item->os_events = 0;
 	if (atomic_load_explicit(&item->wanted, memory_order_relaxed) & ~mask & EPOLLIN)
 		atomic_store_explicit(&set->drive_first, true, memory_order_relaxed);
 	if (item->events & EPOLLONESHOT) {
 		atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
-		if (iomux_file_asks(item->file) != 0)
+		if (iomux_file_accept_rings(item->file) != 0)
 			epoll_item_count_rings(item);
 	} else if (is_level(item) && own != 0) {
 		epoll_item_enqueue(set, item, false);
@@ -83,14 +83,14 @@ static uint32_t own_of(struct epoll_set *set, struct epoll_item *item)
 	uint32_t all = iomux_file_poll(item->file);
 	struct pollfd shadow = {.fd = item->os_fd, .events = IOMUX_OUT};
 
-	if (__builtin_expect(item->out_left && !(all & EPOLLOUT), 0) && wanted_of(item, IOMUX_OUT) != 0 &&
+	if (__builtin_expect(item->out_unpolled && !(all & EPOLLOUT), 0) && wanted_of(item, IOMUX_OUT) != 0 &&
 	    epoll_shadow_ctl(set, EPOLL_CTL_MOD, item) == 0 && iomux_os_poll(&shadow, 1) > 0)
 		item->os_events |= (uint16_t)shadow.revents & IOMUX_OUT;
 	return wanted_of(item, all);
 }
 
 /* The first of the queue: 1 told, 0 it has nothing to tell any more, -EFAULT. */
-static int tell_first(struct epoll_set *set, struct epoll_event *to)
+static int report_first(struct epoll_set *set, struct epoll_event *to)
 {
 	struct epoll_item *item = TAILQ_FIRST(&set->pending);
 	uint32_t own, mask;
@@ -110,18 +110,18 @@ static int tell_first(struct epoll_set *set, struct epoll_event *to)
 		epoll_item_enqueue(set, item, true);
 		return -EFAULT;
 	}
-	item_note_reported(set, item, own, mask);
+	item_set_reported(set, item, own, mask);
 	return 1;
 }
 
 /* From the queue, each item once. */
-static int tell_pending(struct epoll_set *set, struct epoll_event *events, int max)
+static int report_pending(struct epoll_set *set, struct epoll_event *events, int max)
 {
 	uint32_t left = atomic_load_explicit(&set->n_pending, memory_order_relaxed);
 	int n = 0;
 
 	for (; left > 0 && n < max; left--) {
-		int rc = tell_first(set, events + n);
+		int rc = report_first(set, events + n);
 
 		if (rc < 0)
 			return n > 0 ? n : rc;
@@ -133,15 +133,15 @@ static int tell_pending(struct epoll_set *set, struct epoll_event *events, int m
 /* ---- the OS ---- */
 
 /* S's answers into the items, and those to the front of the queue, in S's order. True: E has something. */
-static bool ask_members_epfd(struct epoll_set *set, int max)
+static bool poll_members_epfd(struct epoll_set *set, int max)
 {
-	struct epoll_event answers[ASK_MAX];
-	int n = iomux_os_epoll(set->members_epfd, answers, max < ASK_MAX ? max : ASK_MAX);
+	struct epoll_event answers[OS_EVENTS_MAX];
+	int n = iomux_os_epoll(set->members_epfd, answers, max < OS_EVENTS_MAX ? max : OS_EVENTS_MAX);
 	bool outer = false, stale = false;
 
-	iomux_asked_now(&set->asked);
+	iomux_os_polled_now(&set->os_polled);
 	if (n > 0)
-		set->asked.tsc = 0; /* it may say so again (level) */
+		set->os_polled.tsc = 0; /* it may say so again (level) */
 	while (n-- > 0) {
 		struct epoll_item *item = epoll_item_of_key(set, answers[n].data.u64);
 
@@ -153,20 +153,20 @@ static bool ask_members_epfd(struct epoll_set *set, int max)
 			stale = true;
 		} else if (atomic_load_explicit(&item->wanted, memory_order_relaxed) != 0 &&
 		           !atomic_load_explicit(&item->file->own_poll, memory_order_relaxed)) {
-			iomux_os_told(item->file, answers[n].events);
+			iomux_pass_os_error(item->file, answers[n].events);
 			item->os_events |= answers[n].events;
 			epoll_item_enqueue(set, item, true);
 		}
 	}
-	set->stale_answers = stale ? set->stale_answers + 1 : 0;
-	if (set->stale_answers == STALE_MAX) {
-		set->stale_answers = 0;
+	set->stale_events = stale ? set->stale_events + 1 : 0;
+	if (set->stale_events == STALE_MAX) {
+		set->stale_events = 0;
 		atomic_store(&set->stale, true);
 	}
 	return outer;
 }
 
-static int ask_app_epfd(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
+static int poll_app_epfd(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
 {
 	int n = max > 0 ? iomux_os_epoll(epfd, events, max) : 0;
 
@@ -174,7 +174,7 @@ static int ask_app_epfd(struct epoll_set *set, int epfd, struct epoll_event *eve
 }
 
 /* Level: S says it again as long as it is so, and this answer would be old. */
-static void forget_untold(struct epoll_set *set)
+static void drop_unreported(struct epoll_set *set)
 {
 	struct epoll_item *item;
 
@@ -191,26 +191,26 @@ static void forget_untold(struct epoll_set *set)
 static int collect_both(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
 {
 	bool ours_first = set->ours_first;
-	int n = ours_first ? tell_pending(set, events, max) : ask_app_epfd(set, epfd, events, max), more;
+	int n = ours_first ? report_pending(set, events, max) : poll_app_epfd(set, epfd, events, max), more;
 
 	set->ours_first = !ours_first && n == max;
 	if (n < 0)
 		return n;
-	more = ours_first ? ask_app_epfd(set, epfd, events + n, max - n) : tell_pending(set, events + n, max - n);
+	more = ours_first ? poll_app_epfd(set, epfd, events + n, max - n) : report_pending(set, events + n, max - n);
 	return more < 0 ? (n > 0 ? n : more) : n + more;
 }
 
-static bool set_os_look_is_due(const struct epoll_set *set, enum epoll_ask ask, const struct iomux_policy *policy)
+static bool set_os_poll_is_due(const struct epoll_set *set, enum epoll_os_poll ask, const struct iomux_policy *policy)
 {
 	bool os = atomic_load_explicit(&set->n_os, memory_order_relaxed) > 0;
 
-	if (ask == EPOLL_ASK_IF_READY)
+	if (ask == EPOLL_OS_POLL_IF_READY)
 		return atomic_load_explicit(&set->n_pending, memory_order_relaxed) > 0 &&
-		       (iomux_asked_long_ago(&set->asked) || (os && set->asked.skipped >= policy->skip_os));
-	return ask == EPOLL_ASK || os || iomux_asked_long_ago(&set->asked);
+		       (iomux_os_polled_long_ago(&set->os_polled) || (os && set->os_polled.skipped >= policy->skip_os));
+	return ask == EPOLL_OS_POLL_ALWAYS || os || iomux_os_polled_long_ago(&set->os_polled);
 }
 
-int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, int max, enum epoll_ask ask,
+int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, int max, enum epoll_os_poll ask,
                   const struct iomux_policy *policy)
 {
 	bool outer;
@@ -219,14 +219,14 @@ int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, i
 	if (__builtin_expect(atomic_load_explicit(&set->stale, memory_order_relaxed), 0))
 		epoll_set_refresh(set);
 	take_ready(set);
-	if (!set_os_look_is_due(set, ask, policy)) {
-		n = tell_pending(set, events, max);
-		set->asked.skipped += n > 0;
+	if (!set_os_poll_is_due(set, ask, policy)) {
+		n = report_pending(set, events, max);
+		set->os_polled.skipped += n > 0;
 		return n;
 	}
-	outer = ask_members_epfd(set, max);
-	n = outer ? collect_both(set, epfd, events, max) : tell_pending(set, events, max);
-	forget_untold(set);
+	outer = poll_members_epfd(set, max);
+	n = outer ? collect_both(set, epfd, events, max) : report_pending(set, events, max);
+	drop_unreported(set);
 	return n;
 }
 

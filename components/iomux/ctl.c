@@ -73,13 +73,13 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 	int rc;
 
 	item->in_s = op == EPOLL_CTL_MOD ? was_in_s : op == EPOLL_CTL_ADD && !atomic_load(&item->file->own_poll);
-	item->out_left = false;
+	item->out_unpolled = false;
 	if (set->forked || (op == EPOLL_CTL_ADD ? !item->in_s : !was_in_s))
 		return check_flags(item->events);
-	set->asked.tsc = 0;
+	set->os_polled.tsc = 0;
 	if (op != EPOLL_CTL_DEL)
 		event.events = is_set ? item->events : shadow_events(item);
-	item->out_left = op != EPOLL_CTL_DEL && (item->events & ~event.events & IOMUX_OUT) != 0;
+	item->out_unpolled = op != EPOLL_CTL_DEL && (item->events & ~event.events & IOMUX_OUT) != 0;
 	if (op == EPOLL_CTL_ADD && is_set) {
 		if (item->os_fd_own)
 			vma_fd_unguard_close(item->os_fd);
@@ -140,7 +140,7 @@ static int set_modify_item(struct epoll_set *set, struct epoll_item *item, const
 		epoll_item_set_events(item, events, data);
 		atomic_store_explicit(&item->wanted, shot, memory_order_relaxed);
 	}
-	if (iomux_file_asks(item->file) != 0)
+	if (iomux_file_accept_rings(item->file) != 0)
 		epoll_item_count_rings(item);
 	enqueue_if_ready(set, item);
 	return rc;
@@ -226,7 +226,7 @@ static int os_member(struct epoll_set *set, int epfd, int op, int fd, struct epo
 	if (rc < 0 || op == EPOLL_CTL_MOD)
 		return rc;
 	if (set == NULL)
-		vma_iomux_epoll_note(epfd);
+		vma_iomux_epoll_record(epfd);
 	else if (op == EPOLL_CTL_ADD)
 		atomic_fetch_add(&set->n_os, 1);
 	return rc;

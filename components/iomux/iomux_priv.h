@@ -42,12 +42,12 @@ bool iomux_os_force(void);
  * When the OS was asked last. A question costs a system call and says nothing new when the last one is only a few
  * microseconds old: a program that calls without waiting asks as often as it would if a call took that long.
  */
-struct iomux_asked {
+struct iomux_os_polled {
 	uint64_t tsc;
 	uint32_t skipped; /* since then */
 };
-void iomux_asked_now(struct iomux_asked *asked);
-bool iomux_asked_long_ago(const struct iomux_asked *asked);
+void iomux_os_polled_now(struct iomux_os_polled *os_polled);
+bool iomux_os_polled_long_ago(const struct iomux_os_polled *os_polled);
 
 /*
  * Whether a call, before it answers, drives on after so many steps, the last of which has handled so many packets. What
@@ -77,15 +77,15 @@ static inline uint64_t iomux_file_rings(struct vma_file *file)
 {
 	return file->ops->rings != NULL ? file->ops->rings(file) : 0;
 }
-static inline uint64_t iomux_file_asks(struct vma_file *file)
+static inline uint64_t iomux_file_accept_rings(struct vma_file *file)
 {
-	return file->ops->asks != NULL ? file->ops->asks(file) : 0;
+	return file->ops->accept_rings != NULL ? file->ops->accept_rings(file) : 0;
 }
 /*
  * The OS has told of events of a shadow. An error is passed on at once: the internal thread hears of it as well, but
  * perhaps later than the application's next send or receive, which is to return it.
  */
-static inline void iomux_os_told(struct vma_file *file, uint32_t events)
+static inline void iomux_pass_os_error(struct vma_file *file, uint32_t events)
 {
 	if (__builtin_expect(events & EPOLLERR, 0) && file->kind != VMA_FILE_EPOLL && vma_engine_on_error != NULL)
 		vma_engine_on_error(file);
@@ -159,12 +159,12 @@ struct members {
 	/* private */
 	bool bad; /* select: one is not open */
 	uint32_t signals;
-	uint64_t request_hash; /* what is asked, as a hash */
-	bool os_ready;         /* the OS has found one when it was asked last */
-	uint64_t rings, asks;  /* asks: on which those that are asked for EPOLLIN listen */
+	uint64_t request_hash;        /* what is asked, as a hash */
+	bool os_ready;                /* the OS has found one when it was asked last */
+	uint64_t rings, accept_rings; /* accept_rings: where listeners that are polled for EPOLLIN listen */
 	struct vma_thread *self;
 	int count; /* members that are ready */
-	unsigned looks;
+	unsigned polls;
 };
 /* What of an answer counts for a member that was asked for `events`. */
 uint32_t members_accept(const struct members *members, uint32_t events);
@@ -201,9 +201,9 @@ struct epoll_item {
 	bool number_closed; /* fd has been closed, the file lives on under another number */
 	bool os_fd_own;     /* a duplicate made for this item */
 	bool in_s;          /* the shadow is, */
-	bool out_left;      /* but not asked whether it is writable: the file knew by itself */
+	bool out_unpolled;  /* but not asked whether it is writable: the file knew by itself */
 
-	uint64_t rings, asks; /* under set->leaf */
+	uint64_t rings, accept_rings; /* under set->leaf */
 	struct vma_retired retired;
 };
 TAILQ_HEAD(epoll_pending, epoll_item);
@@ -221,14 +221,14 @@ struct epoll_set {
 	_Atomic bool stale;                /* S does not hold what it should: made anew at the next use */
 	bool forked;                       /* and so are the lists; until then S is the parent's, and is not changed */
 	bool ours_first;                   /* the OS's events filled the last call */
-	uint8_t stale_answers;             /* questions in a row that S has answered with a member that has gone */
+	uint8_t stale_events;              /* questions in a row that S has answered with a member that has gone */
 	int kick;                          /* see kernel_wait.c; -1 */
 	uint64_t kick_until_ns;
 	struct epoll_pending pending;
 	_Atomic uint32_t n_pending;
 	_Atomic uint32_t n_os;    /* members of E, at least, and sets */
 	_Atomic bool drive_first; /* a member was told without news: its ring has not been looked at */
-	struct iomux_asked asked;
+	struct iomux_os_polled os_polled;
 	struct vma_spin spin;
 
 	struct epoll_item *chunk[EPOLL_CHUNKS];
@@ -239,8 +239,8 @@ struct epoll_set {
 
 	pthread_mutex_t leaf; /* rings and free places; nothing is called under it that takes a lock */
 	struct epoll_item *free;
-	uint32_t ring_users[64], askers[64];
-	_Atomic uint64_t rings, asks; /* asks: those on which a member listens that is asked for EPOLLIN */
+	uint32_t ring_users[64], acceptors[64];
+	_Atomic uint64_t rings, accept_rings; /* accept_rings: where a member polled for EPOLLIN listens */
 };
 static inline struct epoll_set *epoll_set(struct vma_file *file)
 {
@@ -284,12 +284,13 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item);
 int epoll_ctl_take_over(struct epoll_set *set, int epfd, struct vma_file *file, int fd, struct epoll_event *event);
 
 /* collect.c. With set->lock. Events told, 0, or -EFAULT. */
-enum epoll_ask {
-	EPOLL_ASK_IF_READY, /* S, and by it E, only in its turn, beside something of ours: the caller goes on to wait */
-	EPOLL_ASK_IF_DUE,   /* the caller does not wait */
-	EPOLL_ASK
+enum epoll_os_poll {
+	/* S, and by it E, only in its turn, beside something of ours: the caller goes on to wait. */
+	EPOLL_OS_POLL_IF_READY,
+	EPOLL_OS_POLL_IF_DUE, /* the caller does not wait */
+	EPOLL_OS_POLL_ALWAYS
 };
-int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, int max, enum epoll_ask ask,
+int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, int max, enum epoll_os_poll ask,
                   const struct iomux_policy *policy);
 uint32_t epoll_set_poll(struct vma_file *file);
 

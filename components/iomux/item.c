@@ -65,7 +65,7 @@ static struct epoll_item *new_place(struct epoll_set *set)
 	return item;
 }
 
-static struct epoll_item *take_place(struct epoll_set *set)
+static struct epoll_item *item_alloc(struct epoll_set *set)
 {
 	struct epoll_item *item;
 
@@ -77,7 +77,7 @@ static struct epoll_item *take_place(struct epoll_set *set)
 	return item != NULL ? item : new_place(set);
 }
 
-static void give_place(struct epoll_set *set, struct epoll_item *item)
+static void item_free(struct epoll_set *set, struct epoll_item *item)
 {
 	pthread_mutex_lock(&set->leaf);
 	item->next = set->free;
@@ -156,7 +156,7 @@ void epoll_item_rehash(struct epoll_set *set)
 	}
 }
 
-static int buckets_make_room(struct epoll_set *set)
+static int buckets_grow(struct epoll_set *set)
 {
 	uint32_t n = set->n_buckets > 0 ? set->n_buckets * 2 : BUCKETS_FIRST;
 	struct epoll_item **bucket;
@@ -233,18 +233,18 @@ static bool count_bits(uint32_t users[64], _Atomic uint64_t *rings, uint64_t bef
 static bool count_rings(struct epoll_item *item)
 {
 	struct epoll_set *set = item->set;
-	uint64_t rings = 0, asks = 0;
+	uint64_t rings = 0, accept_rings = 0;
 	bool changed;
 
 	pthread_mutex_lock(&set->leaf);
 	if (!atomic_load_explicit(&item->removed, memory_order_relaxed))
 		rings = iomux_file_rings(item->file);
 	if (rings != 0 && (atomic_load_explicit(&item->wanted, memory_order_relaxed) & EPOLLIN) != 0)
-		asks = iomux_file_asks(item->file);
+		accept_rings = iomux_file_accept_rings(item->file);
 	changed = count_bits(set->ring_users, &set->rings, item->rings, rings);
-	changed |= count_bits(set->askers, &set->asks, item->asks, asks);
+	changed |= count_bits(set->acceptors, &set->accept_rings, item->accept_rings, accept_rings);
 	item->rings = rings;
-	item->asks = asks;
+	item->accept_rings = accept_rings;
 	pthread_mutex_unlock(&set->leaf);
 	return changed;
 }
@@ -279,7 +279,7 @@ static void on_rings(struct vma_watcher *watcher, uint64_t rings)
  * The kernel takes the shadow out of S by itself when the socket's last number is closed, unless another process has
  * it: by a fork; or, unseen, passed on or inherited by a program that was started: collect.c comes upon those.
  */
-static bool leaves_by_itself(const struct epoll_item *item)
+static bool shadow_leaves_epoll(const struct epoll_item *item)
 {
 	return item->file->kind != VMA_FILE_EPOLL &&
 	       item->file->forks == atomic_load_explicit(&vma_forks, memory_order_relaxed);
@@ -300,7 +300,7 @@ static void item_on_closed(struct vma_watcher *watcher, int fd)
 	if (item->parked && (fd < 0 || fd == item->fd))
 		epoll_item_remove(set, item);
 	if (item->live && fd < 0) {
-		if (!item->number_closed && !leaves_by_itself(item))
+		if (!item->number_closed && !shadow_leaves_epoll(item))
 			epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
 		epoll_item_remove(set, item);
 	}
@@ -350,7 +350,7 @@ void epoll_item_set_events(struct epoll_item *item, uint32_t events, uint64_t da
 void epoll_item_recycle(struct epoll_set *set, struct epoll_item *item)
 {
 	if (atomic_load(&item->ended) && !atomic_exchange(&item->queued, true))
-		give_place(set, item);
+		item_free(set, item);
 }
 
 static void end_item(struct vma_retired *retired)
@@ -361,7 +361,7 @@ static void end_item(struct vma_retired *retired)
 
 	atomic_store(&item->ended, true);
 	if (!atomic_exchange(&item->queued, true))
-		give_place(set, item);
+		item_free(set, item);
 	vma_file_put(file);
 	vma_file_put(&set->file);
 }
@@ -377,7 +377,7 @@ void epoll_item_park(struct epoll_set *set, struct epoll_item *item)
 	item->live = false;
 	item->parked = true;
 	atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
-	if (iomux_file_asks(item->file) != 0)
+	if (iomux_file_accept_rings(item->file) != 0)
 		epoll_item_count_rings(item);
 }
 
@@ -397,8 +397,8 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 		*out = item;
 		return 0;
 	}
-	rc = buckets_make_room(set);
-	item = rc == 0 ? take_place(set) : NULL;
+	rc = buckets_grow(set);
+	item = rc == 0 ? item_alloc(set) : NULL;
 	if (item == NULL)
 		return -ENOMEM;
 	item->watcher = (struct vma_watcher){
@@ -407,14 +407,14 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 	item->fd = fd;
 	item->number_closed = item->is_pending = item->os_fd_own = item->in_s = false;
 	item->os_fd = fd;
-	item->rings = item->asks = 0;
+	item->rings = item->accept_rings = 0;
 	item->generation++;
 	atomic_store_explicit(&item->removed, false, memory_order_relaxed);
 	atomic_store(&item->ended, false);
 	atomic_store(&item->queued, false);
 	rc = vma_file_watch(file, &item->watcher);
 	if (rc < 0) {
-		give_place(set, item);
+		item_free(set, item);
 		return rc;
 	}
 	vma_file_get(file);

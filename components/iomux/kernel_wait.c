@@ -22,46 +22,49 @@
 
 #include "iomux_priv.h"
 
-#define NOTES 64
+#define KERNEL_WAITERS_PER_CHUNK 64
 #define CHUNKS 1024
 #define SEC 1000000000ULL
 #define KICK_NSEC SEC
 
-struct note {
+struct kernel_waiter {
 	_Alignas(64) _Atomic int fd; /* that it waits for, plus one; 0: none */
 };
 /*
  * By the index of the thread; once made they stay. Most processes have few threads, and a forked child need not
  * allocate for its first wait.
  */
-static struct note first_notes[NOTES] __attribute__((section(".bss.far")));
-static struct note *_Atomic notes[CHUNKS] __attribute__((section(".data.far"))) = {first_notes};
+static struct kernel_waiter first_notes[KERNEL_WAITERS_PER_CHUNK] __attribute__((section(".bss.far")));
+static struct kernel_waiter *_Atomic kernel_waiters[CHUNKS] __attribute__((section(".data.far"))) = {first_notes};
 
-static struct note *note_of(unsigned index)
+static struct kernel_waiter *kernel_waiter_of(unsigned index)
 {
-	return index / NOTES < CHUNKS && atomic_load(&notes[index / NOTES]) != NULL
-	               ? &atomic_load(&notes[index / NOTES])[index % NOTES]
+	return index / KERNEL_WAITERS_PER_CHUNK < CHUNKS &&
+	                       atomic_load(&kernel_waiters[index / KERNEL_WAITERS_PER_CHUNK]) != NULL
+	               ? &atomic_load(
+	                         &kernel_waiters[index / KERNEL_WAITERS_PER_CHUNK])[index % KERNEL_WAITERS_PER_CHUNK]
 	               : NULL;
 }
 
-static struct note *make_note(const struct vma_thread *self)
+static struct kernel_waiter *kernel_waiter_create(const struct vma_thread *self)
 {
-	struct note *fresh, *none = NULL;
+	struct kernel_waiter *fresh, *none = NULL;
 
-	if (self->index / NOTES >= CHUNKS || note_of(self->index) != NULL)
-		return note_of(self->index);
-	fresh = vma_alloc(NOTES * sizeof(*fresh));
-	if (fresh != NULL && !atomic_compare_exchange_strong(&notes[self->index / NOTES], &none, fresh))
+	if (self->index / KERNEL_WAITERS_PER_CHUNK >= CHUNKS || kernel_waiter_of(self->index) != NULL)
+		return kernel_waiter_of(self->index);
+	fresh = vma_alloc(KERNEL_WAITERS_PER_CHUNK * sizeof(*fresh));
+	if (fresh != NULL &&
+	    !atomic_compare_exchange_strong(&kernel_waiters[self->index / KERNEL_WAITERS_PER_CHUNK], &none, fresh))
 		vma_free(fresh);
-	return note_of(self->index);
+	return kernel_waiter_of(self->index);
 }
 
 /* Whether a thread still waits in the kernel for this set. Inside. */
-static bool anybody_waits(const struct epoll_set *set)
+static bool has_kernel_waiters(const struct epoll_set *set)
 {
 	for (unsigned i = 0; i < vma_thread_count(); i++) {
-		struct note *note = note_of(i);
-		int fd = note != NULL ? atomic_load(&note->fd) - 1 : -1;
+		struct kernel_waiter *kernel_waiter = kernel_waiter_of(i);
+		int fd = kernel_waiter != NULL ? atomic_load(&kernel_waiter->fd) - 1 : -1;
 
 		if (fd >= 0 && epoll_set_find(fd) == set)
 			return true;
@@ -82,7 +85,7 @@ void epoll_kick(struct epoll_set *set, int epfd)
 	int fd;
 
 	atomic_thread_fence(memory_order_seq_cst);
-	if (!anybody_waits(set))
+	if (!has_kernel_waiters(set))
 		return;
 	fd = (int)syscall(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (fd < 0)
@@ -99,7 +102,7 @@ void epoll_kick(struct epoll_set *set, int epfd)
 
 static void end_kick(struct epoll_set *set, int epfd)
 {
-	if (set->kick < 0 || (anybody_waits(set) && vma_now_ns() < set->kick_until_ns))
+	if (set->kick < 0 || (has_kernel_waiters(set) && vma_now_ns() < set->kick_until_ns))
 		return;
 	vma_os.epoll_ctl(epfd, EPOLL_CTL_DEL, set->kick, NULL);
 	vma_fd_unguard_close(set->kick);
@@ -132,16 +135,16 @@ struct os_wait {
 	int max;
 	const struct timespec *timeout;
 	const sigset_t *mask;
-	struct note *note;
+	struct kernel_waiter *kernel_waiter;
 	uint64_t begun_ns;
 };
 
-static void forget_kernel_set(void *arg)
+static void kernel_waiter_clear(void *arg)
 {
 	struct os_wait *wait = arg;
 
-	if (wait->note != NULL)
-		atomic_store(&wait->note->fd, 0);
+	if (wait->kernel_waiter != NULL)
+		atomic_store(&wait->kernel_waiter->fd, 0);
 }
 
 /* Whole milliseconds go by the older call, which every kernel and every sandbox knows; others do as far as it can. */
@@ -174,7 +177,7 @@ static int wait_in_kernel(struct os_wait *wait)
 {
 	int rc;
 
-	pthread_cleanup_push(forget_kernel_set, wait);
+	pthread_cleanup_push(kernel_waiter_clear, wait);
 	rc = kernel_call(wait);
 	pthread_cleanup_pop(1);
 	return rc;
@@ -213,18 +216,18 @@ static int finish_kernel_wait(const struct os_wait *wait, struct epoll_set *set,
 }
 
 /* Inside. -EAGAIN: to be waited for in the kernel. */
-static int leave_note(struct os_wait *wait, struct vma_thread *self)
+static int kernel_waiter_register(struct os_wait *wait, struct vma_thread *self)
 {
 	struct epoll_set *set;
 
-	vma_iomux_epoll_note(wait->epfd);
-	wait->note = make_note(self);
-	if (wait->note != NULL)
-		atomic_store(&wait->note->fd, wait->epfd + 1);
+	vma_iomux_epoll_record(wait->epfd);
+	wait->kernel_waiter = kernel_waiter_create(self);
+	if (wait->kernel_waiter != NULL)
+		atomic_store(&wait->kernel_waiter->fd, wait->epfd + 1);
 	set = epoll_set_find(wait->epfd);
 	if (set == NULL)
 		return -EAGAIN;
-	forget_kernel_set(wait);
+	kernel_waiter_clear(wait);
 	return wait_here(wait, set, false);
 }
 
@@ -249,12 +252,12 @@ static int take_over_quiet_set(struct os_wait *wait)
 	else if (epoll_adopt(wait->epfd, &set) == 0)
 		rc = wait_here(wait, set, true);
 	else
-		rc = leave_note(wait, self);
+		rc = kernel_waiter_register(wait, self);
 	vma_leave(self);
 	return rc;
 }
 
-static bool is_to_look(const struct os_wait *wait)
+static bool polls_os_by_force(const struct os_wait *wait)
 {
 	return iomux_os_force() && (wait->timeout == NULL || wait->timeout->tv_sec != 0 || wait->timeout->tv_nsec != 0);
 }
@@ -269,12 +272,12 @@ int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const
 	int rc = timeout != NULL ? vma_copy(&own, timeout, sizeof(own)) : 0;
 
 	wait.timeout = timeout != NULL ? &own : NULL;
-	rc = rc < 0 ? rc : leave_note(&wait, self);
+	rc = rc < 0 ? rc : kernel_waiter_register(&wait, self);
 	vma_leave(self);
 	if (rc != -EAGAIN)
 		return rc; /* it is ours */
 	wait.begun_ns = timeout != NULL ? vma_now_ns() : 0;
-	rc = is_to_look(&wait) ? take_over_quiet_set(&wait) : -EAGAIN;
+	rc = polls_os_by_force(&wait) ? take_over_quiet_set(&wait) : -EAGAIN;
 	if (rc != -EAGAIN)
 		return rc;
 	rc = wait_in_kernel(&wait);

@@ -32,7 +32,7 @@ uint32_t members_accept(const struct members *members, uint32_t events)
 
 /* What a thread remembers from call to call. */
 static __thread struct {
-	struct iomux_asked asked;
+	struct iomux_os_polled os_polled;
 	uint64_t request_hash; /* which descriptors, for what: a hash */
 	struct vma_spin spin;
 } memory __attribute__((tls_model("initial-exec")));
@@ -52,7 +52,7 @@ static void members_keep_file(struct members *members, uint32_t index, struct vm
 	members->count += ours->got != 0;
 	members->rings |= iomux_file_rings(file);
 	if (ours->accept & IOMUX_IN)
-		members->asks |= iomux_file_asks(file);
+		members->accept_rings |= iomux_file_accept_rings(file);
 	if (now & EPOLLOUT)
 		pfd->events &= (short)~IOMUX_OUT;
 	ours->own_poll = file->kind != VMA_FILE_EPOLL && atomic_load_explicit(&file->own_poll, memory_order_relaxed);
@@ -87,7 +87,7 @@ static bool member_is_still(const struct members_ours *ours)
 	return vma_fd_lookup(ours->fd) == ours->file && ours->file->id == ours->id;
 }
 
-static void leave_queue(struct members *members, struct members_ours *ours)
+static void dequeue_waiter(struct members *members, struct members_ours *ours)
 {
 	if (!ours->queued)
 		return;
@@ -101,7 +101,7 @@ static void member_give_to_os(struct members *members, unsigned at)
 {
 	struct members_ours *ours = &members->ours[at];
 
-	leave_queue(members, ours);
+	dequeue_waiter(members, ours);
 	members->fds[ours->index].fd = ours->fd;
 	members->n_os++;
 	*ours = members->ours[--members->n_ours];
@@ -109,7 +109,7 @@ static void member_give_to_os(struct members *members, unsigned at)
 
 /* Handed over to the kernel meanwhile: the shadow is what the file is from now on. Whoever did that wakes this thread.
  */
-static void take_shadow(struct members *members, struct members_ours *ours)
+static void switch_to_shadow(struct members *members, struct members_ours *ours)
 {
 	struct pollfd *pfd = &members->fds[ours->index];
 
@@ -121,13 +121,13 @@ static void take_shadow(struct members *members, struct members_ours *ours)
 
 static void find_rings(struct members *members)
 {
-	members->rings = members->asks = 0;
+	members->rings = members->accept_rings = 0;
 	for (unsigned i = 0; i < members->n_ours; i++) {
 		if (!member_is_still(&members->ours[i]))
 			continue;
 		members->rings |= iomux_file_rings(members->ours[i].file);
 		if (members->ours[i].accept & IOMUX_IN)
-			members->asks |= iomux_file_asks(members->ours[i].file);
+			members->accept_rings |= iomux_file_accept_rings(members->ours[i].file);
 	}
 }
 
@@ -163,7 +163,7 @@ static void members_scan(struct members *members)
 }
 
 /* Adds ours to it. */
-static int members_look(struct members *members)
+static int members_poll(struct members *members)
 {
 	for (unsigned i = 0; i < members->n_ours; i++) {
 		struct members_ours *ours = &members->ours[i];
@@ -177,14 +177,14 @@ static int members_look(struct members *members)
 		}
 		if (__builtin_expect(
 		            ours->own_poll && !atomic_load_explicit(&ours->file->own_poll, memory_order_relaxed), 0))
-			take_shadow(members, ours);
+			switch_to_shadow(members, ours);
 		ours->got = iomux_file_poll(ours->file) & ours->accept;
 		members->count += (told | ours->got) != 0;
 	}
 	return members->bad ? -EBADF : members->count;
 }
 
-static int members_ask_os(struct members *members)
+static int members_poll_os(struct members *members)
 {
 	int rc = iomux_os_poll(members->fds, members->n);
 
@@ -192,9 +192,10 @@ static int members_ask_os(struct members *members)
 		return rc;
 	for (unsigned i = 0; i < members->n_ours && rc > 0; i++)
 		if (member_is_still(&members->ours[i]))
-			iomux_os_told(members->ours[i].file, (uint16_t)members->fds[members->ours[i].index].revents);
+			iomux_pass_os_error(members->ours[i].file,
+			                    (uint16_t)members->fds[members->ours[i].index].revents);
 	members_scan(members);
-	return members_look(members);
+	return members_poll(members);
 }
 
 /* Nothing that was asked for can have come unseen. */
@@ -215,19 +216,19 @@ static int members_wait_ready(struct vma_wait *wait)
 	struct members *members = wait->arg;
 	int rc;
 
-	members->looks++;
-	rc = members_look(members);
+	members->polls++;
+	rc = members_poll(members);
 	return rc < 0 ? rc : rc > 0;
 }
 
 /* What the OS has found ready, or not open, may be so in the next call, too. */
-static void members_remember(const struct members *members)
+static void members_cache_os_result(const struct members *members)
 {
-	iomux_asked_now(&memory.asked);
+	iomux_os_polled_now(&memory.os_polled);
 	memory.request_hash = members->os_ready || members->bad ? 0 : members->request_hash;
 }
 
-static int members_wait_ask_os(struct vma_wait *wait)
+static int members_wait_poll_os(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
 	int rc;
@@ -236,10 +237,10 @@ static int members_wait_ask_os(struct vma_wait *wait)
 		return 0;
 	/* Of shadows alone there is nothing new every few looks, unless a sleep has just ended. */
 	if (members->n_os == 0 && !wait->slept && memory.request_hash == members->request_hash &&
-	    !iomux_asked_long_ago(&memory.asked))
+	    !iomux_os_polled_long_ago(&memory.os_polled))
 		return 0;
-	rc = members_ask_os(members);
-	members_remember(members);
+	rc = members_poll_os(members);
+	members_cache_os_result(members);
 	return rc < 0 ? rc : rc > 0;
 }
 
@@ -247,14 +248,14 @@ static uint64_t members_wait_rings(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
 
-	if (members->looks % RINGS_AGAIN == 0)
+	if (members->polls % RINGS_AGAIN == 0)
 		find_rings(members);
 	return members->rings;
 }
 
-static uint64_t members_wait_asks(struct vma_wait *wait)
+static uint64_t members_wait_accept_rings(struct vma_wait *wait)
 {
-	return ((struct members *)wait->arg)->asks;
+	return ((struct members *)wait->arg)->accept_rings;
 }
 
 /*
@@ -277,16 +278,16 @@ static void stand_in_queue(struct members_ours *ours, struct vma_thread *self)
 	vma_waitq_add(&ours->file->waitq, self);
 }
 
-static void members_wait_announce(struct vma_wait *wait, bool on)
+static void members_wait_set_queued(struct vma_wait *wait, bool on)
 {
 	struct members *members = wait->arg;
 
-	members->looks = 0; /* a ring that came since is watched, too */
+	members->polls = 0; /* a ring that came since is watched, too */
 	for (unsigned i = 0; i < members->n_ours; i++)
 		if (on)
 			stand_in_queue(&members->ours[i], wait->self);
 		else
-			leave_queue(members, &members->ours[i]);
+			dequeue_waiter(members, &members->ours[i]);
 }
 
 /* One of several sleepers of a file was woken, and takes nothing from it: the next may. */
@@ -307,10 +308,10 @@ static void members_wait_abandon(struct vma_wait *wait)
 }
 
 static const struct vma_wait_ops wait_ops = {.ready = members_wait_ready,
-                                             .ask_os = members_wait_ask_os,
+                                             .poll_os = members_wait_poll_os,
                                              .rings = members_wait_rings,
-                                             .asks = members_wait_asks,
-                                             .announce = members_wait_announce,
+                                             .accept_rings = members_wait_accept_rings,
+                                             .set_queued = members_wait_set_queued,
                                              .abandon = members_wait_abandon};
 
 static int members_sleep_or_spin(struct members *members, struct iomux_timeout *timeout,
@@ -343,25 +344,25 @@ static int members_sleep_or_spin(struct members *members, struct iomux_timeout *
 
 /* ---- the order of business ---- */
 
-static bool members_os_look_is_due(struct members *members, const struct iomux_policy *policy, int found)
+static bool members_os_poll_is_due(struct members *members, const struct iomux_policy *policy, int found)
 {
-	const struct iomux_asked *asked = &memory.asked;
+	const struct iomux_os_polled *os_polled = &memory.os_polled;
 
 	if (members->n_os + members->n_shadows == 0)
 		return false;
-	if (memory.request_hash != members->request_hash || iomux_asked_long_ago(asked))
+	if (memory.request_hash != members->request_hash || iomux_os_polled_long_ago(os_polled))
 		return true;
-	return members->n_os > 0 && (found == 0 || asked->skipped >= policy->skip_os);
+	return members->n_os > 0 && (found == 0 || os_polled->skipped >= policy->skip_os);
 }
 
-static int ask_if_due(struct members *members, const struct iomux_policy *policy, int found)
+static int poll_os_if_due(struct members *members, const struct iomux_policy *policy, int found)
 {
-	if (members_os_look_is_due(members, policy, found)) {
-		found = members_ask_os(members);
-		members_remember(members);
+	if (members_os_poll_is_due(members, policy, found)) {
+		found = members_poll_os(members);
+		members_cache_os_result(members);
 		return found;
 	}
-	memory.asked.skipped += found > 0;
+	memory.os_polled.skipped += found > 0;
 	return found;
 }
 
@@ -370,25 +371,25 @@ int members_wait(struct members *members, struct iomux_timeout *timeout, struct 
 	struct iomux_policy policy;
 	int found = members->count, driven = VMA_RING_CTXS_FULL;
 
-	vma_ring_ctxs_note_accept(members->asks);
+	vma_ring_ctxs_count_accept(members->accept_rings);
 	if (found > 0 && is_complete(members))
 		return found;
-	self->look_in_rings = members->rings;
+	self->overdue_rings = members->rings;
 	for (unsigned steps = 0; members->rings != 0 && iomux_drives_on(steps, driven, found > 0); steps++) {
 		driven = timeout->nsec != 0 ? vma_ring_ctxs_progress(members->rings)
 		                            : vma_ring_ctxs_catch_up(members->rings);
-		found = members_look(members);
+		found = members_poll(members);
 		if (found < 0 || (found > 0 && is_complete(members)))
 			return found;
 	}
 	iomux_policy_get(&policy);
 	/* A handler that waits to run comes second to what is ready. */
 	if (found == 0 && self->signals_held)
-		found = members_ask_os(members);
+		found = members_poll_os(members);
 	if (found < 0)
 		return found;
 	if (found > 0 || timeout->nsec == 0)
-		found = ask_if_due(members, &policy, found);
+		found = poll_os_if_due(members, &policy, found);
 	else
 		found = members_sleep_or_spin(members, timeout, &policy, self);
 	return found == 0 ? iomux_interrupted(self) : found;

@@ -8,7 +8,7 @@
 
 #include <vma/sock_engine.h>
 
-#define ASK_AGAIN_NSEC 20000
+#define OS_POLL_INTERVAL_NSEC 20000
 
 /* As in conf_params.h; before the engine runs no member is offloaded, and the kernel's answer is all there is. */
 static const struct iomux_policy defaults = {.spin_nsec = 100000000, .os_ratio = 10, .skip_os = 3};
@@ -37,21 +37,21 @@ bool iomux_os_force(void)
 	return engine != NULL && engine->conf.select_poll_os_force;
 }
 
-void iomux_asked_now(struct iomux_asked *asked)
+void iomux_os_polled_now(struct iomux_os_polled *os_polled)
 {
-	*asked = (struct iomux_asked){.tsc = vma_tsc()};
+	*os_polled = (struct iomux_os_polled){.tsc = vma_tsc()};
 }
 
-bool iomux_asked_long_ago(const struct iomux_asked *asked)
+bool iomux_os_polled_long_ago(const struct iomux_os_polled *os_polled)
 {
 	static _Atomic uint64_t ticks;
 	uint64_t gap = atomic_load_explicit(&ticks, memory_order_relaxed);
 
 	if (gap == 0) {
-		gap = vma_tsc_of_nsec(ASK_AGAIN_NSEC) | 1;
+		gap = vma_tsc_of_nsec(OS_POLL_INTERVAL_NSEC) | 1;
 		atomic_store_explicit(&ticks, gap, memory_order_relaxed);
 	}
-	return asked->tsc == 0 || vma_tsc() - asked->tsc > gap;
+	return os_polled->tsc == 0 || vma_tsc() - os_polled->tsc > gap;
 }
 
 /* A pending signal is no reason to fail: the caller goes on to wait, or comes to iomux_interrupted. */

@@ -10,7 +10,7 @@
 
 #define CHUNK 64     /* descriptors read at a time */
 #define ON_STACK 64U /* descriptors of a call that needs no memory */
-#define ANYBODY_MAY 64
+#define FDS_ALWAYS_ALLOWED 64
 
 bool vma_iomux_poll_wants(const struct pollfd *fds, nfds_t n)
 {
@@ -40,7 +40,7 @@ static int check_poll_count(nfds_t n)
 {
 	struct rlimit limit;
 
-	if (n <= ANYBODY_MAY)
+	if (n <= FDS_ALWAYS_ALLOWED)
 		return 0;
 	if (n > INT32_MAX || (getrlimit(RLIMIT_NOFILE, &limit) == 0 && n > limit.rlim_cur))
 		return -EINVAL;
@@ -61,8 +61,8 @@ static int poll_store_revents(const struct members *members, struct pollfd *to)
 	return 0;
 }
 
-static int wait_and_answer(struct members *members, struct pollfd *app, struct iomux_timeout *timeout,
-                           struct vma_thread *self)
+static int poll_wait_and_store(struct members *members, struct pollfd *app, struct iomux_timeout *timeout,
+                               struct vma_thread *self)
 {
 	int rc, fault;
 
@@ -91,7 +91,7 @@ static int poll_run(struct pollfd *app, nfds_t n, struct iomux_timeout *timeout,
 			return -ENOMEM;
 		members.fds = (struct pollfd *)(members.ours + n);
 	}
-	rc = wait_and_answer(&members, app, timeout, self);
+	rc = poll_wait_and_store(&members, app, timeout, self);
 	vma_free(members.memory[0]);
 	return rc;
 }
@@ -109,7 +109,7 @@ int vma_iomux_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout,
 	if (rc < 0)
 		return rc;
 	rc = poll_run(fds, n, &time, self);
-	vma_thread_has_ready(self, rc);
+	vma_thread_set_tx_batch(self, rc);
 	iomux_sigmask_restore(&before, self);
 	return rc;
 }

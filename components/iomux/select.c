@@ -144,14 +144,14 @@ static void fill_fds(const struct sets *sets, struct pollfd *fds)
 }
 
 /* A word of answers from the fds that follow; how many bits are set. */
-static int answer_word(uint64_t asked, const uint64_t in[SETS], const struct pollfd *fds, uint64_t out[SETS])
+static int collect_word(uint64_t requested, const uint64_t in[SETS], const struct pollfd *fds, uint64_t out[SETS])
 {
 	int bits = 0;
 
-	for (; asked != 0; asked &= asked - 1, fds++)
+	for (; requested != 0; requested &= requested - 1, fds++)
 		for (int k = 0; k < SETS; k++)
-			if (in[k] & asked & -asked && fds->revents & bits_of[k]) {
-				out[k] |= asked & -asked;
+			if (in[k] & requested & -requested && fds->revents & bits_of[k]) {
+				out[k] |= requested & -requested;
 				bits++;
 			}
 	return bits;
@@ -162,11 +162,11 @@ static int select_store_sets(struct sets *sets, const struct pollfd *fds)
 	int bits = 0;
 
 	for (int i = 0; i < sets->words; i++) {
-		uint64_t asked = word_of_all(sets, i), out[SETS] = {0};
+		uint64_t requested = word_of_all(sets, i), out[SETS] = {0};
 		const uint64_t in[SETS] = {sets->in[READ][i], sets->in[WRITE][i], sets->in[EXCEPT][i]};
 
-		bits += answer_word(asked, in, fds, out);
-		fds += __builtin_popcountll(asked);
+		bits += collect_word(requested, in, fds, out);
+		fds += __builtin_popcountll(requested);
 		for (int k = 0; k < SETS; k++)
 			sets->in[k][i] = out[k];
 	}
@@ -269,7 +269,7 @@ int vma_iomux_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timesp
 		return rc;
 	set_size(&sets, n >= 0 ? clamp_nfds(n) : 0);
 	rc = n >= 0 ? select_run(&sets, &time, self) : -EINVAL;
-	vma_thread_has_ready(self, rc);
+	vma_thread_set_tx_batch(self, rc);
 	iomux_sigmask_restore(&before, self);
 	if (left != NULL)
 		iomux_timeout_left(&time, left);

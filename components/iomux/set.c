@@ -19,13 +19,13 @@ static void set_close(struct vma_file *file);
 static void set_destroy(struct vma_file *file);
 static void set_forked(struct vma_file *file);
 static uint64_t set_rings(struct vma_file *file);
-static uint64_t set_asks(struct vma_file *file);
+static uint64_t set_accept_rings(struct vma_file *file);
 
 static const struct vma_file_ops set_ops = {
         .name = "epoll",
         .poll = epoll_set_poll,
         .rings = set_rings,
-        .asks = set_asks,
+        .accept_rings = set_accept_rings,
         .close = set_close,
         .destroy = set_destroy,
         .forked = set_forked,
@@ -36,9 +36,9 @@ static uint64_t set_rings(struct vma_file *file)
 	return atomic_load_explicit(&epoll_set(file)->rings, memory_order_relaxed);
 }
 
-static uint64_t set_asks(struct vma_file *file)
+static uint64_t set_accept_rings(struct vma_file *file)
 {
-	return atomic_load_explicit(&epoll_set(file)->asks, memory_order_relaxed);
+	return atomic_load_explicit(&epoll_set(file)->accept_rings, memory_order_relaxed);
 }
 
 struct epoll_set *epoll_set_find(int epfd)
@@ -71,7 +71,7 @@ static int add_outer(int members_epfd, int epfd)
 	return vma_os.epoll_ctl(members_epfd, EPOLL_CTL_ADD, epfd, &event) < 0 ? -errno : 0;
 }
 
-static int make_members_epfd(int epfd)
+static int create_members_epfd(int epfd)
 {
 	int members_epfd = vma_os.epoll_create1(EPOLL_CLOEXEC), rc, up;
 
@@ -90,7 +90,7 @@ struct epoll_set *epoll_set_create(int epfd)
 
 	if (set == NULL)
 		return NULL;
-	set->members_epfd = make_members_epfd(epfd);
+	set->members_epfd = create_members_epfd(epfd);
 	if (set->members_epfd < 0) {
 		vma_log_warn("epoll set %d: cannot make its inner set: %s", epfd, strerrordesc_np(-set->members_epfd));
 		vma_free(set);
@@ -159,16 +159,16 @@ static void remake_lists(struct epoll_set *set)
 	set->forked = false;
 	set->free = NULL; /* may have been in the middle of a change; a few places are lost */
 	memset(set->ring_users, 0, sizeof(set->ring_users));
-	memset(set->askers, 0, sizeof(set->askers));
+	memset(set->acceptors, 0, sizeof(set->acceptors));
 	atomic_store_explicit(&set->rings, 0, memory_order_relaxed);
-	atomic_store_explicit(&set->asks, 0, memory_order_relaxed);
+	atomic_store_explicit(&set->accept_rings, 0, memory_order_relaxed);
 	epoll_item_rehash(set);
 	for (uint32_t i = 0; i < set->n_items; i++) {
 		struct epoll_item *item = epoll_item_at(set, i);
 
 		if (!item->live && !item->parked)
 			continue;
-		item->rings = item->asks = 0;
+		item->rings = item->accept_rings = 0;
 		item->is_pending = false;
 		atomic_store_explicit(&item->queued, false, memory_order_relaxed);
 		epoll_item_count_rings(item);
@@ -203,7 +203,7 @@ static void enter_again(struct epoll_set *set, struct epoll_item *item)
 void epoll_set_refresh(struct epoll_set *set)
 {
 	int epfd = atomic_load_explicit(&set->file.fd, memory_order_relaxed);
-	int members_epfd = make_members_epfd(epfd);
+	int members_epfd = create_members_epfd(epfd);
 	struct vma_watchers *watchers;
 
 	if (members_epfd < 0) {

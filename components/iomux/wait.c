@@ -23,8 +23,8 @@ struct call {
 	struct iomux_policy policy;
 	struct vma_thread *self;
 	uint32_t signals;
-	bool announced; /* stands in the set's queue, or was taken out of it */
-	bool unspent;   /* stood there when it collected something: nobody had spent a wake-up on it yet */
+	bool queued;         /* stands in the set's queue, or was taken out of it */
+	bool wakeup_unspent; /* stood there when it collected something: nobody had spent a wake-up on it yet */
 	int n;
 };
 
@@ -34,14 +34,14 @@ static bool set_has_ready(struct epoll_set *set)
 }
 
 /* Somebody else collects: nothing for us now, and he wakes us if he leaves something. */
-static int epoll_call_collect(struct call *call, enum epoll_ask ask)
+static int epoll_call_collect(struct call *call, enum epoll_os_poll ask)
 {
 	struct epoll_set *set = call->set;
 
-	if ((ask == EPOLL_ASK_IF_READY && !set_has_ready(set)) || pthread_mutex_trylock(&set->lock) != 0)
+	if ((ask == EPOLL_OS_POLL_IF_READY && !set_has_ready(set)) || pthread_mutex_trylock(&set->lock) != 0)
 		return 0;
 	call->n = epoll_collect(set, call->epfd, call->events, call->max, ask, &call->policy);
-	call->unspent = call->n > 0 && call->announced && iomux_is_in_queue(&set->file.waitq, call->self);
+	call->wakeup_unspent = call->n > 0 && call->queued && iomux_is_in_queue(&set->file.waitq, call->self);
 	epoll_set_unlock(set);
 	return call->n;
 }
@@ -53,13 +53,14 @@ static int result_sign(int n)
 
 static int epoll_wait_ready(struct vma_wait *wait)
 {
-	return result_sign(epoll_call_collect(wait->arg, EPOLL_ASK_IF_READY));
+	return result_sign(epoll_call_collect(wait->arg, EPOLL_OS_POLL_IF_READY));
 }
 
-static int epoll_wait_ask_os(struct vma_wait *wait)
+static int epoll_wait_poll_os(struct vma_wait *wait)
 {
 	/* After a sleep that S has ended it is asked; of shadows alone there is nothing new every few looks. */
-	return result_sign(epoll_call_collect(wait->arg, wait->fds[0].revents != 0 ? EPOLL_ASK : EPOLL_ASK_IF_DUE));
+	return result_sign(
+	        epoll_call_collect(wait->arg, wait->fds[0].revents != 0 ? EPOLL_OS_POLL_ALWAYS : EPOLL_OS_POLL_IF_DUE));
 }
 
 static uint64_t epoll_wait_rings(struct vma_wait *wait)
@@ -69,11 +70,11 @@ static uint64_t epoll_wait_rings(struct vma_wait *wait)
 	return atomic_load_explicit(&call->set->rings, memory_order_relaxed);
 }
 
-static uint64_t epoll_wait_asks(struct vma_wait *wait)
+static uint64_t epoll_wait_accept_rings(struct vma_wait *wait)
 {
 	struct call *call = wait->arg;
 
-	return atomic_load_explicit(&call->set->asks, memory_order_relaxed);
+	return atomic_load_explicit(&call->set->accept_rings, memory_order_relaxed);
 }
 
 /* Who was woken and leaves with nothing, or with something else. */
@@ -91,16 +92,16 @@ static void epoll_wake_next(struct epoll_set *set)
  * wake-up was spent on it. Was it there at A and is not at C, one was, and what it was for is there (or somebody has
  * taken it, which is as good): who took it out of its place had put that there before.
  */
-static void epoll_wait_announce(struct vma_wait *wait, bool on)
+static void epoll_wait_set_queued(struct vma_wait *wait, bool on)
 {
 	struct call *call = wait->arg;
 	struct vma_waitq *q = &call->set->file.waitq;
 
-	call->announced = on;
+	call->queued = on;
 	if (on) {
 		vma_waitq_add(q, wait->self);
 		atomic_thread_fence(memory_order_seq_cst); /* see epoll_set_unlock */
-	} else if (!iomux_leave_queue(q, wait->self, call->signals) && call->unspent) {
+	} else if (!iomux_leave_queue(q, wait->self, call->signals) && call->wakeup_unspent) {
 		epoll_wake_next(call->set);
 	}
 }
@@ -114,10 +115,10 @@ static void epoll_wait_abandon(struct vma_wait *wait)
 }
 
 static const struct vma_wait_ops wait_ops = {.ready = epoll_wait_ready,
-                                             .ask_os = epoll_wait_ask_os,
+                                             .poll_os = epoll_wait_poll_os,
                                              .rings = epoll_wait_rings,
-                                             .asks = epoll_wait_asks,
-                                             .announce = epoll_wait_announce,
+                                             .accept_rings = epoll_wait_accept_rings,
+                                             .set_queued = epoll_wait_set_queued,
                                              .abandon = epoll_wait_abandon};
 
 static int epoll_sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
@@ -150,39 +151,39 @@ static int epoll_sleep_or_spin(struct call *call, struct iomux_timeout *timeout,
 }
 
 /* Who does not wait is not told "nothing" because another thread collects at this moment. */
-static int last_look(struct call *call)
+static int last_collect(struct call *call)
 {
-	int n = epoll_call_collect(call, EPOLL_ASK_IF_DUE);
+	int n = epoll_call_collect(call, EPOLL_OS_POLL_IF_DUE);
 
 	for (int tries = 0; n == 0 && tries < TRIES && set_has_ready(call->set); tries++) {
 		sched_yield();
-		n = epoll_call_collect(call, EPOLL_ASK_IF_DUE);
+		n = epoll_call_collect(call, EPOLL_OS_POLL_IF_DUE);
 	}
 	return n;
 }
 
-static int epoll_call_look(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
+static int epoll_call_poll(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct epoll_set *set = call->set;
 	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
 	int n, driven = VMA_RING_CTXS_FULL;
 
-	vma_ring_ctxs_note_accept(atomic_load_explicit(&set->asks, memory_order_relaxed));
+	vma_ring_ctxs_count_accept(atomic_load_explicit(&set->accept_rings, memory_order_relaxed));
 	if (atomic_load_explicit(&set->drive_first, memory_order_relaxed)) {
 		atomic_store_explicit(&set->drive_first, false, memory_order_relaxed);
 		vma_ring_ctxs_progress(rings);
 	}
-	n = epoll_call_collect(call, EPOLL_ASK_IF_READY);
+	n = epoll_call_collect(call, EPOLL_OS_POLL_IF_READY);
 	if (n == 0 && rings != 0) {
 		for (unsigned steps = 0; iomux_drives_on(steps, driven, set_has_ready(set)); steps++)
 			driven = timeout->nsec != 0 ? vma_ring_ctxs_progress(rings) : vma_ring_ctxs_catch_up(rings);
-		n = epoll_call_collect(call, EPOLL_ASK_IF_READY);
+		n = epoll_call_collect(call, EPOLL_OS_POLL_IF_READY);
 	}
 	/* A handler that waits to run comes second to what is ready. */
 	if (n == 0 && self->signals_held)
-		n = epoll_call_collect(call, EPOLL_ASK);
+		n = epoll_call_collect(call, EPOLL_OS_POLL_ALWAYS);
 	if (n == 0)
-		n = timeout->nsec != 0 ? epoll_sleep_or_spin(call, timeout, self) : last_look(call);
+		n = timeout->nsec != 0 ? epoll_sleep_or_spin(call, timeout, self) : last_collect(call);
 	/* The kernel's epoll_wait that does not wait is not interrupted, unlike its poll. */
 	return n == 0 && timeout->nsec != 0 ? iomux_interrupted(self) : n;
 }
@@ -202,9 +203,9 @@ int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *eve
 	if (rc < 0)
 		return rc;
 	iomux_policy_get(&call.policy);
-	rc = max > 0 && max <= EVENTS_MAX ? epoll_call_look(&call, &time, self) : -EINVAL;
-	vma_thread_has_ready(self, rc);
-	self->look_in_rings = atomic_load_explicit(&epoll_set(set)->rings, memory_order_relaxed);
+	rc = max > 0 && max <= EVENTS_MAX ? epoll_call_poll(&call, &time, self) : -EINVAL;
+	vma_thread_set_tx_batch(self, rc);
+	self->overdue_rings = atomic_load_explicit(&epoll_set(set)->rings, memory_order_relaxed);
 	iomux_sigmask_restore(&before, self);
 	return rc;
 }

@@ -25,7 +25,7 @@ static uint64_t log_now_ns(void)
 }
 
 /* Preloaded or linked in, this runs when the process starts; after dlopen, time counts from there. */
-__attribute__((constructor)) static void note_start(void)
+__attribute__((constructor)) static void record_start_time(void)
 {
 	start_ns = log_now_ns();
 }

@@ -3,7 +3,7 @@
 
 #include "log_priv.h"
 
-#define SEEN_MAX 1024 /* 8 kB; a process has a few dozen problems, not a thousand */
+#define LOGGED_MAX 1024 /* 8 kB; a process has a few dozen problems, not a thousand */
 
 /*
  * An open hash set that only grows. Slots go from 0 to a hash by compare-and-swap and never change again; every thread
@@ -11,7 +11,7 @@
  * was free, one swap succeeds, and the other reads the winner's hash there: exactly one gets true. Nothing is published
  * through a slot but its own value: relaxed is enough.
  */
-static _Atomic uint64_t seen[SEEN_MAX] __attribute__((section(".bss.far")));
+static _Atomic uint64_t seen[LOGGED_MAX] __attribute__((section(".bss.far")));
 
 static uint64_t hash_text(const char *text, size_t len) /* FNV-1a, 64 bits */
 {
@@ -24,8 +24,8 @@ static uint64_t hash_text(const char *text, size_t len) /* FNV-1a, 64 bits */
 
 static bool first_time(uint64_t hash)
 {
-	for (size_t i = 0; i < SEEN_MAX; i++) {
-		_Atomic uint64_t *slot = &seen[(hash + i) % SEEN_MAX];
+	for (size_t i = 0; i < LOGGED_MAX; i++) {
+		_Atomic uint64_t *slot = &seen[(hash + i) % LOGGED_MAX];
 		uint64_t found = atomic_load_explicit(slot, memory_order_relaxed);
 
 		if (found == 0 && atomic_compare_exchange_strong_explicit(slot, &found, hash, memory_order_relaxed,

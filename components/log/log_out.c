@@ -39,7 +39,7 @@ static ino_t file_ino;
 static dev_t stderr_dev;
 static ino_t stderr_ino;
 
-__attribute__((constructor)) static void note_stderr(void)
+__attribute__((constructor)) static void record_stderr_file(void)
 {
 	struct stat st;
 
@@ -104,7 +104,7 @@ static int log_write_all(int fd, const char *bytes, size_t len)
  * signal is sent to the writing thread: keep it blocked, and take it back if the write raised it and none was pending
  * before. One can have been pending only where it was blocked before.
  */
-static int write_quietly(int fd, const char *bytes, size_t len)
+static int write_without_signals(int fd, const char *bytes, size_t len)
 {
 	const uint64_t block = SIGNALS_OF_WRITE;
 	uint64_t before = 0, pending = 0;
@@ -137,12 +137,12 @@ static void report_lost_lines(int fd)
 		return;
 	/* The newline first: the line that was given up may stand there by half. */
 	len = snprintf(text, sizeof(text), "\nVMA WARNING: %u lines of the log were lost: its output was full\n", lost);
-	if (write_quietly(fd, text, (size_t)len) != 0)
+	if (write_without_signals(fd, text, (size_t)len) != 0)
 		atomic_fetch_add_explicit(&lost_lines, lost, memory_order_relaxed);
 }
 
 /* The file failed in the middle of things. The thread that turns the log back to stderr says so. */
-static void leave_file(int fd, int error)
+static void fall_back_to_stderr(int fd, int error)
 {
 	char text[160];
 	int len;
@@ -152,7 +152,7 @@ static void leave_file(int fd, int error)
 		return;
 	len = snprintf(text, sizeof(text), "VMA WARNING: cannot write to VMA_LOG_FILE: %s; the log goes to stderr\n",
 	               strerrordesc_np(error));
-	write_quietly(STDERR_FILENO, text, (size_t)len);
+	write_without_signals(STDERR_FILENO, text, (size_t)len);
 }
 
 void log_out_send(struct log_line *line, enum vma_log_level level)
@@ -167,12 +167,12 @@ void log_out_send(struct log_line *line, enum vma_log_level level)
 
 	if (atomic_load_explicit(&lost_lines, memory_order_relaxed) != 0)
 		report_lost_lines(fd);
-	rc = write_quietly(fd, bytes, len);
+	rc = write_without_signals(fd, bytes, len);
 	if (rc == 0)
 		return;
 	if (fd != STDERR_FILENO && rc != -EAGAIN) {
-		leave_file(fd, -rc);
-		rc = write_quietly(STDERR_FILENO, bytes, len);
+		fall_back_to_stderr(fd, -rc);
+		rc = write_without_signals(STDERR_FILENO, bytes, len);
 	}
 	if (rc == -EAGAIN)
 		atomic_fetch_add_explicit(&lost_lines, 1, memory_order_relaxed);

@@ -189,7 +189,7 @@ static struct nl_msg *neigh_request(int type, int flags, const struct ndmsg *hea
 	return request;
 }
 
-struct nl_msg *net_msg_ask_neigh(uint32_t ifindex, uint8_t family, const void *address)
+struct nl_msg *net_msg_getneigh(uint32_t ifindex, uint8_t family, const void *address)
 {
 	const struct ndmsg header = {.ndm_family = family, .ndm_ifindex = (int)ifindex};
 
@@ -291,7 +291,7 @@ bool net_msg_prefix_covers(const struct net_msg_prefix *prefix, const uint8_t ad
 	return rest == 0 || ((prefix->address[whole] ^ address[whole]) >> (8 - rest)) == 0;
 }
 
-struct nl_msg *net_msg_ask_route(const struct vma_net_key *key)
+struct nl_msg *net_msg_getroute(const struct vma_net_key *key)
 {
 	static const uint8_t zero[16];
 	/* The two ECN bits are no part of a lookup. */

@@ -15,7 +15,7 @@ struct nl_msg;
 int net_msg_link(struct nlmsghdr *message, struct vma_net_link *out);
 int net_msg_addr(struct nlmsghdr *message, struct vma_net_addr *out);
 int net_msg_neigh(struct nlmsghdr *message, struct vma_net_neigh *out);
-/* An answer to net_msg_ask_route. The source is the key's unless the kernel names one. */
+/* An answer to net_msg_getroute. The source is the key's unless the kernel names one. */
 int net_msg_route(struct nlmsghdr *message, const struct vma_net_key *key, struct vma_net_route *out);
 
 /* A route event: which destinations it concerns. */
@@ -30,8 +30,8 @@ bool net_msg_prefix_covers(const struct net_msg_prefix *prefix, const uint8_t ad
 int net_msg_rule(struct nlmsghdr *message, bool *ports);
 
 /* Requests; NULL: no memory. */
-struct nl_msg *net_msg_ask_route(const struct vma_net_key *key);
-struct nl_msg *net_msg_ask_neigh(uint32_t ifindex, uint8_t family, const void *address);
+struct nl_msg *net_msg_getroute(const struct vma_net_key *key);
+struct nl_msg *net_msg_getneigh(uint32_t ifindex, uint8_t family, const void *address);
 struct nl_msg *net_msg_use_neigh(uint32_t ifindex, uint8_t family, const void *address);
 struct nl_msg *net_msg_dump_links(void);
 struct nl_msg *net_msg_dump_addrs(void);

@@ -67,30 +67,31 @@ void net_neigh_drop_if_unused(struct neigh *neigh)
 
 /* ---- asking ---- */
 
-struct answer {
+struct neigh_reply {
 	struct vma_net_neigh *neigh;
 	bool found;
 };
 
-static void neigh_take_answer(struct nlmsghdr *message, void *arg)
+static void neigh_on_reply(struct nlmsghdr *message, void *arg)
 {
-	struct answer *answer = arg;
-	struct vma_net_neigh told;
+	struct neigh_reply *neigh_reply = arg;
+	struct vma_net_neigh received;
 
-	if (message->nlmsg_type != RTM_NEWNEIGH || net_msg_neigh(message, &told) < 0 ||
-	    told.ifindex != answer->neigh->ifindex || memcmp(told.address, answer->neigh->address, 16) != 0)
+	if (message->nlmsg_type != RTM_NEWNEIGH || net_msg_neigh(message, &received) < 0 ||
+	    received.ifindex != neigh_reply->neigh->ifindex ||
+	    memcmp(received.address, neigh_reply->neigh->address, 16) != 0)
 		return;
-	*answer->neigh = told;
-	answer->found = true;
+	*neigh_reply->neigh = received;
+	neigh_reply->found = true;
 }
 
-static int ask_neigh(struct vma_net *net, struct vma_net_neigh *neigh)
+static int neigh_query(struct vma_net *net, struct vma_net_neigh *neigh)
 {
-	struct answer answer = {.neigh = neigh};
-	int rc = net_nl_ask(net->ask, net_msg_ask_neigh(neigh->ifindex, neigh->family, neigh->address),
-	                    neigh_take_answer, &answer);
+	struct neigh_reply neigh_reply = {.neigh = neigh};
+	int rc = net_nl_query(net->query, net_msg_getneigh(neigh->ifindex, neigh->family, neigh->address),
+	                      neigh_on_reply, &neigh_reply);
 
-	if (rc == 0 && answer.found)
+	if (rc == 0 && neigh_reply.found)
 		return 0;
 	neigh->state = 0;
 	neigh->mac_len = 0;
@@ -100,7 +101,7 @@ static int ask_neigh(struct vma_net *net, struct vma_net_neigh *neigh)
 
 void net_neigh_refresh(struct vma_net *net, struct neigh *neigh)
 {
-	ask_neigh(net, &neigh->neigh);
+	neigh_query(net, &neigh->neigh);
 	if (neigh->neigh.state != NUD_STALE)
 		neigh->probed_ns = 0;
 }
@@ -124,7 +125,7 @@ int vma_net_neigh(struct vma_net *net, uint32_t ifindex, uint8_t family, const v
 	out->family = family;
 	memcpy(out->address, address, 4);
 	net_lock(net, &hold);
-	rc = ask_neigh(net, out);
+	rc = neigh_query(net, out);
 	net_unlock(net, &hold);
 	return rc;
 }
@@ -167,7 +168,7 @@ static int send_probe(int fd, uint32_t ifindex, const uint8_t address[4])
 
 int net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16])
 {
-	int rc = net_nl_ask(net->ask, net_msg_use_neigh(ifindex, family, address), NULL, NULL);
+	int rc = net_nl_query(net->query, net_msg_use_neigh(ifindex, family, address), NULL, NULL);
 
 	if (rc == -EPERM && net->probe_fd >= 0)
 		rc = send_probe(net->probe_fd, ifindex, address);

@@ -104,7 +104,7 @@ static void neigh_changed(struct vma_net *net, struct nlmsghdr *message)
 	net_path_neigh_changed(neigh);
 }
 
-static void net_take_event(struct nlmsghdr *message, void *arg)
+static void net_apply_event(struct nlmsghdr *message, void *arg)
 {
 	struct vma_net *net = arg;
 	struct vma_net_link link;
@@ -114,13 +114,13 @@ static void net_take_event(struct nlmsghdr *message, void *arg)
 	case RTM_NEWLINK:
 	case RTM_DELLINK:
 		if (net_msg_link(message, &link) == 0 &&
-		    net_tables_take_link(net, &link, message->nlmsg_type == RTM_DELLINK))
+		    net_tables_apply_link(net, &link, message->nlmsg_type == RTM_DELLINK))
 			links_changed(net);
 		break;
 	case RTM_NEWADDR:
 	case RTM_DELADDR:
 		if (net_msg_addr(message, &addr) == 0 &&
-		    net_tables_take_addr(net, &addr, message->nlmsg_type == RTM_DELADDR))
+		    net_tables_apply_addr(net, &addr, message->nlmsg_type == RTM_DELADDR))
 			links_changed(net);
 		break;
 	case RTM_NEWROUTE:
@@ -133,7 +133,7 @@ static void net_take_event(struct nlmsghdr *message, void *arg)
 		break;
 	case RTM_NEWRULE:
 	case RTM_DELRULE:
-		net_rules_look(net);
+		net_rules_read(net);
 		net_paths_all_dirty(net);
 		break;
 	default: /* next hops, an interface's IPv4 settings: any destination may be concerned */
@@ -152,7 +152,7 @@ static int net_resync(struct vma_net *net)
 		if (rc == 0)
 			break;
 	}
-	net_rules_look(net);
+	net_rules_read(net);
 	net->resync_due = rc < 0; /* what could be read is in the tables; the next call tries again */
 	for (unsigned i = 0; i < NET_NEIGH_BUCKETS; i++) {
 		struct neigh *neigh;
@@ -175,7 +175,7 @@ static void run_timers(struct vma_net *net, uint64_t now)
 	}
 	if (net->recheck_ns != 0 && now >= net->recheck_ns) {
 		net->recheck_ns = 0;
-		net_rules_look(net);
+		net_rules_read(net);
 		net_paths_sweep(net, now);
 	}
 }
@@ -207,10 +207,10 @@ static void drain_event_fd(int fd)
 
 int net_catch_up(struct vma_net *net)
 {
-	int events, asks, rc = 0;
+	int events, requests, rc = 0;
 
 	net->route_events = 0;
-	events = net_nl_events(net->events, net_take_event, net);
+	events = net_nl_events(net->events, net_apply_event, net);
 	if (events == -ENOBUFS) {
 		atomic_fetch_add_explicit(&net->resyncs, 1, memory_order_relaxed);
 		vma_log_debug("net: events were lost; reading links, addresses, routes and neighbours anew");
@@ -219,11 +219,11 @@ int net_catch_up(struct vma_net *net)
 	}
 	if (net->resync_due)
 		rc = net_resync(net);
-	asks = net_paths_take_asks(net) + net_paths_take_wants(net);
+	requests = net_paths_take_requests(net) + net_paths_take_wants(net);
 	run_timers(net, net_now_ns());
 	net_paths_update_dirty(net);
 	net_pump_arm(net);
-	return rc < 0 ? rc : events + asks;
+	return rc < 0 ? rc : events + requests;
 }
 
 int vma_net_process(struct vma_net *net)
@@ -241,8 +241,8 @@ int vma_net_process(struct vma_net *net)
 
 __attribute__((cold)) unsigned vma_net_fds(const struct vma_net *net, int *fds, unsigned max)
 {
-	const int all[] = {net_nl_fd(net->events), net_nl_fd(net->ask), net->epoll_fd, net->wake_fd,
-	                   net->timer_fd,          net->probe_fd,       net->policy_fd};
+	const int all[] = {net_nl_fd(net->events), net_nl_fd(net->query), net->epoll_fd, net->wake_fd,
+	                   net->timer_fd,          net->probe_fd,         net->policy_fd};
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -328,7 +328,7 @@ int vma_net_create(const struct vma_net_attr *attr, struct vma_net **out)
 	if (rc == 0)
 		rc = net_nl_open_events(event_bytes, &net->events);
 	if (rc == 0)
-		rc = net_nl_open(&net->ask);
+		rc = net_nl_open(&net->query);
 	if (rc == 0)
 		rc = net_open_fds(net);
 	if (rc == 0)
@@ -356,7 +356,7 @@ void vma_net_destroy(struct vma_net *net)
 	net_close_fd(net->timer_fd);
 	net_close_fd(net->probe_fd);
 	net_close_fd(net->policy_fd);
-	net_nl_close(net->ask);
+	net_nl_close(net->query);
 	net_nl_close(net->events);
 	pthread_mutex_destroy(&net->lock);
 	free(net);

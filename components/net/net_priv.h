@@ -12,7 +12,7 @@
 #include <signal.h>
 #include <sys/queue.h>
 
-#include "ask_queue.h"
+#include "request_queue.h"
 #include "path_table.h"
 #include "plan.h"
 #include "want_board.h"
@@ -51,7 +51,7 @@ struct neigh {
 
 struct path {
 	struct vma_net_path pub; /* first: the two are one object */
-	ck_stack_entry_t ask_entry;
+	ck_stack_entry_t request_entry;
 	struct vma_net_key key;
 	struct vma_net_template plan; /* without the neighbour's part */
 	struct vma_net_template now;  /* as published, for published_key */
@@ -72,7 +72,7 @@ struct vma_net {
 	pthread_mutex_t lock;
 	bool callers_hold_signals; /* as of struct vma_net_attr */
 	uint32_t mtu_max;          /* the same */
-	struct nl_sock *ask, *events;
+	struct nl_sock *query, *events;
 	int epoll_fd, wake_fd, timer_fd;
 	int probe_fd;  /* UDP, for probes without CAP_NET_ADMIN; -1: none */
 	int policy_fd; /* fib_multipath_hash_policy; -1: none */
@@ -91,7 +91,7 @@ struct vma_net {
 	_Atomic bool by_ports;                /* lookups may depend on ports; read by any thread */
 	_Atomic uint64_t generation, resyncs; /* read by any thread */
 	struct path_table table;              /* read by any thread */
-	struct ask_queue asks;                /* pushed by any thread */
+	struct request_queue requests;        /* pushed by any thread */
 	struct want_board wants;              /* written by any thread */
 };
 
@@ -114,18 +114,18 @@ int net_catch_up(struct vma_net *net);
 void net_pump_arm(struct vma_net *net); /* the timer, after what may need it earlier */
 
 /* tables.c: true if something changed */
-bool net_tables_take_link(struct vma_net *net, const struct vma_net_link *link, bool gone);
-bool net_tables_take_addr(struct vma_net *net, const struct vma_net_addr *addr, bool gone);
+bool net_tables_apply_link(struct vma_net *net, const struct vma_net_link *link, bool gone);
+bool net_tables_apply_addr(struct vma_net *net, const struct vma_net_addr *addr, bool gone);
 const struct vma_net_link *net_tables_link(struct vma_net *net, uint32_t ifindex);
 int net_tables_sync(struct vma_net *net); /* dumps both */
 void net_tables_fini(struct vma_net *net);
 
 /* route.c */
-int net_route_ask(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out);
+int net_route_query(struct vma_net *net, const struct vma_net_key *key, struct vma_net_route *out);
 
 /* rules.c */
 int net_rules_open(void);                 /* policy_fd */
-void net_rules_look(struct vma_net *net); /* whether ports matter: after a change of rules, and now and then */
+void net_rules_read(struct vma_net *net); /* whether ports matter: after a change of rules, and now and then */
 struct vma_net_key net_rules_key(const struct vma_net *net, const struct vma_net_key *key); /* without what does not */
 
 /* neigh.c */
@@ -147,7 +147,7 @@ void net_path_neigh_changed(struct neigh *neigh);             /* publishes for a
 void net_path_drop_neigh(struct path *path);
 void net_paths_all_dirty(struct vma_net *net);
 void net_paths_update_dirty(struct vma_net *net);
-int net_paths_take_asks(struct vma_net *net);
+int net_paths_take_requests(struct vma_net *net);
 void net_paths_sweep(struct vma_net *net, uint64_t now_ns);
 
 #endif

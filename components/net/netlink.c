@@ -16,7 +16,7 @@
 
 #define MESSAGE_BYTES 65536 /* the kernel fills at most 32 KB of a dump at a time */
 #define EVENTS_AT_ONCE 10000
-#define ANSWER_SEC 2 /* the kernel answers within send(); this bounds what must not happen */
+#define RECV_TIMEOUT_SEC 2 /* the kernel answers within send(); this bounds what must not happen */
 
 /* The events that a lookup's answer may depend on, and neighbours. */
 static const int event_groups[] = {
@@ -38,10 +38,10 @@ int net_fd_up(int fd)
 }
 
 /* By system calls: the library interposes socket(), and this may run while it starts. */
-static int make_netlink_socket(int flags)
+static int create_netlink_socket(int flags)
 {
 	const struct sockaddr_nl any = {.nl_family = AF_NETLINK};
-	const struct timeval limit = {.tv_sec = ANSWER_SEC};
+	const struct timeval limit = {.tv_sec = RECV_TIMEOUT_SEC};
 	const int fd = net_fd_up((int)syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | flags, NETLINK_ROUTE));
 
 	if (fd < 0)
@@ -75,12 +75,12 @@ static int open_on(int fd, struct nl_sock **out)
 
 int net_nl_open(struct nl_sock **out)
 {
-	return open_on(make_netlink_socket(0), out);
+	return open_on(create_netlink_socket(0), out);
 }
 
 int net_nl_open_events(uint32_t event_bytes, struct nl_sock **out)
 {
-	int rc = open_on(make_netlink_socket(SOCK_NONBLOCK), out);
+	int rc = open_on(create_netlink_socket(SOCK_NONBLOCK), out);
 
 	if (rc < 0)
 		return rc;
@@ -119,7 +119,7 @@ struct nl_msg *net_nl_request(int type, int flags, const void *header, int heade
 }
 
 /* One received buffer of answers to `seq`. 1: there is more to come; 0 or the kernel's -errno: that was all. */
-static int take_answers(void *buffer, int len, uint32_t seq, net_nl_sink sink, void *arg, bool *interrupted)
+static int process_replies(void *buffer, int len, uint32_t seq, net_nl_sink sink, void *arg, bool *interrupted)
 {
 	for (struct nlmsghdr *m = buffer; nlmsg_ok(m, len); m = nlmsg_next(m, &len)) {
 		if (m->nlmsg_seq != seq) /* of an earlier request that was given up */
@@ -136,7 +136,7 @@ static int take_answers(void *buffer, int len, uint32_t seq, net_nl_sink sink, v
 	return 1;
 }
 
-int net_nl_ask(struct nl_sock *sock, struct nl_msg *request, net_nl_sink sink, void *arg)
+int net_nl_query(struct nl_sock *sock, struct nl_msg *request, net_nl_sink sink, void *arg)
 {
 	bool interrupted = false;
 	uint32_t seq;
@@ -158,7 +158,7 @@ int net_nl_ask(struct nl_sock *sock, struct nl_msg *request, net_nl_sink sink, v
 			free(buffer);
 			return -EIO;
 		}
-		rc = from.nl_pid == 0 ? take_answers(buffer, len, seq, sink, arg, &interrupted) : 1;
+		rc = from.nl_pid == 0 ? process_replies(buffer, len, seq, sink, arg, &interrupted) : 1;
 		free(buffer);
 	} while (rc > 0);
 	return rc == 0 && interrupted ? -EAGAIN : rc;

@@ -36,7 +36,7 @@ struct nl_msg *net_nl_request(int type, int flags, const void *header, int heade
  * Sends, frees the request and hands every answer to sink (may be NULL). 0; the kernel's refusal as -errno; -EIO when
  * the kernel could not be asked; -EAGAIN when a dump was interrupted by a change (ask again).
  */
-int net_nl_ask(struct nl_sock *sock, struct nl_msg *request, net_nl_sink sink, void *arg);
+int net_nl_query(struct nl_sock *sock, struct nl_msg *request, net_nl_sink sink, void *arg);
 /* Hands over all events there are: their number, or -ENOBUFS when some were lost. */
 int net_nl_events(struct nl_sock *sock, net_nl_sink sink, void *arg);
 

@@ -49,7 +49,8 @@ static struct path *path_allocate(struct vma_net *net)
 	return path;
 }
 
-/* What readers may still look at (pub, ask_entry) stays valid: the version goes on, and the key in the slot is none. */
+/* What readers may still look at (pub, request_entry) stays valid: the version goes on, and the key in the slot is
+ * none. */
 void net_path_free(struct vma_net *net, struct path *path)
 {
 	static const struct vma_net_key nothing;
@@ -124,18 +125,18 @@ static int check_path_key(const struct vma_net_key *key)
 	return 0;
 }
 
-int vma_net_path_get(struct vma_net *net, const struct vma_net_key *asked, struct vma_net_path **out)
+int vma_net_path_get(struct vma_net *net, const struct vma_net_key *requested, struct vma_net_path **out)
 {
 	struct vma_net_key key;
 	struct net_hold hold;
 	struct path *path;
-	int rc = check_path_key(asked);
+	int rc = check_path_key(requested);
 
 	if (rc < 0)
 		return rc;
 	net_lock(net, &hold);
 	net_catch_up(net);
-	key = net_rules_key(net, asked);
+	key = net_rules_key(net, requested);
 	path = find_locked(net, &key);
 	if (path == NULL)
 		path = path_create(net, &key);
@@ -175,10 +176,10 @@ void vma_net_path_read(const struct vma_net_path *path, struct vma_net_template 
 }
 
 /* The path of exactly this key, with its template. */
-static struct vma_net_path *path_find(struct vma_net *net, const struct vma_net_key *asked,
+static struct vma_net_path *path_find(struct vma_net *net, const struct vma_net_key *requested,
                                       struct vma_net_template *out)
 {
-	const struct vma_net_key key = net_rules_key(net, asked);
+	const struct vma_net_key key = net_rules_key(net, requested);
 	struct vma_net_path *path = path_table_find(&net->table, &key);
 	uint64_t words[PATH_SLOT_WORDS];
 
@@ -198,24 +199,24 @@ bool vma_net_find(struct vma_net *net, const struct vma_net_key *key, struct vma
 	return path_find(net, key, out) != NULL;
 }
 
-static void path_ask(struct vma_net *net, struct vma_net_path *path, uint32_t what)
+static void path_post_request(struct vma_net *net, struct vma_net_path *path, uint32_t what)
 {
-	if (ask_queue_push_mpsc(&net->asks, path, &path_priv(path)->ask_entry, what))
+	if (request_queue_push_mpsc(&net->requests, path, &path_priv(path)->request_entry, what))
 		net_wake(net);
 }
 
-void vma_net_ask(struct vma_net *net, const struct vma_net_key *key, unsigned what)
+void vma_net_request(struct vma_net *net, const struct vma_net_key *key, unsigned what)
 {
 	struct vma_net_template unused;
 	struct vma_net_path *path = path_find(net, key, &unused);
 
 	if (path != NULL) /* should it be reused from here on, another path is probed or rechecked: no harm */
-		path_ask(net, path, what);
+		path_post_request(net, path, what);
 }
 
-bool vma_net_want(struct vma_net *net, const struct vma_net_key *asked)
+bool vma_net_want(struct vma_net *net, const struct vma_net_key *requested)
 {
-	const struct vma_net_key key = net_rules_key(net, asked);
+	const struct vma_net_key key = net_rules_key(net, requested);
 
 	if (check_path_key(&key) < 0 || !want_board_post(&net->wants, &key))
 		return false;
@@ -243,12 +244,12 @@ int net_paths_take_wants(struct vma_net *net)
 
 void vma_net_path_probe(struct vma_net *net, struct vma_net_path *path)
 {
-	path_ask(net, path, VMA_NET_ASK_PROBE);
+	path_post_request(net, path, VMA_NET_REQUEST_PROBE);
 }
 
 void vma_net_path_recheck(struct vma_net *net, struct vma_net_path *path)
 {
-	path_ask(net, path, VMA_NET_ASK_RECHECK);
+	path_post_request(net, path, VMA_NET_REQUEST_RECHECK);
 }
 
 /* ---- watches ---- */

@@ -78,7 +78,7 @@ void net_path_drop_neigh(struct path *path)
 	path->neigh = NULL;
 }
 
-static void take_neigh(struct vma_net *net, struct path *path)
+static void path_set_neigh(struct vma_net *net, struct path *path)
 {
 	struct neigh *neigh = NULL;
 
@@ -98,11 +98,11 @@ void net_path_update(struct vma_net *net, struct path *path)
 	struct plan_facts facts = {.key = &path->key, .route = &route, .mtu_max = net->mtu_max};
 
 	path->dirty = false;
-	facts.refused = net_route_ask(net, &path->key, &route);
+	facts.refused = net_route_query(net, &path->key, &route);
 	facts.link = facts.refused == 0 ? net_tables_link(net, route.oif) : NULL;
 	facts.lower = facts.link != NULL && facts.link->lower != 0 ? net_tables_link(net, facts.link->lower) : NULL;
 	path->need = plan_path(&facts, &path->plan);
-	take_neigh(net, path);
+	path_set_neigh(net, path);
 	publish_plan(path);
 }
 
@@ -147,22 +147,22 @@ static void probe_path_neigh(struct vma_net *net, struct path *path)
 	net_path_neigh_changed(neigh);
 }
 
-int net_paths_take_asks(struct vma_net *net)
+int net_paths_take_requests(struct vma_net *net)
 {
-	ck_stack_entry_t *entry = ask_queue_take_all(&net->asks), *next;
+	ck_stack_entry_t *entry = request_queue_take_all(&net->requests), *next;
 	int n = 0;
 
 	for (; entry != NULL; entry = next, n++) {
-		struct path *path = (struct path *)((char *)entry - offsetof(struct path, ask_entry));
+		struct path *path = (struct path *)((char *)entry - offsetof(struct path, request_entry));
 		uint32_t what;
 
-		next = ask_queue_next(entry);
-		what = atomic_exchange(&path->pub.asked, 0);
+		next = request_queue_next(entry);
+		what = atomic_exchange(&path->pub.requested, 0);
 		if (path->key.family == 0) /* left the cache meanwhile */
 			continue;
-		if ((what & VMA_NET_ASK_RECHECK) != 0)
+		if ((what & VMA_NET_REQUEST_RECHECK) != 0)
 			path->dirty = net->any_dirty = true;
-		if ((what & VMA_NET_ASK_PROBE) != 0)
+		if ((what & VMA_NET_REQUEST_PROBE) != 0)
 			probe_path_neigh(net, path);
 	}
 	return n;

@@ -21,7 +21,7 @@ static enum plan_need use_os(struct vma_net_template *out, enum vma_net_reason r
 	return PLAN_NOTHING;
 }
 
-static enum vma_net_reason why_os(const struct plan_facts *facts)
+static enum vma_net_reason os_reason(const struct plan_facts *facts)
 {
 	const struct vma_net_route *route = facts->route;
 	const struct vma_net_link *link = facts->link;
@@ -136,7 +136,7 @@ enum plan_need plan_path(const struct plan_facts *facts, struct vma_net_template
 	out->initcwnd = route->initcwnd;
 	if (route->quickack)
 		out->flags |= VMA_NET_QUICKACK;
-	reason = why_os(facts);
+	reason = os_reason(facts);
 	if (reason != VMA_NET_REASON_NONE)
 		return use_os(out, reason);
 	/* One tag is ours to write; below a second one the VLAN interface itself has to do it. */

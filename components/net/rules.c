@@ -16,7 +16,7 @@
 #include "net_priv.h"
 #include "netlink.h"
 
-static void take_rule(struct nlmsghdr *message, void *arg)
+static void check_rule_ports(struct nlmsghdr *message, void *arg)
 {
 	bool ports, *any = arg;
 
@@ -28,7 +28,7 @@ static bool rules_name_ports(struct vma_net *net)
 {
 	bool any = false;
 
-	return net_nl_ask(net->ask, net_msg_dump_rules(), take_rule, &any) < 0 || any;
+	return net_nl_query(net->query, net_msg_dump_rules(), check_rule_ports, &any) < 0 || any;
 }
 
 /* fib_multipath_hash_policy: 0 looks at addresses only. */
@@ -46,7 +46,7 @@ int net_rules_open(void)
 	                              O_RDONLY | O_CLOEXEC));
 }
 
-void net_rules_look(struct vma_net *net)
+void net_rules_read(struct vma_net *net)
 {
 	const bool by_ports = hash_takes_ports(net) || rules_name_ports(net);
 

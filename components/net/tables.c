@@ -27,9 +27,9 @@ const struct vma_net_link *net_tables_link(struct vma_net *net, uint32_t ifindex
 	return link != NULL ? &link->link : NULL;
 }
 
-bool net_tables_take_link(struct vma_net *net, const struct vma_net_link *told, bool gone)
+bool net_tables_apply_link(struct vma_net *net, const struct vma_net_link *received, bool gone)
 {
-	struct link *link = find_link(net, told->ifindex);
+	struct link *link = find_link(net, received->ifindex);
 
 	if (gone) {
 		if (link != NULL) {
@@ -45,9 +45,9 @@ bool net_tables_take_link(struct vma_net *net, const struct vma_net_link *told, 
 		LIST_INSERT_HEAD(&net->links, link, all);
 	}
 	link->seen = true;
-	if (memcmp(&link->link, told, sizeof(*told)) == 0)
+	if (memcmp(&link->link, received, sizeof(*received)) == 0)
 		return false;
-	link->link = *told;
+	link->link = *received;
 	return true;
 }
 
@@ -64,9 +64,9 @@ static struct addr *find_addr(struct vma_net *net, const struct vma_net_addr *li
 	return NULL;
 }
 
-bool net_tables_take_addr(struct vma_net *net, const struct vma_net_addr *told, bool gone)
+bool net_tables_apply_addr(struct vma_net *net, const struct vma_net_addr *received, bool gone)
 {
-	struct addr *addr = find_addr(net, told);
+	struct addr *addr = find_addr(net, received);
 
 	if (gone) {
 		if (addr != NULL) {
@@ -82,26 +82,26 @@ bool net_tables_take_addr(struct vma_net *net, const struct vma_net_addr *told, 
 		LIST_INSERT_HEAD(&net->addrs, addr, all);
 	}
 	addr->seen = true;
-	if (memcmp(&addr->addr, told, sizeof(*told)) == 0)
+	if (memcmp(&addr->addr, received, sizeof(*received)) == 0)
 		return false;
-	addr->addr = *told;
+	addr->addr = *received;
 	return true;
 }
 
 /* ---- reading everything ---- */
 
-static void tables_take_answer(struct nlmsghdr *message, void *arg)
+static void tables_on_reply(struct nlmsghdr *message, void *arg)
 {
 	struct vma_net_link link;
 	struct vma_net_addr addr;
 
 	if (message->nlmsg_type == RTM_NEWLINK && net_msg_link(message, &link) == 0)
-		net_tables_take_link(arg, &link, false);
+		net_tables_apply_link(arg, &link, false);
 	else if (message->nlmsg_type == RTM_NEWADDR && net_msg_addr(message, &addr) == 0)
-		net_tables_take_addr(arg, &addr, false);
+		net_tables_apply_addr(arg, &addr, false);
 }
 
-static void forget_unseen(struct vma_net *net)
+static void remove_unseen(struct vma_net *net)
 {
 	struct link *link, *next_link;
 	struct addr *addr, *next_addr;
@@ -109,12 +109,12 @@ static void forget_unseen(struct vma_net *net)
 	for (link = LIST_FIRST(&net->links); link != NULL; link = next_link) {
 		next_link = LIST_NEXT(link, all);
 		if (!link->seen)
-			net_tables_take_link(net, &link->link, true);
+			net_tables_apply_link(net, &link->link, true);
 	}
 	for (addr = LIST_FIRST(&net->addrs); addr != NULL; addr = next_addr) {
 		next_addr = LIST_NEXT(addr, all);
 		if (!addr->seen)
-			net_tables_take_addr(net, &addr->addr, true);
+			net_tables_apply_addr(net, &addr->addr, true);
 	}
 }
 
@@ -128,24 +128,24 @@ int net_tables_sync(struct vma_net *net)
 	link->seen = false;
 	LIST_FOREACH(addr, &net->addrs, all)
 	addr->seen = false;
-	rc = net_nl_ask(net->ask, net_msg_dump_links(), tables_take_answer, net);
+	rc = net_nl_query(net->query, net_msg_dump_links(), tables_on_reply, net);
 	if (rc == 0)
-		rc = net_nl_ask(net->ask, net_msg_dump_addrs(), tables_take_answer, net);
+		rc = net_nl_query(net->query, net_msg_dump_addrs(), tables_on_reply, net);
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "net: the kernel's interfaces and addresses cannot be read: %s",
 		             strerror(-rc));
 		return rc;
 	}
-	forget_unseen(net);
+	remove_unseen(net);
 	return 0;
 }
 
 void net_tables_fini(struct vma_net *net)
 {
 	while (!LIST_EMPTY(&net->links))
-		net_tables_take_link(net, &LIST_FIRST(&net->links)->link, true);
+		net_tables_apply_link(net, &LIST_FIRST(&net->links)->link, true);
 	while (!LIST_EMPTY(&net->addrs))
-		net_tables_take_addr(net, &LIST_FIRST(&net->addrs)->addr, true);
+		net_tables_apply_addr(net, &LIST_FIRST(&net->addrs)->addr, true);
 }
 
 /* ---- for others ---- */
@@ -170,7 +170,7 @@ int vma_net_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out
 	return copy_link(net, ifindex, out, false);
 }
 
-int vma_net_link_known(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
+int vma_net_link_cached(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out)
 {
 	return copy_link(net, ifindex, out, true);
 }

@@ -45,31 +45,31 @@ static int set_int(int fd, int level, int name, int value)
 
 /* ---- the socket's options, for the time of the repair ---- */
 
-struct kept {
+struct saved_options {
 	int reuse, sndbuf, rcvbuf, locks, nodelay;
 	bool has_locks;
 };
 
-static void keep_options(int fd, struct kept *kept)
+static void save_options(int fd, struct saved_options *saved_options)
 {
-	repair_get_int(fd, SOL_SOCKET, SO_SNDBUF, &kept->sndbuf);
-	repair_get_int(fd, SOL_SOCKET, SO_RCVBUF, &kept->rcvbuf);
-	repair_get_int(fd, IPPROTO_TCP, TCP_NODELAY, &kept->nodelay);
-	kept->has_locks = repair_get_int(fd, SOL_SOCKET, SO_BUF_LOCK, &kept->locks) == 0;
+	repair_get_int(fd, SOL_SOCKET, SO_SNDBUF, &saved_options->sndbuf);
+	repair_get_int(fd, SOL_SOCKET, SO_RCVBUF, &saved_options->rcvbuf);
+	repair_get_int(fd, IPPROTO_TCP, TCP_NODELAY, &saved_options->nodelay);
+	saved_options->has_locks = repair_get_int(fd, SOL_SOCKET, SO_BUF_LOCK, &saved_options->locks) == 0;
 }
 
 /* Buffers are told doubled. Those that grew with the connection here grow in the kernel by themselves. */
-static void give_back_options(int fd, const struct kept *kept)
+static void restore_options(int fd, const struct saved_options *saved_options)
 {
-	set_int(fd, SOL_SOCKET, SO_REUSEADDR, kept->reuse); /* the end of a repair takes it away */
-	set_int(fd, SOL_SOCKET, SO_SNDBUFFORCE, kept->sndbuf / 2);
-	set_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, kept->rcvbuf / 2);
-	set_int(fd, IPPROTO_TCP, TCP_NODELAY, kept->nodelay);
-	if (kept->has_locks)
-		set_int(fd, SOL_SOCKET, SO_BUF_LOCK, kept->locks);
+	set_int(fd, SOL_SOCKET, SO_REUSEADDR, saved_options->reuse); /* the end of a repair takes it away */
+	set_int(fd, SOL_SOCKET, SO_SNDBUFFORCE, saved_options->sndbuf / 2);
+	set_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, saved_options->rcvbuf / 2);
+	set_int(fd, IPPROTO_TCP, TCP_NODELAY, saved_options->nodelay);
+	if (saved_options->has_locks)
+		set_int(fd, SOL_SOCKET, SO_BUF_LOCK, saved_options->locks);
 }
 
-static void repair_make_room(int fd, int now, int name, uint64_t bytes)
+static void repair_grow_buffer(int fd, int now, int name, uint64_t bytes)
 {
 	uint64_t wanted = bytes + (bytes / CHUNK + 2) * OVERHEAD;
 
@@ -119,7 +119,7 @@ static int bind_repaired(int fd, const struct vma_repair *what, const struct soc
 }
 
 /* To take a binding to an interface back needs CAP_NET_RAW, to make it nothing. */
-static bool may_unbind(void)
+static bool try_unbind(void)
 {
 	const int fd = os_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	const bool may = fd >= 0 && set_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, VMA_NIC_LOOPBACK) == 0 &&
@@ -139,7 +139,7 @@ static int connect_unrouted(int fd, const struct sockaddr *peer, socklen_t len)
 {
 	int bound = 0, transparent = 0, rc;
 
-	if (!may_unbind())
+	if (!try_unbind())
 		return -EPERM;
 	repair_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &bound);
 	repair_get_int(fd, IPPROTO_IP, IP_TRANSPARENT, &transparent);
@@ -210,7 +210,7 @@ static void recompute_segment_size(int fd)
 		vma_repair_setsockopt(fd, IPPROTO_IP, IP_OPTIONS, options, len);
 }
 
-static int repair_tell_options(int fd, const struct vma_repair *what)
+static int repair_set_options(int fd, const struct vma_repair *what)
 {
 	struct repair_option options[4];
 	unsigned n = 0;
@@ -230,7 +230,7 @@ static int repair_tell_options(int fd, const struct vma_repair *what)
 	return what->has_ts ? set_int(fd, IPPROTO_TCP, TCP_TIMESTAMP, (int)((what->ts_now + 1) & ~1U)) : 0;
 }
 
-static int tell_windows(int fd, const struct vma_repair *what)
+static int repair_set_window(int fd, const struct vma_repair *what)
 {
 	const struct tcp_repair_window window = {.snd_wl1 = what->snd_wl1,
 	                                         .snd_wnd = what->snd_wnd,
@@ -308,26 +308,26 @@ static void repair_undo(int fd)
 int vma_repair_socket(int fd, const struct vma_repair *state, const struct vma_repair_bytes *bytes, int *incomplete)
 {
 	struct vma_repair changed = *state, *what = &changed;
-	struct kept kept = {0};
+	struct saved_options saved_options = {0};
 	int rc;
 
 	*incomplete = 0;
-	repair_get_int(fd, SOL_SOCKET, SO_REUSEADDR, &kept.reuse); /* a repair changes it */
+	repair_get_int(fd, SOL_SOCKET, SO_REUSEADDR, &saved_options.reuse); /* a repair changes it */
 	rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
 	if (rc < 0)
 		return rc;
-	keep_options(fd, &kept);
-	repair_make_room(fd, kept.rcvbuf, SO_RCVBUFFORCE, what->unread);
-	repair_make_room(fd, kept.sndbuf, SO_SNDBUFFORCE, what->unacked);
+	save_options(fd, &saved_options);
+	repair_grow_buffer(fd, saved_options.rcvbuf, SO_RCVBUFFORCE, what->unread);
+	repair_grow_buffer(fd, saved_options.sndbuf, SO_SNDBUFFORCE, what->unacked);
 	rc = connect_repaired(fd, what);
 	if (rc == 0)
-		rc = repair_tell_options(fd, what);
+		rc = repair_set_options(fd, what);
 	if (rc == 0)
 		repair_send_again(fd, what);
 	if (rc == 0)
 		rc = queue_repaired(fd, what, bytes);
 	if (rc == 0)
-		rc = tell_windows(fd, what);
+		rc = repair_set_window(fd, what);
 	if (rc < 0) {
 		repair_undo(fd);
 	} else {
@@ -337,6 +337,6 @@ int vma_repair_socket(int fd, const struct vma_repair *state, const struct vma_r
 			*incomplete = queue_bytes(fd, bytes, (uint64_t)what->unread + what->sent,
 			                          (uint64_t)what->unread + what->unacked);
 	}
-	give_back_options(fd, &kept);
+	restore_options(fd, &saved_options);
 	return rc;
 }

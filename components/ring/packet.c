@@ -9,8 +9,8 @@
 enum {
 	ETHERTYPE_IP4_BE = 0x0008, /* as loaded from memory */
 	ETHERTYPE_VLAN_BE = 0x0081,
-	FRAGMENT_BE = 0xff3f,                                      /* more-fragments, or an offset */
-	LONGEST = 65535 + VMA_PKT_ETH_LEN + VMA_PKT_VLAN_LEN + 64, /* an IPv4 packet with some padding */
+	FRAGMENT_BE = 0xff3f,                                        /* more-fragments, or an offset */
+	LONGEST = 65535 + VMA_PKT_ETH_HLEN + VMA_PKT_VLAN_HLEN + 64, /* an IPv4 packet with some padding */
 };
 
 /*
@@ -113,18 +113,18 @@ static inline unsigned check_udp(const struct packet_rules *rules, struct vma_bu
 	uint32_t udp_len;
 	uint16_t field;
 
-	if (l4_len < VMA_PKT_UDP_LEN)
+	if (l4_len < VMA_PKT_UDP_HLEN)
 		return PACKET_DROP(l4_length);
-	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_UDP_LEN)
-		return too_short(packet, packet->l4_off + VMA_PKT_UDP_LEN);
+	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_UDP_HLEN)
+		return too_short(packet, packet->l4_off + VMA_PKT_UDP_HLEN);
 	udp_len = __builtin_bswap16(packet_load16(l4 + 4));
-	if (udp_len < VMA_PKT_UDP_LEN || udp_len > l4_len)
+	if (udp_len < VMA_PKT_UDP_HLEN || udp_len > l4_len)
 		return PACKET_DROP(l4_length);
 	field = packet_load16(l4 + 6);
 	if (field != 0 && !l4_checksum_ok(rules, packet, info, l4, udp_len, field)) /* 0: the sender computed none */
 		return PACKET_DROP(l4_checksum);
-	packet->payload_off = packet->l4_off + VMA_PKT_UDP_LEN;
-	packet->payload_len = (uint16_t)(udp_len - VMA_PKT_UDP_LEN);
+	packet->payload_off = packet->l4_off + VMA_PKT_UDP_HLEN;
+	packet->payload_len = (uint16_t)(udp_len - VMA_PKT_UDP_HLEN);
 	info->tcp_flags = 0;
 	return PACKET_PASS;
 }
@@ -134,12 +134,12 @@ static inline unsigned check_tcp(const struct packet_rules *rules, struct vma_bu
 {
 	uint32_t header_len;
 
-	if (l4_len < VMA_PKT_TCP_LEN)
+	if (l4_len < VMA_PKT_TCP_HLEN)
 		return PACKET_DROP(l4_length);
-	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_TCP_LEN)
-		return too_short(packet, packet->l4_off + VMA_PKT_TCP_LEN);
+	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_TCP_HLEN)
+		return too_short(packet, packet->l4_off + VMA_PKT_TCP_HLEN);
 	header_len = (packet_load8(l4 + 12) >> 4) * 4u;
-	if (header_len < VMA_PKT_TCP_LEN || header_len > l4_len)
+	if (header_len < VMA_PKT_TCP_HLEN || header_len > l4_len)
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + header_len)
 		return too_short(packet, packet->l4_off + header_len);
@@ -156,7 +156,7 @@ static inline bool ip4_checksum_right(const uint8_t *ip, uint32_t header_len)
 	uint64_t sum = (uint64_t)packet_load32(ip) + packet_load32(ip + 4) + packet_load32(ip + 8) +
 	               packet_load32(ip + 12) + packet_load32(ip + 16);
 
-	for (uint32_t i = VMA_PKT_IP4_LEN; i < header_len; i += 4)
+	for (uint32_t i = VMA_PKT_IP4_HLEN; i < header_len; i += 4)
 		sum += packet_load32(ip + i);
 	return sum_is_right(sum);
 }
@@ -168,11 +168,11 @@ static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_bu
 	uint32_t header_len, total_len, packet_len = packet->next == NULL ? packet->len : packet->packet_len;
 	uint8_t version;
 
-	if (packet->len < l3_off + VMA_PKT_IP4_LEN)
-		return too_short(packet, l3_off + VMA_PKT_IP4_LEN);
+	if (packet->len < l3_off + VMA_PKT_IP4_HLEN)
+		return too_short(packet, l3_off + VMA_PKT_IP4_HLEN);
 	version = packet_load8(ip);
 	header_len = (version & 15) * 4u;
-	if (version >> 4 != 4 || header_len < VMA_PKT_IP4_LEN)
+	if (version >> 4 != 4 || header_len < VMA_PKT_IP4_HLEN)
 		return PACKET_DROP(ip_version);
 	if (packet->len < l3_off + header_len)
 		return too_short(packet, l3_off + header_len);
@@ -200,7 +200,7 @@ static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_bu
  * in one buffer, right in all respects. False for everything else, bad packets included: the general way finds the
  * reason.
  */
-enum { PLAIN_IP = VMA_PKT_ETH_LEN, PLAIN_L4 = PLAIN_IP + VMA_PKT_IP4_LEN };
+enum { PLAIN_IP = VMA_PKT_ETH_HLEN, PLAIN_L4 = PLAIN_IP + VMA_PKT_IP4_HLEN };
 
 /* Ethertype and version with header length. */
 static inline bool has_plain_ip4(const uint8_t *frame)
@@ -237,8 +237,8 @@ static inline bool plain_l4_right(const struct packet_rules *rules, const struct
 	       sum_is_right(checksum_add(pseudo, frame + PLAIN_L4, l4_len));
 }
 
-static inline void take_plain(struct vma_buf *packet, struct vma_rx_info *info, const uint8_t *frame, uint8_t proto,
-                              uint8_t tcp_flags)
+static inline void parse_plain(struct vma_buf *packet, struct vma_rx_info *info, const uint8_t *frame, uint8_t proto,
+                               uint8_t tcp_flags)
 {
 	memcpy(info->src, frame + PLAIN_IP + 12, 4);
 	memcpy(info->dst, frame + PLAIN_IP + 16, 4);
@@ -262,7 +262,7 @@ static inline bool check_plain_udp(const struct packet_rules *rules, struct vma_
 	const uint32_t udp_len = __builtin_bswap16(udp_len_be);
 	const uint64_t addresses = plain_addresses(frame);
 
-	if (PLAIN_IP + total_len > packet->len || udp_len < VMA_PKT_UDP_LEN || VMA_PKT_IP4_LEN + udp_len > total_len)
+	if (PLAIN_IP + total_len > packet->len || udp_len < VMA_PKT_UDP_HLEN || VMA_PKT_IP4_HLEN + udp_len > total_len)
 		return false;
 	if (!plain_ip_right(rules, packet, frame, addresses))
 		return false;
@@ -271,9 +271,9 @@ static inline bool check_plain_udp(const struct packet_rules *rules, struct vma_
 	if (field != 0 &&
 	    !plain_l4_right(rules, packet, frame, addresses + udp_len_be + (IPPROTO_UDP << 8), field, udp_len))
 		return false;
-	take_plain(packet, info, frame, IPPROTO_UDP, 0);
-	packet->payload_off = PLAIN_L4 + VMA_PKT_UDP_LEN;
-	packet->payload_len = (uint16_t)(udp_len - VMA_PKT_UDP_LEN);
+	parse_plain(packet, info, frame, IPPROTO_UDP, 0);
+	packet->payload_off = PLAIN_L4 + VMA_PKT_UDP_HLEN;
+	packet->payload_len = (uint16_t)(udp_len - VMA_PKT_UDP_HLEN);
 	return true;
 }
 
@@ -282,20 +282,20 @@ static inline bool check_plain_tcp(const struct packet_rules *rules, struct vma_
                                    const uint8_t *frame)
 {
 	const uint32_t total_len = __builtin_bswap16(packet_load16(frame + PLAIN_IP + 2));
-	const uint32_t l4_len = total_len - VMA_PKT_IP4_LEN;
+	const uint32_t l4_len = total_len - VMA_PKT_IP4_HLEN;
 	const uint64_t addresses = plain_addresses(frame);
 	uint32_t header_len;
 
-	if (PLAIN_IP + total_len > packet->len || total_len < VMA_PKT_IP4_LEN + VMA_PKT_TCP_LEN)
+	if (PLAIN_IP + total_len > packet->len || total_len < VMA_PKT_IP4_HLEN + VMA_PKT_TCP_HLEN)
 		return false;
 	header_len = (packet_load8(frame + PLAIN_L4 + 12) >> 4) * 4u;
-	if (header_len < VMA_PKT_TCP_LEN || header_len > l4_len || packet->flags & VMA_BUF_RX_L4_CSUM_BAD)
+	if (header_len < VMA_PKT_TCP_HLEN || header_len > l4_len || packet->flags & VMA_BUF_RX_L4_CSUM_BAD)
 		return false;
 	if (!plain_ip_right(rules, packet, frame, addresses) ||
 	    !plain_l4_right(rules, packet, frame, addresses + __builtin_bswap16((uint16_t)l4_len) + (IPPROTO_TCP << 8),
 	                    packet_load16(frame + PLAIN_L4 + 16), l4_len))
 		return false;
-	take_plain(packet, info, frame, IPPROTO_TCP, frame[PLAIN_L4 + 13]);
+	parse_plain(packet, info, frame, IPPROTO_TCP, frame[PLAIN_L4 + 13]);
 	packet->payload_off = (uint16_t)(PLAIN_L4 + header_len);
 	packet->payload_len = (uint16_t)(l4_len - header_len);
 	return true;
@@ -305,18 +305,18 @@ static unsigned __attribute__((noinline))
 check_any(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info, const uint8_t *frame)
 {
 	const uint8_t *l4;
-	uint32_t l3_off = VMA_PKT_ETH_LEN, l4_len = 0;
+	uint32_t l3_off = VMA_PKT_ETH_HLEN, l4_len = 0;
 	unsigned verdict;
 
 	if (__builtin_expect(packet->next != NULL, 0) && check_chain(packet) != PACKET_PASS)
 		return PACKET_DROP(chain);
-	if (packet->len < VMA_PKT_ETH_LEN)
-		return too_short(packet, VMA_PKT_ETH_LEN);
+	if (packet->len < VMA_PKT_ETH_HLEN)
+		return too_short(packet, VMA_PKT_ETH_HLEN);
 	info->vlan = 0;
 	if (__builtin_expect(packet_load16(frame + 12) != ETHERTYPE_IP4_BE, 0)) {
 		if (packet_load16(frame + 12) != ETHERTYPE_VLAN_BE)
 			return PACKET_DROP(ethertype);
-		l3_off += VMA_PKT_VLAN_LEN;
+		l3_off += VMA_PKT_VLAN_HLEN;
 		if (packet->len < l3_off)
 			return too_short(packet, l3_off);
 		if (packet_load16(frame + 16) != ETHERTYPE_IP4_BE)
@@ -352,7 +352,7 @@ static unsigned __attribute__((noinline)) check_tcp_first(const struct packet_ru
 unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, const uint8_t *frame,
                       struct vma_rx_info *info)
 {
-	enum { HEADERS = VMA_PKT_ETH_LEN + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN };
+	enum { HEADERS = VMA_PKT_ETH_HLEN + VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN };
 
 	if (__builtin_expect(packet->next == NULL && packet->len >= HEADERS && has_plain_ip4(frame), 1)) {
 		const uint32_t proto = plain_proto(frame);

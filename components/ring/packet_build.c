@@ -6,7 +6,7 @@
 
 #include "checksum.h"
 
-enum { UNTAGGED_LEN = VMA_PKT_UDP_HEADERS_MAX - VMA_PKT_VLAN_LEN };
+enum { UNTAGGED_LEN = VMA_PKT_UDP_HEADERS_MAX - VMA_PKT_VLAN_HLEN };
 
 static size_t put_ethernet(uint8_t *p, const struct vma_pkt_udp_attr *attr)
 {
@@ -14,12 +14,12 @@ static size_t put_ethernet(uint8_t *p, const struct vma_pkt_udp_attr *attr)
 	memcpy(p + 6, attr->src_mac, 6);
 	if (attr->vlan == 0) {
 		vma_pkt_put16(p + 12, 0x0800);
-		return VMA_PKT_ETH_LEN;
+		return VMA_PKT_ETH_HLEN;
 	}
 	vma_pkt_put16(p + 12, 0x8100);
 	vma_pkt_put16(p + 14, attr->vlan & 0xfff);
 	vma_pkt_put16(p + 16, 0x0800);
-	return VMA_PKT_ETH_LEN + VMA_PKT_VLAN_LEN;
+	return VMA_PKT_ETH_HLEN + VMA_PKT_VLAN_HLEN;
 }
 
 void vma_pkt_udp_init(struct vma_pkt_udp *pkt, const struct vma_pkt_udp_attr *attr)
@@ -28,7 +28,7 @@ void vma_pkt_udp_init(struct vma_pkt_udp *pkt, const struct vma_pkt_udp_attr *at
 
 	memset(pkt, 0, sizeof(*pkt));
 	pkt->ip_off = (uint16_t)put_ethernet(pkt->bytes, attr);
-	pkt->len = pkt->ip_off + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
+	pkt->len = pkt->ip_off + VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN;
 
 	ip = pkt->bytes + pkt->ip_off;
 	ip[0] = 0x45;
@@ -38,9 +38,9 @@ void vma_pkt_udp_init(struct vma_pkt_udp *pkt, const struct vma_pkt_udp_attr *at
 	ip[9] = IPPROTO_UDP;
 	memcpy(ip + 12, attr->src_ip, 4);
 	memcpy(ip + 16, attr->dst_ip, 4);
-	pkt->ip_sum = vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_LEN));
+	pkt->ip_sum = vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_HLEN));
 
-	udp = ip + VMA_PKT_IP4_LEN;
+	udp = ip + VMA_PKT_IP4_HLEN;
 	memcpy(udp, &attr->src_port_be, 2);
 	memcpy(udp + 2, &attr->dst_port_be, 2);
 	pkt->udp_sum = vma_csum_fold(vma_csum_pseudo4(ip + 12, ip + 16, IPPROTO_UDP, 0));
@@ -62,10 +62,10 @@ void vma_pkt_udp_reply(struct vma_pkt_udp *pkt, const void *frame, const struct 
 
 uint32_t vma_pkt_udp_write(struct vma_pkt_udp *pkt, void *frame, uint32_t payload_len, enum vma_pkt_csum csum)
 {
-	uint8_t *ip = (uint8_t *)frame + pkt->ip_off, *udp = ip + VMA_PKT_IP4_LEN;
-	uint16_t udp_len = (uint16_t)(VMA_PKT_UDP_LEN + payload_len);
+	uint8_t *ip = (uint8_t *)frame + pkt->ip_off, *udp = ip + VMA_PKT_IP4_HLEN;
+	uint16_t udp_len = (uint16_t)(VMA_PKT_UDP_HLEN + payload_len);
 	uint16_t udp_len_be = __builtin_bswap16(udp_len);
-	uint16_t ip_len_be = __builtin_bswap16((uint16_t)(VMA_PKT_IP4_LEN + udp_len));
+	uint16_t ip_len_be = __builtin_bswap16((uint16_t)(VMA_PKT_IP4_HLEN + udp_len));
 	uint16_t id = pkt->ip_id++;
 	uint32_t pseudo = pkt->udp_sum + udp_len_be;
 	uint16_t field = 0;

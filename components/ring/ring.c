@@ -17,11 +17,11 @@
  * old one is the NIC's to drop. */
 static void settle_lengths(struct vma_ring *ring)
 {
-	const uint32_t frame_max = vma_nic_info(ring->nic)->mtu + VMA_PKT_ETH_LEN;
+	const uint32_t frame_max = vma_nic_info(ring->nic)->mtu + VMA_PKT_ETH_HLEN;
 
 	atomic_store_explicit(&ring->frame_max, frame_max, memory_order_relaxed);
 	atomic_store_explicit(&ring->plain_span,
-	                      (frame_max < ring->buf_size ? frame_max : ring->buf_size) - VMA_PKT_ETH_LEN,
+	                      (frame_max < ring->buf_size ? frame_max : ring->buf_size) - VMA_PKT_ETH_HLEN,
 	                      memory_order_relaxed);
 }
 
@@ -93,7 +93,7 @@ static void ring_run_revoke(struct vma_ring_command *command)
 	if (r->key.proto == VMA_FLOW_TCP_PORTS)
 		ring_ports_revoked(ring, &r->key);
 	if (entry != NULL && ring_stale_rule_of(entry) != NULL) {
-		ring_stale_rule_forget(ring, ring_stale_rule_of(entry));
+		ring_stale_rule_free(ring, ring_stale_rule_of(entry));
 	} else if (entry != NULL && !entry->revoked) {
 		entry->revoked = true;
 		inet_ntop(AF_INET, r->key.local, local, sizeof(local));

@@ -22,14 +22,14 @@ enum {
 __thread uint32_t drive_tid_cache __attribute__((tls_model("initial-exec")));
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-static __attribute__((cold)) void forget_tid(void)
+static __attribute__((cold)) void reset_tid_cache(void)
 {
 	drive_tid_cache = 0; /* the child's thread has another one */
 }
 
 static void watch_forks(void)
 {
-	pthread_atfork(NULL, NULL, forget_tid);
+	pthread_atfork(NULL, NULL, reset_tid_cache);
 }
 
 uint32_t drive_tid_slow(void)
@@ -90,7 +90,7 @@ static void sleep_until_released(struct drive *drive, uint64_t timeout_ns)
  * Who spins gives up after more than any hold takes that runs: a holder that was descheduled may be waiting for this
  * very core, and got it back only when the scheduler took it from the spinner (4 ms per connect, with one core).
  */
-static void wait_as_configured(struct drive *drive, unsigned *tries)
+static void drive_wait(struct drive *drive, unsigned *tries)
 {
 	const unsigned pauses = drive->mode == VMA_THREAD_SPIN ? SPIN_TRIES : PAUSE_TRIES;
 
@@ -111,7 +111,7 @@ bool drive_acquire(struct drive *drive)
 		return false; /* only this thread can have stored its own id: no race */
 	while (!drive_try(drive, tid)) {
 		atomic_store_explicit(&drive->yield_budget, YIELD_BUDGET_TRIES, memory_order_relaxed);
-		wait_as_configured(drive, &tries);
+		drive_wait(drive, &tries);
 	}
 	atomic_store_explicit(&drive->yield_budget, 0, memory_order_relaxed);
 	return true;

@@ -51,7 +51,7 @@ static struct vma_flow_rule rule_of(const struct vma_flow *flow)
  * The NIC steers once per key. It hears of later members too if they have a shadow: that kernel socket is none of the
  * strangers for whose sake a flow is given up.
  */
-static int tell_nic(struct vma_ring *ring, const struct vma_flow *flow, struct flow_entry *entry)
+static int add_nic_rule(struct vma_ring *ring, const struct vma_flow *flow, struct flow_entry *entry)
 {
 	const struct vma_flow_rule rule = rule_of(flow);
 	const bool first = !entry->steered;
@@ -88,7 +88,7 @@ static int ring_attach_flow(struct vma_ring *ring, struct vma_flow *flow)
 		ring_stale_rule_inherit(ring, stale);
 		entry->inherited = true;
 	}
-	rc = entry->revoked ? -EADDRINUSE : tell_nic(ring, flow, entry);
+	rc = entry->revoked ? -EADDRINUSE : add_nic_rule(ring, flow, entry);
 	if (rc != 0) {
 		flow->ring = ring;
 		ring_detach_held(ring, flow, stale == NULL);
@@ -226,7 +226,7 @@ int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow)
 
 /* ---- detach ---- */
 
-static void forget_steerings(struct vma_ring *ring, const struct vma_flow *flow)
+static void detach_steerings(struct vma_ring *ring, const struct vma_flow *flow)
 {
 	for (struct ring_steering *steering = ring->steerings; steering != NULL; steering = steering->next)
 		if (steering->flow == flow)
@@ -246,7 +246,7 @@ void ring_detach_held(struct vma_ring *ring, struct vma_flow *flow, bool given_b
 	if (ring->cursor == flow)
 		ring->cursor = flow->next;
 	ring->last.word0 = 0;
-	forget_steerings(ring, flow);
+	detach_steerings(ring, flow);
 	flow->ring = NULL;
 	entry = *ring_entry_of(ring, &flow->key);
 	if (!flow_table_remove(ring_table_of(ring, &flow->key), flow))

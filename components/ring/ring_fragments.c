@@ -47,7 +47,7 @@ static uint32_t end_of(const struct vma_buf *fragment)
 	return (uint32_t)fragment->l4_off + fragment->payload_len;
 }
 
-static void note_piece(struct vma_buf *fragment, const struct piece *piece)
+static void set_piece_offsets(struct vma_buf *fragment, const struct piece *piece)
 {
 	fragment->l3_off = (uint16_t)piece->ip_off;
 	fragment->payload_off = (uint16_t)piece->payload_off;
@@ -60,17 +60,17 @@ static void note_piece(struct vma_buf *fragment, const struct piece *piece)
 static bool read_piece(struct piece *piece, const struct vma_buf *packet, const uint8_t *frame)
 {
 	const uint32_t ip_off =
-	        VMA_PKT_ETH_LEN + (fragment_load16(frame + 12) == ETHERTYPE_VLAN ? VMA_PKT_VLAN_LEN : 0);
+	        VMA_PKT_ETH_HLEN + (fragment_load16(frame + 12) == ETHERTYPE_VLAN ? VMA_PKT_VLAN_HLEN : 0);
 	const uint8_t *ip = frame + ip_off;
 	uint32_t total_len, header_len;
 	uint16_t bits;
 
-	if (packet->len < ip_off + VMA_PKT_IP4_LEN)
+	if (packet->len < ip_off + VMA_PKT_IP4_HLEN)
 		return false;
 	header_len = (fragment_load8(ip) & 15) * 4u;
 	total_len = fragment_load16(ip + 2);
 	bits = fragment_load16(ip + 6);
-	if (header_len < VMA_PKT_IP4_LEN || packet->len < ip_off + header_len || total_len <= header_len ||
+	if (header_len < VMA_PKT_IP4_HLEN || packet->len < ip_off + header_len || total_len <= header_len ||
 	    packet->packet_len < ip_off + total_len)
 		return false;
 	*piece = (struct piece){.id = fragment_load16(ip + 4),
@@ -83,7 +83,7 @@ static bool read_piece(struct piece *piece, const struct vma_buf *packet, const 
 	memcpy(&piece->src, ip + 12, 4);
 	memcpy(&piece->dst, ip + 16, 4);
 	/* All but the last are whole units; and the datagram fits behind the longest header. */
-	return (piece->is_last || piece->len % 8 == 0) && piece->offset + piece->len <= LONGEST_IP - VMA_PKT_IP4_LEN;
+	return (piece->is_last || piece->len % 8 == 0) && piece->offset + piece->len <= LONGEST_IP - VMA_PKT_IP4_HLEN;
 }
 
 static uint32_t bufs_of(const struct vma_buf *packet)
@@ -281,8 +281,8 @@ static struct vma_buf *datagram_finish(struct ring_fragments *fragments, struct 
 	return whole;
 }
 
-static void fragments_make_room(struct ring_fragments *fragments, struct vma_bufarena *arena,
-                                const struct ring_datagram *keep)
+static void fragments_evict(struct ring_fragments *fragments, struct vma_bufarena *arena,
+                            const struct ring_datagram *keep)
 {
 	const unsigned at = (unsigned)(keep - fragments->at);
 	struct ring_datagram *oldest;
@@ -315,7 +315,7 @@ struct vma_buf *ring_fragments_add(struct ring_fragments *fragments, struct vma_
 	}
 	if (datagram == NULL)
 		datagram = datagram_begin(fragments, arena, &piece, vlan, now_ms);
-	note_piece(packet, &piece);
+	set_piece_offsets(packet, &piece);
 	bufs = bufs_of(packet);
 	added = datagram_add(datagram, packet, piece.is_last);
 	if (added != ADDED) {
@@ -329,7 +329,7 @@ struct vma_buf *ring_fragments_add(struct ring_fragments *fragments, struct vma_
 	fragments->bufs += bufs;
 	if (datagram->total != 0 && datagram->have == datagram->total)
 		return datagram_finish(fragments, arena, datagram);
-	fragments_make_room(fragments, arena, datagram);
+	fragments_evict(fragments, arena, datagram);
 	if (fragments->bufs > fragments->bufs_max)
 		datagram_drop(fragments, arena, datagram);
 	return NULL;

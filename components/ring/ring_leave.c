@@ -7,11 +7,11 @@
  * the entry `steered`. Then one of two things happens:
  *
  *   a flow of the same key is attached ── inherits the rule; the stale rule is a spare one again
- *   vma_ring_prune ── the stale rule goes, its key is noted in `asked`, and the NIC is asked without the flag
+ *   vma_ring_prune ── the stale rule goes, its key is noted in `deleting`, and the NIC is asked without the flag
  *
- * While a key is in `asked`, no other thread speaks to the NIC of it: it waits at `asking`, which is held until the NIC
- * has answered. Otherwise a rule that is added anew could be the one that is deleted. A thread waits for the mutex only
- * without the flag, because the holder takes the flag; with the flag it only tries.
+ * While a key is in `deleting`, no other thread speaks to the NIC of it: it waits at `nic_lock`, which is held until
+ * the NIC has answered. Otherwise a rule that is added anew could be the one that is deleted. A thread waits for the
+ * mutex only without the flag, because the holder takes the flag; with the flag it only tries.
  *
  * A flow that leaves needs no memory: steer, which is control path, has made a stale rule for it.
  */
@@ -23,7 +23,7 @@ void ring_stale_rules_init(struct vma_ring *ring)
 {
 	TAILQ_INIT(&ring->stale_rules.waiting);
 	TAILQ_INIT(&ring->stale_rules.spare);
-	pthread_mutex_init(&ring->stale_rules.asking, NULL);
+	pthread_mutex_init(&ring->stale_rules.nic_lock, NULL);
 }
 
 static struct ring_stale_rule *stale_rule_take_first(struct ring_stale_rules *stale_rules, bool spare)
@@ -48,7 +48,7 @@ void ring_stale_rules_fini(struct vma_ring *ring)
 		free(stale);
 	while ((stale = stale_rule_take_first(&ring->stale_rules, true)) != NULL)
 		free(stale);
-	pthread_mutex_destroy(&ring->stale_rules.asking);
+	pthread_mutex_destroy(&ring->stale_rules.nic_lock);
 }
 
 /* ---- spare ones ---- */
@@ -101,14 +101,14 @@ void ring_stale_rule_inherit(struct vma_ring *ring, struct ring_stale_rule *stal
 	TAILQ_INSERT_HEAD(&ring->stale_rules.spare, stale, link);
 }
 
-void ring_stale_rule_forget(struct vma_ring *ring, struct ring_stale_rule *stale)
+void ring_stale_rule_free(struct vma_ring *ring, struct ring_stale_rule *stale)
 {
 	stale_take_out(ring, stale);
 	free(stale);
 }
 
 /* As the only member but one, which is about to go. False: there is no rule, or nothing to remember it by. */
-static bool stale_rule_remember(struct vma_ring *ring, const struct vma_flow *flow)
+static bool stale_rule_create(struct vma_ring *ring, const struct vma_flow *flow)
 {
 	struct flow_entry *entry = ring_entry_of(ring, &flow->key);
 	struct ring_stale_rule *stale;
@@ -124,7 +124,7 @@ static bool stale_rule_remember(struct vma_ring *ring, const struct vma_flow *fl
 
 bool vma_ring_detach_later(struct vma_ring *ring, struct vma_flow *flow)
 {
-	bool acquired = drive_acquire(&ring->rx), waits = flow->ring == ring && stale_rule_remember(ring, flow);
+	bool acquired = drive_acquire(&ring->rx), waits = flow->ring == ring && stale_rule_create(ring, flow);
 
 	ring_detach_held(ring, flow, false);
 	if (acquired)
@@ -136,34 +136,34 @@ bool vma_ring_detach_later(struct vma_ring *ring, struct vma_flow *flow)
 
 bool ring_rule_is_leaving(const struct vma_ring *ring, const struct vma_flow_key *key)
 {
-	for (unsigned i = 0; i < ring->stale_rules.asked_count; i++)
-		if (memcmp(&ring->stale_rules.asked[i], key, sizeof(*key)) == 0)
+	for (unsigned i = 0; i < ring->stale_rules.deleting_count; i++)
+		if (memcmp(&ring->stale_rules.deleting[i], key, sizeof(*key)) == 0)
 			return true;
 	return false;
 }
 
 void ring_rule_await(struct vma_ring *ring)
 {
-	pthread_mutex_lock(&ring->stale_rules.asking);
-	pthread_mutex_unlock(&ring->stale_rules.asking);
+	pthread_mutex_lock(&ring->stale_rules.nic_lock);
+	pthread_mutex_unlock(&ring->stale_rules.nic_lock);
 }
 
-static void note_asked(struct vma_ring *ring, unsigned most)
+static void collect_deleting(struct vma_ring *ring, unsigned most)
 {
 	struct ring_stale_rules *stale_rules = &ring->stale_rules;
 
-	for (stale_rules->asked_count = 0; stale_rules->asked_count < most; stale_rules->asked_count++) {
+	for (stale_rules->deleting_count = 0; stale_rules->deleting_count < most; stale_rules->deleting_count++) {
 		struct ring_stale_rule *stale = TAILQ_FIRST(&stale_rules->waiting);
 
 		if (stale == NULL)
 			break;
-		stale_rules->asked[stale_rules->asked_count] = stale->flow.key;
-		ring_stale_rule_forget(ring, stale);
+		stale_rules->deleting[stale_rules->deleting_count] = stale->flow.key;
+		ring_stale_rule_free(ring, stale);
 	}
 }
 
-/* `asked` is changed with both the flag and the mutex, so it is read here with the mutex alone. -ENOENT: the rule was
- * revoked, or the owner that knew it has gone. */
+/* `deleting` is changed with both the flag and the mutex, so it is read here with the mutex alone. -ENOENT: the rule
+ * was revoked, or the owner that knew it has gone. */
 bool vma_ring_prune(struct vma_ring *ring, unsigned most)
 {
 	struct ring_stale_rules *stale_rules = &ring->stale_rules;
@@ -172,20 +172,20 @@ bool vma_ring_prune(struct vma_ring *ring, unsigned most)
 	for (unsigned burst; most > 0 && more; most -= burst) {
 		if (!drive_acquire(&ring->rx))
 			return true;
-		if (pthread_mutex_trylock(&stale_rules->asking) != 0) { /* somebody else is at it */
+		if (pthread_mutex_trylock(&stale_rules->nic_lock) != 0) { /* somebody else is at it */
 			ring_rx_release(ring, drive_tid());
 			return true;
 		}
-		note_asked(ring, most < LEAVE_BURST ? most : LEAVE_BURST);
-		burst = stale_rules->asked_count;
+		collect_deleting(ring, most < LEAVE_BURST ? most : LEAVE_BURST);
+		burst = stale_rules->deleting_count;
 		more = !TAILQ_EMPTY(&stale_rules->waiting);
 		ring_rx_release(ring, drive_tid());
 		for (unsigned i = 0; i < burst; i++)
-			vma_nic_flow_del(ring->qp, &stale_rules->asked[i]);
+			vma_nic_flow_del(ring->qp, &stale_rules->deleting[i]);
 		drive_acquire(&ring->rx);
-		stale_rules->asked_count = 0;
+		stale_rules->deleting_count = 0;
 		ring_rx_release(ring, drive_tid());
-		pthread_mutex_unlock(&stale_rules->asking);
+		pthread_mutex_unlock(&stale_rules->nic_lock);
 	}
 	return more;
 }

@@ -27,12 +27,12 @@
 
 void ring_ports_init(struct vma_ring *ring)
 {
-	pthread_mutex_init(&ring->ports.asking, NULL);
+	pthread_mutex_init(&ring->ports.nic_lock, NULL);
 }
 
 void ring_ports_fini(struct vma_ring *ring)
 {
-	pthread_mutex_destroy(&ring->ports.asking);
+	pthread_mutex_destroy(&ring->ports.nic_lock);
 }
 
 static unsigned port_block_index(uint16_t port_be)
@@ -143,11 +143,11 @@ static int get_block(struct vma_ring *ring, const struct vma_flow_key *key)
 	struct ring_port_blocks *blocks;
 	int rc = -EADDRINUSE;
 
-	pthread_mutex_lock(&ring->ports.asking);
+	pthread_mutex_lock(&ring->ports.nic_lock);
 	blocks = find_or_add(&ring->ports, key);
 	if (blocks != NULL)
 		rc = have_block(ring, blocks, key);
-	pthread_mutex_unlock(&ring->ports.asking);
+	pthread_mutex_unlock(&ring->ports.nic_lock);
 	return rc;
 }
 
@@ -195,7 +195,7 @@ void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), vo
 
 	if (!vma_ring_has_ports(ring))
 		return;
-	pthread_mutex_lock(&ports->asking);
+	pthread_mutex_lock(&ports->nic_lock);
 	n = atomic_load_explicit(&ports->addresses, memory_order_relaxed);
 	if (drive_acquire(&ring->rx)) {
 		for (uint32_t i = 0; unused(arg) && i < n * 4; i++) {
@@ -206,5 +206,5 @@ void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), vo
 		for (uint32_t i = 0; i < n; i++)
 			port_blocks_remove(ring, &ports->of[i], had[i]);
 	}
-	pthread_mutex_unlock(&ports->asking);
+	pthread_mutex_unlock(&ports->nic_lock);
 }

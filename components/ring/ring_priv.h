@@ -52,9 +52,9 @@ struct ring_stale_rule {
 struct ring_stale_rules {
 	/* In the order in which they left; one for each entry `reserved`. */
 	TAILQ_HEAD(, ring_stale_rule) waiting, spare;
-	struct vma_flow_key asked[LEAVE_BURST]; /* the NIC is being asked to delete these */
-	unsigned asked_count;
-	pthread_mutex_t asking; /* taken without the receive flag, or only tried; held while the NIC is asked */
+	struct vma_flow_key deleting[LEAVE_BURST]; /* the NIC is being asked to delete these */
+	unsigned deleting_count;
+	pthread_mutex_t nic_lock; /* taken without the receive flag, or only tried; held while the NIC is asked */
 };
 
 /* Blocks of local ports, see ring_ports.c: a bit for each of the 256 of an address. */
@@ -67,7 +67,7 @@ struct ring_port_blocks {
 	uint64_t refused_sec;
 };
 struct ring_ports {
-	pthread_mutex_t asking; /* without the receive flag */
+	pthread_mutex_t nic_lock; /* without the receive flag */
 	_Atomic uint32_t addresses;
 	_Atomic uint32_t blocks;
 	struct ring_port_blocks of[RING_PORT_ADDRESSES]; /* constant names, once counted */
@@ -145,7 +145,7 @@ void ring_stale_rules_fini(struct vma_ring *ring);
 struct ring_stale_rule *ring_stale_rule_of(const struct flow_entry *entry); /* NULL: it has flows of its own, or none */
 /* `flow` has joined the stale rule's key: the rule is its, and the stale rule a spare one again. */
 void ring_stale_rule_inherit(struct vma_ring *ring, struct ring_stale_rule *stale);
-void ring_stale_rule_forget(struct vma_ring *ring, struct ring_stale_rule *stale); /* its rule has gone */
+void ring_stale_rule_free(struct vma_ring *ring, struct ring_stale_rule *stale); /* its rule has gone */
 void ring_stale_rule_reserve(struct vma_ring *ring, struct flow_entry *entry, struct ring_stale_rule **memory);
 void ring_stale_rule_unreserve(struct vma_ring *ring, const struct flow_entry *entry);
 bool ring_rule_is_leaving(const struct vma_ring *ring, const struct vma_flow_key *key);

@@ -89,7 +89,7 @@ static inline struct vma_ring_proto_ops *proto_ops_of(const struct vma_ring *rin
 }
 
 static void __attribute__((cold, noinline))
-take_unmatched(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, struct tally *tally)
+rx_unmatched(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info, struct tally *tally)
 {
 	struct vma_ring_proto_ops *proto_ops = info->proto == IPPROTO_TCP ? proto_ops_of(ring) : NULL;
 
@@ -142,11 +142,11 @@ static inline void ring_dispatch(struct vma_ring *ring, struct vma_buf *packet, 
 	if (flow != NULL)
 		ring_sink_packet(ring, flow, packet, info, tally);
 	else
-		take_unmatched(ring, packet, info, tally);
+		rx_unmatched(ring, packet, info, tally);
 }
 
 static void __attribute__((cold, noinline))
-take_fragment(struct vma_ring *ring, struct vma_buf *packet, struct vma_rx_info *info, struct tally *tally)
+rx_fragment(struct vma_ring *ring, struct vma_buf *packet, struct vma_rx_info *info, struct tally *tally)
 {
 	struct vma_bufarena *arena = ring->rules.arena;
 	struct vma_buf *whole;
@@ -170,7 +170,7 @@ take_fragment(struct vma_ring *ring, struct vma_buf *packet, struct vma_rx_info 
 		ring_drop_packet(ring, whole, verdict);
 }
 
-static void __attribute__((noinline)) take_burst(struct vma_ring *ring, struct vma_buf *const *packets, unsigned n)
+static void __attribute__((noinline)) rx_burst(struct vma_ring *ring, struct vma_buf *const *packets, unsigned n)
 {
 	const struct vma_bufarena *arena = ring->rules.arena;
 	struct vma_rx_info info;
@@ -193,7 +193,7 @@ static void __attribute__((noinline)) take_burst(struct vma_ring *ring, struct v
 		if (__builtin_expect(verdict == PACKET_PASS, 1))
 			ring_dispatch(ring, packet, &info, packet_is_for_all(bytes, &info), &tally);
 		else if (verdict == PACKET_DROP(ip_fragment))
-			take_fragment(ring, packet, &info, &tally);
+			rx_fragment(ring, packet, &info, &tally);
 		else
 			ring_drop_packet(ring, packet, verdict);
 	}
@@ -208,7 +208,7 @@ static inline unsigned drive_burst(struct vma_ring *ring)
 	unsigned n = vma_cq_poll(ring->cq, packets, RX_BURST);
 
 	if (n != 0)
-		take_burst(ring, packets, n);
+		rx_burst(ring, packets, n);
 	else
 		ring_rebind_if_wanted(ring);
 	return n;
@@ -224,7 +224,7 @@ static __attribute__((noinline)) unsigned drive_more(struct vma_ring *ring, unsi
 {
 	unsigned total = n;
 
-	while (n != 0 && total < RX_BEFORE_RUN && !vma_nic_rx_is_quiet(ring->qp)) {
+	while (n != 0 && total < RX_BEFORE_RUN && !vma_nic_rx_is_empty(ring->qp)) {
 		n = drive_burst(ring);
 		total += n;
 	}
@@ -320,7 +320,7 @@ static inline bool has_rx_work(struct vma_ring *ring, bool timers)
 {
 	struct vma_ring_proto_ops *proto_ops;
 
-	if (!vma_nic_rx_is_quiet(ring->qp) || vma_cq_needs_refill(ring->cq) || command_queue_pending(&ring->rx_queue) ||
+	if (!vma_nic_rx_is_empty(ring->qp) || vma_cq_needs_refill(ring->cq) || command_queue_pending(&ring->rx_queue) ||
 	    __builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0))
 		return true;
 	if (!timers)
@@ -416,7 +416,7 @@ int vma_ring_progress(struct vma_ring *ring)
 	return rx_progress(ring, true);
 }
 
-int vma_ring_look(struct vma_ring *ring)
+int vma_ring_poll(struct vma_ring *ring)
 {
 	return rx_progress(ring, false);
 }

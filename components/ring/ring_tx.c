@@ -26,7 +26,7 @@ void ring_tx_init(struct vma_ring *ring)
 
 /* ---- with the transmit flag ---- */
 
-static void note_work(struct vma_ring *ring)
+static void update_tx_work(struct vma_ring *ring)
 {
 	bool work = ring->backlog != NULL || ring->unkicked != 0;
 
@@ -110,7 +110,7 @@ static inline void kick_and_reap(struct vma_ring *ring, bool later)
 		tx_kick(ring);
 	if (__builtin_expect(ring->unreaped >= ring->reap_at, 0))
 		tx_reap(ring);
-	note_work(ring);
+	update_tx_work(ring);
 }
 
 /* A queued packet of more segments than the NIC takes: gathered in place. False: no buffer now. */
@@ -256,7 +256,7 @@ void ring_tx_service(struct vma_ring *ring)
 
 /* ---- any thread ---- */
 
-static void __attribute__((cold)) note_refused(struct vma_ring *ring, _Atomic uint64_t *counter)
+static void __attribute__((cold)) count_refused(struct vma_ring *ring, _Atomic uint64_t *counter)
 {
 	atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 	command_queue_mark(&ring->tx_queue); /* the next driver carries it to the statistics */
@@ -274,7 +274,7 @@ send_queued(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, u
 		struct tx_slot *slot = slots_fill(ring, segs + done, k, tid);
 
 		if (slot == NULL) {
-			note_refused(ring, &ring->refused);
+			count_refused(ring, &ring->refused);
 			break;
 		}
 		command_queue_push_mpsc(&ring->tx_queue, &slot->entry);
@@ -320,11 +320,11 @@ static unsigned send_gathered(struct vma_ring *ring, const struct vma_nic_seg *s
 	int rc = tx_packet_gather(ring, segs, n, len, &one);
 
 	if (rc == 0) {
-		note_refused(ring, &ring->refused);
+		count_refused(ring, &ring->refused);
 		return 0;
 	}
 	if (rc < 0) {
-		note_refused(ring, &ring->too_long);
+		count_refused(ring, &ring->too_long);
 	} else if (send_checked(ring, &one, 1, 1, len, true) == 0) {
 		vma_buf_put(ring->rules.arena, one.buf);
 		return 0;
@@ -346,7 +346,7 @@ send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bo
 		enum tx_check check = tx_packet_validate(ring, packet, k, len);
 
 		if (check != TX_CHECK_SEND) {
-			note_refused(ring, check == TX_CHECK_BAD ? &ring->bad : &ring->too_long);
+			count_refused(ring, check == TX_CHECK_BAD ? &ring->bad : &ring->too_long);
 			put_segs(ring, packet, k);
 		} else if (k > ring->segs_max) {
 			sent = send_gathered(ring, packet, k, len);
@@ -373,7 +373,7 @@ unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, un
 
 		/* Not between 14 bytes and the maximum (one comparison), beyond its buffer, or not a packet by itself.
 		 */
-		if (__builtin_expect(seg->len - VMA_PKT_ETH_LEN > span || seg->off > ring->buf_size - seg->len ||
+		if (__builtin_expect(seg->len - VMA_PKT_ETH_HLEN > span || seg->off > ring->buf_size - seg->len ||
 		                             seg->flags & ring->flags_special,
 		                     0))
 			return send_mixed(ring, segs, n, later);

@@ -48,13 +48,13 @@ static enum tx_check tx_packet_validate(const struct vma_ring *ring, const struc
 		if (packet[i].off > ring->buf_size || packet[i].len > ring->buf_size - packet[i].off)
 			return TX_CHECK_BAD;
 	}
-	if (packet->flags & ring->flags_unable || packet->len < VMA_PKT_ETH_LEN ||
+	if (packet->flags & ring->flags_unable || packet->len < VMA_PKT_ETH_HLEN ||
 	    packet[k - 1].flags & VMA_NIC_SEG_MORE)
 		return TX_CHECK_BAD;
 	tagged = frame[12] == 0x81 && frame[13] == 0x00;
 	if (k > TX_BURST)
 		return TX_CHECK_TOO_LONG;
-	if (len > atomic_load_explicit(&ring->frame_max, memory_order_relaxed) + (tagged ? VMA_PKT_VLAN_LEN : 0u) &&
+	if (len > atomic_load_explicit(&ring->frame_max, memory_order_relaxed) + (tagged ? VMA_PKT_VLAN_HLEN : 0u) &&
 	    !(packet->flags & VMA_NIC_SEG_TSO))
 		return TX_CHECK_TOO_LONG;
 	return TX_CHECK_SEND;

@@ -14,8 +14,8 @@
 
 #include <vma/sock_thread.h>
 
-#define GOOD_NS UINT64_C(1000000)    /* how long a reading serves; and it takes as long to know the rate at first */
-#define LEARN_NS UINT64_C(500000000) /* then it is looked at anew */
+#define GOOD_NS UINT64_C(1000000)        /* how long a reading serves; and it takes as long to know the rate at first */
+#define CALIBRATE_NS UINT64_C(500000000) /* then it is looked at anew */
 #define READ_TICKS 512
 #define FRACTION 32 /* bits of `rate` behind the point */
 #define RATE_MIN ((UINT64_C(1) << FRACTION) / 16)
@@ -37,13 +37,13 @@ static uint64_t rate_of(uint64_t ns, uint64_t ticks, uint64_t before)
 	return differs || rate < RATE_MIN ? 0 : rate;
 }
 
-static void clock_learn(struct clock *clock)
+static void clock_calibrate(struct clock *clock)
 {
 	const uint64_t ns = clock->ns - clock->since_ns;
 
-	if (ns < (clock->rate != 0 ? LEARN_NS : GOOD_NS))
+	if (ns < (clock->rate != 0 ? CALIBRATE_NS : GOOD_NS))
 		return;
-	if (ns < 2 * LEARN_NS) /* in a longer time much may have happened */
+	if (ns < 2 * CALIBRATE_NS) /* in a longer time much may have happened */
 		clock->rate = rate_of(ns, clock->ticks - clock->since_ticks, clock->rate);
 	clock->since_ticks = clock->ticks;
 	clock->since_ns = clock->ns;
@@ -58,7 +58,7 @@ static __attribute__((noinline)) uint64_t read_clock(struct clock *clock)
 	clock->good = 0;
 	if (clock->ticks - before > READ_TICKS)
 		return clock->ns;
-	clock_learn(clock);
+	clock_calibrate(clock);
 	if (clock->rate != 0)
 		clock->good = (GOOD_NS << FRACTION) / clock->rate;
 	return clock->ns;

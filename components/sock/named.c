@@ -23,7 +23,7 @@ static socklen_t abstract_name(const char *text, struct sockaddr_un *name)
 }
 
 /* It tells of each sender from its first message on, because nobody can send to it before it has a name. */
-static int make_named_socket(void)
+static int create_named_socket(void)
 {
 	const int fd = (int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
 
@@ -40,7 +40,7 @@ int vma_named_serve(const char *text)
 {
 	struct sockaddr_un name;
 	const socklen_t len = abstract_name(text, &name);
-	const int fd = make_named_socket();
+	const int fd = create_named_socket();
 	int guarded, rc;
 
 	if (fd < 0)
@@ -57,10 +57,10 @@ int vma_named_serve(const char *text)
 	return rc;
 }
 
-int vma_named_ask(void)
+int vma_named_open(void)
 {
 	const sa_family_t any = AF_UNIX;
-	const int fd = make_named_socket();
+	const int fd = create_named_socket();
 	int rc;
 
 	if (fd < 0 || syscall(SYS_bind, fd, &any, sizeof(any)) == 0)
@@ -80,7 +80,7 @@ int vma_named_connect(const char *text)
 	const sa_family_t any = AF_UNIX;
 	struct sockaddr_un name;
 	const socklen_t len = abstract_name(text, &name);
-	const int fd = make_named_socket();
+	const int fd = create_named_socket();
 	int rc;
 
 	if (fd < 0)

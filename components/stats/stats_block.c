@@ -14,7 +14,7 @@ static union stats_any_block nowhere;
  * acquires, the one that gives it back releases: all that the last owner wrote lies before what the next one writes.
  * The search may miss a block that comes free behind it; then the caller gets a private one, which is allowed.
  */
-static unsigned take_bit(struct vma_stats *stats)
+static unsigned alloc_block(struct vma_stats *stats)
 {
 	for (unsigned w = 0; w < STATS_BLOCKS / 64; w++) {
 		uint64_t used = atomic_load_explicit(&stats->used[w], memory_order_relaxed);
@@ -73,7 +73,7 @@ static void *private_block(void)
 
 void *vma_stats_grab(struct vma_stats *stats, enum vma_stats_type type, const char *name)
 {
-	unsigned i = stats != NULL ? take_bit(stats) : NO_BLOCK;
+	unsigned i = stats != NULL ? alloc_block(stats) : NO_BLOCK;
 	_Atomic uint64_t *words;
 	struct stats_entry *entry;
 

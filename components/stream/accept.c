@@ -45,7 +45,7 @@ bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, stru
 	name_both(child, conn);
 	atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed); /* the listener holds it */
 	child->ring_ctx = ring_ctx;
-	child->attempt = STREAM_TOLD;
+	child->attempt = STREAM_REPORTED;
 	atomic_store(&child->rings, vma_ring_ctx_bit(ring_ctx));
 	atomic_store(&child->conn, conn);
 	atomic_store(&child->phase, STREAM_CONNECTED);
@@ -55,7 +55,7 @@ bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, stru
 	atomic_fetch_add(&listener->n_queued, 1);
 	vma_mpsc_push(&listener->arrived, &child->link);
 	if (__builtin_expect(atomic_load(&listener->exec_exported), 0))
-		stream_ask_update(listener);
+		stream_schedule_update(listener);
 	vma_file_ready(&listener->file, EPOLLIN | EPOLLRDNORM);
 	return true;
 }
@@ -64,7 +64,7 @@ static struct stream_sock *listener_take_child(struct stream_sock *listener)
 {
 	ck_stack_entry_t *entry;
 
-	stream_turn_take(&listener->accepter);
+	stream_io_lock_acquire(&listener->accepter);
 	if (listener->queue == NULL)
 		listener->queue = vma_mpsc_take_all(&listener->arrived);
 	entry = listener->queue;
@@ -72,7 +72,7 @@ static struct stream_sock *listener_take_child(struct stream_sock *listener)
 		listener->queue = ck_pr_load_ptr(&entry->next);
 		atomic_fetch_sub(&listener->n_queued, 1);
 	}
-	stream_turn_give(&listener->accepter);
+	stream_io_lock_release(&listener->accepter);
 	if (entry == NULL)
 		return NULL;
 	return (struct stream_sock *)((char *)entry - offsetof(struct stream_sock, link));
@@ -142,7 +142,7 @@ static void child_settle(struct stream_sock *child, struct stream_sock *listener
  * Accepted, but nobody is told of it: closed as by close, which the peer sees as an orderly end. SO_LINGER, which the
  * listener may have, would have this call wait.
  */
-static void close_untold(struct stream_sock *child, int fd)
+static void close_unaccepted(struct stream_sock *child, int fd)
 {
 	if (child->linger_sec != 0)
 		child->linger_on = false;
@@ -154,14 +154,14 @@ static void close_untold(struct stream_sock *child, int fd)
 }
 
 /* A call that accepts is one more that finds something ready: the answer may follow without a wait. */
-static void note_brief(const struct stream_sock *child)
+static void update_tx_short_lived(const struct stream_sock *child)
 {
 	struct vma_thread *self = vma_thread_self();
-	const bool was_brief = self->tx_brief;
+	const bool was_brief = self->tx_short_lived;
 
-	self->tx_brief = stream_tally_is_brief(child);
-	if (was_brief || self->tx_brief)
-		vma_thread_has_ready(self, 1);
+	self->tx_short_lived = stream_tally_is_short_lived(child);
+	if (was_brief || self->tx_short_lived)
+		vma_thread_set_tx_batch(self, 1);
 }
 
 /* The descriptor; -EAGAIN: another thread was quicker. An address that cannot be written costs the connection. */
@@ -182,7 +182,7 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 	if (addr != NULL)
 		rc = vma_name_give(child->file.family, &child->peer, addr, len);
 	if (rc < 0) {
-		close_untold(child, fd);
+		close_unaccepted(child, fd);
 		return rc;
 	}
 	rc = vma_fd_install(fd, &child->file);
@@ -193,7 +193,7 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 	}
 	child->stats = vma_engine_stats_get(child->engine, fd);
 	stream_describe(child);
-	note_brief(child);
+	update_tx_short_lived(child);
 	return fd;
 }
 
@@ -265,7 +265,7 @@ static bool can_accept(struct stream_sock *listener, const struct stream_wait_fo
 
 static int accept_either(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
 {
-	bool os_first = atomic_fetch_add_explicit(&listener->accepts, 1, memory_order_relaxed) % OS_FIRST == 0;
+	bool os_first = atomic_fetch_add_explicit(&listener->accepted, 1, memory_order_relaxed) % OS_FIRST == 0;
 	int rc = os_first ? accept_os(listener, fd, addr, len, flags) : -EAGAIN;
 
 	if (rc == -EAGAIN && stream_fork_queue_waits(listener))
@@ -321,15 +321,15 @@ int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen
 
 	if ((flags & ~(SOCK_CLOEXEC | SOCK_NONBLOCK)) != 0)
 		return -EINVAL;
-	if (!atomic_load_explicit(&listener->looked, memory_order_relaxed))
-		atomic_store(&listener->looked, true);
+	if (!atomic_load_explicit(&listener->was_polled, memory_order_relaxed))
+		atomic_store(&listener->was_polled, true);
 	if (atomic_load_explicit(&listener->inherited, memory_order_relaxed))
 		stream_take_up(listener);
 	if (__builtin_expect(stream_tally_is_due(listener), 0))
 		stream_tally_give_up(listener);
 	if (!stream_call_enter(listener))
 		return -EBADF;
-	vma_ring_ctxs_note_accept(stream_rings(file));
+	vma_ring_ctxs_count_accept(stream_rings(file));
 	rc = accept_or_wait(listener, fd, addr, len, flags);
 	/* A wake-up may have been spent on a call that took something else, or nothing. */
 	if (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)

@@ -23,7 +23,7 @@
 /* ---- events: under the ring's flag ---- */
 
 /* The first error stays until it is told. */
-static void note_error(struct stream_sock *sock, int error)
+static void set_so_error(struct stream_sock *sock, int error)
 {
 	int none = 0;
 
@@ -32,7 +32,7 @@ static void note_error(struct stream_sock *sock, int error)
 
 void vma_stream_leave_error(struct vma_file *file, int error)
 {
-	note_error(stream_sock(file), error);
+	set_so_error(stream_sock(file), error);
 	stream_ready(stream_sock(file), EPOLLERR);
 }
 
@@ -43,7 +43,7 @@ static void stream_on_failed(struct stream_sock *sock, int error)
 
 	if (stream_phase(sock) == STREAM_FAILED)
 		return; /* by us: stream_connect_failed */
-	note_error(sock, error);
+	set_so_error(sock, error);
 	atomic_compare_exchange_strong(&sock->phase, &connecting, STREAM_FAILED);
 }
 
@@ -137,7 +137,8 @@ static void stream_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t event
 		signal_owner(sock, true, 0);
 	if (events & (VMA_TCP_DRAINED | VMA_TCP_CLOSED | VMA_TCP_FAILED))
 		atomic_store(&sock->drained, true);
-	if (events & (VMA_TCP_CLOSED | VMA_TCP_FAILED) && atomic_exchange(&sock->parting, STREAM_OVER) == STREAM_KEPT)
+	if (events & (VMA_TCP_CLOSED | VMA_TCP_FAILED) &&
+	    atomic_exchange(&sock->close_state, STREAM_CLOSED) == STREAM_CLOSING)
 		vma_engine_post_lazily(&sock->end_task);
 	if (__builtin_expect(atomic_load_explicit(&sock->async, memory_order_relaxed), 0) && ready != 0)
 		signal_owner(sock, false, ready);
@@ -207,16 +208,16 @@ static void run_end(struct vma_task *task)
 }
 
 /*
- * `parting` goes from nothing to KEPT here, or to OVER by the event, whichever is first: the second of the two ends it,
- * the event by the task, which finds the socket there because the connection holds it.
+ * `close_state` goes from OPEN to CLOSING here, or to CLOSED by the event, whichever is first: the second of the two
+ * ends it, the event by the task, which finds the socket there because the connection holds it.
  */
 static void stream_part_shadow(struct stream_sock *sock)
 {
-	uint8_t none = STREAM_TOGETHER;
+	uint8_t none = STREAM_OPEN;
 
 	sock->end_task.run = run_end;
 	if (atomic_load(&sock->lingering_fd) != 0 && stream_conn(sock) != NULL &&
-	    atomic_compare_exchange_strong(&sock->parting, &none, STREAM_KEPT))
+	    atomic_compare_exchange_strong(&sock->close_state, &none, STREAM_CLOSING))
 		return;
 	stream_drop_shadow(sock);
 	stream_conn_end(sock);

@@ -54,14 +54,14 @@ static int connect_os(struct stream_sock *sock, int fd, const struct sockaddr *a
 
 /* ---- an attempt ---- */
 
-static void forget_attempt(struct stream_sock *sock)
+static void reset_attempt(struct stream_sock *sock)
 {
 	stream_conn_end(sock);
 	atomic_store(&sock->shut_rd, false);
 	atomic_store(&sock->shut_wr, false);
 	atomic_store(&sock->fin_seen, false);
 	atomic_store(&sock->drained, false);
-	atomic_store(&sock->parting, STREAM_TOGETHER);
+	atomic_store(&sock->close_state, STREAM_OPEN);
 	atomic_store(&sock->phase, STREAM_FRESH);
 	sock->peer = (struct sockaddr_in){0};
 }
@@ -148,14 +148,14 @@ static int try_with_shadow(struct stream_sock *sock, int fd, struct stream_route
 
 	attr->local_port_be = local->sin_port;
 	attr->covered = false;
-	covers = vma_tcp_ask_port_block(route->tcp, attr);
+	covers = vma_tcp_request_port_block(route->tcp, attr);
 	if (covers == -EADDRINUSE)
 		return try_anothers(sock, fd, route, attr, local);
 	attr->covered = covers == 1 && !may_share;
 	rc = try_reserved(sock, fd, route, attr, local);
 	if (rc != 0 || !attr->covered)
 		return rc;
-	if (vma_tcp_ask_port_block(route->tcp, attr) != 1)
+	if (vma_tcp_request_port_block(route->tcp, attr) != 1)
 		return vma_tcp_steer(stream_conn(sock)) < 0 ? -EADDRNOTAVAIL : 0;
 	vma_engine_steer(stream_conn(sock)); /* later: short ones need no rule of their own */
 	return 0;
@@ -192,7 +192,7 @@ static int try_bound(struct stream_sock *sock, struct stream_route *route, struc
 {
 	int rc;
 
-	attr->port_given = true;
+	attr->port_is_bound = true;
 	rc = try_port(sock, route, attr, port_be);
 	return rc == -EADDRINUSE ? -EADDRNOTAVAIL : rc;
 }
@@ -213,7 +213,7 @@ static void fill_attr(struct stream_sock *sock, const struct stream_route *route
 }
 
 /* The connection made and its port reserved. */
-static int make_connection(struct stream_sock *sock, int fd, struct stream_route *route, struct sockaddr_in *local)
+static int create_connection(struct stream_sock *sock, int fd, struct stream_route *route, struct sockaddr_in *local)
 {
 	struct vma_tcp_conn_attr attr;
 
@@ -253,7 +253,7 @@ static int connect_start(struct stream_sock *sock, int fd, const struct sockaddr
 	atomic_store(&sock->so_error, 0);
 	atomic_store(&sock->rings, vma_ring_ctx_bit(route.ring_ctx));
 	atomic_store(&sock->phase, STREAM_CONNECTING);
-	rc = make_connection(sock, fd, &route, &local);
+	rc = create_connection(sock, fd, &route, &local);
 	if (rc < 0) {
 		atomic_store(&sock->phase, STREAM_FRESH);
 		atomic_store(&sock->rings, 0);
@@ -267,7 +267,7 @@ static int connect_start(struct stream_sock *sock, int fd, const struct sockaddr
 	stream_route_follow(sock, route.path);
 	if (route.template.state != VMA_NET_READY)
 		vma_net_path_resolve(sock->engine->net, route.path);
-	stream_route_tell(sock);
+	stream_route_apply(sock);
 	return 0;
 }
 
@@ -280,23 +280,23 @@ static bool has_ended_attempt(struct stream_sock *sock, const struct stream_wait
 }
 
 /* The attempt has succeeded or failed, and this is the call that tells. */
-static int connect_tell(struct stream_sock *sock)
+static int connect_result(struct stream_sock *sock)
 {
 	const struct vma_tcp_conn *conn;
 	int rc = 0;
 
 	pthread_mutex_lock(&sock->file.lock);
 	conn = stream_conn(sock);
-	if (sock->attempt == STREAM_TOLD) {
+	if (sock->attempt == STREAM_REPORTED) {
 		rc = -EISCONN; /* another thread's call did */
 	} else if (stream_phase(sock) == STREAM_CONNECTED && conn != NULL && stream_state(conn) != TCP_CLOSE) {
-		sock->attempt = STREAM_TOLD;
+		sock->attempt = STREAM_REPORTED;
 	} else {
 		rc = atomic_exchange(&sock->so_error, 0);
 		rc = rc != 0 ? -rc : -ECONNABORTED;
 		sock->attempt = STREAM_UNCONNECTED;
 		if (!stream_has_ended(sock)) /* else the connection is not the socket's any more: conn.c */
-			forget_attempt(sock);
+			reset_attempt(sock);
 	}
 	pthread_mutex_unlock(&sock->file.lock);
 	return rc;
@@ -326,7 +326,7 @@ static int connect_await(struct stream_sock *sock, int meanwhile)
 		stream_call_leave(sock);
 	}
 	if (rc > 0)
-		return connect_tell(sock);
+		return connect_result(sock);
 	return rc == 0 ? meanwhile : rc;
 }
 
@@ -352,7 +352,7 @@ void stream_cut_off(struct stream_sock *sock)
 {
 	const bool cut_off = is_cut_off(sock);
 
-	forget_attempt(sock);
+	reset_attempt(sock);
 	if (cut_off)
 		atomic_store(&sock->so_error, ECONNRESET);
 	sock->attempt = STREAM_UNCONNECTED;
@@ -365,7 +365,7 @@ enum { GIVE_UP_TRIES = 8 };
  * While no thread drives, the peer has not answered, or its answer has not been looked at. The release of the ring ends
  * the attempt before the next look, so the answer is never acknowledged. False: it was.
  */
-static bool give_attempt_up(struct vma_tcp_conn *conn)
+static bool abort_attempt(struct vma_tcp_conn *conn)
 {
 	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(conn));
 	const bool held = vma_ring_acquire(ring);
@@ -394,10 +394,10 @@ bool stream_connect_by_os(struct stream_sock *sock)
 		vma_ring_ctxs_progress(stream_rings(&sock->file));
 		if (stream_phase(sock) != STREAM_CONNECTING)
 			return false;
-	} while (!give_attempt_up(stream_conn(sock)) && ++tries < GIVE_UP_TRIES);
+	} while (!abort_attempt(stream_conn(sock)) && ++tries < GIVE_UP_TRIES);
 	if (tries == GIVE_UP_TRIES) /* it has ended, and that is not noted yet */
 		vma_tcp_close(stream_conn(sock), true);
-	forget_attempt(sock);
+	reset_attempt(sock);
 	sock->attempt = STREAM_UNCONNECTED;
 	sock->file.os_only = true;
 	atomic_store(&sock->reason, VMA_SOCK_PASSED_ON);
@@ -481,7 +481,7 @@ static int connect_begin(struct stream_sock *sock, int fd, const struct sockaddr
 		*rc = stream_disconnect(sock, fd, addr, len);
 		return 0;
 	}
-	if (sock->attempt == STREAM_TOLD || stream_phase(sock) == STREAM_LISTENING) {
+	if (sock->attempt == STREAM_REPORTED || stream_phase(sock) == STREAM_LISTENING) {
 		*rc = -EISCONN;
 		return 0;
 	}

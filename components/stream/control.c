@@ -75,14 +75,14 @@ int stream_check_control(const struct msghdr *msg)
 
 /* ---- received ---- */
 
-enum { GIVEN_MAX = 64 };
+enum { VALUE_BYTES_MAX = 64 };
 
 /* What does not fit is cut, and MSG_CTRUNC says so. */
 int stream_give_control(struct msghdr *msg, int level, int type, const void *data, size_t len)
 {
 	size_t room = msg->msg_control != NULL ? msg->msg_controllen : 0, whole = CMSG_LEN(len);
 	struct cmsghdr head = {.cmsg_len = whole, .cmsg_level = level, .cmsg_type = type};
-	uint8_t bytes[GIVEN_MAX] = {0};
+	uint8_t bytes[VALUE_BYTES_MAX] = {0};
 
 	msg->msg_controllen = 0;
 	if (room < whole)

@@ -156,7 +156,7 @@ static void endpoint_revoked(struct vma_tcp_listener *listener, void *arg)
 		struct stream_sock *sock = member_at(members, i);
 
 		if (sock != NULL)
-			stream_ask_update(sock);
+			stream_schedule_update(sock);
 	}
 }
 
@@ -287,8 +287,8 @@ static int endpoint_open_listener(struct endpoint *endpoint, struct stream_sock 
 }
 
 /* The ring context's reference passes if it succeeds. */
-static int listen_endpoint_make(struct stream_sock *sock, struct vma_ring_ctx *ring_ctx, uint32_t local, uint16_t vlan,
-                                struct endpoint **out)
+static int listen_endpoint_create(struct stream_sock *sock, struct vma_ring_ctx *ring_ctx, uint32_t local,
+                                  uint16_t vlan, struct endpoint **out)
 {
 	struct endpoint *endpoint = vma_alloc(sizeof(*endpoint));
 	int rc;
@@ -339,7 +339,7 @@ int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t 
 		return rc;
 	endpoint = listen_endpoint_find(ring_ctx, local, sock->local.sin_port, vlan);
 	if (endpoint == NULL) {
-		rc = listen_endpoint_make(sock, ring_ctx, local, vlan, out);
+		rc = listen_endpoint_create(sock, ring_ctx, local, vlan, out);
 		if (rc < 0)
 			vma_ring_ctx_put(ring_ctx);
 		return rc;

@@ -17,7 +17,7 @@
 
 #include "stream_priv.h"
 
-enum { FLUSH_NS = 2000000000, PART_NS = 5000000, LOCK_S = 1, NAP_NS = 100000, REST_NS = 50000000 };
+enum { FLUSH_NS = 2000000000, PART_NS = 5000000, LOCK_S = 1, SLEEP_NS = 100000, REST_NS = 50000000 };
 
 _Atomic bool stream_exits;
 static _Atomic uint64_t rest_until_ns;
@@ -25,7 +25,7 @@ static _Atomic uint64_t rest_until_ns;
 /* Inside. Not the C library's nanosleep, which is a cancellation point. */
 void stream_rest_at_exit(void)
 {
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	struct vma_thread *self = vma_thread_self();
 
 	vma_leave(self);
@@ -43,7 +43,7 @@ struct timespec stream_end_deadline(void)
 	return until;
 }
 
-static bool give_to_children(struct stream_sock *sock, const struct timespec *until)
+static bool hand_over_to_children(struct stream_sock *sock, const struct timespec *until)
 {
 	bool given;
 
@@ -62,7 +62,7 @@ static void close_one(struct vma_file *file, void *arg)
 	if (file->kind != VMA_FILE_TCP || file->os_only)
 		return;
 	conn = stream_conn(sock);
-	if (conn == NULL || give_to_children(sock, arg))
+	if (conn == NULL || hand_over_to_children(sock, arg))
 		return;
 	vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
 }
@@ -89,7 +89,7 @@ static bool stack_is_busy(struct vma_tcp *tcp)
 
 static void drive_while(bool (*is)(struct vma_tcp *tcp), uint64_t limit_ns)
 {
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	const uint64_t end_ns = vma_now_ns() + limit_ns;
 	struct vma_thread *self;
 	bool more;

@@ -25,7 +25,7 @@
 #include "stream_priv.h"
 
 #define TIMEOUT_NS 5000000000ULL
-#define NAP_NS 100000
+#define SLEEP_NS 100000
 
 /* The descriptors have the same numbers in all of these processes. */
 struct stream_fork_owner {
@@ -54,7 +54,7 @@ static void fork_owner_search_file(struct vma_file *file, void *arg)
  * One that is not there any more has been handed over, is being closed just now, or has ended. Nor is it there when its
  * last descriptor has gone (-EBADF: the kernel's, too), and the lock was had before the close came to hand it over.
  */
-static enum fork_rpc_answer hand_over_id(uint64_t id)
+static enum fork_rpc_result hand_over_by_id(uint64_t id)
 {
 	struct search search = {.id = id};
 	struct stream_sock *sock;
@@ -77,16 +77,16 @@ static enum fork_rpc_answer hand_over_id(uint64_t id)
 }
 
 /* The internal thread's. */
-static void fork_owner_answer_task(struct vma_task *task)
+static void fork_owner_serve_task(struct vma_task *task)
 {
 	uint64_t times;
 
 	(void)task;
 	if (syscall(SYS_read, own->event_fd, &times, sizeof(times)) >= 0)
-		fork_rpc_answer_all(own->page, hand_over_id);
+		fork_rpc_serve_all(own->page, hand_over_by_id);
 }
 
-static struct vma_task answer_task = {.run = fork_owner_answer_task};
+static struct vma_task answer_task = {.run = fork_owner_serve_task};
 
 bool stream_hand_over(struct stream_sock *sock)
 {
@@ -98,18 +98,18 @@ bool stream_hand_over(struct stream_sock *sock)
 
 /*
  * A hand-over may be under way when the first fork makes the page; or without one, when the connection is passed on. So
- * its thread says MOVE_UNNOTED first, and looks for the page then; the fork makes the page known first, and looks for
- * hand-overs then. All of that is sequentially consistent: one of them at least sees the other, and the note is there
- * before the child is. Who swaps UNNOTED for the note's place has made it. Only a note that was made is taken away:
- * place 0 may be that of another connection.
+ * its thread says MOVE_UNRECORDED first, and looks for the page then; the fork makes the page known first, and looks
+ * for hand-overs then. All of that is sequentially consistent: one of them at least sees the other, and the note is
+ * there before the child is. Who swaps UNNOTED for the note's place has made it. Only a note that was made is taken
+ * away: place 0 may be that of another connection.
  */
-enum { MOVE_NONE, MOVE_UNNOTED, MOVE_NOTED };
+enum { MOVE_NONE, MOVE_UNRECORDED, MOVE_RECORDED };
 
-static void fork_owner_note_move(struct stream_sock *sock, struct fork_rpc_page *page)
+static void fork_owner_record_move(struct stream_sock *sock, struct fork_rpc_page *page)
 {
-	uint32_t unnoted = MOVE_UNNOTED, place = fork_rpc_move_begin(page, sock->file.id);
+	uint32_t unnoted = MOVE_UNRECORDED, place = fork_rpc_move_begin(page, sock->file.id);
 
-	if (!atomic_compare_exchange_strong(&sock->move, &unnoted, MOVE_NOTED + place))
+	if (!atomic_compare_exchange_strong(&sock->move, &unnoted, MOVE_RECORDED + place))
 		fork_rpc_move_end(page, place);
 }
 
@@ -117,10 +117,10 @@ void stream_move_begin(struct stream_sock *sock)
 {
 	struct stream_fork_owner *fork_owner;
 
-	atomic_store(&sock->move, MOVE_UNNOTED);
+	atomic_store(&sock->move, MOVE_UNRECORDED);
 	fork_owner = atomic_load(&own);
 	if (fork_owner != NULL)
-		fork_owner_note_move(sock, fork_owner->page);
+		fork_owner_record_move(sock, fork_owner->page);
 }
 
 void stream_move_end(struct stream_sock *sock, int rc)
@@ -132,8 +132,8 @@ void stream_move_end(struct stream_sock *sock, int rc)
 		return;
 	if (rc == -EPERM)
 		atomic_store(&fork_owner->page->forbidden, true);
-	if (move >= MOVE_NOTED)
-		fork_rpc_move_end(fork_owner->page, move - MOVE_NOTED);
+	if (move >= MOVE_RECORDED)
+		fork_rpc_move_end(fork_owner->page, move - MOVE_RECORDED);
 }
 
 void stream_fork_owner_leave(void)
@@ -270,8 +270,8 @@ static void fork_owner_before_exec(struct vma_file *file, void *arg)
 
 /*
  * The program's own connections go along where their descriptors do; those that are close-on-exec end as by close, by
- * the kernel's hand. Of a parent's connections only those that stand where the new program looks for them: children that
- * have forgotten to close the others would cost the parent its offload.
+ * the kernel's hand. Of a parent's connections only those that stand where the new program looks for them: children
+ * that have forgotten to close the others would cost the parent its offload.
  */
 void vma_stream_before_exec(void)
 {
@@ -328,7 +328,7 @@ static void free_fork_owner(struct stream_fork_owner *fork_owner)
 }
 
 /* Without the descriptor of the process, children wait longer for a parent that has died; that is all. */
-static int make_fork_owner(void)
+static int create_fork_owner(void)
 {
 	struct stream_fork_owner *fork_owner = vma_alloc(sizeof(*fork_owner));
 	int rc;
@@ -350,19 +350,19 @@ static int make_fork_owner(void)
 }
 
 /* Of hand-overs that began before there was a page. */
-static void note_unnoted(struct vma_file *file, void *arg)
+static void record_unrecorded_move(struct vma_file *file, void *arg)
 {
 	struct stream_fork_owner *fork_owner = arg;
 
-	if (file->kind == VMA_FILE_TCP && atomic_load(&stream_sock(file)->move) == MOVE_UNNOTED)
-		fork_owner_note_move(stream_sock(file), fork_owner->page);
+	if (file->kind == VMA_FILE_TCP && atomic_load(&stream_sock(file)->move) == MOVE_UNRECORDED)
+		fork_owner_record_move(stream_sock(file), fork_owner->page);
 }
 
 /*
  * Without the lock, which a thread may hold that has lost its processor, or that this handler of a signal interrupts. A
  * number leaves the table before the kernel closes it, so one that is still there was the socket's all the time.
  */
-static void note_shadow(struct stream_sock *sock)
+static void store_cookie(struct stream_sock *sock)
 {
 	const int fd = atomic_load(&sock->file.fd);
 	const uint64_t cookie = atomic_load(&sock->cookie) == 0 ? vma_sock_cookie(fd) : 0;
@@ -382,7 +382,7 @@ static void fork_owner_mark_file(struct vma_file *file, void *arg)
 	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL || atomic_load(&file->fd) < 0)
 		return;
 	*any = true;
-	note_shadow(sock);
+	store_cookie(sock);
 	atomic_store(&sock->forked, true);
 }
 
@@ -397,9 +397,9 @@ void vma_stream_fork_prepare(void)
 	self = vma_enter();
 	vma_file_each(fork_owner_mark_file, &any);
 	if (any && own == NULL)
-		rc = make_fork_owner();
+		rc = create_fork_owner();
 	if (any && rc >= 0)
-		vma_file_each(note_unnoted, atomic_load(&own));
+		vma_file_each(record_unrecorded_move, atomic_load(&own));
 	vma_leave(self);
 	if (rc < 0)
 		vma_log_warn("a forked process cannot ask for connections: %s", strerrordesc_np(-rc));
@@ -432,7 +432,7 @@ static bool fd_is_connected(int fd)
 }
 
 /* Connected, and nobody is about to tell the kernel more about it: in this order, see fork_rpc.c. */
-static bool has_come(const struct stream_sock *sock, int fd)
+static bool hand_over_is_complete(const struct stream_sock *sock, int fd)
 {
 	return fd_is_connected(fd) && !fork_rpc_is_moving(sock->fork_owner->page, sock->file.id);
 }
@@ -461,10 +461,10 @@ static bool parent_is_alive(void *arg)
 static void await_parent(struct stream_sock *sock, int fd, bool closing)
 {
 	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	struct fork_rpc_page *page = sock->fork_owner->page;
 
-	while (!has_come(sock, fd) &&
+	while (!hand_over_is_complete(sock, fd) &&
 	       ((closing && !atomic_load(&page->forbidden)) || fork_rpc_is_moving(page, sock->file.id)) &&
 	       parent_is_alive(sock->fork_owner) && vma_now_ns() < deadline_ns)
 		syscall(SYS_nanosleep, &nap, NULL);
@@ -474,10 +474,10 @@ static void fork_owner_call_parent(struct stream_sock *sock, int fd)
 {
 	const struct fork_rpc_parent parent = {
 	        .wake = wake_parent, .is_alive = parent_is_alive, .arg = sock->fork_owner, .timeout_ns = TIMEOUT_NS};
-	enum fork_rpc_answer answer =
+	enum fork_rpc_result answer =
 	        fd_is_connected(fd) ? FORK_RPC_DONE : fork_rpc_call(sock->fork_owner->page, sock->file.id, &parent);
 
-	await_parent(sock, fd, answer == FORK_RPC_UNKNOWN && !atomic_load(&sock->fork_owner->page->gone));
+	await_parent(sock, fd, answer == FORK_RPC_UNKNOWN && !atomic_load(&sock->fork_owner->page->closed));
 }
 
 /* Two threads may ask for the same one: the second request finds it done. */
@@ -488,9 +488,9 @@ void vma_stream_take_over(struct vma_file *file)
 
 	if (file->kind != VMA_FILE_TCP || !atomic_load(&sock->is_parents))
 		return;
-	if (!has_come(sock, fd))
+	if (!hand_over_is_complete(sock, fd))
 		fork_owner_call_parent(sock, fd);
-	if (has_come(sock, fd))
+	if (hand_over_is_complete(sock, fd))
 		atomic_store(&sock->reason, VMA_SOCK_FORKED);
 	atomic_store(&sock->is_parents, false);
 }

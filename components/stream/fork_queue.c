@@ -151,7 +151,7 @@ static void end_one(struct stream_fork_queue *fork_queue)
 }
 
 /* A fork and the internal thread may make it at the same time. */
-static void fork_queue_make(struct stream_sock *listener)
+static void fork_queue_open(struct stream_sock *listener)
 {
 	struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue) == NULL ? map_one() : NULL,
 	                         *none = NULL;
@@ -181,11 +181,11 @@ static int fork_queue_leave_child(struct stream_sock *listener, int fd, enum vma
 	return rc < 0 ? rc : fork_queue_put(atomic_load(&listener->fork_queue), fd);
 }
 
-static void leave_all(struct stream_sock *listener, enum vma_sock_reason why)
+static void hand_over_queued(struct stream_sock *listener, enum vma_sock_reason why)
 {
 	int fd, rc;
 
-	fork_queue_make(listener);
+	fork_queue_open(listener);
 	while (atomic_load(&listener->fork_queue) != NULL && (fd = stream_accept_queued(listener)) >= 0) {
 		rc = fork_queue_leave_child(listener, fd, why);
 		vma_fd_remove(fd);
@@ -202,7 +202,7 @@ void stream_fork_queue_leave(struct stream_sock *listener)
 {
 	bool given_up;
 
-	if (atomic_load(&listener->looked) || atomic_load(&listener->inherited))
+	if (atomic_load(&listener->was_polled) || atomic_load(&listener->inherited))
 		return;
 	if (pthread_mutex_trylock(&listener->file.lock) != 0)
 		return;
@@ -213,14 +213,14 @@ void stream_fork_queue_leave(struct stream_sock *listener)
 	if (given_up)
 		return;
 	if (atomic_load(&listener->n_queued) != 0)
-		leave_all(listener, VMA_SOCK_FORKED);
+		hand_over_queued(listener, VMA_SOCK_FORKED);
 }
 
 /* ---- exec: the process that has the connections ---- */
 
 int stream_fork_queue_exec_export(struct stream_sock *listener)
 {
-	fork_queue_make(listener);
+	fork_queue_open(listener);
 	if (atomic_load(&listener->fork_queue) == NULL)
 		return -1;
 	atomic_store(&listener->exec_exported, true); /* before the look: what comes later has it looked at again */
@@ -233,7 +233,7 @@ void stream_fork_queue_leave_queued(struct stream_sock *listener)
 	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 
 	if (fork_queue != NULL && fork_queue->fd[0] >= 0 && atomic_load(&listener->n_queued) != 0)
-		leave_all(listener, VMA_SOCK_EXEC);
+		hand_over_queued(listener, VMA_SOCK_EXEC);
 }
 
 /* ---- exec: the process itself becomes another program ---- */
@@ -269,7 +269,7 @@ void stream_fork_queue_before_exec(struct stream_sock *listener, const struct ti
 		stream_listen_release(listener);
 	pthread_mutex_unlock(&listener->file.lock);
 	if (atomic_load(&listener->n_queued) != 0)
-		leave_all(listener, VMA_SOCK_EXEC);
+		hand_over_queued(listener, VMA_SOCK_EXEC);
 	/* An exec of before may have failed. A child that has never looked at its parent's listener offers nothing. */
 	if (asked_for || !listener->file.from_parent)
 		offer(listener, fd);
@@ -285,7 +285,7 @@ void stream_fork_queue_exec_failed(struct stream_sock *listener)
 
 static bool has_unaccepted(const struct stream_sock *listener)
 {
-	return atomic_load(&listener->n_queued) != 0 && atomic_load(&listener->accepts) == 0;
+	return atomic_load(&listener->n_queued) != 0 && atomic_load(&listener->accepted) == 0;
 }
 
 /* In the child, before it forgets the queue, which is the parent's. */
@@ -330,7 +330,7 @@ bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd)
 }
 
 /* The internal thread's. */
-static void something_waits(struct vma_task *task)
+static void fork_queue_on_event(struct vma_task *task)
 {
 	struct stream_sock *listener =
 	        (struct stream_sock *)((char *)task - offsetof(struct stream_sock, fork_queue_task));
@@ -345,7 +345,7 @@ void stream_fork_queue_watch(struct stream_sock *listener)
 
 	if (fork_queue == NULL || fork_queue->fd[0] >= 0 || listener->fork_queue_watched)
 		return;
-	listener->fork_queue_task.run = something_waits;
+	listener->fork_queue_task.run = fork_queue_on_event;
 	listener->fork_queue_watched =
 	        vma_engine_watch(fork_queue->fd[1], EPOLLIN | EPOLLET, &listener->fork_queue_task) == 0;
 }

@@ -8,15 +8,15 @@
  * instructions.) Ids of another namespace mean nothing here. Such an owner is written down negative, and is taken for
  * alive; a process in another namespace takes every owner for alive.
  *
- * `word` has a number, which each owner raises, and the state. Only the owner makes it ASKED. From there the parent
+ * `word` has a number, which each owner raises, and the state. Only the owner makes it REQUESTED. From there the parent
  * makes it DONE or UNKNOWN, or the owner, which has waited long enough, makes it IDLE: by compare-and-swap, so the two
  * agree. The number keeps the parent from answering the next request in place of one whose process was killed. The
- * owner writes `id` between its IDLE and its ASKED. The parent reads it between ASKED and its own compare-and-swap. If
- * that succeeds, the number was the same all the time, and so was the id. If it fails, what the parent has read was
- * another valid request.
+ * owner writes `id` between its IDLE and its REQUESTED. The parent reads it between REQUESTED and its own
+ * compare-and-swap. If that succeeds, the number was the same all the time, and so was the id. If it fails, what the
+ * parent has read was another valid request.
  *
- * A request is never overlooked: it is ASKED before the parent is woken, and the parent takes the wake-up before it
- * looks. Nor is the parent's end: `gone` is set before the slots are looked at, and read after ASKED was set.
+ * A request is never overlooked: it is REQUESTED before the parent is woken, and the parent takes the wake-up before it
+ * looks. Nor is the parent's end: `closed` is set before the slots are looked at, and read after REQUESTED was set.
  *
  * `moving`: a child must not touch a socket of which the kernel is still being told; to its calls it would look
  * connected. The parent notes the connection before it makes the socket look so, and takes the note away when all is
@@ -42,9 +42,9 @@
 
 #include "fork_rpc.h"
 
-enum { IDLE, ASKED, ANSWERED_DONE, ANSWERED_UNKNOWN };
+enum { IDLE, REQUESTED, REPLIED_DONE, REPLIED_UNKNOWN };
 enum { STATE_BITS = 2, STATE_MASK = 3 };
-#define NAP_NS 50000000
+#define SLEEP_NS 50000000
 
 static uint64_t pid_space(void)
 {
@@ -82,27 +82,27 @@ static void fork_rpc_slot_reply(struct fork_rpc_slot *slot, uint32_t asked, uint
 		fork_rpc_futex(&slot->word, FUTEX_WAKE, INT_MAX, NULL);
 }
 
-void fork_rpc_answer_all(struct fork_rpc_page *page, enum fork_rpc_answer (*answer)(uint64_t id))
+void fork_rpc_serve_all(struct fork_rpc_page *page, enum fork_rpc_result (*answer)(uint64_t id))
 {
 	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++) {
 		struct fork_rpc_slot *slot = &page->slot[i];
 		uint32_t word = atomic_load(&slot->word);
 
-		if ((word & STATE_MASK) == ASKED)
+		if ((word & STATE_MASK) == REQUESTED)
 			fork_rpc_slot_reply(slot, word,
-			                    answer(atomic_load(&slot->id)) == FORK_RPC_UNKNOWN ? ANSWERED_UNKNOWN
-			                                                                       : ANSWERED_DONE);
+			                    answer(atomic_load(&slot->id)) == FORK_RPC_UNKNOWN ? REPLIED_UNKNOWN
+			                                                                       : REPLIED_DONE);
 	}
 }
 
 void fork_rpc_leave(struct fork_rpc_page *page)
 {
-	atomic_store(&page->gone, true);
+	atomic_store(&page->closed, true);
 	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++) {
 		uint32_t word = atomic_load(&page->slot[i].word);
 
-		if ((word & STATE_MASK) == ASKED)
-			fork_rpc_slot_reply(&page->slot[i], word, ANSWERED_DONE);
+		if ((word & STATE_MASK) == REQUESTED)
+			fork_rpc_slot_reply(&page->slot[i], word, REPLIED_DONE);
 	}
 }
 
@@ -150,41 +150,41 @@ static struct fork_rpc_slot *fork_rpc_slot_find(struct fork_rpc_page *page)
 	return NULL;
 }
 
-static uint32_t put_question(struct fork_rpc_slot *slot, uint64_t id)
+static uint32_t put_request(struct fork_rpc_slot *slot, uint64_t id)
 {
 	const uint32_t number = (atomic_load(&slot->word) >> STATE_BITS) + 1;
 
 	atomic_store(&slot->word, number << STATE_BITS | IDLE);
 	atomic_store(&slot->id, id);
-	atomic_store(&slot->word, number << STATE_BITS | ASKED);
-	return number << STATE_BITS | ASKED;
+	atomic_store(&slot->word, number << STATE_BITS | REQUESTED);
+	return number << STATE_BITS | REQUESTED;
 }
 
-static enum fork_rpc_answer fork_rpc_take_answer(struct fork_rpc_slot *slot, uint32_t asked)
+static enum fork_rpc_result fork_rpc_take_result(struct fork_rpc_slot *slot, uint32_t asked)
 {
 	uint32_t word = asked;
 
 	if (atomic_compare_exchange_strong(&slot->word, &word, (asked & ~(uint32_t)STATE_MASK) | IDLE))
-		return FORK_RPC_IN_VAIN;
-	return (word & STATE_MASK) == ANSWERED_UNKNOWN ? FORK_RPC_UNKNOWN : FORK_RPC_DONE;
+		return FORK_RPC_TIMED_OUT;
+	return (word & STATE_MASK) == REPLIED_UNKNOWN ? FORK_RPC_UNKNOWN : FORK_RPC_DONE;
 }
 
-enum fork_rpc_answer fork_rpc_call(struct fork_rpc_page *page, uint64_t id, const struct fork_rpc_parent *parent)
+enum fork_rpc_result fork_rpc_call(struct fork_rpc_page *page, uint64_t id, const struct fork_rpc_parent *parent)
 {
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	const uint64_t deadline_ns = vma_now_ns() + parent->timeout_ns;
-	struct fork_rpc_slot *slot = atomic_load(&page->gone) ? NULL : fork_rpc_slot_find(page);
-	enum fork_rpc_answer answer;
+	struct fork_rpc_slot *slot = atomic_load(&page->closed) ? NULL : fork_rpc_slot_find(page);
+	enum fork_rpc_result answer;
 	uint32_t asked;
 
 	if (slot == NULL)
-		return FORK_RPC_IN_VAIN;
-	asked = put_question(slot, id);
+		return FORK_RPC_TIMED_OUT;
+	asked = put_request(slot, id);
 	parent->wake(parent->arg);
-	while (atomic_load(&slot->word) == asked && !atomic_load(&page->gone) && parent->is_alive(parent->arg) &&
+	while (atomic_load(&slot->word) == asked && !atomic_load(&page->closed) && parent->is_alive(parent->arg) &&
 	       vma_now_ns() < deadline_ns)
 		fork_rpc_futex(&slot->word, FUTEX_WAIT, asked, &nap);
-	answer = fork_rpc_take_answer(slot, asked);
+	answer = fork_rpc_take_result(slot, asked);
 	atomic_store(&slot->owner, 0);
 	return answer;
 }

@@ -2,7 +2,7 @@
  * fork_rpc - the page that processes share by fork: the children's requests to the owner process, which is their
  *            parent, for its connections; and which connections are on their way to the kernel at the moment.
  *
- *   child   take a slot ──> id ──> ASKED ──> sleep ───────────────┬─> give it back
+ *   child   take a slot ──> id ──> REQUESTED ──> sleep ───────────────┬─> give it back
  *   parent               └─ wakes up ──> hands over ──> DONE ─────┘
  *
  * Threads: of any of the processes. One thread of the parent answers; any may move connections.
@@ -18,10 +18,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum fork_rpc_answer {
-	FORK_RPC_DONE,    /* the kernel has the connection, or will never have it */
-	FORK_RPC_UNKNOWN, /* it is being closed just now, or has been */
-	FORK_RPC_IN_VAIN, /* nobody has answered */
+enum fork_rpc_result {
+	FORK_RPC_DONE,      /* the kernel has the connection, or will never have it */
+	FORK_RPC_UNKNOWN,   /* it is being closed just now, or has been */
+	FORK_RPC_TIMED_OUT, /* nobody has answered */
 };
 
 enum { FORK_RPC_SLOTS = 128, FORK_RPC_MOVES = 64 };
@@ -34,7 +34,7 @@ struct fork_rpc_slot {
 
 struct fork_rpc_page {
 	uint64_t pid_space;                      /* the parent's namespace of process ids, 0: unknown */
-	_Atomic bool gone;                       /* the parent answers no more: it has handed over what it could */
+	_Atomic bool closed;                     /* the parent answers no more: it has handed over what it could */
 	_Atomic bool forbidden;                  /* the parent may not hand over connections */
 	_Atomic uint64_t moving[FORK_RPC_MOVES]; /* ids of connections, 0: free */
 	struct fork_rpc_slot slot[FORK_RPC_SLOTS];
@@ -46,7 +46,7 @@ void fork_rpc_page_free(struct fork_rpc_page *page);
 /* ---- the parent ---- */
 
 /* Every request is answered by `answer`, once. */
-void fork_rpc_answer_all(struct fork_rpc_page *page, enum fork_rpc_answer (*answer)(uint64_t id));
+void fork_rpc_serve_all(struct fork_rpc_page *page, enum fork_rpc_result (*answer)(uint64_t id));
 /* There will be no answers any more: a child that asks now, or later, is told so at once. */
 void fork_rpc_leave(struct fork_rpc_page *page);
 /* Connection `id` is about to become the kernel's; and has become it wholly, or not at all. */
@@ -61,7 +61,7 @@ struct fork_rpc_parent {
 	void *arg;
 	uint64_t timeout_ns;
 };
-enum fork_rpc_answer fork_rpc_call(struct fork_rpc_page *page, uint64_t id, const struct fork_rpc_parent *parent);
+enum fork_rpc_result fork_rpc_call(struct fork_rpc_page *page, uint64_t id, const struct fork_rpc_parent *parent);
 bool fork_rpc_is_moving(const struct fork_rpc_page *page, uint64_t id);
 
 #endif

@@ -4,7 +4,7 @@
  *
  * A server that forks for each connection, or passes each on to a worker (SCM_RIGHTS), gains nothing from offload: its
  * connections are handed over to the kernel before a byte of them was moved here, and each hand-over costs more than
- * the kernel's accept. The connections of such a listener are counted. After UNUSED_ENOUGH in a row it becomes the
+ * the kernel's accept. The connections of such a listener are counted. After UNUSED_COUNT_MAX in a row it becomes the
  * kernel's, for good. A connection that moved bytes here before it was handed over, or was closed here, begins the
  * count anew.
  *
@@ -14,10 +14,11 @@
  * The listener also becomes the kernel's after the first hand-over that this process has no right to make: the
  * connection ends with its parent then.
  *
- * A connection is *brief* if this process closes it within BRIEF_NS, before the peer's end has come. After BRIEF_ENOUGH
- * brief ones in a row the listener's connections are expected to be brief. Then a thread that accepts one holds back
- * what it sends (send.c), and its close sends answer and FIN together, in one segment if they fit. Each frame that is
- * saved is one kick here, and one wake-up of the peer. Another connection's end begins the count anew.
+ * A connection is *brief* if this process closes it within SHORT_LIVED_NS, before the peer's end has come. After
+ * SHORT_LIVED_COUNT_MAX brief ones in a row the listener's connections are expected to be brief. Then a thread that
+ * accepts one holds back what it sends (send.c), and its close sends answer and FIN together, in one segment if they
+ * fit. Each frame that is saved is one kick here, and one wake-up of the peer. Another connection's end begins the
+ * count anew.
  *
  * Threads: any. The counter need not be exact: connections that end at the same time may be counted in any order.
  */
@@ -27,13 +28,13 @@
 
 #include "stream_priv.h"
 
-enum { UNUSED_ENOUGH = 8, BRIEF_ENOUGH = 16, BRIEF_NS = 20000000 };
+enum { UNUSED_COUNT_MAX = 8, SHORT_LIVED_COUNT_MAX = 16, SHORT_LIVED_NS = 20000000 };
 
 struct stream_tally {
 	_Atomic uint32_t refs;
-	_Atomic uint32_t in_row; /* handed over, none of which has moved a byte */
-	_Atomic bool forbidden;  /* a hand-over was not possible here */
-	_Atomic uint32_t briefs; /* brief ones in a row, up to BRIEF_ENOUGH */
+	_Atomic uint32_t unused_count;      /* handed over, none of which has moved a byte */
+	_Atomic bool forbidden;             /* a hand-over was not possible here */
+	_Atomic uint32_t short_lived_count; /* brief ones in a row, up to SHORT_LIVED_COUNT_MAX */
 };
 
 /* ---- the listener ---- */
@@ -41,8 +42,8 @@ struct stream_tally {
 void stream_tally_init(struct stream_sock *listener)
 {
 	if (listener->tally != NULL) { /* it listens again, and connections of before may share it */
-		atomic_store(&listener->tally->in_row, 0);
-		atomic_store(&listener->tally->briefs, 0);
+		atomic_store(&listener->tally->unused_count, 0);
+		atomic_store(&listener->tally->short_lived_count, 0);
 		return;
 	}
 	listener->tally = vma_alloc(sizeof(*listener->tally)); /* NULL: nothing is counted */
@@ -61,7 +62,7 @@ void stream_tally_put(struct stream_sock *sock)
 
 static bool is_enough(const struct stream_tally *tally)
 {
-	return atomic_load_explicit(&tally->in_row, memory_order_relaxed) >= UNUSED_ENOUGH ||
+	return atomic_load_explicit(&tally->unused_count, memory_order_relaxed) >= UNUSED_COUNT_MAX ||
 	       atomic_load_explicit(&tally->forbidden, memory_order_relaxed);
 }
 
@@ -88,7 +89,7 @@ void stream_tally_give_up(struct stream_sock *listener)
 		else
 			vma_log_info("the listener on %s:%u is the kernel's from now on: the last %u connections were "
 			             "all handed over to other processes unused",
-			             address, ntohs(listener->local.sin_port), UNUSED_ENOUGH);
+			             address, ntohs(listener->local.sin_port), UNUSED_COUNT_MAX);
 		stream_listen_give_up(listener, VMA_SOCK_HANDS_OVER);
 	}
 	pthread_mutex_unlock(&listener->file.lock);
@@ -105,7 +106,7 @@ void stream_tally_join(struct stream_sock *child, const struct stream_sock *list
 	child->accepted_ns = vma_now_ns();
 }
 
-static void tally_look_at(struct vma_file *file, void *arg)
+static void tally_check(struct vma_file *file, void *arg)
 {
 	(void)arg;
 	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(stream_sock(file)) == STREAM_LISTENING &&
@@ -117,7 +118,7 @@ static void tally_look_at(struct vma_file *file, void *arg)
 static void tally_run(struct vma_task *task)
 {
 	(void)task;
-	vma_file_each(tally_look_at, NULL);
+	vma_file_each(tally_check, NULL);
 }
 
 /* A server may accept all that has come before it passes the first one on, and then nothing for long. */
@@ -126,33 +127,34 @@ void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes)
 	static struct vma_task task = {.run = tally_run};
 
 	if (sock->tally != NULL && moved_bytes)
-		atomic_store(&sock->tally->in_row, 0);
-	else if (sock->tally != NULL && atomic_fetch_add(&sock->tally->in_row, 1) + 1 == UNUSED_ENOUGH)
+		atomic_store(&sock->tally->unused_count, 0);
+	else if (sock->tally != NULL && atomic_fetch_add(&sock->tally->unused_count, 1) + 1 == UNUSED_COUNT_MAX)
 		vma_engine_post(&task);
 	stream_tally_put(sock);
 }
 
-static bool is_brief(const struct stream_sock *sock)
+static bool is_short_lived(const struct stream_sock *sock)
 {
 	return !atomic_load_explicit(&sock->fin_seen, memory_order_relaxed) &&
-	       vma_now_ns() - sock->accepted_ns < BRIEF_NS;
+	       vma_now_ns() - sock->accepted_ns < SHORT_LIVED_NS;
 }
 
 void stream_tally_closed(struct stream_sock *sock)
 {
 	struct stream_tally *tally = sock->tally;
 
-	if (tally != NULL && !is_brief(sock))
-		atomic_store(&tally->briefs, 0);
-	else if (tally != NULL && atomic_load_explicit(&tally->briefs, memory_order_relaxed) < BRIEF_ENOUGH)
-		atomic_fetch_add(&tally->briefs, 1);
+	if (tally != NULL && !is_short_lived(sock))
+		atomic_store(&tally->short_lived_count, 0);
+	else if (tally != NULL &&
+	         atomic_load_explicit(&tally->short_lived_count, memory_order_relaxed) < SHORT_LIVED_COUNT_MAX)
+		atomic_fetch_add(&tally->short_lived_count, 1);
 	stream_tally_handed_over(sock, true);
 }
 
-bool stream_tally_is_brief(const struct stream_sock *child)
+bool stream_tally_is_short_lived(const struct stream_sock *child)
 {
 	return child->tally != NULL &&
-	       atomic_load_explicit(&child->tally->briefs, memory_order_relaxed) >= BRIEF_ENOUGH;
+	       atomic_load_explicit(&child->tally->short_lived_count, memory_order_relaxed) >= SHORT_LIVED_COUNT_MAX;
 }
 
 void stream_tally_forbid(struct stream_sock *sock)

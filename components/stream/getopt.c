@@ -24,7 +24,7 @@ static int opt_copy_out(const void *from, socklen_t size, void *value, socklen_t
 	return vma_copy(len, &room, sizeof(room));
 }
 
-static int give_int(int number, void *value, socklen_t *len)
+static int return_int(int number, void *value, socklen_t *len)
 {
 	return opt_copy_out(&number, sizeof(number), value, len);
 }
@@ -35,17 +35,17 @@ static int by_shadow(int fd, int level, int name, void *value, socklen_t *len)
 }
 
 /* Taken by telling, as the kernel's sock_error; of a socket that was never connected the shadow may have one. */
-static int give_error(struct stream_sock *sock, int fd, void *value, socklen_t *len)
+static int return_error(struct stream_sock *sock, int fd, void *value, socklen_t *len)
 {
 	int error = atomic_exchange(&sock->so_error, 0);
 
 	if (error == 0 && stream_conn(sock) == NULL && stream_phase(sock) != STREAM_FAILED)
 		return by_shadow(fd, SOL_SOCKET, SO_ERROR, value, len);
-	return give_int(error, value, len);
+	return return_int(error, value, len);
 }
 
 /* The larger of what was set, or is there by default, and what the connection has grown to. */
-static int give_buffer(const struct vma_tcp_conn *conn, int fd, int name, void *value, socklen_t *len)
+static int return_buffer_size(const struct vma_tcp_conn *conn, int fd, int name, void *value, socklen_t *len)
 {
 	int shadow = 0;
 	socklen_t size = sizeof(shadow);
@@ -53,7 +53,7 @@ static int give_buffer(const struct vma_tcp_conn *conn, int fd, int name, void *
 
 	if (vma_os.getsockopt(fd, SOL_SOCKET, name, &shadow, &size) != 0)
 		return -errno;
-	return give_int(now > shadow ? (int)now : shadow, value, len);
+	return return_int(now > shadow ? (int)now : shadow, value, len);
 }
 
 /* TCP_INFO, with room for what kernels to come will say. */
@@ -63,19 +63,19 @@ union longest_info {
 };
 
 /* What of a listener's queue the shadow does not know. */
-static int give_listener_info(struct stream_sock *sock, int fd, void *value, socklen_t *len)
+static int return_listener_info(struct stream_sock *sock, int fd, void *value, socklen_t *len)
 {
 	union longest_info info;
 	socklen_t size = sizeof(info);
 
 	if (vma_os.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
 		return -errno;
-	info.ours.known.tcpi_unacked += atomic_load_explicit(&sock->n_queued, memory_order_relaxed);
+	info.ours.kernel.tcpi_unacked += atomic_load_explicit(&sock->n_queued, memory_order_relaxed);
 	return opt_copy_out(&info, size, value, len);
 }
 
 /* As long as this kernel's is: a program learns from the length which members there are. */
-static int give_info(struct vma_tcp_conn *conn, int fd, void *value, socklen_t *len)
+static int return_info(struct vma_tcp_conn *conn, int fd, void *value, socklen_t *len)
 {
 	union longest_info info;
 	socklen_t size = sizeof(info);
@@ -87,7 +87,7 @@ static int give_info(struct vma_tcp_conn *conn, int fd, void *value, socklen_t *
 	return opt_copy_out(&info, size, value, len);
 }
 
-static int give_cc_info(struct vma_tcp_conn *conn, void *value, socklen_t *len)
+static int return_cc_info(struct vma_tcp_conn *conn, void *value, socklen_t *len)
 {
 	union tcp_cc_info info;
 
@@ -95,7 +95,7 @@ static int give_cc_info(struct vma_tcp_conn *conn, void *value, socklen_t *len)
 }
 
 /* One that was not set is what the kernel begins with: half of the buffer, but for a segment. */
-static int give_clamp(struct vma_tcp_conn *conn, int fd, void *value, socklen_t *len)
+static int return_clamp(struct vma_tcp_conn *conn, int fd, void *value, socklen_t *len)
 {
 	struct vma_tcp_info info;
 	int clamp = vma_tcp_get_option(conn, VMA_TCP_OPT_WINDOW_CLAMP), buffer = 0;
@@ -103,14 +103,14 @@ static int give_clamp(struct vma_tcp_conn *conn, int fd, void *value, socklen_t 
 
 	if (clamp == 0 && vma_os.getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, &size) == 0) {
 		vma_tcp_info(conn, &info);
-		clamp = buffer / 2 - (int)info.known.tcpi_advmss;
+		clamp = buffer / 2 - (int)info.kernel.tcpi_advmss;
 		clamp = clamp > 0 ? clamp : buffer / 2;
 	}
-	return give_int(clamp, value, len);
+	return return_int(clamp, value, len);
 }
 
 /* The kernel's words for memory: what is queued, and the limits; what it has allocated itself nobody else knows. */
-static int give_memory(const struct vma_tcp_conn *conn, int fd, void *value, socklen_t *len)
+static int return_memory(const struct vma_tcp_conn *conn, int fd, void *value, socklen_t *len)
 {
 	uint32_t words[SK_MEMINFO_VARS] = {0};
 	socklen_t size = sizeof(words);
@@ -121,27 +121,27 @@ static int give_memory(const struct vma_tcp_conn *conn, int fd, void *value, soc
 	words[SK_MEMINFO_RMEM_ALLOC] = (uint32_t)vma_tcp_rx_bytes(conn);
 	words[SK_MEMINFO_WMEM_QUEUED] = (uint32_t)vma_tcp_tx_queued(conn);
 	size = sizeof(buffer);
-	if (give_buffer(conn, fd, SO_RCVBUF, &buffer, &size) == 0)
+	if (return_buffer_size(conn, fd, SO_RCVBUF, &buffer, &size) == 0)
 		words[SK_MEMINFO_RCVBUF] = (uint32_t)buffer;
 	size = sizeof(buffer);
-	if (give_buffer(conn, fd, SO_SNDBUF, &buffer, &size) == 0)
+	if (return_buffer_size(conn, fd, SO_SNDBUF, &buffer, &size) == 0)
 		words[SK_MEMINFO_SNDBUF] = (uint32_t)buffer;
 	return opt_copy_out(words, sizeof(words), value, len);
 }
 
-static int give_congestion(const struct stream_sock *sock, int fd, void *value, socklen_t *len)
+static int return_congestion(const struct stream_sock *sock, int fd, void *value, socklen_t *len)
 {
-	const char *known = stream_congestion_name(sock);
+	const char *kernel = stream_congestion_name(sock);
 	char name[16] = "";
 
-	if (known == NULL)
+	if (kernel == NULL)
 		return by_shadow(fd, IPPROTO_TCP, TCP_CONGESTION, value, len);
-	memcpy(name, known, strlen(known));
+	memcpy(name, kernel, strlen(kernel));
 	return opt_copy_out(name, sizeof(name), value, len);
 }
 
 /* Unlike getpeername, also while it connects, and when the connection is over; more room than needed is refused. */
-static int give_peer(const struct stream_sock *sock, void *value, socklen_t *len)
+static int return_peer(const struct stream_sock *sock, void *value, socklen_t *len)
 {
 	union vma_name peer;
 	const socklen_t size = vma_name_fill(sock->file.family, &sock->peer, &peer);
@@ -154,7 +154,7 @@ static int give_peer(const struct stream_sock *sock, void *value, socklen_t *len
 	return opt_copy_out(&peer, size, value, len);
 }
 
-static int give_path_mtu(uint32_t mtu, void *value, socklen_t *len)
+static int return_path_mtu(uint32_t mtu, void *value, socklen_t *len)
 {
 	const struct ip6_mtuinfo info = {.ip6m_mtu = mtu};
 	socklen_t room;
@@ -164,7 +164,7 @@ static int give_path_mtu(uint32_t mtu, void *value, socklen_t *len)
 	return room < sizeof(info) ? -EINVAL : opt_copy_out(&info, sizeof(info), value, len);
 }
 
-static bool asks_for_mtu(const struct stream_sock *sock, int level, int name)
+static bool is_mtu_option(const struct stream_sock *sock, int level, int name)
 {
 	return stream_phase(sock) != STREAM_FAILED &&
 	       ((level == IPPROTO_IP && name == IP_MTU) ||
@@ -177,28 +177,28 @@ static int getsockopt_of_connection(struct stream_sock *sock, struct vma_tcp_con
 	struct vma_tcp_info info;
 
 	if (level == IPPROTO_TCP && name == TCP_INFO)
-		return give_info(conn, fd, value, len);
+		return return_info(conn, fd, value, len);
 	if (level == IPPROTO_TCP && name == TCP_CC_INFO)
-		return give_cc_info(conn, value, len);
+		return return_cc_info(conn, value, len);
 	if (level == IPPROTO_TCP && name == TCP_MAXSEG) {
 		vma_tcp_info(conn, &info);
-		return give_int((int)info.known.tcpi_snd_mss, value, len);
+		return return_int((int)info.kernel.tcpi_snd_mss, value, len);
 	}
-	if (asks_for_mtu(sock, level, name)) {
+	if (is_mtu_option(sock, level, name)) {
 		vma_tcp_info(conn, &info); /* routers on the way may have asked for less than the route's */
-		if (info.known.tcpi_pmtu != 0 && level == IPPROTO_IPV6 && name == IPV6_PATHMTU)
-			return give_path_mtu(info.known.tcpi_pmtu, value, len);
-		if (info.known.tcpi_pmtu != 0)
-			return give_int((int)info.known.tcpi_pmtu, value, len);
+		if (info.kernel.tcpi_pmtu != 0 && level == IPPROTO_IPV6 && name == IPV6_PATHMTU)
+			return return_path_mtu(info.kernel.tcpi_pmtu, value, len);
+		if (info.kernel.tcpi_pmtu != 0)
+			return return_int((int)info.kernel.tcpi_pmtu, value, len);
 	}
 	if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && stream_phase(sock) == STREAM_CONNECTED)
-		return give_clamp(conn, fd, value, len);
+		return return_clamp(conn, fd, value, len);
 	if (level == SOL_SOCKET && name == SO_PEERNAME)
-		return give_peer(sock, value, len);
+		return return_peer(sock, value, len);
 	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF))
-		return give_buffer(conn, fd, name, value, len);
+		return return_buffer_size(conn, fd, name, value, len);
 	if (level == SOL_SOCKET && name == SO_MEMINFO)
-		return give_memory(conn, fd, value, len);
+		return return_memory(conn, fd, value, len);
 	return by_shadow(fd, level, name, value, len);
 }
 
@@ -210,19 +210,19 @@ int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *
 
 	if (level == SOL_SOCKET && name == SO_ERROR) {
 		vma_ring_ctxs_catch_up(stream_rings(file));
-		return give_error(sock, fd, value, len);
+		return return_error(sock, fd, value, len);
 	}
 	pthread_mutex_lock(&file->lock);
 	stream_options_settle(sock, fd);
 	conn = stream_conn(sock);
 	if (level == SOL_SOCKET && name == SO_REUSEADDR && sock->reserved.sin_family == AF_INET)
-		rc = give_int(sock->reuse_addr, value, len); /* the shadow's is ours: port.c */
+		rc = return_int(sock->reuse_addr, value, len); /* the shadow's is ours: port.c */
 	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
-		rc = give_congestion(sock, fd, value, len);
+		rc = return_congestion(sock, fd, value, len);
 	else if (conn != NULL)
 		rc = getsockopt_of_connection(sock, conn, fd, level, name, value, len);
 	else if (level == IPPROTO_TCP && name == TCP_INFO && stream_phase(sock) == STREAM_LISTENING)
-		rc = give_listener_info(sock, fd, value, len);
+		rc = return_listener_info(sock, fd, value, len);
 	else
 		rc = by_shadow(fd, level, name, value, len);
 	pthread_mutex_unlock(&file->lock);

@@ -11,7 +11,7 @@
 
 /* Of one socket. */
 struct stream_listen {
-	uint32_t n, room;
+	uint32_t n, capacity;
 	struct target {
 		struct endpoint *endpoint; /* NULL: not attached */
 		uint32_t local, device;
@@ -35,15 +35,15 @@ static int listen_want_target(struct stream_listen *listen, uint32_t local, cons
 			return 0;
 		}
 	}
-	if (listen->n == listen->room) {
-		larger = vma_alloc((listen->room * 2 + 4) * sizeof(*larger));
+	if (listen->n == listen->capacity) {
+		larger = vma_alloc((listen->capacity * 2 + 4) * sizeof(*larger));
 		if (larger == NULL)
 			return -ENOMEM;
 		if (listen->n != 0)
 			memcpy(larger, listen->at, listen->n * sizeof(*larger));
 		vma_free(listen->at);
 		listen->at = larger;
-		listen->room = listen->room * 2 + 4;
+		listen->capacity = listen->capacity * 2 + 4;
 	}
 	listen->at[listen->n++] =
 	        (struct target){.local = local, .device = place->device, .vlan = place->vlan, .wanted = true};
@@ -54,13 +54,13 @@ static struct vma_net_addr *listen_read_addrs(struct vma_net *net, uint32_t *cou
 {
 	struct vma_net_addr *addrs = NULL;
 	int n = vma_net_addrs(net, 0, NULL, 0);
-	uint32_t room = 0;
+	uint32_t capacity = 0;
 
-	while (n > 0 && (uint32_t)n > room) {
+	while (n > 0 && (uint32_t)n > capacity) {
 		vma_free(addrs);
-		room = (uint32_t)n + 4;
-		addrs = vma_alloc(room * sizeof(*addrs));
-		n = addrs != NULL ? vma_net_addrs(net, 0, addrs, room) : -ENOMEM;
+		capacity = (uint32_t)n + 4;
+		addrs = vma_alloc(capacity * sizeof(*addrs));
+		n = addrs != NULL ? vma_net_addrs(net, 0, addrs, capacity) : -ENOMEM;
 	}
 	*count = n > 0 ? (uint32_t)n : 0;
 	return addrs;
@@ -99,7 +99,7 @@ static void listen_open_devices(struct stream_listen *listen, struct vma_engine 
 	}
 }
 
-static void forget_unwanted(struct stream_sock *sock, struct stream_listen *listen)
+static void remove_unwanted(struct stream_sock *sock, struct stream_listen *listen)
 {
 	uint32_t kept = 0;
 
@@ -149,7 +149,7 @@ static void listen_apply(struct stream_sock *sock, struct vma_engine *engine)
 		if (t->wanted && t->endpoint != NULL)
 			rings |= endpoint_ring(t->endpoint);
 	}
-	forget_unwanted(sock, listen);
+	remove_unwanted(sock, listen);
 	endpoints_unlock();
 	atomic_store(&sock->rings, rings);
 }
@@ -168,7 +168,7 @@ static enum vma_sock_reason reason_of_listener(const struct stream_listen *liste
 	return otherwise;
 }
 
-static void listen_ask_for_retry(struct stream_sock *sock)
+static void listen_schedule_retry(struct stream_sock *sock)
 {
 	bool retry = sock->passed != NULL; /* it may be passed on again, by whoever has it */
 
@@ -184,7 +184,7 @@ static void listen_ask_for_retry(struct stream_sock *sock)
 		vma_engine_retry();
 }
 
-static void listen_tell_rings(struct stream_sock *sock, uint64_t before)
+static void listen_update_watchers(struct stream_sock *sock, uint64_t before)
 {
 	struct vma_watchers *watchers = atomic_load_explicit(&sock->file.watchers, memory_order_acquire);
 	uint64_t rings = atomic_load(&sock->rings);
@@ -217,13 +217,13 @@ static void listen_drain(struct stream_sock *sock)
 		if (t->wanted)
 			rings |= endpoint_ring(t->endpoint);
 	}
-	forget_unwanted(sock, listen);
+	remove_unwanted(sock, listen);
 	endpoints_unlock();
 	atomic_store(&sock->rings, rings);
 	atomic_store(&sock->file.retry, rings != 0);
 	if (rings != 0)
 		vma_engine_retry();
-	listen_tell_rings(sock, before);
+	listen_update_watchers(sock, before);
 	vma_retire_poll();
 }
 
@@ -305,7 +305,7 @@ void stream_listen_update(struct stream_sock *sock)
 		if (!listen_resume(sock))
 			return;
 	}
-	if (sock->passed != NULL && !stream_passed_is_known(sock)) {
+	if (sock->passed != NULL && !stream_passed_all_taken(sock)) {
 		stream_listen_give_up(sock, VMA_SOCK_PASSED_ON);
 		return;
 	}
@@ -323,13 +323,13 @@ void stream_listen_update(struct stream_sock *sock)
 		else
 			want_all(sock, engine->net, &reason);
 		listen_apply(sock, engine);
-		listen_ask_for_retry(sock);
+		listen_schedule_retry(sock);
 		reason = reason_of_listener(sock->listen, reason);
 		if (sock->passed != NULL && reason == VMA_SOCK_OFFLOADED)
 			stream_passed_serves(sock);
 	}
 	atomic_store(&sock->reason, reason);
-	listen_tell_rings(sock, before);
+	listen_update_watchers(sock, before);
 	stream_describe(sock);
 	vma_retire_poll();
 }
@@ -359,14 +359,14 @@ void stream_listen_end(struct stream_sock *sock)
 		endpoints_lock();
 		if (another_process_has(sock) || sock->hands_over)
 			finish_all(listen);
-		forget_unwanted(sock, listen); /* nothing is wanted between two updates */
+		remove_unwanted(sock, listen); /* nothing is wanted between two updates */
 		endpoints_unlock();
 		sock->listen = NULL;
 		vma_free(listen->at);
 		vma_free(listen);
 	}
 	atomic_store(&sock->rings, 0);
-	listen_tell_rings(sock, before);
+	listen_update_watchers(sock, before);
 	stream_accept_drop(sock);
 }
 
@@ -381,11 +381,11 @@ void stream_listen_release(struct stream_sock *sock)
 	if (listen != NULL) {
 		endpoints_lock();
 		finish_all(listen);
-		forget_unwanted(sock, listen); /* as at the end */
+		remove_unwanted(sock, listen); /* as at the end */
 		endpoints_unlock();
 	}
 	atomic_store(&sock->rings, 0);
-	listen_tell_rings(sock, before);
+	listen_update_watchers(sock, before);
 	stream_describe(sock);
 }
 
@@ -480,7 +480,7 @@ int stream_listen(struct vma_file *file, int fd, int backlog)
 
 /* ---- made by another process ---- */
 
-bool stream_listen_is_possible(struct stream_sock *sock)
+bool stream_listen_prepare(struct stream_sock *sock)
 {
 	enum vma_sock_reason reason = VMA_SOCK_LOCAL;
 	bool possible = false;
@@ -514,7 +514,7 @@ void stream_listen_arrived(struct stream_sock *sock, int fd)
 
 void stream_listen_forked(struct stream_sock *sock)
 {
-	atomic_store(&sock->looked, false);
+	atomic_store(&sock->was_polled, false);
 	stream_fork_queue_note_waits(sock);
 	sock->fork_queue_watched = false;
 	sock->fork_queue_task = (struct vma_task){0};
@@ -538,8 +538,8 @@ static void run_update(struct vma_task *task)
 {
 	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, update_task));
 
-	atomic_store(&sock->update_asked, false);
-	if (atomic_load(&sock->looked)) {
+	atomic_store(&sock->update_scheduled, false);
+	if (atomic_load(&sock->was_polled)) {
 		stream_take_up(sock);
 	} else { /* a fork has given it back since, and it is for who accepts */
 		pthread_mutex_lock(&sock->file.lock);
@@ -553,9 +553,9 @@ static void run_update(struct vma_task *task)
 
 /* Not by the caller: whoever polls may hold locks that are taken after a file's, whoever revokes holds a ring's flag.
  */
-void stream_ask_update(struct stream_sock *sock)
+void stream_schedule_update(struct stream_sock *sock)
 {
-	if (vma_engine() == NULL || atomic_exchange(&sock->update_asked, true))
+	if (vma_engine() == NULL || atomic_exchange(&sock->update_scheduled, true))
 		return;
 	sock->update_task.run = run_update;
 	vma_file_get(&sock->file);

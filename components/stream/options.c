@@ -47,7 +47,7 @@ enum { /* how it is told whether it is set */
 enum late { STAYS, MOVES };
 struct kernel_only {
 	int level, name;
-	uint8_t how, late;
+	uint8_t enabled_by, late;
 	const char *text;
 };
 
@@ -120,7 +120,7 @@ bool stream_is_for_os(const struct stream_sock *sock)
 
 static bool option_is_set_now(int fd, const struct kernel_only *option)
 {
-	return vma_inet_option_is_set(fd, option->level, option->name, option->how);
+	return vma_inet_option_is_set(fd, option->level, option->name, option->enabled_by);
 }
 
 /* Of a listener: its flows go or come. Of a connection that has not moved nothing changes any more. */
@@ -147,16 +147,16 @@ void stream_congestion_for_os(struct stream_sock *sock, bool on)
 	stream_set_os_bit(sock, BIT_CONGESTION, on);
 }
 
-static bool turns_on(const struct kernel_only *option, const void *value, socklen_t len)
+static bool option_enables(const struct kernel_only *option, const void *value, socklen_t len)
 {
-	return vma_inet_option_turns_on(option->level, option->how, value, len);
+	return vma_inet_option_enables(option->level, option->enabled_by, value, len);
 }
 
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
-static int stream_may_ask(const struct stream_sock *sock, const struct kernel_only *option, const void *value,
-                          socklen_t len)
+static int stream_check_option(const struct stream_sock *sock, const struct kernel_only *option, const void *value,
+                               socklen_t len)
 {
-	if (!turns_on(option, value, len))
+	if (!option_enables(option, value, len))
 		return 0;
 	if (option->name == TCP_ULP && option->level == IPPROTO_TCP)
 		return 0; /* the shadow refuses it: it is not connected */
@@ -174,7 +174,7 @@ static bool move_for(struct stream_sock *sock, int fd, const struct kernel_only 
 {
 	int rc;
 
-	if (stream_conn(sock) == NULL || option->late == STAYS || !turns_on(option, value, len))
+	if (stream_conn(sock) == NULL || option->late == STAYS || !option_enables(option, value, len))
 		return false;
 	stream_cookie(sock, fd);
 	rc = stream_to_kernel(sock, fd, VMA_SOCK_OPTION);
@@ -206,7 +206,7 @@ static bool option_comes_too_late(const struct stream_sock *sock, int level, int
 /* ---- inheritance ---- */
 
 /* Without memory the shadows of accepted sockets do not have it; their connections do. */
-static void note_set(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
+static void record_option(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
 {
 	struct stream_set **place = &sock->sets, *set;
 
@@ -282,7 +282,7 @@ void stream_options_settle(struct stream_sock *sock, int fd)
 
 /* ---- the connection's ---- */
 
-enum source { SHADOW, GIVEN }; /* where the value is taken from */
+enum source { SHADOW_VALUE, CALLER_VALUE }; /* where the value is taken from */
 struct mirrored {
 	int level, name;
 	enum vma_tcp_option option;
@@ -290,23 +290,23 @@ struct mirrored {
 };
 /* clang-format off */
 static const struct mirrored mirrored[] = {
-	{IPPROTO_TCP, TCP_NODELAY, VMA_TCP_OPT_NODELAY, SHADOW},
-	{IPPROTO_TCP, TCP_CORK, VMA_TCP_OPT_CORK, SHADOW},
-	{IPPROTO_TCP, TCP_QUICKACK, VMA_TCP_OPT_QUICKACK, GIVEN},
-	{IPPROTO_TCP, TCP_MAXSEG, VMA_TCP_OPT_MAXSEG, GIVEN},
-	{IPPROTO_TCP, TCP_KEEPIDLE, VMA_TCP_OPT_KEEPIDLE, SHADOW},
-	{IPPROTO_TCP, TCP_KEEPINTVL, VMA_TCP_OPT_KEEPINTVL, SHADOW},
-	{IPPROTO_TCP, TCP_KEEPCNT, VMA_TCP_OPT_KEEPCNT, SHADOW},
-	{IPPROTO_TCP, TCP_USER_TIMEOUT, VMA_TCP_OPT_USER_TIMEOUT, SHADOW},
-	{IPPROTO_TCP, TCP_SYNCNT, VMA_TCP_OPT_SYNCNT, SHADOW},
-	{IPPROTO_TCP, TCP_LINGER2, VMA_TCP_OPT_LINGER2, SHADOW},
-	{IPPROTO_TCP, TCP_DEFER_ACCEPT, VMA_TCP_OPT_DEFER_ACCEPT, SHADOW},
-	{IPPROTO_TCP, TCP_WINDOW_CLAMP, VMA_TCP_OPT_WINDOW_CLAMP, SHADOW},
-	{SOL_SOCKET, SO_KEEPALIVE, VMA_TCP_OPT_KEEPALIVE, SHADOW},
-	{SOL_SOCKET, SO_OOBINLINE, VMA_TCP_OPT_OOBINLINE, SHADOW},
-	{IPPROTO_IP, IP_TOS, VMA_TCP_OPT_TOS, SHADOW},
-	{IPPROTO_IP, IP_TTL, VMA_TCP_OPT_TTL, SHADOW},
-	{IPPROTO_IP, IP_MTU_DISCOVER, VMA_TCP_OPT_PMTUDISC, SHADOW},
+	{IPPROTO_TCP, TCP_NODELAY, VMA_TCP_OPT_NODELAY, SHADOW_VALUE},
+	{IPPROTO_TCP, TCP_CORK, VMA_TCP_OPT_CORK, SHADOW_VALUE},
+	{IPPROTO_TCP, TCP_QUICKACK, VMA_TCP_OPT_QUICKACK, CALLER_VALUE},
+	{IPPROTO_TCP, TCP_MAXSEG, VMA_TCP_OPT_MAXSEG, CALLER_VALUE},
+	{IPPROTO_TCP, TCP_KEEPIDLE, VMA_TCP_OPT_KEEPIDLE, SHADOW_VALUE},
+	{IPPROTO_TCP, TCP_KEEPINTVL, VMA_TCP_OPT_KEEPINTVL, SHADOW_VALUE},
+	{IPPROTO_TCP, TCP_KEEPCNT, VMA_TCP_OPT_KEEPCNT, SHADOW_VALUE},
+	{IPPROTO_TCP, TCP_USER_TIMEOUT, VMA_TCP_OPT_USER_TIMEOUT, SHADOW_VALUE},
+	{IPPROTO_TCP, TCP_SYNCNT, VMA_TCP_OPT_SYNCNT, SHADOW_VALUE},
+	{IPPROTO_TCP, TCP_LINGER2, VMA_TCP_OPT_LINGER2, SHADOW_VALUE},
+	{IPPROTO_TCP, TCP_DEFER_ACCEPT, VMA_TCP_OPT_DEFER_ACCEPT, SHADOW_VALUE},
+	{IPPROTO_TCP, TCP_WINDOW_CLAMP, VMA_TCP_OPT_WINDOW_CLAMP, SHADOW_VALUE},
+	{SOL_SOCKET, SO_KEEPALIVE, VMA_TCP_OPT_KEEPALIVE, SHADOW_VALUE},
+	{SOL_SOCKET, SO_OOBINLINE, VMA_TCP_OPT_OOBINLINE, SHADOW_VALUE},
+	{IPPROTO_IP, IP_TOS, VMA_TCP_OPT_TOS, SHADOW_VALUE},
+	{IPPROTO_IP, IP_TTL, VMA_TCP_OPT_TTL, SHADOW_VALUE},
+	{IPPROTO_IP, IP_MTU_DISCOVER, VMA_TCP_OPT_PMTUDISC, SHADOW_VALUE},
 };
 /* clang-format on */
 
@@ -343,7 +343,7 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 
 		if (m->level != level || m->name != name)
 			continue;
-		if (m->source == SHADOW)
+		if (m->source == SHADOW_VALUE)
 			number = vma_sock_get_int(fd, level, name, 0);
 		else if (len < sizeof(number) || vma_copy(&number, value, sizeof(number)) != 0)
 			return true;
@@ -464,7 +464,7 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 	bool moved = false;
 
 	if (bit >= 0)
-		rc = stream_may_ask(sock, &kernel_only[bit], value, len);
+		rc = stream_check_option(sock, &kernel_only[bit], value, len);
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&file->lock);
@@ -478,7 +478,7 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 	else if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
 	if (rc == 0 && stream_conn(sock) == NULL && !moved)
-		note_set(sock, level, name, value, len);
+		record_option(sock, level, name, value, len);
 	if (rc == 0 && bit >= 0)
 		stream_set_os_bit(sock, bit, option_is_set_now(fd, &kernel_only[bit]));
 	else if (rc == 0)
@@ -526,7 +526,7 @@ static void read_option(struct stream_sock *sock, int fd, int fresh, int level, 
 		number /= 2; /* the kernel doubles it again */
 		memcpy(value, &number, sizeof(number));
 	}
-	note_set(sock, level, name, value, len);
+	record_option(sock, level, name, value, len);
 	mirror_stream_option(sock, fd, level, name, value, len);
 }
 
@@ -545,7 +545,7 @@ void stream_options_read(struct stream_sock *sock, int fd)
 	read_option(sock, fd, fresh, IPPROTO_TCP, TCP_NOTSENT_LOWAT);
 	syscall(SYS_close, fresh);
 	for (int bit = 0; bit < KERNEL_ONLY; bit++)
-		if (kernel_only[bit].how != ALWAYS && option_is_set_now(fd, &kernel_only[bit]))
+		if (kernel_only[bit].enabled_by != ALWAYS && option_is_set_now(fd, &kernel_only[bit]))
 			sock->os_options |= 1ULL << bit;
 	if (!sock->own_congestion && settings_congestion(fd, algorithm))
 		stream_congestion_set(sock, fd, algorithm, (socklen_t)strlen(algorithm));

@@ -50,10 +50,10 @@
 
 #include "stream_priv.h"
 
-enum { PAGE_BYTES = 4096, ANSWER_MS = 500, CLOSED = -1, ANSWERS = 16 };
+enum { PAGE_BYTES = 4096, REPLY_TIMEOUT_MS = 500, CLOSED = -1, REQUESTS_PER_RUN = 16 };
 
 struct passed_page {
-	_Atomic uint32_t given, taken;
+	_Atomic uint32_t sent_count, received_count;
 	_Atomic bool served; /* since it was given last, by somebody who did not give it */
 };
 
@@ -63,7 +63,7 @@ struct stream_passed {
 	struct passed_page *page;
 	struct stream_sock *sock; /* whose this is; its memory is retired as this is */
 	int page_fd, event_fd, server_fd;
-	bool gave, watched;
+	bool is_sender, watched;
 };
 _Static_assert(offsetof(struct stream_passed, retired) == 0, "end_passed");
 
@@ -76,7 +76,7 @@ static int passed_guard_fd(int fd)
 	return guarded < 0 && fd >= 0 ? fd : guarded;
 }
 
-static int passed_make_page(void)
+static int passed_create_page(void)
 {
 	int fd = passed_guard_fd((int)syscall(SYS_memfd_create, "vma-passed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 
@@ -88,7 +88,7 @@ static int passed_make_page(void)
 	return fd;
 }
 
-static int make_event(void)
+static int create_eventfd(void)
 {
 	return passed_guard_fd((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
@@ -275,11 +275,11 @@ static void passed_refuse(const struct stream_passed *passed, struct vma_named_m
 }
 
 /* The internal thread's, which has other things to do: who asks without end is heard now and then. */
-static void passed_answer_task(struct vma_task *task)
+static void passed_serve_task(struct vma_task *task)
 {
 	struct stream_passed *passed = (struct stream_passed *)((char *)task - offsetof(struct stream_passed, answer));
 
-	for (int i = 0; i < ANSWERS; i++) {
+	for (int i = 0; i < REQUESTS_PER_RUN; i++) {
 		char byte = 0;
 		struct vma_named_message asked = {.data = &byte, .size = sizeof(byte)};
 
@@ -302,7 +302,7 @@ static int passed_serve(struct stream_passed *passed, uint64_t cookie)
 	fd = vma_named_serve(name);
 	if (fd < 0)
 		return fd;
-	passed->answer.run = passed_answer_task;
+	passed->answer.run = passed_serve_task;
 	passed->server_fd = fd;
 	rc = vma_engine() != NULL ? vma_engine_watch(fd, EPOLLIN, &passed->answer) : -ENODEV;
 	if (rc < 0) {
@@ -340,7 +340,7 @@ static bool receive_ends(int fd, struct ends *ends)
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 
-	if (!vma_named_await(fd, POLLIN, vma_now_ns() + ANSWER_MS * 1000000ULL) ||
+	if (!vma_named_await(fd, POLLIN, vma_now_ns() + REPLY_TIMEOUT_MS * 1000000ULL) ||
 	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 || !read_rights(&msg, ends))
 		return false;
 	ends->page_fd = passed_guard_fd(ends->page_fd);
@@ -378,13 +378,13 @@ bool stream_passed_give(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		sock->passed = passed_create(
-		        &(struct ends){.page_fd = passed_make_page(), .event_fd = make_event(), .socket_fd = -1});
+		        &(struct ends){.page_fd = passed_create_page(), .event_fd = create_eventfd(), .socket_fd = -1});
 	if (sock->passed == NULL)
 		return false;
 	sock->passed->sock = sock;
-	sock->passed->gave = true;
+	sock->passed->is_sender = true;
 	atomic_store(&sock->passed->page->served, false);
-	atomic_fetch_add(&sock->passed->page->given, 1);
+	atomic_fetch_add(&sock->passed->page->sent_count, 1);
 	passed_signal_event(sock->passed);
 	if (sock->passed->server_fd == CLOSED)
 		passed_serve(sock->passed, sock->cookie);
@@ -395,7 +395,7 @@ void stream_passed_take_back(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		return;
-	atomic_fetch_sub(&sock->passed->page->given, 1);
+	atomic_fetch_sub(&sock->passed->page->sent_count, 1);
 	passed_signal_event(sock->passed);
 }
 
@@ -403,28 +403,28 @@ void stream_passed_to_stranger(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		return;
-	atomic_fetch_add(&sock->passed->page->given, 1);
+	atomic_fetch_add(&sock->passed->page->sent_count, 1);
 	passed_signal_event(sock->passed);
 }
 
-bool stream_passed_is_known(const struct stream_sock *sock)
+bool stream_passed_all_taken(const struct stream_sock *sock)
 {
 	const struct passed_page *page = sock->passed->page;
 
-	return atomic_load(&page->given) == atomic_load(&page->taken);
+	return atomic_load(&page->sent_count) == atomic_load(&page->received_count);
 }
 
 bool stream_passed_may_resume(const struct stream_sock *sock)
 {
 	const struct stream_passed *passed = sock->passed;
 
-	return stream_passed_is_known(sock) &&
-	       (!passed->gave || atomic_load(&passed->page->served) || vma_now_ns() >= sock->drain_until_ns);
+	return stream_passed_all_taken(sock) &&
+	       (!passed->is_sender || atomic_load(&passed->page->served) || vma_now_ns() >= sock->drain_until_ns);
 }
 
 void stream_passed_serves(struct stream_sock *sock)
 {
-	if (!sock->passed->gave && !atomic_exchange(&sock->passed->page->served, true))
+	if (!sock->passed->is_sender && !atomic_exchange(&sock->passed->page->served, true))
 		passed_signal_event(sock->passed);
 }
 
@@ -445,9 +445,9 @@ static void passed_search_file(struct vma_file *file, void *arg)
 		search->found = sock;
 }
 
-static void passed_note_taken(const struct stream_passed *passed)
+static void passed_count_taken(const struct stream_passed *passed)
 {
-	atomic_fetch_add(&passed->page->taken, 1);
+	atomic_fetch_add(&passed->page->received_count, 1);
 	passed_signal_event(passed);
 }
 
@@ -461,7 +461,7 @@ bool stream_passed_share(int fd, uint64_t cookie)
 		return false;
 	pthread_mutex_lock(&search.found->file.lock);
 	if (search.found->passed != NULL && !search.found->file.os_only)
-		passed_note_taken(search.found->passed);
+		passed_count_taken(search.found->passed);
 	pthread_mutex_unlock(&search.found->file.lock);
 	return true;
 }
@@ -477,7 +477,7 @@ static bool passed_fill_in(struct stream_sock *sock, int fd, bool listens)
 	if (listens)
 		stream_listen_arrived(sock, fd);
 	pthread_mutex_unlock(&sock->file.lock);
-	return stream_listen_is_possible(sock);
+	return stream_listen_prepare(sock);
 }
 
 static void passed_adopt(int fd, int family, bool listens, const struct ends *ends)
@@ -501,7 +501,7 @@ static void passed_adopt(int fd, int family, bool listens, const struct ends *en
 	}
 	sock->stats = vma_engine_stats_get(engine, fd);
 	stream_describe(sock);
-	passed_note_taken(passed); /* inside: it is there as long */
+	passed_count_taken(passed); /* inside: it is there as long */
 }
 
 static int passed_number_of(int fd, int name)

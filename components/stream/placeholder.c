@@ -42,8 +42,8 @@ enum {
 	ADDRESSES_MAX = 16,
 	MSS = 536,
 	WINDOW = 65535,
-	NAPS = 50,
-	NAP_NS = 1000000
+	SLEEPS_MAX = 50,
+	SLEEP_NS = 1000000
 };
 
 struct listener {
@@ -125,7 +125,7 @@ static int placeholder_finish(int fd, const struct sockaddr_in *name, const stru
 	const struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = closed->key.peer_port_be};
 	const struct vma_tcp_export what = {.snd_una = closed->snd_nxt + 1, .snd_wnd = WINDOW}; /* our FIN, too */
 	const struct sockaddr apart = {.sa_family = AF_UNSPEC};
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	struct reinject reinject;
 	int rc;
 
@@ -135,14 +135,15 @@ static int placeholder_finish(int fd, const struct sockaddr_in *name, const stru
 	vma_os.shutdown(fd, SHUT_WR);
 	rc = reinject_fin(&reinject, closed->rcv_nxt);
 	reinject_end(&reinject);
-	for (int i = 0; rc == 0 && i < NAPS && !is_closed(fd); i++)
+	for (int i = 0; rc == 0 && i < SLEEPS_MAX && !is_closed(fd); i++)
 		syscall(SYS_nanosleep, &nap, NULL);
 	if (rc < 0 || !is_closed(fd))
 		syscall(SYS_connect, fd, &apart, sizeof(apart)); /* else its FIN would be repeated for minutes */
 	return rc;
 }
 
-static int make_by(int fd, const struct sockaddr_in *name, const struct vma_tcp_closed *closed, struct vma_nic *by)
+static int placeholder_create_through(int fd, const struct sockaddr_in *name, const struct vma_tcp_closed *closed,
+                                      struct vma_nic *by)
 {
 	int rc = by != NULL ? vma_nic_repair_begin(by) : 0;
 
@@ -175,7 +176,7 @@ static bool was_made(const struct listener *what)
 	return found;
 }
 
-static void note_made(const struct listener *what)
+static void recent_listener_add(const struct listener *what)
 {
 	pthread_mutex_lock(&lock);
 	recent[next_recent].what = *what;
@@ -185,7 +186,7 @@ static void note_made(const struct listener *what)
 }
 
 /* -EADDRNOTAVAIL: the kernel has one with that peer; -EPIPE: vmad does not answer. */
-static int placeholder_make(const struct listener *listener, const struct vma_tcp_closed *closed, struct vma_nic *nic)
+static int placeholder_create(const struct listener *listener, const struct vma_tcp_closed *closed, struct vma_nic *nic)
 {
 	struct listener what = *listener;
 	int fd, rc;
@@ -194,13 +195,13 @@ static int placeholder_make(const struct listener *listener, const struct vma_tc
 	if (was_made(&what))
 		return 0;
 	fd = open_placeholder(&what);
-	rc = fd < 0 ? fd : make_by(fd, &what.name, closed, NULL);
+	rc = fd < 0 ? fd : placeholder_create_through(fd, &what.name, closed, NULL);
 	if (rc == -EPERM)
-		rc = make_by(fd, &what.name, closed, nic);
+		rc = placeholder_create_through(fd, &what.name, closed, nic);
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 	if (rc == 0)
-		note_made(&what);
+		recent_listener_add(&what);
 	else
 		vma_log_debug("no placeholder for connections in TIME_WAIT from port %d: %s", ntohs(what.name.sin_port),
 		              strerrordesc_np(-rc));
@@ -218,7 +219,7 @@ static bool is_made(const uint8_t made[][4], unsigned n, const uint8_t *local)
 }
 
 /* False: vmad does not answer, and is not to be waited for again. */
-static bool make_all(const struct listener *listener)
+static bool placeholders_create(const struct listener *listener)
 {
 	const bool any = listener->name.sin_addr.s_addr == INADDR_ANY;
 	const uint8_t *local = any ? NULL : (const uint8_t *)&listener->name.sin_addr;
@@ -239,7 +240,7 @@ static bool make_all(const struct listener *listener)
 				if (is_made(made, n_made, closed[i].key.local))
 					continue;
 				memcpy(made[n_made++], closed[i].key.local, 4);
-				if (placeholder_make(listener, &closed[i], ring_ctx->device->nic) == -EPIPE)
+				if (placeholder_create(listener, &closed[i], ring_ctx->device->nic) == -EPIPE)
 					return false;
 			}
 		}
@@ -252,12 +253,12 @@ static struct listener describe_listener(const struct stream_sock *sock)
 	return (struct listener){.name = sock->local, .reuse_addr = sock->reuse_addr, .reuse_port = sock->reuse_port};
 }
 
-static bool listener_is_known(const struct listener *listener)
+static bool listener_has_name(const struct listener *listener)
 {
 	return listener->name.sin_family == AF_INET && listener->name.sin_port != 0;
 }
 
-static void listener_remember(const struct listener *listener)
+static void closed_listener_add(const struct listener *listener)
 {
 	unsigned at = 0;
 
@@ -275,16 +276,16 @@ void stream_placeholders_leave(struct stream_sock *listener)
 	const struct listener what = describe_listener(listener);
 
 	/* A forked child that closes what it inherited has none, and is not to start one for it. */
-	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || !listener_is_known(&what))
+	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || !listener_has_name(&what))
 		return;
-	make_all(&what);
-	listener_remember(&what);
+	placeholders_create(&what);
+	closed_listener_add(&what);
 }
 
 /* ---- all listeners ---- */
 
 struct end {
-	bool goes_on;
+	bool continues;
 	struct timespec until;
 };
 
@@ -294,25 +295,25 @@ static void leave_open(struct vma_file *file, void *arg)
 	struct listener what;
 	struct end *end = arg;
 
-	if (!end->goes_on || file->kind != VMA_FILE_TCP || file->os_only ||
+	if (!end->continues || file->kind != VMA_FILE_TCP || file->os_only ||
 	    pthread_mutex_timedlock(&file->lock, &end->until) != 0)
 		return;
 	what = describe_listener(sock);
-	if (stream_phase(sock) == STREAM_LISTENING && listener_is_known(&what))
-		end->goes_on = make_all(&what);
+	if (stream_phase(sock) == STREAM_LISTENING && listener_has_name(&what))
+		end->continues = placeholders_create(&what);
 	pthread_mutex_unlock(&file->lock);
 }
 
 void stream_placeholders_exit(void)
 {
 	struct listener closed[LISTENERS_MAX];
-	struct end end = {.goes_on = true, .until = stream_end_deadline()};
+	struct end end = {.continues = true, .until = stream_end_deadline()};
 
 	vma_file_each(leave_open, &end);
 	pthread_mutex_lock(&lock);
 	memcpy(closed, closed_listeners, sizeof(closed));
 	pthread_mutex_unlock(&lock);
-	for (unsigned i = 0; i < LISTENERS_MAX && end.goes_on; i++)
-		if (listener_is_known(&closed[i]))
-			end.goes_on = make_all(&closed[i]);
+	for (unsigned i = 0; i < LISTENERS_MAX && end.continues; i++)
+		if (listener_has_name(&closed[i]))
+			end.continues = placeholders_create(&closed[i]);
 }

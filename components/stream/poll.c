@@ -33,10 +33,10 @@ static uint32_t of_phase(struct stream_sock *sock)
 	case STREAM_FAILED:
 		return IN | OUT | EPOLLRDHUP | EPOLLHUP;
 	case STREAM_LISTENING:
-		if (!atomic_load_explicit(&sock->looked, memory_order_relaxed))
-			atomic_store(&sock->looked, true);
+		if (!atomic_load_explicit(&sock->was_polled, memory_order_relaxed))
+			atomic_store(&sock->was_polled, true);
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
-			stream_ask_update(sock);
+			stream_schedule_update(sock);
 		return atomic_load_explicit(&sock->n_queued, memory_order_acquire) != 0 || stream_fork_queue_waits(sock)
 		               ? IN
 		               : 0;
@@ -56,7 +56,7 @@ uint32_t stream_poll(struct vma_file *file)
 
 	if (file->os_only)
 		return 0;
-	if (atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 || stream_has_notices(sock))
+	if (atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 || stream_has_notifications(sock))
 		events |= EPOLLERR;
 	return events;
 }
@@ -66,7 +66,7 @@ uint64_t stream_rings(struct vma_file *file)
 	return atomic_load_explicit(&stream_sock(file)->rings, memory_order_relaxed);
 }
 
-uint64_t stream_asks(struct vma_file *file)
+uint64_t stream_accept_rings(struct vma_file *file)
 {
 	return stream_phase(stream_sock(file)) == STREAM_LISTENING ? stream_rings(file) : 0;
 }

@@ -8,7 +8,7 @@
  * SO_REUSEADDR set for just that moment. All sockets that are bound so share the port. Any other socket of this host
  * that has it keeps it for itself, and one that wants to listen on it is refused, as by a connection of the kernel.
  *
- * A connection without a rule of its own (vma_tcp_ask_port_block) must have its port alone, and the shadow is bound
+ * A connection without a rule of its own (vma_tcp_request_port_block) must have its port alone, and the shadow is bound
  * without SO_REUSEADDR. SO_REUSEADDR is set, and stays set, when the connection has its rule, 50 to 100 ms later: then
  * connections to other peers share the port. (getsockopt tells what the application has set: getopt.c.)
  */
@@ -58,12 +58,12 @@ static void read_settings(void)
 	char text[4096];
 	unsigned low, high;
 
-	if (settings_read("ip_local_port_range", text, sizeof(text)) && sscanf(text, "%u %u", &low, &high) == 2 &&
+	if (sysctl_read("ip_local_port_range", text, sizeof(text)) && sscanf(text, "%u %u", &low, &high) == 2 &&
 	    low > 0 && low <= high && high < 65536) {
 		ports.low = low;
 		ports.count = high - low + 1;
 	}
-	if (settings_read("ip_local_reserved_ports", text, sizeof(text)))
+	if (sysctl_read("ip_local_reserved_ports", text, sizeof(text)))
 		read_reserved(text);
 	if (syscall(SYS_getrandom, ports.secret, sizeof(ports.secret), GRND_NONBLOCK) != sizeof(ports.secret))
 		ports.secret[0] = vma_now_ns() ^ (uint64_t)getpid() << 40;
@@ -169,7 +169,7 @@ static void port_share_task(struct vma_task *task)
 
 void stream_port_share(struct stream_sock *sock)
 {
-	if (atomic_exchange(&sock->share_asked, true))
+	if (atomic_exchange(&sock->share_scheduled, true))
 		return;
 	sock->share_task.run = port_share_task;
 	vma_file_get(&sock->file);

@@ -34,7 +34,7 @@ static bool is_at_mark(const struct reading *r, const struct vma_tcp_conn *conn)
 }
 
 /* One span: how many bytes of it are dealt with. MSG_TRUNC throws them away. */
-static size_t reading_give(struct reading *r, const struct iovec *span, size_t bytes)
+static size_t reading_copy_out(struct reading *r, const struct iovec *span, size_t bytes)
 {
 	const size_t given = bytes < span->iov_len ? bytes : span->iov_len;
 
@@ -48,7 +48,7 @@ static size_t reading_give(struct reading *r, const struct iovec *span, size_t b
 }
 
 /* As much as is queued now. The reader's turn is held. */
-static void reading_take(struct reading *r, struct vma_tcp_conn *conn)
+static void reading_dequeue(struct reading *r, struct vma_tcp_conn *conn)
 {
 	struct iovec spans[SPANS];
 	size_t wanted, given;
@@ -61,7 +61,7 @@ static void reading_take(struct reading *r, struct vma_tcp_conn *conn)
 		wanted = r->iov_iter->left;
 		n = vma_tcp_rx_front(conn, r->skip, spans, SPANS);
 		for (unsigned i = 0; i < n && wanted > 0 && !r->fault; i++) {
-			given = reading_give(r, &spans[i], wanted);
+			given = reading_copy_out(r, &spans[i], wanted);
 			wanted -= given;
 			r->done += given;
 			r->skip += given;
@@ -73,11 +73,11 @@ static void reading_take(struct reading *r, struct vma_tcp_conn *conn)
 	} while (n == SPANS && !r->fault && r->iov_iter->left > 0);
 }
 
-static void reading_take_turn(struct reading *r, struct vma_tcp_conn *conn)
+static void reading_dequeue_locked(struct reading *r, struct vma_tcp_conn *conn)
 {
-	stream_turn_take(&r->sock->reader);
-	reading_take(r, conn);
-	stream_turn_give(&r->sock->reader);
+	stream_io_lock_acquire(&r->sock->reader);
+	reading_dequeue(r, conn);
+	stream_io_lock_release(&r->sock->reader);
 }
 
 /* ---- when there is nothing ---- */
@@ -190,7 +190,7 @@ static ssize_t reading_receive(struct reading *r, size_t target, bool nonblockin
 		if (conn != NULL) {
 			if (r->iov_iter->left == 0 && vma_tcp_rx_bytes(conn) > r->skip)
 				return (ssize_t)r->done;
-			reading_take_turn(r, conn);
+			reading_dequeue_locked(r, conn);
 			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->iov_iter->left == 0)) {
 				stream_drive_overdue(vma_thread_self());
 				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
@@ -231,9 +231,9 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 	if (conn == NULL)
 		return -EINVAL;
 	vma_ring_ctxs_catch_up(stream_rings(&sock->file));
-	stream_turn_take(&sock->reader);
+	stream_io_lock_acquire(&sock->reader);
 	rc = vma_tcp_rx_urgent(conn, &byte, (flags & MSG_PEEK) != 0);
-	stream_turn_give(&sock->reader);
+	stream_io_lock_release(&sock->reader);
 	if (rc < 0)
 		return rc;
 	if (rc == 0)
@@ -265,7 +265,7 @@ static void stream_count_received(const struct stream_sock *sock, ssize_t len)
 }
 
 /* TCP_INQ: what is left to be read; the end of the stream counts as a byte, so that a program reads until it has it. */
-static void give_inq(const struct stream_sock *sock, struct msghdr *msg)
+static void put_cmsg_inq(const struct stream_sock *sock, struct msghdr *msg)
 {
 	const struct vma_tcp_conn *conn = stream_conn(sock);
 	bool fin = atomic_load_explicit(&sock->fin_seen, memory_order_acquire);
@@ -317,7 +317,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 		return error != 0 ? -error : vma_inet_os_recv(fd, msg, flags);
 	}
 	if (__builtin_expect(flags & MSG_ERRQUEUE, 0))
-		return stream_recv_notice(sock, msg);
+		return stream_recv_notification(sock, msg);
 	rc = vma_inet_iov_iter_get(&iov_iter, msg);
 	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
 	if (rc == 0 && __builtin_expect(flags & MSG_OOB, 0)) {
@@ -341,7 +341,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	if (__builtin_expect(rc <= 0 && rc != -EAGAIN, 0) && atomic_load(&stream_exits))
 		stream_rest_at_exit();
 	if (__builtin_expect(atomic_load_explicit(&sock->inq, memory_order_relaxed), 0) && rc >= 0)
-		give_inq(sock, msg);
+		put_cmsg_inq(sock, msg);
 	else
 		msg->msg_controllen = 0;
 	msg->msg_namelen = 0;

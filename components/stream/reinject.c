@@ -128,7 +128,7 @@ static size_t reinject_copy_packet(const struct vma_bufarena *arena, const struc
 }
 
 /* The ring has checked all lengths. Over a link that is memory the sum has not been finished; and Ethernet pads. */
-static void on_late(struct vma_tcp_straggler *late, struct vma_buf *packet)
+static void on_late(struct vma_tcp_late_sink *late, struct vma_buf *packet)
 {
 	struct reinject *reinject = (struct reinject *)late;
 	const size_t l4 = (size_t)packet->l4_off - packet->l3_off,

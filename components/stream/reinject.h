@@ -8,7 +8,7 @@
 #include "stream_priv.h"
 
 struct reinject {
-	struct vma_tcp_straggler late; /* first */
+	struct vma_tcp_late_sink late; /* first */
 	struct sockaddr_in name, peer;
 	struct vma_bufarena *arena;
 	struct vma_nic *by; /* its vmad sends them; NULL: this process */

@@ -188,7 +188,7 @@ static bool same_path(const struct vma_tcp_path *a, const struct vma_tcp_path *b
 	       a->quickack == b->quickack && memcmp(a->bytes, b->bytes, a->len) == 0;
 }
 
-void stream_route_tell(struct stream_sock *sock)
+void stream_route_apply(struct stream_sock *sock)
 {
 	struct vma_tcp_conn *conn = stream_conn(sock);
 	struct vma_net_template t;
@@ -223,7 +223,7 @@ bool stream_route_is_gone(const struct stream_sock *sock)
 	const uint32_t ifindex = sock->ring_ctx != NULL ? sock->ring_ctx->device->ifindex : 0;
 	struct vma_net_link link;
 
-	return sock->ring_ctx != NULL && vma_net_link_known(sock->engine->net, ifindex, &link) == -ENODEV &&
+	return sock->ring_ctx != NULL && vma_net_link_cached(sock->engine->net, ifindex, &link) == -ENODEV &&
 	       vma_net_link(sock->engine->net, ifindex, &link) == -ENODEV;
 }
 
@@ -263,7 +263,8 @@ static bool leads_elsewhere(const struct stream_sock *sock, const struct vma_net
 
 /*
  * A connection keeps its device for life, so it goes on as the kernel's if its route is another: at once, since
- * whatever the peer says meets a kernel that knows of no such connection. If that fails, it is tried again every second.
+ * whatever the peer says meets a kernel that knows of no such connection. If that fails, it is tried again every
+ * second.
  */
 bool stream_route_part(struct stream_sock *sock)
 {
@@ -311,9 +312,9 @@ static void run_path(struct vma_task *task)
 	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, path_task));
 	bool moved;
 
-	atomic_store(&sock->path_asked, false); /* before the look: what changes later posts the task again */
+	atomic_store(&sock->path_scheduled, false); /* before the look: what changes later posts the task again */
 	pthread_mutex_lock(&sock->file.lock);
-	stream_route_tell(sock);
+	stream_route_apply(sock);
 	moved = stream_route_part(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	if (moved)
@@ -327,7 +328,7 @@ static void route_path_changed(struct vma_net_watch *watch, struct vma_net_path 
 	struct stream_sock *sock = (struct stream_sock *)((char *)watch - offsetof(struct stream_sock, watch));
 
 	(void)path;
-	if (atomic_exchange(&sock->path_asked, true))
+	if (atomic_exchange(&sock->path_scheduled, true))
 		return;
 	vma_file_get(&sock->file);
 	vma_engine_post(&sock->path_task);
@@ -364,5 +365,5 @@ void stream_route_find(struct stream_sock *sock, struct vma_engine *engine)
 	if (vma_net_path_get(engine->net, &key, &path) != 0)
 		return;
 	stream_route_follow(sock, path);
-	stream_route_tell(sock);
+	stream_route_apply(sock);
 }

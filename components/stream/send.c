@@ -72,7 +72,7 @@ bool stream_has_queued(const struct vma_thread *self)
 }
 
 /* After the send: see vma_engine_later. The fence stands for the release of a flag there. */
-static void note_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
+static void add_tx_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
 {
 	if (self->tx_ring != ring) {
 		vma_inet_flush_sends(self);
@@ -128,7 +128,7 @@ struct writing {
 	struct vma_inet_iov_iter *iov_iter; /* NULL: from a descriptor, */
 	int in;
 	int64_t position; /* and there; -1: a pipe's next */
-	size_t in_left;
+	size_t in_remaining;
 	int flags;
 	size_t done;
 	int refused; /* by a control message that is not understood: nothing is sent */
@@ -151,16 +151,16 @@ static unsigned commit_flags(const struct writing *w, bool last)
 }
 
 /* Nothing is sent, which fails like anything else where nothing can be. */
-static int give_nothing(const struct writing *w, const struct vma_tcp_conn *conn)
+static int send_zero_bytes(const struct writing *w, const struct vma_tcp_conn *conn)
 {
 	if (stream_state(conn) == TCP_CLOSE)
 		return -EPIPE;
 	return w->refused != 0 ? w->refused : 1;
 }
 
-static size_t writing_left(const struct writing *w)
+static size_t writing_remaining(const struct writing *w)
 {
-	return w->iov_iter != NULL ? w->iov_iter->left : w->in_left;
+	return w->iov_iter != NULL ? w->iov_iter->left : w->in_remaining;
 }
 
 /*
@@ -199,33 +199,33 @@ static ssize_t copy_descriptor(struct writing *w, struct iovec *spans, int n)
 	ssize_t got;
 
 	for (int i = 0; i < n; i++) {
-		if (spans[i].iov_len > w->in_left - room)
-			spans[i].iov_len = w->in_left - room;
+		if (spans[i].iov_len > w->in_remaining - room)
+			spans[i].iov_len = w->in_remaining - room;
 		room += spans[i].iov_len;
 	}
 	got = syscall(SYS_preadv2, w->in, spans, n, (long)at, (long)(at < 0 ? -1 : 0), at < 0 ? RWF_NOWAIT : 0);
 	if (got < 0)
 		return -errno;
 	if (got == 0)
-		w->in_left = 0; /* its end */
-	w->in_left -= (size_t)got;
+		w->in_remaining = 0; /* its end */
+	w->in_remaining -= (size_t)got;
 	if (at >= 0)
 		w->position += got;
 	return got;
 }
 
 /* As much as there is room for now: 0 (none), 1, -errno. The writer's turn is held. */
-static int writing_give(struct writing *w, struct vma_tcp_conn *conn)
+static int writing_copy_in(struct writing *w, struct vma_tcp_conn *conn)
 {
 	struct iovec spans[SPANS];
 	ssize_t copied;
-	int n = vma_tcp_tx_reserve(conn, writing_left(w), spans, SPANS);
+	int n = vma_tcp_tx_reserve(conn, writing_remaining(w), spans, SPANS);
 
 	if (n <= 0)
 		return n;
 	copied = w->iov_iter != NULL ? copy_iov_iter(w, spans, n) : copy_descriptor(w, spans, n);
 	if (copied > 0) {
-		w->unpushed = writing_left(w) != 0;
+		w->unpushed = writing_remaining(w) != 0;
 		vma_tcp_tx_commit(conn, (size_t)copied, commit_flags(w, !w->unpushed));
 		w->done += (size_t)copied;
 		w->ring = vma_tcp_ring(vma_tcp_stack(conn));
@@ -238,22 +238,22 @@ static int writing_give(struct writing *w, struct vma_tcp_conn *conn)
  * instead. Who closes the socket has taken its last descriptor out, and then waits for the turn once before he ends it:
  * what has the turn before him is sent, and what has it after him finds that there is no such descriptor.
  */
-static int writing_give_turn(struct writing *w, struct vma_tcp_conn *conn)
+static int writing_unlock(struct writing *w, struct vma_tcp_conn *conn)
 {
 	int rc = -EBADF;
 
-	stream_turn_take(&w->sock->writer);
+	stream_io_lock_acquire(&w->sock->writer);
 	if (__builtin_expect(!w->stays && stream_has_ended(w->sock), 0)) {
-		stream_turn_give(&w->sock->writer);
+		stream_io_lock_release(&w->sock->writer);
 		return rc;
 	}
 	do
-		rc = writing_give(w, conn);
-	while (rc > 0 && writing_left(w) > 0);
+		rc = writing_copy_in(w, conn);
+	while (rc > 0 && writing_remaining(w) > 0);
 	if (w->unpushed)
 		vma_tcp_push(conn);
 	w->unpushed = false;
-	stream_turn_give(&w->sock->writer);
+	stream_io_lock_release(&w->sock->writer);
 	return rc;
 }
 
@@ -266,11 +266,11 @@ static bool writing_stays(struct writing *w)
 }
 
 /* No room: 0 there is some now; -EAGAIN, -EINTR; others as they are. */
-static int writing_make_room(struct writing *w, bool *driven)
+static int writing_free_space(struct writing *w, bool *driven)
 {
 	const struct vma_tcp_conn *conn = stream_conn(w->sock);
 
-	if (conn != NULL && vma_tcp_tx_room(conn) != 0)
+	if (conn != NULL && vma_tcp_tx_space(conn) != 0)
 		return 0; /* what has just been pushed has left: TCP_NOTSENT_LOWAT asks for no more */
 	if (!*driven) {
 		*driven = true;
@@ -300,12 +300,12 @@ static ssize_t writing_send_all(struct writing *w)
 		if (conn == NULL || is_broken(sock) || stream_phase(sock) != STREAM_CONNECTED)
 			rc = -EPIPE;
 		else
-			rc = writing_left(w) != 0 && w->refused == 0 ? writing_give_turn(w, conn)
-			                                             : give_nothing(w, conn);
+			rc = writing_remaining(w) != 0 && w->refused == 0 ? writing_unlock(w, conn)
+			                                                  : send_zero_bytes(w, conn);
 		if (rc > 0)
 			return (ssize_t)w->done;
 		if (rc == 0)
-			rc = writing_make_room(w, &driven);
+			rc = writing_free_space(w, &driven);
 		if (rc == 0)
 			continue;
 		w->is_moved = rc == -EPIPE && sock->file.os_only;
@@ -403,7 +403,7 @@ static ssize_t send_ours(struct writing *w)
 	w->nonblocking = w->flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	rc = send_staying(w);
 	if (w->queues && rc > 0)
-		note_queued(self, w->ring, stream_rings(&sock->file));
+		add_tx_queued(self, w->ring, stream_rings(&sock->file));
 	else if (batched)
 		vma_inet_flush_sends(self);
 	stream_drive_overdue(self);
@@ -477,9 +477,9 @@ static ssize_t send_from_by_os(struct stream_sock *sock, const struct writing *w
 
 	vma_leave(self); /* it may block */
 	if (w->position >= 0)
-		rc = syscall(SYS_sendfile, fd, w->in, &at, w->in_left);
+		rc = syscall(SYS_sendfile, fd, w->in, &at, w->in_remaining);
 	else
-		rc = syscall(SYS_splice, w->in, NULL, fd, NULL, w->in_left, 0);
+		rc = syscall(SYS_splice, w->in, NULL, fd, NULL, w->in_remaining, 0);
 	if (rc < 0)
 		rc = -errno;
 	vma_enter();
@@ -493,7 +493,7 @@ ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, si
 	                    .in = in,
 	                    .position = position,
 	                    .flags = flags,
-	                    .in_left = size < VMA_INET_BYTES_MAX ? size : VMA_INET_BYTES_MAX};
+	                    .in_remaining = size < VMA_INET_BYTES_MAX ? size : VMA_INET_BYTES_MAX};
 	ssize_t rc;
 
 	rc = send_ours(&w);

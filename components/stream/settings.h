@@ -8,7 +8,7 @@
 #include <vma/tcp.h>
 
 /* The text of /proc/sys/net/ipv4/NAME, cut to size; false: it cannot be read. */
-bool settings_read(const char *name, char *text, size_t size);
+bool sysctl_read(const char *name, char *text, size_t size);
 /* The name of a TCP socket's congestion control; false: the kernel does not say. */
 bool settings_congestion(int fd, char name[16]);
 /* Options of a new socket, as a kernel socket has them; fd: any TCP socket that has no option set. */

@@ -42,11 +42,11 @@ static int shut_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, 
 		return -ENOTCONN;
 	}
 	if (sock->attempt == STREAM_ATTEMPT)
-		sock->attempt = STREAM_TOLD;
-	stream_turn_take(&sock->writer); /* a write that has begun comes before the end, and none after it */
+		sock->attempt = STREAM_REPORTED;
+	stream_io_lock_acquire(&sock->writer); /* a write that has begun comes before the end, and none after it */
 	mark_shutdown(sock, how);
 	rc = vma_tcp_shutdown(conn, how);
-	stream_turn_give(&sock->writer);
+	stream_io_lock_release(&sock->writer);
 	return rc;
 }
 

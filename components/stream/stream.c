@@ -49,7 +49,7 @@ static void net_changed(struct vma_file *file)
 		stream_route_retry(sock);
 	if (!stream_has_ended(sock) && !file->os_only && vma_engine() != NULL) {
 		stream_listen_update(sock);
-		stream_route_tell(sock);
+		stream_route_apply(sock);
 		moved = stream_route_part(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
@@ -59,11 +59,11 @@ static void net_changed(struct vma_file *file)
 
 /* ---- the end ---- */
 
-/* A send that has begun comes before the end, and none after it: see writing_give_turn in send.c. */
+/* A send that has begun comes before the end, and none after it: see writing_unlock in send.c. */
 static void await_sends(struct stream_sock *sock)
 {
-	stream_turn_take(&sock->writer);
-	stream_turn_give(&sock->writer);
+	stream_io_lock_acquire(&sock->writer);
+	stream_io_lock_release(&sock->writer);
 }
 
 static void stream_end(struct stream_sock *sock, bool may_linger)
@@ -96,7 +96,7 @@ static void stream_close_file(struct vma_file *file)
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (atomic_load(&sock->close_due) && atomic_load(&sock->waiting) == 0)
-		stream_left(sock);
+		stream_finish_close(sock);
 	vma_retire_poll_many();
 }
 
@@ -109,7 +109,7 @@ bool stream_call_enter(struct stream_sock *sock)
 }
 
 /* Both the last to leave and the one who closes come here, so that neither has to know who was first. */
-void stream_left(struct stream_sock *sock)
+void stream_finish_close(struct stream_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (atomic_load(&sock->waiting) == 0 && atomic_exchange(&sock->close_due, false))
@@ -120,10 +120,10 @@ void stream_left(struct stream_sock *sock)
 void stream_call_leave(struct stream_sock *sock)
 {
 	if (vma_inet_call_leave(&sock->file, &sock->waiting))
-		stream_left(sock);
+		stream_finish_close(sock);
 }
 
-static void fini_turns(struct stream_sock *sock)
+static void fini_io_locks(struct stream_sock *sock)
 {
 	pthread_mutex_destroy(&sock->reader.queue);
 	pthread_mutex_destroy(&sock->writer.queue);
@@ -141,26 +141,26 @@ static void stream_destroy(struct vma_file *file)
 	stream_fork_queue_free(sock);
 	stream_options_free(sock);
 	vma_inet_stats_put(sock->engine, sock->stats);
-	fini_turns(sock);
+	fini_io_locks(sock);
 }
 
 /* ---- fork ---- */
 
-static void init_turns(struct stream_sock *sock)
+static void init_io_locks(struct stream_sock *sock)
 {
-	stream_turn_init(&sock->reader);
-	stream_turn_init(&sock->writer);
-	stream_turn_init(&sock->accepter);
+	stream_io_lock_init(&sock->reader);
+	stream_io_lock_init(&sock->writer);
+	stream_io_lock_init(&sock->accepter);
 }
 
 /* The tasks are the parent's internal thread's, there. */
 static void drop_tasks(struct stream_sock *sock)
 {
-	if (atomic_exchange(&sock->path_asked, false))
+	if (atomic_exchange(&sock->path_scheduled, false))
 		vma_file_put(&sock->file);
-	if (atomic_exchange(&sock->update_asked, false))
+	if (atomic_exchange(&sock->update_scheduled, false))
 		vma_file_put(&sock->file);
-	if (atomic_exchange(&sock->share_asked, false) && atomic_load(&sock->has_port_alone))
+	if (atomic_exchange(&sock->share_scheduled, false) && atomic_load(&sock->has_port_alone))
 		vma_file_put(&sock->file);
 	sock->path_task = sock->end_task = sock->update_task = sock->share_task = (struct vma_task){0};
 }
@@ -175,7 +175,7 @@ static __attribute__((cold)) void stream_forked(struct vma_file *file)
 	struct stream_sock *sock = stream_sock(file);
 	struct vma_tcp_conn *conn = atomic_exchange(&sock->conn, NULL);
 
-	init_turns(sock);
+	init_io_locks(sock);
 	drop_tasks(sock);
 	sock->stats = NULL;
 	sock->ring_ctx = NULL;
@@ -252,7 +252,7 @@ static const struct vma_file_ops ops = {
         .sendmsg = stream_sendmsg,
         .poll = stream_poll,
         .rings = stream_rings,
-        .asks = stream_asks,
+        .accept_rings = stream_accept_rings,
         .close = stream_close_file,
         .destroy = stream_destroy,
         .forked = stream_forked,
@@ -286,7 +286,7 @@ struct stream_sock *stream_create(struct vma_engine *engine, int family, bool no
 		return NULL;
 	vma_file_init(&sock->file, VMA_FILE_TCP, &ops);
 	sock->file.family = (uint8_t)family;
-	init_turns(sock);
+	init_io_locks(sock);
 	ck_stack_init(&sock->arrived);
 	atomic_store(&sock->file.own_poll, true);
 	atomic_store(&sock->nonblocking, nonblocking);

@@ -8,9 +8,9 @@
  *   FAILED       CLOSE, both ways shut    the attempt's, or NULL; connect() has told no thread yet
  *   LISTENING    LISTEN                   NULL
  *
- * Threads: any, inside. The order of locks is: file.lock, then the one of endpoint.c. `turn`s are leaves: they are held
- * for a copy and never in a wait. Functions that run under a ring's flag (events, accepted) take none of them. Fields
- * of the control path need file.lock; all others are atomic, or belong to the holder of a turn.
+ * Threads: any, inside. The order of locks is: file.lock, then the one of endpoint.c. `io_lock`s are leaves: they are
+ * held for a copy and never in a wait. Functions that run under a ring's flag (events, accepted) take none of them.
+ * Fields of the control path need file.lock; all others are atomic, or belong to the holder of a turn.
  */
 #ifndef VMA_STREAM_PRIV_H
 #define VMA_STREAM_PRIV_H
@@ -33,13 +33,13 @@
 
 enum stream_phase { STREAM_FRESH, STREAM_CONNECTING, STREAM_CONNECTED, STREAM_FAILED, STREAM_LISTENING };
 /* As the kernel's sock->state: what connect() has answered. */
-enum stream_attempt { STREAM_UNCONNECTED, STREAM_ATTEMPT, STREAM_TOLD };
+enum stream_attempt { STREAM_UNCONNECTED, STREAM_ATTEMPT, STREAM_REPORTED };
 
 /* After close: the shadow waits for the end of the connection; that has come. */
-enum stream_parting { STREAM_TOGETHER, STREAM_KEPT, STREAM_OVER };
+enum stream_close_state { STREAM_OPEN, STREAM_CLOSING, STREAM_CLOSED };
 
-/* Who reads (writes) now: one thread at a time. */
-struct stream_turn {
+/* Held by the thread that reads (writes, accepts): one at a time. */
+struct stream_io_lock {
 	_Atomic bool taken;
 	pthread_mutex_t queue; /* waiting room */
 };
@@ -67,7 +67,7 @@ struct stream_sock {
 	_Atomic bool nonblocking;                       /* O_NONBLOCK as last set through us */
 	_Atomic bool shut_rd, shut_wr;                  /* by this side */
 	_Atomic bool fin_seen;                          /* the peer's, after what is queued */
-	_Atomic uint8_t parting;                        /* enum stream_parting */
+	_Atomic uint8_t close_state;                    /* enum stream_close_state */
 	_Atomic bool drained;                           /* closed, and all is acknowledged */
 	_Atomic bool inherited;                         /* by fork, and not taken up in this process */
 	_Atomic bool oob_inline;
@@ -79,7 +79,7 @@ struct stream_sock {
 	_Atomic uint32_t rcvlowat;
 	_Atomic uint64_t rcvtimeo_ns, sndtimeo_ns; /* UINT64_MAX: none */
 	_Atomic uint64_t rings;                    /* bits */
-	struct stream_turn reader;
+	struct stream_io_lock reader;
 	struct vma_spin rx_spin;
 	_Atomic uint32_t waiting;    /* calls that wait: the socket outlives its last descriptor for them */
 	_Atomic bool close_due;      /* it is closed when the last of them leaves */
@@ -87,20 +87,20 @@ struct stream_sock {
 	_Atomic uint64_t zerocopies; /* told up to here << 32 | sent up to here */
 
 	/* writers' */
-	_Alignas(64) struct stream_turn writer;
+	_Alignas(64) struct stream_io_lock writer;
 	struct vma_spin tx_spin;
 
 	/* listening */
 	_Alignas(64) ck_stack_t arrived; /* of stream_sock.link; pushed by who drives */
 	_Atomic uint32_t n_queued, backlog;
 	_Atomic uint8_t rank;                         /* among those that have its port: endpoint.c */
-	struct stream_turn accepter;                  /* of the next */
+	struct stream_io_lock accepter;               /* of the next */
 	ck_stack_entry_t *queue;                      /* taken from `arrived`, oldest first */
 	ck_stack_entry_t link;                        /* a connection that waits in its listener's queue */
 	struct stream_listen *listen;                 /* under file.lock */
 	_Atomic bool os_accept;                       /* the shadow's queue is asked by one thread at a time */
-	_Atomic uint32_t accepts;                     /* which queue comes first */
-	_Atomic bool looked;                          /* accepted from, or polled, in this process */
+	_Atomic uint32_t accepted;                    /* which queue comes first */
+	_Atomic bool was_polled;                      /* accepted from, or polled, in this process */
 	struct stream_fork_queue *_Atomic fork_queue; /* made at a fork, or with exec_exported; NULL: not made */
 	struct vma_task fork_queue_task;              /* something waits there */
 	bool fork_queue_watched;                      /* under file.lock */
@@ -135,7 +135,7 @@ struct stream_sock {
 	struct vma_net_watch watch;
 	struct vma_tcp_path route; /* as last given to the connection */
 	struct vma_task path_task;
-	_Atomic bool path_asked;              /* the task is posted, and holds a reference */
+	_Atomic bool path_scheduled;          /* the task is posted, and holds a reference */
 	bool was_unrouted;                    /* when the kernel got it: it may wait for a route */
 	struct vma_task end_task;             /* holds the connection's reference */
 	struct stream_sock *next_lingering;   /* of this thread's */
@@ -145,10 +145,10 @@ struct stream_sock {
 	struct stream_fork_owner *fork_owner; /* then: where to ask for it */
 	_Atomic uint32_t move;                /* while it is handed over: of stream_move_begin */
 	struct vma_task update_task;
-	_Atomic bool has_port_alone; /* the shadow, until the connection has a rule of its own: port.c */
-	_Atomic bool share_asked;    /* the task was posted; it holds a reference until has_port_alone is false */
+	_Atomic bool has_port_alone;  /* the shadow, until the connection has a rule of its own: port.c */
+	_Atomic bool share_scheduled; /* the task was posted; it holds a reference until has_port_alone is false */
 	struct vma_task share_task;
-	_Atomic bool update_asked;
+	_Atomic bool update_scheduled;
 	_Atomic enum vma_sock_reason reason;
 	struct vma_stats_socket *stats;
 };
@@ -187,18 +187,18 @@ static inline void stream_ready(struct stream_sock *sock, uint32_t events)
 	vma_file_ready(&sock->file, events);
 }
 
-/* ---- turn.c ---- */
+/* ---- io_lock.c ---- */
 
-void stream_turn_init(struct stream_turn *turn);
-void stream_turn_slow(struct stream_turn *turn) __attribute__((cold));
-static inline void stream_turn_take(struct stream_turn *turn)
+void stream_io_lock_init(struct stream_io_lock *io_lock);
+void stream_io_lock_acquire_slow(struct stream_io_lock *io_lock) __attribute__((cold));
+static inline void stream_io_lock_acquire(struct stream_io_lock *io_lock)
 {
-	if (__builtin_expect(atomic_exchange_explicit(&turn->taken, true, memory_order_acquire), 0))
-		stream_turn_slow(turn);
+	if (__builtin_expect(atomic_exchange_explicit(&io_lock->taken, true, memory_order_acquire), 0))
+		stream_io_lock_acquire_slow(io_lock);
 }
-static inline void stream_turn_give(struct stream_turn *turn)
+static inline void stream_io_lock_release(struct stream_io_lock *io_lock)
 {
-	atomic_store_explicit(&turn->taken, false, memory_order_release);
+	atomic_store_explicit(&io_lock->taken, false, memory_order_release);
 }
 
 /* ---- stream.c ---- */
@@ -219,7 +219,7 @@ uint64_t stream_cookie(struct stream_sock *sock, int fd);      /* the shadow's; 
  */
 bool stream_call_enter(struct stream_sock *sock);
 void stream_call_leave(struct stream_sock *sock);
-void stream_left(struct stream_sock *sock);
+void stream_finish_close(struct stream_sock *sock);
 
 /* ---- conn.c: the connection of a socket ---- */
 
@@ -263,7 +263,7 @@ void stream_tally_join(struct stream_sock *child, const struct stream_sock *list
 void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes);
 void stream_tally_closed(struct stream_sock *sock);
 /* Whether a connection that has just been accepted is likely to be closed once it is answered. */
-bool stream_tally_is_brief(const struct stream_sock *child);
+bool stream_tally_is_short_lived(const struct stream_sock *child);
 void stream_tally_forbid(struct stream_sock *sock); /* it could not be handed over: CAP_NET_ADMIN */
 /* Whether the listener is to become the kernel's; and that it does so, without a lock. */
 bool stream_tally_is_due(const struct stream_sock *listener);
@@ -315,7 +315,7 @@ void stream_route_put(struct vma_engine *engine, struct stream_route *route);
 void stream_route_follow(struct stream_sock *sock, struct vma_net_path *path);
 void stream_route_leave(struct stream_sock *sock);
 /* file.lock. Tells the connection what the path is now. */
-void stream_route_tell(struct stream_sock *sock);
+void stream_route_apply(struct stream_sock *sock);
 /* file.lock, internal thread. True: the connection is the kernel's from now on, since its route leads elsewhere; then,
  * without the lock, stream_moved. */
 bool stream_route_part(struct stream_sock *sock);
@@ -357,7 +357,7 @@ void stream_passed_take_back(struct stream_sock *sock); /* the message was refus
 /* Somebody has it who accepts from the kernel only. */
 void stream_passed_to_stranger(struct stream_sock *sock);
 /* Every receiver is known: each has the library, and asks for flows of its own. */
-bool stream_passed_is_known(const struct stream_sock *sock);
+bool stream_passed_all_taken(const struct stream_sock *sock);
 bool stream_passed_may_resume(const struct stream_sock *sock); /* of one that is paused */
 void stream_passed_serves(struct stream_sock *sock); /* it has flows: who has passed it on may have them again */
 bool stream_passed_share(int fd, uint64_t cookie);   /* inside: this process has the socket under another number */
@@ -384,11 +384,11 @@ void stream_listen_release(struct stream_sock *sock);
 void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason);
 void stream_endpoints_forked(void);
 /* A socket that another process has made: file.lock. */
-bool stream_listen_is_possible(struct stream_sock *sock);     /* a device would serve it, and admits this process */
+bool stream_listen_prepare(struct stream_sock *sock);         /* a device would serve it, and admits this process */
 void stream_listen_arrived(struct stream_sock *sock, int fd); /* it listens already: its flows wait until it is used */
 /* A listener that was inherited, or whose flows were revoked, asks for them. */
 void stream_take_up(struct stream_sock *sock);
-void stream_ask_update(struct stream_sock *sock); /* by the internal thread; never waits */
+void stream_schedule_update(struct stream_sock *sock); /* by the internal thread; never waits */
 int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len, int flags);
 /* By whoever drives: a new connection of this listener. False: no memory. */
 bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_ring_ctx *ring_ctx);
@@ -422,7 +422,7 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
 
 uint32_t stream_poll(struct vma_file *file);
 uint64_t stream_rings(struct vma_file *file);
-uint64_t stream_asks(struct vma_file *file);
+uint64_t stream_accept_rings(struct vma_file *file);
 
 struct stream_wait_for {
 	bool (*ready)(struct stream_sock *sock, const struct stream_wait_for *what);
@@ -458,7 +458,7 @@ static inline void stream_drive_overdue(struct vma_thread *self)
 
 /* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */
 void stream_zerocopy_sent(struct stream_sock *sock);
-bool stream_has_notices(const struct stream_sock *sock);
-ssize_t stream_recv_notice(struct stream_sock *sock, struct msghdr *msg);
+bool stream_has_notifications(const struct stream_sock *sock);
+ssize_t stream_recv_notification(struct stream_sock *sock, struct msghdr *msg);
 
 #endif

@@ -39,7 +39,7 @@ struct move {
 	struct vma_nic *by; /* its vmad makes the hand-over; NULL: this process */
 	bool rerouted;      /* what was sent is lost */
 	int ifindex;        /* that the shadow is bound to */
-	struct vma_tcp_export what;
+	struct vma_tcp_export exported;
 	struct reinject reinject;
 };
 
@@ -54,7 +54,7 @@ struct queued {
 static int read_queued(const struct vma_repair_bytes *base, uint64_t offset, size_t most, struct iovec *span)
 {
 	const struct move *m = ((const struct queued *)base)->move;
-	const uint64_t unread = m->what.unread;
+	const uint64_t unread = m->exported.unread;
 	unsigned n = offset < unread ? vma_tcp_export_rx(m->conn, (size_t)offset, span, 1)
 	                             : vma_tcp_export_tx(m->conn, (size_t)(offset - unread), span, 1);
 
@@ -69,35 +69,35 @@ static int read_queued(const struct vma_repair_bytes *base, uint64_t offset, siz
 
 static void move_fill_repair(const struct move *m, struct vma_repair *out)
 {
-	const struct vma_tcp_export *what = &m->what;
+	const struct vma_tcp_export *exported = &m->exported;
 	struct vma_flow_key key;
 
 	vma_tcp_tuple(m->conn, &key);
 	*out = (struct vma_repair){.local_port_be = key.local_port_be,
 	                           .peer_port_be = key.peer_port_be,
 	                           .vlan = key.vlan,
-	                           .mss = what->mss,
-	                           .snd_una = what->snd_una,
-	                           .rcv_nxt = what->rcv_nxt,
-	                           .unread = (uint32_t)what->unread,
-	                           .sent = (uint32_t)what->sent,
-	                           .unacked = (uint32_t)what->unacked,
-	                           .snd_wl1 = what->snd_wl1,
-	                           .snd_wnd = what->snd_wnd,
-	                           .snd_wnd_max = what->snd_wnd_max,
-	                           .rcv_wup = what->rcv_wup,
-	                           .rcv_wnd = what->rcv_wnd,
-	                           .ts_now = what->ts_now,
-	                           .snd_scale = what->snd_scale,
-	                           .rcv_scale = what->rcv_scale,
-	                           .has_scale = what->has_scale,
-	                           .has_sack = what->has_sack,
-	                           .has_ts = what->has_ts,
-	                           .fin_received = what->fin_received,
+	                           .mss = exported->mss,
+	                           .snd_una = exported->snd_una,
+	                           .rcv_nxt = exported->rcv_nxt,
+	                           .unread = (uint32_t)exported->unread,
+	                           .sent = (uint32_t)exported->sent,
+	                           .unacked = (uint32_t)exported->unacked,
+	                           .snd_wl1 = exported->snd_wl1,
+	                           .snd_wnd = exported->snd_wnd,
+	                           .snd_wnd_max = exported->snd_wnd_max,
+	                           .rcv_wup = exported->rcv_wup,
+	                           .rcv_wnd = exported->rcv_wnd,
+	                           .ts_now = exported->ts_now,
+	                           .snd_scale = exported->snd_scale,
+	                           .rcv_scale = exported->rcv_scale,
+	                           .has_scale = exported->has_scale,
+	                           .has_sack = exported->has_sack,
+	                           .has_ts = exported->has_ts,
+	                           .fin_received = exported->fin_received,
 	                           .rerouted = m->rerouted,
 	                           /* The peer's FIN is told by a packet, to an address that has to be there. */
 	                           .interface_gone =
-	                                   m->rerouted && !what->fin_received && stream_route_is_gone(m->sock)};
+	                                   m->rerouted && !exported->fin_received && stream_route_is_gone(m->sock)};
 	memcpy(out->local, key.local, sizeof(out->local));
 	memcpy(out->peer, key.peer, sizeof(out->peer));
 }
@@ -105,11 +105,11 @@ static void move_fill_repair(const struct move *m, struct vma_repair *out)
 static int move_repair(const struct move *m, int *incomplete)
 {
 	const struct queued queued = {.base = {.read = read_queued}, .move = m};
-	struct vma_repair what;
+	struct vma_repair exported;
 
-	move_fill_repair(m, &what);
-	return m->by != NULL ? vma_nic_repair_socket(m->by, m->fd, &what, &queued.base, incomplete)
-	                     : vma_repair_socket(m->fd, &what, &queued.base, incomplete);
+	move_fill_repair(m, &exported);
+	return m->by != NULL ? vma_nic_repair_socket(m->by, m->fd, &exported, &queued.base, incomplete)
+	                     : vma_repair_socket(m->fd, &exported, &queued.base, incomplete);
 }
 
 /* ---- moved ---- */
@@ -121,22 +121,22 @@ static void bind_to_interface(const struct move *m, int ifindex)
 }
 
 /* The kernel has it, and what the application was told of it holds. */
-static void kernel_begin_life(struct move *m, int incomplete)
+static void kernel_start_connection(struct move *m, int incomplete)
 {
 	socklen_t len = sizeof(m->ifindex);
 
 	m->ifindex = 0;
 	vma_os.getsockopt(m->fd, SOL_SOCKET, SO_BINDTOIFINDEX, &m->ifindex, &len);
 	bind_to_interface(m, 0); /* for what is reinjected by the loopback interface */
-	if (incomplete == 0 && m->what.fin_received && m->by == NULL)
-		incomplete = reinject_fin(&m->reinject, m->what.rcv_nxt);
+	if (incomplete == 0 && m->exported.fin_received && m->by == NULL)
+		incomplete = reinject_fin(&m->reinject, m->exported.rcv_nxt);
 	if (incomplete < 0)
 		vma_log_warn("fd %d: a connection that was handed over to the kernel is not whole: %s", m->fd,
 		             strerrordesc_np(-incomplete));
 	reinject_early(&m->reinject, m->conn);
-	if (m->what.shut_rd)
+	if (m->exported.shut_rd)
 		vma_os.shutdown(m->fd, SHUT_RD);
-	if (m->what.shut_wr)
+	if (m->exported.shut_wr)
 		vma_os.shutdown(m->fd, SHUT_WR);
 }
 
@@ -144,14 +144,14 @@ static void kernel_begin_life(struct move *m, int incomplete)
 static int move_to_kernel(struct move *m)
 {
 	int incomplete = 0;
-	int rc = vma_tcp_export_begin(m->conn, &m->what);
+	int rc = vma_tcp_export_begin(m->conn, &m->exported);
 
 	if (rc == 0)
 		rc = move_repair(m, &incomplete);
 	if (rc < 0)
 		return rc;
-	reinject_begin(&m->reinject, &m->sock->name, &m->sock->peer, vma_engine()->arena, &m->what, m->by);
-	kernel_begin_life(m, incomplete);
+	reinject_begin(&m->reinject, &m->sock->name, &m->sock->peer, vma_engine()->arena, &m->exported, m->by);
+	kernel_start_connection(m, incomplete);
 	m->sock->file.os_only = true;
 	vma_tcp_export_end(m->conn, &m->reinject.late);
 	return 0;
@@ -162,14 +162,14 @@ static int move_alone(struct move *m)
 	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(m->conn));
 	int rc = -EDEADLK;
 
-	stream_turn_take(&m->sock->reader);
-	stream_turn_take(&m->sock->writer);
+	stream_io_lock_acquire(&m->sock->reader);
+	stream_io_lock_acquire(&m->sock->writer);
 	if (vma_ring_acquire(ring)) {
 		rc = move_to_kernel(m);
 		vma_ring_release(ring);
 	}
-	stream_turn_give(&m->sock->writer);
-	stream_turn_give(&m->sock->reader);
+	stream_io_lock_release(&m->sock->writer);
+	stream_io_lock_release(&m->sock->reader);
 	return rc;
 }
 
@@ -208,7 +208,7 @@ static int move_by_vmad(struct move *m)
 }
 
 /* For an option the caller says what that means. */
-static void move_complain(struct move *m, int rc, enum vma_sock_reason why)
+static void move_log_failure(struct move *m, int rc, enum vma_sock_reason why)
 {
 	if (why == VMA_SOCK_REROUTED && rc != -ENOTCONN && rc != -EBADF && rc != -EBUSY && rc != -EDEADLK)
 		vma_log_once(VMA_LOG_WARN,
@@ -246,11 +246,11 @@ int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 		rc = move_by_vmad(&m);
 	stream_move_end(sock, rc);
 	if (rc < 0) {
-		move_complain(&m, rc, why);
+		move_log_failure(&m, rc, why);
 		return rc;
 	}
 	if (why == VMA_SOCK_FORKED || why == VMA_SOCK_PASSED_ON || why == VMA_SOCK_EXEC)
-		stream_tally_handed_over(sock, m.what.moved_bytes);
+		stream_tally_handed_over(sock, m.exported.moved_bytes);
 	stream_conn_end(sock);
 	atomic_store(&sock->reason, why);
 	stream_describe(sock);

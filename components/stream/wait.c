@@ -9,7 +9,7 @@
 struct waiting {
 	struct vma_wait wait;
 	struct stream_sock *sock;
-	const struct stream_wait_for *what;
+	const struct stream_wait_for *condition;
 	struct pollfd shadow;
 };
 
@@ -22,7 +22,7 @@ static int stream_wait_ready(struct vma_wait *wait)
 {
 	struct waiting *w = waiting_of(wait);
 
-	return w->what->ready(w->sock, w->what);
+	return w->condition->ready(w->sock, w->condition);
 }
 
 /* By syscall: the C library's is a cancellation point. */
@@ -35,11 +35,11 @@ bool stream_is_readable(int fd)
 }
 
 /* The descriptor is looked up again: a closed one would wake for ever. */
-static int stream_wait_ask_os(struct vma_wait *wait)
+static int stream_wait_poll_os(struct vma_wait *wait)
 {
 	struct waiting *w = waiting_of(wait);
 
-	w->shadow.fd = stream_shadow(w->sock, w->what->shadow_fd);
+	w->shadow.fd = stream_shadow(w->sock, w->condition->shadow_fd);
 	return stream_is_readable(w->shadow.fd);
 }
 
@@ -48,7 +48,7 @@ static uint64_t stream_wait_rings(struct vma_wait *wait)
 	return stream_rings(&waiting_of(wait)->sock->file);
 }
 
-static void stream_wait_announce(struct vma_wait *wait, bool on)
+static void stream_wait_set_queued(struct vma_wait *wait, bool on)
 {
 	struct vma_waitq *q = &waiting_of(wait)->sock->file.waitq;
 
@@ -68,29 +68,29 @@ static void stream_wait_abandon(struct vma_wait *wait)
 
 static const struct vma_wait_ops conn_ops = {.ready = stream_wait_ready,
                                              .rings = stream_wait_rings,
-                                             .announce = stream_wait_announce,
+                                             .set_queued = stream_wait_set_queued,
                                              .abandon = stream_wait_abandon};
 static const struct vma_wait_ops listener_ops = {.ready = stream_wait_ready,
-                                                 .ask_os = stream_wait_ask_os,
+                                                 .poll_os = stream_wait_poll_os,
                                                  .rings = stream_wait_rings,
-                                                 .asks = stream_wait_rings,
-                                                 .announce = stream_wait_announce,
+                                                 .accept_rings = stream_wait_rings,
+                                                 .set_queued = stream_wait_set_queued,
                                                  .abandon = stream_wait_abandon};
 
-int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what)
+int stream_wait(struct stream_sock *sock, const struct stream_wait_for *condition)
 {
 	const struct vma_engine *engine = vma_engine();
-	struct waiting w = {.sock = sock, .what = what};
-	bool listens = what->shadow_fd >= 0;
+	struct waiting w = {.sock = sock, .condition = condition};
+	bool listens = condition->shadow_fd >= 0;
 	int rc;
 
-	w.shadow = (struct pollfd){.fd = what->shadow_fd, .events = POLLIN};
+	w.shadow = (struct pollfd){.fd = condition->shadow_fd, .events = POLLIN};
 	w.wait = (struct vma_wait){.ops = listens ? &listener_ops : &conn_ops,
 	                           .arg = &w,
 	                           .self = vma_thread_self(),
-	                           .spin = what->spin,
-	                           .deadline_ns = what->deadline_ns,
-	                           .spin_loops = what->spin_loops,
+	                           .spin = condition->spin,
+	                           .deadline_ns = condition->deadline_ns,
+	                           .spin_loops = condition->spin_loops,
 	                           .spin_nsec = -1,
 	                           .fds = listens ? &w.shadow : NULL,
 	                           .nfds = listens ? 1 : 0};
@@ -101,7 +101,7 @@ int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what)
 	vma_file_get(&sock->file); /* a wait goes outside */
 	do
 		rc = vma_wait(&w.wait);
-	while (rc == -EINTR && w.wait.restart && what->deadline_ns == UINT64_MAX);
+	while (rc == -EINTR && w.wait.restart && condition->deadline_ns == UINT64_MAX);
 	vma_inet_stats_waited(sock->stats, &w.wait);
 	vma_file_put(&sock->file);
 	return rc;

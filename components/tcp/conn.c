@@ -16,7 +16,7 @@ static bool is_freed(const struct vma_tcp_conn *conn)
 }
 
 /* What is to be done waits for the connection's step in the run that follows. */
-void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work)
+void tcp_conn_run_work(struct vma_tcp_conn *conn, uint32_t work)
 {
 	conn->todo |= work;
 	if (!is_freed(conn))
@@ -24,11 +24,11 @@ void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work)
 }
 
 /* The command of tcp_post. */
-static void take_work(struct vma_ring_command *command)
+static void run_work(struct vma_ring_command *command)
 {
 	struct vma_tcp_conn *conn = (struct vma_tcp_conn *)((char *)command - offsetof(struct vma_tcp_conn, command));
 
-	tcp_conn_take_work(conn, atomic_exchange_explicit(&conn->work, 0, memory_order_acq_rel));
+	tcp_conn_run_work(conn, atomic_exchange_explicit(&conn->work, 0, memory_order_acq_rel));
 }
 
 static void link_conn(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
@@ -56,7 +56,7 @@ static void init_shared(struct vma_tcp_conn *conn)
 	atomic_init(&conn->urgent_passed, -1);
 	atomic_init(&conn->urgent_byte, -1);
 	atomic_init(&conn->more_from, UINT64_MAX);
-	conn->command.run = take_work;
+	conn->command.run = run_work;
 	conn->memory = (struct fifo_memory){.alloc = conn->tcp->host.alloc_bytes,
 	                                    .free = conn->tcp->host.free,
 	                                    .used = &conn->tcp->attr.memory->used};
@@ -78,7 +78,7 @@ struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key
 	for (unsigned i = 0; i < VMA_TCP_OPT_COUNT; i++)
 		atomic_init(&conn->option[i], values[i]);
 	init_shared(conn);
-	conn->born_ns = tcp->now_ns;
+	conn->created_ns = tcp->now_ns;
 	conn->ip_id = (uint16_t)(tcp_isn(tcp, key) >> 8);
 	rtt_init(&conn->rtt);
 	cc_init(&conn->cc, tcp_option(conn, VMA_TCP_OPT_CONGESTION), 536);
@@ -128,8 +128,8 @@ void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *o
 	bool acquired = vma_ring_acquire(ring);
 
 	set_owner(conn, owner, arg);
-	if (conn->past != 0 && owner != NULL)
-		owner->event(conn, arg, conn->past);
+	if (conn->past_events != 0 && owner != NULL)
+		owner->event(conn, arg, conn->past_events);
 	if (acquired)
 		vma_ring_release(ring);
 }
@@ -145,7 +145,7 @@ void vma_tcp_tuple(const struct vma_tcp_conn *conn, struct vma_flow_key *out)
 }
 
 /* Receive flag held. */
-static void tell_steered(struct vma_tcp_conn *conn)
+static void conn_report_steered(struct vma_tcp_conn *conn)
 {
 	const struct vma_tcp_owner *owner = atomic_load(&conn->owner);
 
@@ -160,7 +160,7 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 	int rc = vma_ring_steer(ring, &conn->flow);
 
 	if (rc == 0 && vma_ring_acquire(ring)) {
-		tell_steered(conn);
+		conn_report_steered(conn);
 		vma_ring_release(ring);
 	}
 	return rc;
@@ -168,7 +168,7 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 
 /* ---- a run's step ---- */
 
-void tcp_conn_take_path(struct vma_tcp_conn *conn)
+void tcp_conn_apply_path(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp_path *path = atomic_exchange_explicit(&conn->path_request, NULL, memory_order_acq_rel);
 
@@ -191,7 +191,7 @@ static void do_work(struct vma_tcp_conn *conn)
 	if (todo & TCP_WORK_UNUSED)
 		conn->is_unused = true;
 	if (todo & TCP_WORK_PATH)
-		tcp_conn_take_path(conn);
+		tcp_conn_apply_path(conn);
 	if (conn->is_over)
 		return;
 	if (todo & TCP_WORK_OPTIONS)
@@ -202,8 +202,8 @@ static void do_work(struct vma_tcp_conn *conn)
 		tcp_close_work(conn, todo);
 	if (todo & TCP_WORK_WINDOW && conn->pcb != NULL)
 		window_consumed(conn);
-	if (todo & TCP_WORK_ASK && conn->pcb != NULL)
-		keepalive_ask(conn);
+	if (todo & TCP_WORK_KEEPALIVE && conn->pcb != NULL)
+		keepalive_probe(conn);
 }
 
 static void drop_burst(struct vma_tcp_conn *conn)
@@ -230,7 +230,7 @@ static void free_if_unused(struct vma_tcp_conn *conn)
 	unlink_conn(conn);
 	conn->next_dead = conn->tcp->dead;
 	conn->tcp->dead = conn;
-	tcp_look_idle(conn->tcp);
+	tcp_check_idle(conn->tcp);
 }
 
 /* Not before the last bytes are in the receive fifo and the FIN has been acknowledged, which may have to wait for
@@ -252,7 +252,7 @@ static void end_in_timewait(struct vma_tcp_conn *conn)
 		timewait_begin(conn);
 }
 
-static void conn_tell_events(struct vma_tcp_conn *conn)
+static void conn_report_events(struct vma_tcp_conn *conn)
 {
 	uint32_t events;
 
@@ -264,14 +264,14 @@ static void conn_tell_events(struct vma_tcp_conn *conn)
 
 /* TIME_WAIT, and what has ended, are the step's. It is told at once: an accepted connection is its owner's from here.
  */
-void tcp_conn_take_in(struct vma_tcp_conn *conn)
+void tcp_conn_receive_burst(struct vma_tcp_conn *conn)
 {
 	if (conn->burst == NULL || conn->pcb == NULL || conn->pcb->state == TIME_WAIT)
 		return;
 	lwip_enter(conn->tcp, conn);
 	tcp_input_burst(conn);
 	lwip_leave();
-	conn_tell_events(conn);
+	conn_report_events(conn);
 }
 
 static inline void conn_exchange(struct vma_tcp_conn *conn)
@@ -292,14 +292,14 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 	}
 	if (conn->todo == TCP_WORK_SEND && conn->burst == NULL && conn->pcb != NULL && tcp_output_message(conn)) {
 		conn->todo = 0;
-		conn_tell_events(conn);
+		conn_report_events(conn);
 		return;
 	}
 	if (conn->todo != 0)
 		do_work(conn);
 	if (conn->pcb != NULL) {
 		/* Nothing ends by it: when it is all of the step, there is nothing more to see to. */
-		if (conn->burst != NULL && tcp_pingpong(conn) && tcp_pingpong_is_all(conn)) {
+		if (conn->burst != NULL && tcp_pingpong(conn) && tcp_pingpong_finish(conn)) {
 			tcp_pingpong_publish(conn);
 			return;
 		}
@@ -307,7 +307,7 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
 		end_in_timewait(conn);
-	conn_tell_events(conn);
+	conn_report_events(conn);
 	free_if_unused(conn);
 }
 
@@ -325,7 +325,7 @@ void tcp_conn_over(struct vma_tcp_conn *conn, int error)
 	conn->is_over = true;
 	if (conn->listener != NULL || !tcp_pending_is_moved(conn)) /* else accept is to see that */
 		tcp_pending_end(conn);
-	recovery_forget(conn);
+	recovery_reset(conn);
 	timers_stop(conn);
 	drop_burst(conn);
 	if (conn->listener != NULL)
@@ -342,7 +342,7 @@ void tcp_conn_over(struct vma_tcp_conn *conn, int error)
 
 /* ---- the stack ends ---- */
 
-void tcp_conns_forget(struct vma_tcp *tcp)
+void tcp_conns_abandon(struct vma_tcp *tcp)
 {
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
 		set_owner(conn, NULL, NULL);

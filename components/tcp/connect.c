@@ -53,7 +53,7 @@ static uint32_t mss_of_path(const struct vma_tcp_conn *conn)
 }
 
 /* What this side tells the peer: RFC 9293 3.7.1. */
-uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn)
+uint32_t tcp_mss_advertised(const struct vma_tcp_conn *conn)
 {
 	uint32_t mss = mss_of_path(conn), most = conn->path.advmss;
 
@@ -177,18 +177,18 @@ static struct vma_flow_key conn_attr_key(const struct vma_tcp_conn_attr *attr)
 }
 
 /* Receive flag held. The connection, with its flow in the ring's table. */
-static int take_key(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, const struct vma_flow_key *key,
-                    struct vma_tcp_conn **out)
+static int attach_conn_flow(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, const struct vma_flow_key *key,
+                            struct vma_tcp_conn **out)
 {
 	const struct vma_flow *present = vma_ring_flow(tcp->ring, key);
-	const enum timewait_use use = attr->port_given       ? TIMEWAIT_USE_GIVEN
+	const enum timewait_use use = attr->port_is_bound    ? TIMEWAIT_USE_BOUND
 	                              : attr->time_wait_ends ? TIMEWAIT_USE_LAST
 	                                                     : TIMEWAIT_USE_CHOSEN;
 	struct vma_tcp_conn *conn;
 	uint32_t isn_above = 0;
 
 	if (present != NULL && present->sink == tcp_sink) {
-		if (!attr->port_given || !timewait_yield_early(present->owner, &isn_above))
+		if (!attr->port_is_bound || !timewait_yield_early(present->owner, &isn_above))
 			return -EADDRINUSE;
 	} else if (present != NULL && !timewait_yield(tcp, key, use, &isn_above)) {
 		return -EADDRINUSE;
@@ -205,7 +205,7 @@ static int take_key(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, c
 	return 0;
 }
 
-int vma_tcp_ask_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
+int vma_tcp_request_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
 {
 	const struct vma_flow_key key = conn_attr_key(attr);
 
@@ -230,7 +230,7 @@ static int conn_attach(struct vma_tcp_conn *conn, bool held, bool covered)
 	vma_ring_release(ring);
 	rc = vma_ring_steer(ring, &conn->flow);
 	vma_ring_acquire(ring);
-	tcp_take_time(conn->tcp);
+	tcp_update_now(conn->tcp);
 	return rc;
 }
 
@@ -239,7 +239,7 @@ static int open_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, 
                      bool held, struct vma_tcp_conn **out)
 {
 	struct vma_tcp_conn *conn;
-	int rc = take_key(tcp, attr, key, &conn);
+	int rc = attach_conn_flow(tcp, attr, key, &conn);
 
 	if (rc != 0)
 		return rc;
@@ -270,7 +270,7 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
 	if (attr->options == NULL || key.peer_port_be == 0)
 		return -EINVAL;
 	acquired = vma_ring_acquire(tcp->ring);
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	rc = open_held(tcp, attr, &key, !acquired, out);
 	if (acquired)
 		vma_ring_release(tcp->ring);
@@ -283,7 +283,7 @@ uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr
 	bool acquired = vma_ring_acquire(tcp->ring);
 	uint16_t port_be;
 
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	port_be = timewait_oldest_port(tcp, &key);
 	if (acquired)
 		vma_ring_release(tcp->ring);
@@ -293,7 +293,7 @@ uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr
 /* ---- established ---- */
 
 /* RFC 7323 2.2, 3.2, 2018 2: what is not offered by both is not used. lwIP takes the peer's offer for enough. */
-void tcp_forgo_options(struct vma_tcp_conn *conn)
+void tcp_drop_unagreed_options(struct vma_tcp_conn *conn)
 {
 	const struct vma_tcp_attr *attr = &conn->tcp->attr;
 	struct tcp_pcb *pcb = conn->pcb;
@@ -313,7 +313,7 @@ void tcp_conn_established(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	tcp_forgo_options(conn);
+	tcp_drop_unagreed_options(conn);
 	conn->connected = true;
 	conn->peer_mss = pcb->mss;
 	conn->tx_seq = pcb->snd_nxt;

@@ -27,7 +27,7 @@ static struct tcp_exported *exported_set_of(const struct vma_tcp *tcp, const uin
 	return &tcp->exported[(h >> 16) % (TCP_EXPORTED / WAYS) * WAYS];
 }
 
-static void exported_remember(struct vma_tcp *tcp, const struct vma_flow_key *key)
+static void exported_add(struct vma_tcp *tcp, const struct vma_flow_key *key)
 {
 	struct tcp_exported *set, *oldest;
 
@@ -63,7 +63,7 @@ uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_in
 
 /* ---- told ---- */
 
-static bool can_go(const struct vma_tcp_conn *conn)
+static bool can_export(const struct vma_tcp_conn *conn)
 {
 	if (conn->pcb == NULL || conn->is_over || conn->closing || conn->aborting || !conn->attached)
 		return false;
@@ -104,7 +104,7 @@ static uint64_t unacked_at(const struct vma_tcp_conn *conn)
 	return at < produced ? at : produced;
 }
 
-static void tell_sending(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
+static void export_sending(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint64_t produced = fifo_produced(&conn->tx), from = unacked_at(conn), sent = tcp_tx_offset(conn, pcb->snd_nxt);
@@ -118,7 +118,7 @@ static void tell_sending(const struct vma_tcp_conn *conn, struct vma_tcp_export 
 	out->shut_wr = atomic_load(&conn->shut_wr);
 }
 
-static void tell_receiving(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
+static void export_receiving(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 {
 	out->unread = fifo_bytes(&conn->rx);
 	out->rcv_nxt = conn->rx_seq + (uint32_t)fifo_produced(&conn->rx);
@@ -133,12 +133,12 @@ int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 	struct vma_tcp *tcp = conn->tcp;
 
 	memset(out, 0, sizeof(*out));
-	if (!can_go(conn))
+	if (!can_export(conn))
 		return -ENOTCONN;
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	export_options(conn, out);
-	tell_sending(conn, out);
-	tell_receiving(conn, out);
+	export_sending(conn, out);
+	export_receiving(conn, out);
 	out->moved_bytes = fifo_consumed(&conn->rx) != 0 || fifo_produced(&conn->tx) != 0;
 	if (conn->burst != NULL || conn->pcb->refused_data != NULL || conn->urgent_mode || vma_tcp_rx_mark(conn) >= 0 ||
 	    out->rcv_nxt + out->fin_received != conn->pcb->rcv_nxt)
@@ -182,7 +182,7 @@ ssize_t vma_tcp_export_ooo(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq,
 
 static bool late_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	struct vma_tcp_straggler *late = flow->owner;
+	struct vma_tcp_late_sink *late = flow->owner;
 
 	(void)info;
 	late->packet(late, packet);
@@ -190,11 +190,11 @@ static bool late_sink(struct vma_flow *flow, struct vma_buf *packet, const struc
 }
 
 /* Who looks at the connection again finds nothing to read, and nothing to write to. */
-void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_straggler *late)
+void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late_sink *late)
 {
 	atomic_store_explicit(&conn->owner, NULL, memory_order_release);
 	atomic_store_explicit(&conn->owner_arg, NULL, memory_order_relaxed);
-	exported_remember(conn->tcp, &conn->key);
+	exported_add(conn->tcp, &conn->key);
 	fifo_consume(&conn->rx, fifo_bytes(&conn->rx));
 	if (late != NULL) {
 		conn->flow.sink = late_sink;

@@ -89,15 +89,15 @@ static struct fifo_chunk *chunk_new(const struct tcp_fifo *fifo, uint64_t base, 
 }
 
 /* Makes a large tail the producer's until commit, or forgets it if the consumer has it, see (4). The position. */
-static uint64_t tail_hold(struct tcp_fifo *fifo)
+static uint64_t tail_reserve(struct tcp_fifo *fifo)
 {
 	/* acquire: with GONE, the consumer's clearing of head */
 	uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_acquire);
 
-	if (fifo->tail_is_large && (word & (FIFO_HELD | FIFO_GONE)) == 0)
+	if (fifo->tail_is_large && (word & (FIFO_HELD | FIFO_CLOSED)) == 0)
 		atomic_compare_exchange_strong_explicit(&fifo->produced, &word, word | FIFO_HELD, memory_order_acq_rel,
 		                                        memory_order_acquire);
-	if ((word & FIFO_GONE) != 0) {
+	if ((word & FIFO_CLOSED) != 0) {
 		fifo->tail = NULL;
 		fifo->tail_is_large = false;
 		atomic_store_explicit(&fifo->produced, word & FIFO_POSITION, memory_order_release);
@@ -128,7 +128,7 @@ unsigned fifo_reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec
 	struct fifo_chunk *chunk;
 	unsigned used = 0;
 
-	at = produced = tail_hold(fifo);
+	at = produced = tail_reserve(fifo);
 	consumed = atomic_load_explicit(&fifo->consumed, memory_order_acquire);
 	if (fifo->tail == NULL)
 		tail_first(fifo, produced, bytes);
@@ -193,14 +193,14 @@ static struct fifo_chunk *head_at(struct tcp_fifo *fifo, uint64_t consumed, uint
 }
 
 /* The fifo was empty, and its only chunk is large. */
-static void fifo_give_back(struct tcp_fifo *fifo, uint64_t consumed)
+static void fifo_release_chunk(struct tcp_fifo *fifo, uint64_t consumed)
 {
 	struct fifo_chunk *head = fifo->head;
 	uint64_t expected = consumed;
 
 	fifo->head = fifo->cursor = NULL;
 	/* release: head, for the producer; acquire: its last look at the chunk */
-	if (atomic_compare_exchange_strong_explicit(&fifo->produced, &expected, consumed | FIFO_GONE,
+	if (atomic_compare_exchange_strong_explicit(&fifo->produced, &expected, consumed | FIFO_CLOSED,
 	                                            memory_order_acq_rel, memory_order_relaxed))
 		chunk_free(fifo, head);
 	else
@@ -264,5 +264,5 @@ void fifo_consume(struct tcp_fifo *fifo, size_t bytes)
 	large = is_large(head_at(fifo, consumed, produced));
 	atomic_store_explicit(&fifo->consumed, consumed, memory_order_release); /* (2): no look at a chunk after it */
 	if (large && consumed == produced)
-		fifo_give_back(fifo, consumed);
+		fifo_release_chunk(fifo, consumed);
 }

@@ -37,7 +37,7 @@ struct tcp_fifo {
 	/* producer's line */
 	_Alignas(64) struct fifo_chunk *tail; /* holds the position produced, or ends there */
 	bool tail_is_large;                   /* then the consumer may have freed it: do not look */
-	_Atomic uint64_t produced;            /* with FIFO_HELD, FIFO_GONE */
+	_Atomic uint64_t produced;            /* with FIFO_HELD, FIFO_CLOSED */
 	/* consumer's line */
 	_Alignas(64) struct fifo_chunk *head; /* NULL: no chunk; then the producer sets it */
 	_Atomic uint64_t consumed;
@@ -45,8 +45,8 @@ struct tcp_fifo {
 };
 /* Whose the tail is when it is large and the fifo is empty: see fifo.c. Positions stay below. */
 #define FIFO_HELD (1ULL << 63)
-#define FIFO_GONE (1ULL << 62)
-#define FIFO_POSITION (FIFO_GONE - 1)
+#define FIFO_CLOSED (1ULL << 62)
+#define FIFO_POSITION (FIFO_CLOSED - 1)
 
 void fifo_init(struct tcp_fifo *fifo, const struct fifo_memory *memory); /* allocates nothing */
 void fifo_fini(struct tcp_fifo *fifo);                                   /* nobody uses it any more */

@@ -23,7 +23,7 @@ static bool is_unused(void *arg)
 	return tcp->all == NULL && timewait_count(tcp) == 0;
 }
 
-void tcp_look_idle(struct vma_tcp *tcp)
+void tcp_check_idle(struct vma_tcp *tcp)
 {
 	if (tcp->host.idle != NULL && is_unused(tcp) && vma_ring_has_ports(tcp->ring))
 		tcp->host.idle(tcp->host.arg);

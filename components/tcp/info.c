@@ -80,7 +80,7 @@ static void fill_receiving(const struct vma_tcp_conn *conn, struct tcp_info *inf
 	info->tcpi_rcv_rtt = ns_to_usec(conn->window.rcv_rtt_ns);
 	info->tcpi_rcv_space = conn->window.rcv_space;
 	info->tcpi_rcv_ssthresh = (uint32_t)atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
-	info->tcpi_advmss = tcp_mss_announced(conn);
+	info->tcpi_advmss = tcp_mss_advertised(conn);
 	if (conn->pcb != NULL && conn->pcb->flags & TF_TIMESTAMP)
 		info->tcpi_advmss -= LWIP_TCP_OPT_LEN_TS_OUT; /* what is left of it for data, as the kernel says */
 	info->tcpi_pmtu = conn->path.mtu;
@@ -107,14 +107,14 @@ static bool fin_is_acked(const struct vma_tcp_conn *conn)
  * told. */
 static uint32_t delivered_segments(const struct vma_tcp_conn *conn, const struct vma_tcp_info *info)
 {
-	const struct tcp_info *known = &info->known;
+	const struct tcp_info *kernel = &info->kernel;
 	uint64_t sent = info->data_segs_out;
 
-	sent -= known->tcpi_total_retrans < sent ? known->tcpi_total_retrans : sent;
+	sent -= kernel->tcpi_total_retrans < sent ? kernel->tcpi_total_retrans : sent;
 	sent += fin_is_acked(conn);
-	if (known->tcpi_unacked > known->tcpi_sacked)
-		sent -= known->tcpi_unacked - known->tcpi_sacked < sent ? known->tcpi_unacked - known->tcpi_sacked
-		                                                        : sent;
+	if (kernel->tcpi_unacked > kernel->tcpi_sacked)
+		sent -= kernel->tcpi_unacked - kernel->tcpi_sacked < sent ? kernel->tcpi_unacked - kernel->tcpi_sacked
+		                                                          : sent;
 	return clip_u32(sent + conn->connected + info->dsack_dups);
 }
 
@@ -132,7 +132,7 @@ static void fill_rates(const struct vma_tcp_conn *conn, struct vma_tcp_info *inf
 static void fill_counts(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 {
 	const struct vma_tcp_counts *counts = &conn->counts;
-	uint64_t given = atomic_load_explicit(&conn->given, memory_order_relaxed);
+	uint64_t snd_max = atomic_load_explicit(&conn->snd_max, memory_order_relaxed);
 	uint64_t acked = atomic_load_explicit(&conn->acked, memory_order_relaxed);
 	uint32_t syns = conn->passive ? 1 : 0;
 
@@ -143,7 +143,7 @@ static void fill_counts(const struct vma_tcp_conn *conn, struct vma_tcp_info *in
 	info->data_segs_in = conn->data_segments_in;
 	info->data_segs_out = conn->data_segments_out;
 	info->bytes_sent = counts->bytes_out;
-	info->bytes_retrans = counts->bytes_out > given ? counts->bytes_out - given : 0;
+	info->bytes_retrans = counts->bytes_out > snd_max ? counts->bytes_out - snd_max : 0;
 	info->dsack_dups = clip_u32(conn->recovery.dsacks);
 	info->reord_seen = conn->recovery.reordering_seen;
 	info->rcv_ooopack = clip_u32(counts->out_of_order_in);
@@ -164,23 +164,23 @@ static void fill_unsteered(const struct vma_tcp_conn *conn, struct vma_tcp_info 
 
 void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 {
-	struct tcp_info *known = &info->known;
+	struct tcp_info *kernel = &info->kernel;
 	struct vma_tcp *tcp = conn->tcp;
 	bool acquired = vma_ring_acquire(tcp->ring);
 
 	memset(info, 0, sizeof(*info));
-	tcp_conn_take_path(conn); /* told, but perhaps while somebody else had the flag */
-	tcp_take_time(tcp);
-	known->tcpi_state = (uint8_t)atomic_load_explicit(&conn->state, memory_order_relaxed);
-	known->tcpi_snd_mss =
-	        known->tcpi_state == TCP_SYN_SENT ? mss_at_first(conn) : conn->mss; /* also when it is over */
-	fill_receiving(conn, known);
-	known->tcpi_last_data_sent = msec_since(tcp, conn->window.last_data_out_ns);
-	known->tcpi_last_data_recv = msec_since(tcp, conn->window.last_data_in_ns);
-	known->tcpi_last_ack_recv = msec_since(tcp, conn->last_in_ns);
+	tcp_conn_apply_path(conn); /* told, but perhaps while somebody else had the flag */
+	tcp_update_now(tcp);
+	kernel->tcpi_state = (uint8_t)atomic_load_explicit(&conn->state, memory_order_relaxed);
+	kernel->tcpi_snd_mss =
+	        kernel->tcpi_state == TCP_SYN_SENT ? mss_at_first(conn) : conn->mss; /* also when it is over */
+	fill_receiving(conn, kernel);
+	kernel->tcpi_last_data_sent = msec_since(tcp, conn->window.last_data_out_ns);
+	kernel->tcpi_last_data_recv = msec_since(tcp, conn->window.last_data_in_ns);
+	kernel->tcpi_last_ack_recv = msec_since(tcp, conn->last_in_ns);
 	if (conn->pcb != NULL) {
-		fill_options(conn->pcb, known);
-		fill_sending(conn, known);
+		fill_options(conn->pcb, kernel);
+		fill_sending(conn, kernel);
 	}
 	fill_unsteered(conn, info);
 	if (acquired)

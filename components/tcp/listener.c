@@ -25,7 +25,7 @@
 #include "syncookie.h"
 
 #define RECYCLE_ABOVE 64
-#define ANSWER_NS (500 * TCP_NS_PER_MS) /* for a SYN-ACK that was repeated to be answered */
+#define SYN_ACK_WAIT_NS (500 * TCP_NS_PER_MS) /* for a SYN-ACK that was repeated to be answered */
 
 struct vma_tcp_listener {
 	struct vma_flow flow;
@@ -97,7 +97,7 @@ void tcp_half_open_done(struct vma_tcp_conn *conn)
 /* ---- a SYN ---- */
 
 /* VMA_TCP_MAX_SYN_RATE: as many tokens as a second brings, at most. */
-static bool is_below_rate(struct vma_tcp_listener *listener)
+static bool take_syn_token(struct vma_tcp_listener *listener)
 {
 	const struct vma_tcp *tcp = listener->tcp;
 	uint64_t rate = tcp->attr.max_syn_rate, passed = tcp->now_ns - listener->syn_tokens_ns, tokens;
@@ -121,10 +121,10 @@ static bool is_below_rate(struct vma_tcp_listener *listener)
  * More are half open than can be by chance, and this one's SYN-ACK has been sent again, in vain (unless it is one that
  * TCP_DEFER_ACCEPT waits for): it is a forged one, or hardly worth more than the one that asks now.
  */
-static bool conn_makes_way(const struct vma_tcp_listener *listener, const struct vma_tcp_conn *conn)
+static bool half_open_is_evictable(const struct vma_tcp_listener *listener, const struct vma_tcp_conn *conn)
 {
 	return listener->half_open > RECYCLE_ABOVE && conn->recovery.timeouts > 0 && !conn->defer_data &&
-	       listener->tcp->now_ns - conn->recovery.rto_from_ns >= ANSWER_NS;
+	       listener->tcp->now_ns - conn->recovery.rto_from_ns >= SYN_ACK_WAIT_NS;
 }
 
 enum admission { DROP, KEEP, COOKIE, REFUSE };
@@ -145,7 +145,7 @@ static enum admission admission_of(struct vma_tcp_listener *listener)
 	if (listener->finishing)
 		return DROP;
 	cookie = sends_cookies(listener);
-	if ((full && !cookie && !conn_makes_way(listener, listener->first)) || !is_below_rate(listener) ||
+	if ((full && !cookie && !half_open_is_evictable(listener, listener->first)) || !take_syn_token(listener) ||
 	    !listener->owner->admit(listener, listener->arg))
 		return DROP;
 	if (cookie)
@@ -165,7 +165,7 @@ static void syn_path_of(struct vma_tcp *tcp, const struct vma_buf *packet, struc
 	memcpy(path->bytes, frame + 6, 6);
 	memcpy(path->bytes + 6, frame, 6);
 	path->ip_off = (uint8_t)packet->l3_off;
-	path->len = (uint8_t)(packet->l3_off + VMA_PKT_IP4_LEN);
+	path->len = (uint8_t)(packet->l3_off + VMA_PKT_IP4_HLEN);
 	path->bytes[path->ip_off] = 0x45;
 	memcpy(path->bytes + path->ip_off + 12, ip + 16, 4);
 	memcpy(path->bytes + path->ip_off + 16, ip + 12, 4);
@@ -195,11 +195,11 @@ err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb)
 	conn->pcb = pcb;
 	conn->peer_mss = pcb->mss;
 	tcp_pcb_attach(conn, pcb);
-	tcp_forgo_options(conn);
+	tcp_drop_unagreed_options(conn);
 	return ERR_OK;
 }
 
-static void answer_syn(struct vma_tcp_listener *listener, struct vma_tcp_conn *conn, struct pbuf *p)
+static void send_syn_ack(struct vma_tcp_listener *listener, struct vma_tcp_conn *conn, struct pbuf *p)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	struct tcp_seg *seg;
@@ -244,7 +244,7 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 	if (tcp->isn_above == 0)
 		tcp->isn_above = tcp_pending_isn(tcp, &key, syn.seq);
 	if (p != NULL)
-		answer_syn(listener, conn, p);
+		send_syn_ack(listener, conn, p);
 	tcp->isn_above = 0;
 	conn->path.len = path_len;
 	if (conn->pcb == NULL) {
@@ -274,9 +274,9 @@ static void send_cookie(struct vma_tcp_listener *listener, struct vma_buf *packe
 {
 	struct vma_tcp *tcp = listener->tcp;
 
-	listener->cookies_until_ns = tcp->now_ns + SYNCOOKIE_LIFE_NS;
+	listener->cookies_until_ns = tcp->now_ns + SYNCOOKIE_LIFETIME_NS;
 	TCP_COUNT(tcp, cookies_sent, 1);
-	syncookie_answer(tcp, packet, first_window(&listener->options));
+	syncookie_send(tcp, packet, first_window(&listener->options));
 }
 
 /* The connection, half open again; then the ACK goes to it as any other does. True: the packet has been taken. */
@@ -300,8 +300,8 @@ static bool listener_reopen(struct vma_tcp_listener *listener, struct vma_buf *s
  * Whether the segment brings a cookie back. A full queue of the owner's drops it, as the kernel does: the peer says its
  * data again.
  */
-static bool take_cookie(struct vma_tcp_listener *listener, struct vma_buf *packet, const struct vma_rx_info *info,
-                        bool *taken)
+static bool accept_cookie(struct vma_tcp_listener *listener, struct vma_buf *packet, const struct vma_rx_info *info,
+                          bool *taken)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	struct vma_buf *syn;
@@ -321,7 +321,7 @@ static bool take_cookie(struct vma_tcp_listener *listener, struct vma_buf *packe
 	return true;
 }
 
-bool tcp_listener_keeps_nothing(const struct vma_flow *flow)
+bool tcp_listener_sends_cookies(const struct vma_flow *flow)
 {
 	const struct vma_tcp_listener *listener = (const struct vma_tcp_listener *)flow;
 
@@ -348,7 +348,7 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	enum admission admission;
 	bool taken;
 
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	if ((info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN) {
 		admission = admission_of(listener);
 		if (admission == KEEP)
@@ -362,10 +362,11 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 		return false;
 	}
 	if (!listener->closed && (info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK &&
-	    take_cookie(listener, packet, info, &taken))
+	    accept_cookie(listener, packet, info, &taken))
 		return taken;
 	if (info->tcp_flags & TCP_ACK &&
-	    !tcp_stranger_is_quiet(tcp, packet, info, !listener->closed && listener->cookies_until_ns >= tcp->now_ns))
+	    !tcp_stranger_gets_no_reset(tcp, packet, info,
+	                                !listener->closed && listener->cookies_until_ns >= tcp->now_ns))
 		tcp_reply_rst(tcp, packet);
 	return false;
 }
@@ -377,18 +378,18 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 static bool pending_is_late(const struct vma_tcp_conn *present, const struct vma_pending *pending)
 {
 	return present->listener != NULL && present->pcb != NULL && present->pcb->state == SYN_RCVD &&
-	       (pending->handshaken || present->born_ns > pending->since_ns);
+	       (pending->handshaken || present->created_ns > pending->since_ns);
 }
 
 /*
  * Nothing may stand at the connection's place. What was moved away from here, and has not been accepted since, may come
  * back: nobody has taken the old one out of the queue, whose owner finds later that it is over.
  */
-static bool pending_make_way(struct vma_tcp *tcp, struct vma_flow *present, const struct vma_pending *pending)
+static bool pending_evict(struct vma_tcp *tcp, struct vma_flow *present, const struct vma_pending *pending)
 {
 	struct vma_tcp_conn *conn;
 
-	if (present == NULL || timewait_make_way(tcp, present))
+	if (present == NULL || timewait_evict(tcp, present))
 		return true;
 	if (present->sink != tcp_sink)
 		return false;
@@ -412,7 +413,7 @@ void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending
 		return;
 	tcp_pending_names(pending, &info);
 	key = tcp_key_of(&info);
-	if (!pending_make_way(tcp, vma_ring_flow(tcp->ring, &key), pending))
+	if (!pending_evict(tcp, vma_ring_flow(tcp->ring, &key), pending))
 		return;
 	syn = tcp_pending_write(tcp, pending, true);
 	ack = syn != NULL ? tcp_pending_write(tcp, pending, false) : NULL;
@@ -605,7 +606,7 @@ static void end_half_open(struct vma_tcp_listener *listener, bool reset)
 		tcp_conn_fail(listener->first, 0, reset && !tcp_pending_is_moved(listener->first));
 }
 
-static bool is_finished(struct vma_tcp_listener *listener)
+static bool stop_accepting(struct vma_tcp_listener *listener)
 {
 	bool acquired = vma_ring_acquire(listener->tcp->ring), finished;
 
@@ -638,7 +639,7 @@ void vma_tcp_listener_withdraw(struct vma_tcp_listener *listener)
 	vma_ring_progress(listener->tcp->ring);
 	for (unsigned i = 0; i < ROUNDS && steer_covered(listener, false) != 0; i++)
 		vma_ring_progress(listener->tcp->ring);
-	is_finished(listener);
+	stop_accepting(listener);
 	steer_covered(listener, true);
 	vma_ring_detach_drained(listener->tcp->ring, &listener->flow);
 	listener->withdrawn = true;
@@ -674,7 +675,7 @@ void vma_tcp_listener_finish(struct vma_tcp_listener *listener, uint64_t max_ns)
 	if (vma_ring_retire(tcp->ring, &listener->flow) || listener_await_successor(listener))
 		return;
 	vma_ring_progress(tcp->ring);
-	while (!is_finished(listener) && !late) {
+	while (!stop_accepting(listener) && !late) {
 		/* Who was kept from the CPU for so long still looks at what has come meanwhile. */
 		late = tcp->host.now_ns(tcp->host.arg) - begun >= max_ns;
 		if (vma_ring_progress(tcp->ring) <= 0 && !late)
@@ -733,7 +734,7 @@ void vma_tcp_listener_close(struct vma_tcp_listener *listener)
 	tcp_free_memory(tcp, listener);
 }
 
-void tcp_listeners_forget(struct vma_tcp *tcp)
+void tcp_listeners_free(struct vma_tcp *tcp)
 {
 	while (tcp->listeners != NULL) {
 		struct vma_tcp_listener *listener = tcp->listeners;

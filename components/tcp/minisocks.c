@@ -45,7 +45,7 @@ static uint32_t tcp_connections(const struct vma_tcp *tcp)
 	return count;
 }
 
-static void leave_time_wait(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg)
+static void record_time_wait(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg)
 {
 	write_down(arg, key, VMA_MINISOCK_TIME_WAIT, snd_nxt, rcv_nxt);
 }
@@ -56,7 +56,7 @@ static void write_minisocks(const struct vma_tcp *tcp, struct export_batch *expo
 		if (!conn->is_over && conn->pcb != NULL && conn->attached)
 			write_down(export_batch, &conn->key, minisock_state_of(conn), conn->pcb->snd_nxt,
 			           conn->pcb->rcv_nxt);
-	timewait_each(tcp, leave_time_wait, export_batch);
+	timewait_each(tcp, record_time_wait, export_batch);
 }
 
 void tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most)

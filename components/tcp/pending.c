@@ -185,7 +185,7 @@ bool vma_tcp_accept(struct vma_tcp_conn *conn)
 	if (tcp_pending_is_moved(conn) || !tcp_pending_end(conn))
 		return false;
 	if (member != NULL)
-		atomic_fetch_add_explicit(&member->accepts, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&member->accepted, 1, memory_order_relaxed);
 	return true;
 }
 
@@ -245,7 +245,7 @@ struct vma_buf *tcp_pending_write(struct vma_tcp *tcp, const struct vma_pending 
 	if (buf == NULL)
 		return NULL;
 	frame = (uint8_t *)vma_buf_data(tcp->arena, buf);
-	memset(frame, 0, VMA_PKT_ETH_LEN + VMA_PKT_VLAN_LEN + VMA_PKT_IP4_LEN + 60);
+	memset(frame, 0, VMA_PKT_ETH_HLEN + VMA_PKT_VLAN_HLEN + VMA_PKT_IP4_HLEN + 60);
 	p = write_ethernet(pending, frame);
 	buf->l3_off = (uint16_t)(p - frame);
 	p[0] = 0x45;
@@ -253,7 +253,7 @@ struct vma_buf *tcp_pending_write(struct vma_tcp *tcp, const struct vma_pending 
 	p[9] = IPPROTO_TCP;
 	memcpy(p + 12, pending->peer, 4);
 	memcpy(p + 16, pending->local, 4);
-	tcp_head = p + VMA_PKT_IP4_LEN;
+	tcp_head = p + VMA_PKT_IP4_HLEN;
 	buf->l4_off = (uint16_t)(tcp_head - frame);
 	memcpy(tcp_head, &pending->peer_port_be, 2);
 	memcpy(tcp_head + 2, &pending->local_port_be, 2);
@@ -262,7 +262,7 @@ struct vma_buf *tcp_pending_write(struct vma_tcp *tcp, const struct vma_pending 
 	if (!syn && pending->flags & VMA_PENDING_SCALE)
 		window >>= pending->scale < 14 ? pending->scale : 14;
 	vma_pkt_put16(tcp_head + 14, window);
-	p = pending_write_options(tcp, pending, syn, tcp_head + VMA_PKT_TCP_LEN);
+	p = pending_write_options(tcp, pending, syn, tcp_head + VMA_PKT_TCP_HLEN);
 	tcp_head[12] = (uint8_t)((p - tcp_head) / 4 << 4);
 	tcp_head[13] = syn ? TCP_SYN : TCP_ACK;
 	buf->payload_off = (uint16_t)(p - frame);

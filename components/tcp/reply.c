@@ -16,9 +16,9 @@ static void write_lower(uint8_t *frame, const uint8_t *from, uint32_t l3_off, ui
 	memcpy(frame, from, l3_off);
 	memcpy(frame, from + 6, 6);
 	memcpy(frame + 6, from, 6);
-	memset(ip, 0, VMA_PKT_IP4_LEN);
+	memset(ip, 0, VMA_PKT_IP4_HLEN);
 	ip[0] = 0x45;
-	vma_pkt_put16(ip + 2, (uint16_t)(VMA_PKT_IP4_LEN + l4_len));
+	vma_pkt_put16(ip + 2, (uint16_t)(VMA_PKT_IP4_HLEN + l4_len));
 	vma_pkt_put16(ip + 6,
 	              0x4000); /* DF, so the identification may be 0 (RFC 6864, 4.1): a counter would tell each peer how
 	                        * many of the others are answered */
@@ -26,13 +26,13 @@ static void write_lower(uint8_t *frame, const uint8_t *from, uint32_t l3_off, ui
 	ip[9] = IPPROTO_TCP;
 	memcpy(ip + 12, their + 16, 4);
 	memcpy(ip + 16, their + 12, 4);
-	sum = (uint16_t)~vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_LEN));
+	sum = (uint16_t)~vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_HLEN));
 	memcpy(ip + 10, &sum, 2);
 }
 
 static uint32_t l4_len_of(const struct tcp_reply *reply)
 {
-	return VMA_PKT_TCP_LEN + (reply->has_ts ? LWIP_TCP_OPT_LEN_TS_OUT : 0) + reply->options_len;
+	return VMA_PKT_TCP_HLEN + (reply->has_ts ? LWIP_TCP_OPT_LEN_TS_OUT : 0) + reply->options_len;
 }
 
 static void reply_write_tcp(struct vma_tcp *tcp, uint8_t *l4, const uint8_t *their, const struct tcp_reply *reply)
@@ -70,7 +70,7 @@ static void reply_write_tcp(struct vma_tcp *tcp, uint8_t *l4, const uint8_t *the
 #define REPLIES_PER_MS 50
 #define REPLIES_AT_ONCE 1000
 
-bool tcp_may_reply(struct vma_tcp *tcp)
+bool tcp_take_reply_token(struct vma_tcp *tcp)
 {
 	uint64_t now_ms = tcp->now_ns / TCP_NS_PER_MS, passed = now_ms - tcp->reply_tokens_ms;
 
@@ -91,11 +91,11 @@ void tcp_reply_to(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3_off, co
                   const struct tcp_reply *reply)
 {
 	uint32_t l4_len = l4_len_of(reply);
-	uint32_t l4_off = l3_off + VMA_PKT_IP4_LEN;
+	uint32_t l4_off = l3_off + VMA_PKT_IP4_HLEN;
 	struct vma_buf *buf;
 	uint8_t *frame;
 
-	if ((!reply->is_always && !tcp_may_reply(tcp)) || !tcp_frame_room(tcp))
+	if ((!reply->is_always && !tcp_take_reply_token(tcp)) || !tcp_frame_space(tcp))
 		return;
 	buf = vma_ring_tx_buf(tcp->ring);
 	if (buf == NULL)

@@ -38,9 +38,9 @@ static void default_retire(struct vma_tcp_conn *conn, void *arg)
 	vma_tcp_conn_free(conn);
 }
 
-static struct vma_tcp_host complete_host(const struct vma_tcp_host *given)
+static struct vma_tcp_host complete_host(const struct vma_tcp_host *snd_max)
 {
-	struct vma_tcp_host host = *given;
+	struct vma_tcp_host host = *snd_max;
 
 	host.now_ns = host.now_ns != NULL ? host.now_ns : default_now_ns;
 	if (host.alloc == NULL) {
@@ -55,7 +55,7 @@ static struct vma_tcp_host complete_host(const struct vma_tcp_host *given)
 }
 
 /* The start of what was allocated lies before what is given, which begins a cache line. */
-static void *align_allocated(void *base)
+static void *align_to_cache_line(void *base)
 {
 	uintptr_t start = ((uintptr_t)base + sizeof(void *) + 63) & ~(uintptr_t)63;
 
@@ -72,7 +72,7 @@ static size_t size_to_align(size_t size)
 
 void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size)
 {
-	return align_allocated(tcp->host.alloc(size_to_align(size)));
+	return align_to_cache_line(tcp->host.alloc(size_to_align(size)));
 }
 
 void *tcp_allocated_base(void *memory)
@@ -100,7 +100,7 @@ uint64_t tcp_again_ns(const struct vma_tcp *tcp)
  *
  * What the NIC does not take stays at the front, until it is tried again.
  */
-static void __attribute__((cold, noinline)) keep_frames(struct vma_tcp *tcp, unsigned sent)
+static void __attribute__((cold, noinline)) requeue_frames(struct vma_tcp *tcp, unsigned sent)
 {
 	tcp->frames_count -= sent;
 	memmove(tcp->frames, tcp->frames + sent, tcp->frames_count * sizeof(*tcp->frames));
@@ -118,7 +118,7 @@ static inline void send_frames(struct vma_tcp *tcp)
 	if (__builtin_expect(sent == count, 1))
 		tcp->frames_count = 0;
 	else
-		keep_frames(tcp, sent);
+		requeue_frames(tcp, sent);
 }
 
 void tcp_frames_leave(struct vma_tcp *tcp)
@@ -127,11 +127,11 @@ void tcp_frames_leave(struct vma_tcp *tcp)
 		send_frames(tcp);
 }
 
-bool tcp_frame_make_room(struct vma_tcp *tcp)
+bool tcp_frame_flush(struct vma_tcp *tcp)
 {
 	send_frames(tcp);
 	tcp->acked_since_kick = 0;
-	tcp->answers_wait = !vma_nic_rx_is_quiet(vma_ring_qp(tcp->ring));
+	tcp->output_deferred = !vma_nic_rx_is_empty(vma_ring_qp(tcp->ring));
 	return tcp->frames_count < TCP_FRAMES;
 }
 
@@ -202,7 +202,7 @@ void tcp_post(struct vma_tcp_conn *conn, uint32_t work)
 {
 	/* Nobody drives: the same without the queue. What was posted before is taken first, by the release. */
 	if (__builtin_expect(vma_ring_try(conn->tcp->ring), 1)) {
-		tcp_conn_take_work(conn, work);
+		tcp_conn_run_work(conn, work);
 		vma_ring_release(conn->tcp->ring);
 		return;
 	}
@@ -273,7 +273,7 @@ void tcp_events(struct vma_tcp_conn *conn, uint32_t events)
 {
 	const struct vma_tcp_owner *owner = atomic_load_explicit(&conn->owner, memory_order_acquire);
 
-	conn->past |= events;
+	conn->past_events |= events;
 	if (events != 0 && owner != NULL)
 		owner->event(conn, atomic_load_explicit(&conn->owner_arg, memory_order_relaxed), events);
 }
@@ -287,7 +287,7 @@ static void stack_fire_timer(struct tcp_timer_node *node, void *arg)
 	if (node->kind == TCP_TIMER_RETRY) {
 		retry_all(tcp); /* frames that wait go at the run's end */
 	} else if (node->kind == TCP_TIMER_STRANGER) {
-		tcp_strangers_ask(tcp);
+		tcp_strangers_probe(tcp);
 	} else if (node->kind == TCP_TIMER_SMALL_MSS) {
 		tcp_small_mss_quota_grant(tcp);
 	} else if (node->kind == TCP_TIMER_TIMEWAIT) {
@@ -313,10 +313,10 @@ static void free_dead(struct vma_tcp *tcp)
 }
 
 /* The run breaks off. What has come for the others is taken in now: its frames are wanted for what comes next. */
-static void take_in(struct vma_tcp *tcp)
+static void receive_ready_conns(struct vma_tcp *tcp)
 {
 	for (struct vma_tcp_conn *conn = tcp->ready; conn != NULL; conn = conn->next_ready)
-		tcp_conn_take_in(conn);
+		tcp_conn_receive_burst(conn);
 }
 
 static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
@@ -324,15 +324,15 @@ static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 	struct vma_tcp_conn *conn;
 
-	tcp_take_time(tcp);
-	tcp->gro_left = tcp->attr.gro_streams_max;
-	tcp->answers_wait = false;
+	tcp_update_now(tcp);
+	tcp->gro_conns_left = tcp->attr.gro_streams_max;
+	tcp->output_deferred = false;
 	tcp->acked_since_kick = 0;
 	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this run's end */
 		wheel_advance(&tcp->wheel, tcp->now_ns, stack_fire_timer, tcp);
-	while (!tcp->answers_wait && (conn = next_ready(tcp)) != NULL)
+	while (!tcp->output_deferred && (conn = next_ready(tcp)) != NULL)
 		tcp_conn_step(conn);
-	take_in(tcp);
+	receive_ready_conns(tcp);
 	if (tcp->frames_count != 0)
 		send_frames(tcp);
 	free_dead(tcp);
@@ -349,8 +349,8 @@ static bool stack_unmatched(struct vma_ring_proto_ops *proto_ops, struct vma_buf
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
-	tcp_take_time(tcp);
-	if (tcp_exported_until_ns(tcp, info) != 0 && tcp_stranger_is_quiet(tcp, packet, info, false))
+	tcp_update_now(tcp);
+	if (tcp_exported_until_ns(tcp, info) != 0 && tcp_stranger_gets_no_reset(tcp, packet, info, false))
 		return false;
 	tcp_reply_rst(tcp, packet);
 	vma_buf_put_chain(tcp->arena, packet);
@@ -360,7 +360,7 @@ static bool stack_unmatched(struct vma_ring_proto_ops *proto_ops, struct vma_buf
 static void stack_adopt(struct vma_ring_proto_ops *proto_ops, struct vma_flow *listener,
                         const struct vma_pending *pending)
 {
-	tcp_take_time((struct vma_tcp *)proto_ops);
+	tcp_update_now((struct vma_tcp *)proto_ops);
 	tcp_listener_adopt(listener, pending);
 }
 
@@ -380,9 +380,9 @@ static void stack_rebound(struct vma_ring_proto_ops *proto_ops)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
-		conn->todo |= TCP_WORK_ASK;
+		conn->todo |= TCP_WORK_KEEPALIVE;
 		tcp_ready(conn);
 	}
 	publish_due(tcp);
@@ -406,7 +406,7 @@ static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *at
 	tcp->attr.min_snd_mss = attr->min_snd_mss > MIN_SND_MSS ? attr->min_snd_mss : MIN_SND_MSS;
 	tcp->nic = vma_nic_info(vma_ring_nic(attr->ring));
 	tcp->ready_tail = &tcp->ready;
-	tcp_take_time(tcp);
+	tcp_update_now(tcp);
 	tcp->retry_timer.kind = TCP_TIMER_RETRY;
 	tcp->stranger_timer.kind = TCP_TIMER_STRANGER;
 	tcp->small_mss_quota.timer.kind = TCP_TIMER_SMALL_MSS;
@@ -426,7 +426,7 @@ int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 
 	if (attr->ring == NULL || attr->arena == NULL || host.free == NULL)
 		return -EINVAL;
-	tcp = align_allocated(host.alloc(size_to_align(sizeof(*tcp))));
+	tcp = align_to_cache_line(host.alloc(size_to_align(sizeof(*tcp))));
 	if (tcp == NULL)
 		return -ENOMEM;
 	stack_settle_attr(tcp, attr);
@@ -459,9 +459,9 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 	if (tcp == NULL)
 		return;
 	if (vma_ring_acquire(tcp->ring)) {
-		tcp_take_time(tcp);
-		tcp_listeners_forget(tcp);
-		tcp_conns_forget(tcp);
+		tcp_update_now(tcp);
+		tcp_listeners_free(tcp);
+		tcp_conns_abandon(tcp);
 		timewait_fini(tcp);
 		for (unsigned i = 0; i < tcp->frames_count; i++)
 			vma_buf_put(tcp->arena, tcp->frames[i].buf);

@@ -35,14 +35,14 @@ uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn)
 
 	if (!budget_is_spent(conn->tcp) || sndbuf <= BUDGET_SND_LEAST)
 		return sndbuf;
-	if (!atomic_load_explicit(&memory->was_spent, memory_order_relaxed))
-		atomic_store_explicit(&memory->was_spent, true, memory_order_relaxed);
+	if (!atomic_load_explicit(&memory->was_exhausted, memory_order_relaxed))
+		atomic_store_explicit(&memory->was_exhausted, true, memory_order_relaxed);
 	return BUDGET_SND_LEAST;
 }
 
-static bool was_spent(const struct vma_tcp_conn *conn)
+static bool was_exhausted(const struct vma_tcp_conn *conn)
 {
-	return __builtin_expect(atomic_load_explicit(&conn->tcp->attr.memory->was_spent, memory_order_relaxed), 0);
+	return __builtin_expect(atomic_load_explicit(&conn->tcp->attr.memory->was_exhausted, memory_order_relaxed), 0);
 }
 
 /* sk_stream_is_writeable: what is free is at least half of what is used; and not too much waits to be sent. */
@@ -67,32 +67,34 @@ static bool is_writeable(const struct vma_tcp_conn *conn)
  * A driver that has not seen those bytes when it makes room cannot have released them, and comes again for them.
  *
  * That is no longer so once memory for all has been short, when a few KB are no room: D is then part of each step, as
- * soon as the driver knows of it (was_spent). A writer to whom that happens is not known to have been seen, so the one
- * that sets the note has a step made. That step knows of was_spent, since it was posted after it was set, and so do all
- * later ones; bytes that it still finds in the fifo have yet to be acknowledged, and their step tells. A note that was
- * set before, by one who found the buffer full, has its D while more than a third is used, by the above: it finds room,
- * or finds that memory is short, and has set was_spent itself.
+ * soon as the driver knows of it (was_exhausted). A writer to whom that happens is not known to have been seen, so the
+ * one that sets the note has a step made. That step knows of was_exhausted, since it was posted after it was set, and
+ * so do all later ones; bytes that it still finds in the fifo have yet to be acknowledged, and their step tells. A note
+ * that was set before, by one who found the buffer full, has its D while more than a third is used, by the above: it
+ * finds room, or finds that memory is short, and has set was_exhausted itself.
  */
-bool tcp_wants_room(const struct vma_tcp_conn *conn)
+bool tcp_request_writeable(const struct vma_tcp_conn *conn)
 {
-	_Atomic bool *wants = (_Atomic bool *)(uintptr_t)&conn->wants_room; /* a note to the driver, whoever looks */
+	_Atomic bool *wants =
+	        (_Atomic bool *)(uintptr_t)&conn->wants_tx_space; /* a note to the driver, whoever looks */
 
 	if (is_writeable(conn))
 		return false;
-	if (!atomic_exchange_explicit(wants, true, memory_order_acq_rel) && was_spent(conn))
+	if (!atomic_exchange_explicit(wants, true, memory_order_acq_rel) && was_exhausted(conn))
 		tcp_post((struct vma_tcp_conn *)(uintptr_t)conn, TCP_WORK_SEND);
 	return !is_writeable(conn);
 }
 
-static void tell_room(struct vma_tcp_conn *conn)
+static void report_tx_space(struct vma_tcp_conn *conn)
 {
-	conn->made_room = false;
-	if (!atomic_exchange_explicit(&conn->wants_room, false, memory_order_acq_rel))
+	conn->tx_space_freed = false;
+	if (!atomic_exchange_explicit(&conn->wants_tx_space, false, memory_order_acq_rel))
 		return;
 	if (is_writeable(conn))
 		conn->events |= VMA_TCP_WRITABLE;
 	else
-		atomic_store_explicit(&conn->wants_room, true, memory_order_relaxed); /* only this thread makes room */
+		atomic_store_explicit(&conn->wants_tx_space, true,
+		                      memory_order_relaxed); /* only this thread makes room */
 }
 
 /* Something is on its way, or could be: the stack is to be driven often. */
@@ -113,8 +115,8 @@ static inline void publish_state(struct vma_tcp_conn *conn, int state)
 
 static inline void publish_buffers(struct vma_tcp_conn *conn)
 {
-	if (conn->made_room || was_spent(conn))
-		tell_room(conn);
+	if (conn->tx_space_freed || was_exhausted(conn))
+		report_tx_space(conn);
 	window_publish(conn);
 }
 
@@ -125,11 +127,12 @@ void tcp_conn_publish(struct vma_tcp_conn *conn)
 	if (conn->is_over)
 		return;
 	state = state_of(conn);
-	if (conn->closing && (state == TCP_FIN_WAIT2 || state == TCP_TIME_WAIT) && !(conn->past & VMA_TCP_DRAINED))
+	if (conn->closing && (state == TCP_FIN_WAIT2 || state == TCP_TIME_WAIT) &&
+	    !(conn->past_events & VMA_TCP_DRAINED))
 		conn->events |= VMA_TCP_DRAINED;
-	if (conn->bytes_came)
+	if (conn->data_received)
 		conn->events |= VMA_TCP_READABLE;
-	conn->bytes_came = false;
+	conn->data_received = false;
 	publish_buffers(conn);
 	tcp_busy_changed(conn, conn_is_busy(conn));
 	publish_state(conn, state);
@@ -145,7 +148,7 @@ void tcp_pingpong_publish(struct vma_tcp_conn *conn)
 	publish_state(conn, TCP_ESTABLISHED);
 	events = conn->events | VMA_TCP_READABLE;
 	conn->events = 0;
-	conn->bytes_came = false;
+	conn->data_received = false;
 	tcp_events(conn, events);
 }
 
@@ -158,7 +161,7 @@ void tcp_conn_ended(struct vma_tcp_conn *conn, int error)
 	atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
 	atomic_store_explicit(&conn->state, TCP_CLOSE, memory_order_release);
 	conn->events |= VMA_TCP_CLOSED | (error != 0 ? VMA_TCP_FAILED : 0);
-	if (conn->closing && !(conn->past & VMA_TCP_DRAINED))
+	if (conn->closing && !(conn->past_events & VMA_TCP_DRAINED))
 		conn->events |= VMA_TCP_DRAINED;
 }
 
@@ -195,7 +198,7 @@ uint32_t vma_tcp_readiness(const struct vma_tcp_conn *conn)
 	if (state != TCP_SYN_SENT && state != TCP_SYN_RECV) {
 		if (tcp_readable(conn))
 			ready |= EPOLLIN | EPOLLRDNORM;
-		if (out_ended || !tcp_wants_room(conn))
+		if (out_ended || !tcp_request_writeable(conn))
 			ready |= EPOLLOUT | EPOLLWRNORM;
 		if (atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed) >= 0)
 			ready |= EPOLLPRI;

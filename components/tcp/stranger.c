@@ -6,7 +6,7 @@
  * sends: the answer to a RST whose number was not exact (RFC 5961 3.2). So the peer is asked when the time of silence
  * is over:
  *
- *   ACK ──> nothing ──silence, ASK_NS at least──> a keep-alive probe (RFC 1122 4.2.3.6) ──> ACK ──> RST
+ *   ACK ──> nothing ──silence, PROBE_DELAY_NS at least──> a keep-alive probe (RFC 1122 4.2.3.6) ──> ACK ──> RST
  *                                                                                      └──> its stack, if it has one
  *
  * The probe's number lies just below the peer's window. So every peer that has the connection answers by an ACK, and
@@ -14,7 +14,7 @@
  * kernel. Only an answer that comes here is reset.
  *
  * Linux sends one such answer in 500 ms for each connection (tcp_invalid_ratelimit), and its first was the ACK that
- * came here: hence ASK_NS.
+ * came here: hence PROBE_DELAY_NS.
  *
  * Threads: the driver.
  * Memory: TCP_STRANGERS places, made when the first is needed. If another takes a stranger's place, the stranger
@@ -26,20 +26,22 @@
 
 #include "rx/segment.h"
 
-#define QUIET_NS (2 * TCP_NS_PER_S)     /* after a change of members, what is not known here may be known to another */
-#define UNTOLD_NS (150 * TCP_NS_PER_MS) /* so late a member may hear of a change; less than a peer's first timeout */
-#define FORGET_NS (5 * TCP_NS_PER_S)    /* between two segments of a peer who sends again and again */
-#define ASK_NS (600 * TCP_NS_PER_MS)
-#define QUESTIONS 2 /* the first, or its answer, may be lost */
+#define NO_RESET_AFTER_CHANGE_NS                                                                                       \
+	(2 * TCP_NS_PER_S) /* after a change of members, what is not known here may be known to another */
+#define NO_RESET_SHARED_NS                                                                                             \
+	(150 * TCP_NS_PER_MS) /* so late a member may hear of a change; less than a peer's first timeout */
+#define STRANGER_EXPIRE_NS (5 * TCP_NS_PER_S) /* between two segments of a peer who sends again and again */
+#define PROBE_DELAY_NS (600 * TCP_NS_PER_MS)
+#define PROBES_MAX 2 /* the first, or its answer, may be lost */
 
 struct tcp_stranger {
 	struct vma_flow_key key;
-	uint64_t first_ns, last_ns, quiet_until_ns;
-	uint64_t ask_ns; /* UINT64_MAX: not */
-	uint32_t questions;
+	uint64_t first_ns, last_ns, no_reset_until_ns;
+	uint64_t probe_due_ns; /* UINT64_MAX: not */
+	uint32_t probes;
 	uint32_t l3_off;
-	uint8_t lower[VMA_PKT_ETH_LEN + VMA_PKT_VLAN_LEN +
-	              VMA_PKT_IP4_LEN]; /* of its ACK, for the frame of the probe */
+	uint8_t lower[VMA_PKT_ETH_HLEN + VMA_PKT_VLAN_HLEN +
+	              VMA_PKT_IP4_HLEN]; /* of its ACK, for the frame of the probe */
 	uint8_t ports[4];
 	struct tcp_reply probe;
 };
@@ -67,8 +69,8 @@ static struct tcp_stranger *stranger_of(struct vma_tcp *tcp, const struct vma_rx
 	if (tcp->strangers == NULL)
 		return NULL;
 	stranger = &tcp->strangers[stranger_hash_of(&key) % TCP_STRANGERS];
-	if (memcmp(&stranger->key, &key, sizeof(key)) != 0 || tcp->now_ns - stranger->last_ns > FORGET_NS)
-		*stranger = (struct tcp_stranger){.key = key, .first_ns = tcp->now_ns, .ask_ns = UINT64_MAX};
+	if (memcmp(&stranger->key, &key, sizeof(key)) != 0 || tcp->now_ns - stranger->last_ns > STRANGER_EXPIRE_NS)
+		*stranger = (struct tcp_stranger){.key = key, .first_ns = tcp->now_ns, .probe_due_ns = UINT64_MAX};
 	stranger->last_ns = tcp->now_ns;
 	return stranger;
 }
@@ -83,13 +85,14 @@ static struct tcp_stranger *stranger_of(struct vma_tcp *tcp, const struct vma_rx
  * While cookies are out: a flood has taken the segment that brings one back, and what comes behind it is a stranger's
  * until that is sent again.
  */
-static uint64_t quiet_ns(const struct vma_tcp *tcp, bool cookies)
+static uint64_t no_reset_ns(const struct vma_tcp *tcp, bool cookies)
 {
 	const struct vma_nic_member *member = tcp->member;
 
-	if (member != NULL && tcp->now_ns < atomic_load_explicit(&member->changed_ns, memory_order_relaxed) + QUIET_NS)
-		return QUIET_NS;
-	return cookies || tcp_pending_is_shared(tcp) ? UNTOLD_NS : 0;
+	if (member != NULL &&
+	    tcp->now_ns < atomic_load_explicit(&member->changed_ns, memory_order_relaxed) + NO_RESET_AFTER_CHANGE_NS)
+		return NO_RESET_AFTER_CHANGE_NS;
+	return cookies || tcp_pending_is_shared(tcp) ? NO_RESET_SHARED_NS : 0;
 }
 
 /* ---- the question ---- */
@@ -102,15 +105,15 @@ static void strangers_set_timer(struct vma_tcp *tcp, uint64_t due_ns)
 		wheel_set(&tcp->wheel, timer, due_ns);
 }
 
-static void ask_later(struct vma_tcp *tcp, struct tcp_stranger *stranger, struct vma_buf *packet)
+static void stranger_schedule_probe(struct vma_tcp *tcp, struct tcp_stranger *stranger, struct vma_buf *packet)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_data(tcp->arena, packet);
-	const uint32_t lower_len = packet->l3_off + VMA_PKT_IP4_LEN;
+	const uint32_t lower_len = packet->l3_off + VMA_PKT_IP4_HLEN;
 	struct segment s;
 
 	segment_parse(&s, tcp->arena, packet);
-	if (stranger->ask_ns != UINT64_MAX || stranger->questions != 0 || s.len != 0 || s.flags & (TCP_FIN | TCP_SYN) ||
-	    lower_len > sizeof(stranger->lower))
+	if (stranger->probe_due_ns != UINT64_MAX || stranger->probes != 0 || s.len != 0 ||
+	    s.flags & (TCP_FIN | TCP_SYN) || lower_len > sizeof(stranger->lower))
 		return;
 	stranger->l3_off = packet->l3_off;
 	memcpy(stranger->lower, frame, lower_len);
@@ -122,28 +125,28 @@ static void ask_later(struct vma_tcp *tcp, struct tcp_stranger *stranger, struct
 	                                     .has_ts = s.has_ts,
 	                                     .ts_val = s.ts_ecr,
 	                                     .ts_ecr = s.ts_val};
-	stranger->ask_ns = stranger->first_ns + ASK_NS;
-	strangers_set_timer(tcp, stranger->ask_ns);
+	stranger->probe_due_ns = stranger->first_ns + PROBE_DELAY_NS;
+	strangers_set_timer(tcp, stranger->probe_due_ns);
 }
 
-static void stranger_ask(struct vma_tcp *tcp, struct tcp_stranger *stranger)
+static void stranger_probe(struct vma_tcp *tcp, struct tcp_stranger *stranger)
 {
-	const uint64_t quiet_until_ns = stranger->quiet_until_ns;
+	const uint64_t no_reset_until_ns = stranger->no_reset_until_ns;
 
-	stranger->ask_ns = UINT64_MAX;
+	stranger->probe_due_ns = UINT64_MAX;
 	if (vma_ring_flow(tcp->ring, &stranger->key) != NULL)
 		return;
-	if (tcp->now_ns < quiet_until_ns) {
-		stranger->ask_ns = quiet_until_ns;
+	if (tcp->now_ns < no_reset_until_ns) {
+		stranger->probe_due_ns = no_reset_until_ns;
 		return;
 	}
 	stranger->last_ns = tcp->now_ns; /* the answer is a second segment of the same stranger */
 	tcp_reply_to(tcp, stranger->lower, stranger->l3_off, stranger->ports, &stranger->probe);
-	if (++stranger->questions < QUESTIONS)
-		stranger->ask_ns = tcp->now_ns + ASK_NS;
+	if (++stranger->probes < PROBES_MAX)
+		stranger->probe_due_ns = tcp->now_ns + PROBE_DELAY_NS;
 }
 
-void tcp_strangers_ask(struct vma_tcp *tcp)
+void tcp_strangers_probe(struct vma_tcp *tcp)
 {
 	uint64_t next = UINT64_MAX;
 
@@ -152,18 +155,19 @@ void tcp_strangers_ask(struct vma_tcp *tcp)
 
 		if (stranger->first_ns == 0)
 			continue;
-		if (stranger->ask_ns <= tcp->now_ns)
-			stranger_ask(tcp, stranger);
-		if (stranger->ask_ns < next)
-			next = stranger->ask_ns;
+		if (stranger->probe_due_ns <= tcp->now_ns)
+			stranger_probe(tcp, stranger);
+		if (stranger->probe_due_ns < next)
+			next = stranger->probe_due_ns;
 	}
 	if (next != UINT64_MAX)
 		strangers_set_timer(tcp, next);
 }
 
-bool tcp_stranger_is_quiet(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info, bool cookies)
+bool tcp_stranger_gets_no_reset(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info,
+                                bool cookies)
 {
-	const uint64_t exported_until_ns = tcp_exported_until_ns(tcp, info), quiet = quiet_ns(tcp, cookies);
+	const uint64_t exported_until_ns = tcp_exported_until_ns(tcp, info), quiet = no_reset_ns(tcp, cookies);
 	struct tcp_stranger *stranger;
 
 	if (exported_until_ns == 0 && quiet == 0)
@@ -171,13 +175,13 @@ bool tcp_stranger_is_quiet(struct vma_tcp *tcp, struct vma_buf *packet, const st
 	stranger = stranger_of(tcp, info);
 	if (stranger == NULL) /* no memory: the peer may have to wait for its own timers */
 		return true;
-	stranger->quiet_until_ns = stranger->first_ns + quiet;
-	if (stranger->quiet_until_ns < exported_until_ns)
-		stranger->quiet_until_ns = exported_until_ns;
-	if (tcp->now_ns >= stranger->quiet_until_ns) {
-		stranger->ask_ns = UINT64_MAX;
+	stranger->no_reset_until_ns = stranger->first_ns + quiet;
+	if (stranger->no_reset_until_ns < exported_until_ns)
+		stranger->no_reset_until_ns = exported_until_ns;
+	if (tcp->now_ns >= stranger->no_reset_until_ns) {
+		stranger->probe_due_ns = UINT64_MAX;
 		return false;
 	}
-	ask_later(tcp, stranger, packet);
+	stranger_schedule_probe(tcp, stranger, packet);
 	return true;
 }

@@ -110,7 +110,7 @@ static uint8_t syncookie_write_options(const struct options *o, uint8_t *to)
 }
 
 /* The latest that is not after now, as a later one of the connection's must not be smaller (RFC 7323 5.3). */
-static uint32_t syncookie_stamp(uint32_t now_ms, const struct options *o)
+static uint32_t syncookie_tsval(uint32_t now_ms, const struct options *o)
 {
 	uint32_t value = (now_ms & ~TS_BITS) | o->scale | (o->sack ? TS_SACK : 0);
 
@@ -119,7 +119,7 @@ static uint32_t syncookie_stamp(uint32_t now_ms, const struct options *o)
 
 /* ---- the answer ---- */
 
-void syncookie_answer(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window)
+void syncookie_send(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window)
 {
 	struct tcp_reply reply = {.flags = TCP_SYN | TCP_ACK, .window = window, .is_always = true};
 	struct syncookie_tuple names;
@@ -138,7 +138,7 @@ void syncookie_answer(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t wind
 	                        .scale = theirs.scale == TS_SCALE ? TS_SCALE : TCP_RCV_SCALE,
 	                        .sack = theirs.sack,
 	                        .ts = theirs.ts && !tcp->attr.no_timestamps,
-	                        .ts_val = syncookie_stamp(port_clock_ms(tcp), &theirs),
+	                        .ts_val = syncookie_tsval(port_clock_ms(tcp), &theirs),
 	                        .ts_ecr = theirs.ts_val};
 	reply.options_len = syncookie_write_options(&ours, reply.options);
 	tcp_reply(tcp, packet, &reply);
@@ -158,18 +158,18 @@ static struct vma_buf *write_syn(struct vma_tcp *tcp, const struct vma_buf *pack
 	if (syn == NULL)
 		return NULL;
 	syn->l3_off = packet->l3_off;
-	syn->l4_off = (uint16_t)(packet->l3_off + VMA_PKT_IP4_LEN);
+	syn->l4_off = (uint16_t)(packet->l3_off + VMA_PKT_IP4_HLEN);
 	frame = (uint8_t *)vma_buf_data(tcp->arena, syn);
 	l4 = frame + syn->l4_off;
 	memcpy(frame, from, syn->l4_off);
-	memset(l4, 0, VMA_PKT_TCP_LEN);
+	memset(l4, 0, VMA_PKT_TCP_HLEN);
 	memcpy(l4, s->header, 4);
 	vma_pkt_put32(l4 + 4, s->seq - 1);
 	l4[13] = TCP_SYN;
 	vma_pkt_put16(l4 + 14, s->window); /* every later one says it anew */
-	options_len = syncookie_write_options(o, l4 + VMA_PKT_TCP_LEN);
-	l4[12] = (uint8_t)((VMA_PKT_TCP_LEN + options_len) / 4 << 4);
-	syn->payload_off = (uint16_t)(syn->l4_off + VMA_PKT_TCP_LEN + options_len);
+	options_len = syncookie_write_options(o, l4 + VMA_PKT_TCP_HLEN);
+	l4[12] = (uint8_t)((VMA_PKT_TCP_HLEN + options_len) / 4 << 4);
+	syn->payload_off = (uint16_t)(syn->l4_off + VMA_PKT_TCP_HLEN + options_len);
 	syn->payload_len = 0;
 	syn->len = syn->packet_len = syn->payload_off;
 	syn->next = NULL;

@@ -1,7 +1,7 @@
 /*
  * syncookie - a connection request that is remembered by the peer instead of by us (RFC 4987 3.6).
  *
- *   SYN ──> syncookie_answer: SYN-ACK whose number says all:   time (5 bits) | MSS (3 bits) | keyed hash (24 bits)
+ *   SYN ──> syncookie_send: SYN-ACK whose number says all:   time (5 bits) | MSS (3 bits) | keyed hash (24 bits)
  *   ACK ──> syncookie_recall: the SYN as it was, and the number of that SYN-ACK
  *
  * The hash is over addresses, ports, the peer's number, time and MSS, with the stack's secret. With time stamps, window
@@ -15,10 +15,10 @@
 
 #include "tcp_priv.h"
 
-#define SYNCOOKIE_LIFE_NS (128 * TCP_NS_PER_S)
+#define SYNCOOKIE_LIFETIME_NS (128 * TCP_NS_PER_S)
 
 /* window: what the SYN-ACK announces, not scaled. */
-void syncookie_answer(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window);
+void syncookie_send(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window);
 /* A new packet with the SYN that this ACK completes the handshake of, and the number that its answer had; NULL: there
  * was none, it is too long ago, or there is no frame now. */
 struct vma_buf *syncookie_recall(struct vma_tcp *tcp, struct vma_buf *packet, uint32_t *isn);

@@ -70,9 +70,9 @@ enum tcp_work {
 	TCP_WORK_PATH = 1 << 6,
 	TCP_WORK_ICMP = 1 << 7,
 	TCP_WORK_CONNECT = 1 << 8,
-	TCP_WORK_UNUSED = 1 << 9, /* the last reference but the stack's own has gone */
-	TCP_WORK_FREED = 1 << 10, /* it is the host's to free: no command is queued any more */
-	TCP_WORK_ASK = 1 << 11,   /* whether the peer still has the connection */
+	TCP_WORK_UNUSED = 1 << 9,     /* the last reference but the stack's own has gone */
+	TCP_WORK_FREED = 1 << 10,     /* it is the host's to free: no command is queued any more */
+	TCP_WORK_KEEPALIVE = 1 << 11, /* whether the peer still has the connection */
 };
 
 struct vma_tcp_conn {
@@ -90,10 +90,10 @@ struct vma_tcp_conn {
 	        readiness; /* EPOLL*: what is not computed from the fifos (HUP, RDHUP, ERR, PRI, CONNECTED as OUT) */
 	_Atomic bool fin_received;       /* end of stream after the last byte of rx */
 	_Atomic bool shut_rd, shut_wr;   /* by this side */
-	_Atomic bool wants_room;         /* a writer found none: tell it */
+	_Atomic bool wants_tx_space;     /* a writer found none: tell it */
 	_Atomic uint64_t sndbuf, rcvbuf; /* limits of now, bytes */
 	_Atomic uint64_t acked;          /* bytes of tx released */
-	_Atomic uint64_t given;          /* bytes of tx that have been sent at least once */
+	_Atomic uint64_t snd_max;        /* bytes of tx that have been sent at least once */
 	_Atomic int32_t option[VMA_TCP_OPT_COUNT];
 	_Atomic(const struct vma_tcp_owner *) owner;
 	void *_Atomic owner_arg;
@@ -139,24 +139,24 @@ struct vma_tcp_conn {
 	struct vma_tcp_counts counts;
 	/* those with data, also what comes or leaves again */
 	uint32_t data_segments_in, data_segments_out;
-	uint32_t tx_seq, rx_seq; /* sequence numbers of the streams' first bytes */
-	uint32_t snd_sml;        /* end of the last short segment that was sent (Nagle as Minshall has it) */
-	uint32_t snd_up;         /* behind the urgent byte; valid with urgent_mode */
-	uint32_t peer_mss;       /* from its SYN */
-	uint32_t isn_above;      /* the initial sequence number has to be that, for a 4-tuple used again; 0: any */
-	uint32_t events, past;   /* enum vma_tcp_event: to be told; told or not, for who adopts it later */
-	uint32_t out_segments;   /* frames with an ACK since the connection began: did this step send one? */
+	uint32_t tx_seq, rx_seq;      /* sequence numbers of the streams' first bytes */
+	uint32_t snd_sml;             /* end of the last short segment that was sent (Nagle as Minshall has it) */
+	uint32_t snd_up;              /* behind the urgent byte; valid with urgent_mode */
+	uint32_t peer_mss;            /* from its SYN */
+	uint32_t isn_above;           /* the initial sequence number has to be that, for a 4-tuple used again; 0: any */
+	uint32_t events, past_events; /* enum vma_tcp_event: to be told; told or not, for who adopts it later */
+	uint32_t out_segments;        /* frames with an ACK since the connection began: did this step send one? */
 	struct vma_tcp_conn *next_retry;
 	struct vma_tcp_conn *next_dead;
 	uint32_t todo;                    /* enum tcp_work, taken from `work` */
 	int fatal_error;                  /* why lwIP has freed the pcb */
 	bool pushed;                      /* the last data carried PSH */
-	bool bytes_came;                  /* in this step */
-	bool ack_came;                    /* in this step */
-	bool made_room;                   /* in this step: perhaps a writer waits for it */
+	bool data_received;               /* in this step */
+	bool ack_received;                /* in this step */
+	bool tx_space_freed;              /* in this step: perhaps a writer waits for it */
 	uint32_t dsack_left, dsack_right; /* what came twice, for the next ACK; equal: nothing */
 	uint32_t snd_wnd_max;             /* the largest window that the peer has announced */
-	uint64_t born_ns;
+	uint64_t created_ns;
 	uint32_t held; /* not to be freed yet, although nobody has a reference */
 	struct fifo_memory memory;
 	struct vma_tcp_conn *next_small_mss;
@@ -218,7 +218,7 @@ struct vma_tcp {
 	struct vma_nic_seg frames[TCP_FRAMES];
 	unsigned frames_count;
 	uint32_t acked_since_kick;     /* bytes that have been acknowledged since the last kick: peers send as many */
-	bool answers_wait;             /* there was a kick in this run, and what has come since should be read first */
+	bool output_deferred;          /* there was a kick in this run, and what has come since should be read first */
 	struct tcp_timewait *timewait; /* timewait.c */
 	struct vma_tcp_conn *retry;    /* tcp_retry */
 	struct tcp_timer_node retry_timer;
@@ -235,7 +235,7 @@ struct vma_tcp {
 	uint32_t isn_above;             /* for the connection that a SYN is making */
 	struct vma_tcp_conn *opening;   /* that connection */
 	struct tcp_exported *exported;  /* TCP_EXPORTED of them; NULL: there was none yet */
-	uint32_t gro_left;              /* connections whose segments may be merged in this run */
+	uint32_t gro_conns_left;        /* connections whose segments may be merged in this run */
 	bool predicts_nothing;          /* for tests: every segment goes through lwIP, the fast path is not taken */
 	uint32_t alone;                 /* for tests: messages that tx/output.c has found alone */
 	struct vma_nic_member *member;  /* of the ring's queue pair; NULL: none. pending.c */
@@ -254,7 +254,7 @@ struct vma_tcp {
 	vma_stats_add(&(tcp)->count[offsetof(struct vma_tcp_counts, name) / sizeof(uint64_t)], (n))
 
 /* The time of what is done now. With the flag; what one driver has said is not undone by the next one's clock. */
-static inline void tcp_take_time(struct vma_tcp *tcp)
+static inline void tcp_update_now(struct vma_tcp *tcp)
 {
 	const uint64_t now_ns = tcp->host.now_ns(tcp->host.arg);
 
@@ -296,7 +296,7 @@ static inline void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy)
 	conn->tcp->busy_count += busy ? 1 : UINT32_MAX;
 }
 /* A flow of the stack's goes, and the NIC's rule with it, if there is one. */
-void tcp_look_idle(struct vma_tcp *tcp); /* host.c; a connection, or what was left of one, has gone */
+void tcp_check_idle(struct vma_tcp *tcp); /* host.c; a connection, or what was left of one, has gone */
 void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow);
 /* Posts work for the driver: any thread. */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work);
@@ -306,11 +306,11 @@ uint64_t tcp_again_ns(const struct vma_tcp *tcp);
 /* Looked at again then: there was no frame, or no memory. */
 void tcp_retry(struct vma_tcp_conn *conn);
 /* Room for one more frame in this run (sends what is gathered if need be). */
-bool tcp_frame_make_room(struct vma_tcp *tcp) __attribute__((cold));
-static inline bool tcp_frame_room(struct vma_tcp *tcp)
+bool tcp_frame_flush(struct vma_tcp *tcp) __attribute__((cold));
+static inline bool tcp_frame_space(struct vma_tcp *tcp)
 {
 	if (__builtin_expect(tcp->frames_count == TCP_FRAMES || tcp->acked_since_kick >= ACKED_KICK_MAX, 0))
-		return tcp_frame_make_room(tcp);
+		return tcp_frame_flush(tcp);
 	return true;
 }
 void tcp_small_mss_quota_grant(struct vma_tcp *tcp);      /* small_mss_quota.c: its timer has come */
@@ -344,16 +344,16 @@ void tcp_conn_over(struct vma_tcp_conn *conn,
  * not. Nothing of the pcb may be used afterwards. */
 void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset);
 void tcp_conn_publish(struct vma_tcp_conn *conn);     /* state and readiness from the pcb */
-void tcp_pingpong_publish(struct vma_tcp_conn *conn); /* the same after tcp_pingpong_is_all, and what is new is told */
+void tcp_pingpong_publish(struct vma_tcp_conn *conn); /* the same after tcp_pingpong_finish, and what is new is told */
 static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed by its application */
 {
 	return conn->is_orphan;
 }
-void tcp_conn_take_work(struct vma_tcp_conn *conn, uint32_t work);
-void tcp_conn_step(struct vma_tcp_conn *conn);    /* what is posted, input, output, publication, events */
-void tcp_conn_take_in(struct vma_tcp_conn *conn); /* what has come; its step is still to follow */
-void tcp_conns_forget(struct vma_tcp *tcp);       /* the stack ends: all are over, */
-void tcp_conns_free(struct vma_tcp *tcp);         /* and freed */
+void tcp_conn_run_work(struct vma_tcp_conn *conn, uint32_t work);
+void tcp_conn_step(struct vma_tcp_conn *conn);          /* what is posted, input, output, publication, events */
+void tcp_conn_receive_burst(struct vma_tcp_conn *conn); /* what has come; its step is still to follow */
+void tcp_conns_abandon(struct vma_tcp *tcp);            /* the stack ends: all are over, */
+void tcp_conns_free(struct vma_tcp *tcp);               /* and freed */
 static inline int32_t tcp_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
 {
 	return atomic_load_explicit(&conn->option[option], memory_order_relaxed);
@@ -364,11 +364,11 @@ static inline int32_t tcp_option(const struct vma_tcp_conn *conn, enum vma_tcp_o
 uint32_t tcp_isn(struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* A new pcb is the connection's: its callbacks, its windows for the SYN. Within lwip_enter. */
 void tcp_pcb_attach(struct vma_tcp_conn *conn, struct tcp_pcb *pcb);
-uint32_t tcp_mss_announced(const struct vma_tcp_conn *conn);
-void tcp_forgo_options(
+uint32_t tcp_mss_advertised(const struct vma_tcp_conn *conn);
+void tcp_drop_unagreed_options(
         struct vma_tcp_conn *conn); /* the peer's SYN has been read: those that this side does not offer */
 void tcp_conn_established(struct vma_tcp_conn *conn); /* the handshake is complete: sizes, windows, first samples */
-void tcp_conn_take_path(struct vma_tcp_conn *conn);   /* what was told, if anything; flag held */
+void tcp_conn_apply_path(struct vma_tcp_conn *conn);  /* what was told, if anything; flag held */
 void tcp_conn_mss_update(struct vma_tcp_conn *conn);  /* from path, options, the peer's SYN */
 void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo);
 void tcp_close_fin(struct vma_tcp_conn *conn); /* everything is in segments: the FIN behind it */
@@ -381,9 +381,9 @@ void tcp_icmp_work(struct vma_tcp_conn *conn);
 /* ---- state.c, rx/read.c ---- */
 
 void tcp_conn_ended(struct vma_tcp_conn *conn, int error);
-uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn); /* any thread: as far as there is memory */
-bool tcp_wants_room(const struct vma_tcp_conn *conn);     /* any thread: no room, and WRITABLE will be told */
-bool tcp_readable(const struct vma_tcp_conn *conn);       /* any thread */
+uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn);    /* any thread: as far as there is memory */
+bool tcp_request_writeable(const struct vma_tcp_conn *conn); /* any thread: no room, and WRITABLE will be told */
+bool tcp_readable(const struct vma_tcp_conn *conn);          /* any thread */
 /* Driver, before it makes room: whether a writer can be waiting for some. */
 static inline bool tcp_writer_may_wait(const struct vma_tcp_conn *conn)
 {
@@ -396,14 +396,14 @@ enum { URGENT_NONE = -1, URGENT_EXPECTED = -2 };
 
 /* ---- listener.c: driver ---- */
 
-void tcp_listeners_forget(struct vma_tcp *tcp);
+void tcp_listeners_free(struct vma_tcp *tcp);
 /* A half-open connection is no longer that; whether it was accepted. */
 void tcp_half_open_end(struct vma_tcp_conn *conn);
 /* Its handshake is complete: the owner of the listener gets it, or refuses it. */
 void tcp_half_open_done(struct vma_tcp_conn *conn);
 bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info);
 /* Of a listener's flow: a SYN would be answered by a cookie, or not at all; an ACK brings a cookie back. */
-bool tcp_listener_keeps_nothing(const struct vma_flow *flow);
+bool tcp_listener_sends_cookies(const struct vma_flow *flow);
 bool tcp_listener_recalls(const struct vma_flow *flow, struct vma_buf *packet);
 
 /* ---- reply.c: driver ---- */
@@ -424,7 +424,7 @@ void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_rep
  * l3_off, and the two ports of its TCP header. */
 void tcp_reply_to(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3_off, const uint8_t *ports,
                   const struct tcp_reply *reply);
-bool tcp_may_reply(struct vma_tcp *tcp); /* one more now; counts it */
+bool tcp_take_reply_token(struct vma_tcp *tcp); /* one more now; counts it */
 
 /* ---- export.c: driver ---- */
 
@@ -441,8 +441,9 @@ uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_in
  * elsewhere: it has just left for another stack; or the listener has a group, and another process has it; or SYN
  * cookies are out, and one that was lost would make it. A peer that may not send again is asked later.
  */
-bool tcp_stranger_is_quiet(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info, bool cookies);
-void tcp_strangers_ask(struct vma_tcp *tcp); /* those that it is time for */
+bool tcp_stranger_gets_no_reset(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info,
+                                bool cookies);
+void tcp_strangers_probe(struct vma_tcp *tcp); /* those that it is time for */
 
 /* ---- timewait.c: driver ---- */
 
@@ -455,14 +456,14 @@ void timewait_begin(struct vma_tcp_conn *conn);
 bool timewait_has_memory(struct vma_tcp *tcp);
 /* Whether a new connection may use the 4-tuple now (RFC 6191; as the kernel, at once if the application asks for that
  * port, else after tcp_tw_reuse_delay): true ends the old one. LAST: see time_wait_ends in struct vma_tcp_conn_attr. */
-enum timewait_use { TIMEWAIT_USE_CHOSEN, TIMEWAIT_USE_GIVEN, TIMEWAIT_USE_LAST };
+enum timewait_use { TIMEWAIT_USE_CHOSEN, TIMEWAIT_USE_BOUND, TIMEWAIT_USE_LAST };
 bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_use use, uint32_t *isn_above);
 /* The local port, network order, of an old one with these addresses and this peer's port; 0: none is old enough, or
  * there are too many of others before it: who asks again looks further. */
 uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* The same for a connection that is there: one that was closed, and waits for the peer's end only. */
 /* The peer has begun another connection, elsewhere. False: the flow is none of these. */
-bool timewait_make_way(struct vma_tcp *tcp, struct vma_flow *flow);
+bool timewait_evict(struct vma_tcp *tcp, struct vma_flow *flow);
 bool timewait_yield_early(struct vma_tcp_conn *conn, uint32_t *isn_above);
 /* Whether one is there with this local port and address (NULL: any). As long as there are records. */
 bool timewait_has_port(const struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be);

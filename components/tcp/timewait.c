@@ -11,7 +11,7 @@
 
 #include "rx/segment.h"
 
-#define LIFE_MS 60000
+#define TIMEWAIT_MS 60000
 #define REUSE_AFTER_MS 1000 /* the kernel's tcp_tw_reuse_delay */
 #define REUSE_LAST_MS 250   /* for who has no other port left: 28,232 ports then last for 110,000 connects a second */
 #define BLOCK_BITS 8
@@ -37,7 +37,7 @@ struct tcp_timewait {
 	struct record **blocks;
 	uint32_t blocks_count;
 	uint32_t free, first, last; /* numbers of records */
-	uint32_t look;              /* where the next look for a port goes on; NONE: at the first */
+	uint32_t port_search_at;    /* where the next look for a port goes on; NONE: at the first */
 	uint32_t count;
 };
 
@@ -70,7 +70,7 @@ static void timewait_set_timer(struct tcp_timewait *tw)
 
 static void timewait_append(struct tcp_timewait *tw, struct record *record)
 {
-	record->end_ms = timewait_now_ms(tw->tcp) + LIFE_MS;
+	record->end_ms = timewait_now_ms(tw->tcp) + TIMEWAIT_MS;
 	record->next = NONE;
 	record->prev = tw->last;
 	if (tw->last != NONE)
@@ -83,8 +83,8 @@ static void timewait_append(struct tcp_timewait *tw, struct record *record)
 
 static void timewait_take_out(struct tcp_timewait *tw, struct record *record)
 {
-	if (tw->look == record->number)
-		tw->look = record->next;
+	if (tw->port_search_at == record->number)
+		tw->port_search_at = record->next;
 	if (record->prev != NONE)
 		record_at(tw, record->prev)->next = record->next;
 	else
@@ -153,7 +153,7 @@ static void end_record(struct tcp_timewait *tw, struct record *record)
 	record->next = tw->free;
 	tw->free = record->number;
 	tw->count--;
-	tcp_look_idle(tw->tcp);
+	tcp_check_idle(tw->tcp);
 }
 
 static void timewait_kill(struct tcp_timewait *tw, struct record *record)
@@ -165,7 +165,7 @@ static void timewait_kill(struct tcp_timewait *tw, struct record *record)
 
 /* ---- a segment comes ---- */
 
-static void timewait_answer(struct vma_tcp *tcp, const struct record *record, struct vma_buf *packet)
+static void timewait_reply(struct vma_tcp *tcp, const struct record *record, struct vma_buf *packet)
 {
 	struct tcp_reply reply = {.seq = record->snd_nxt,
 	                          .ack = record->rcv_nxt,
@@ -209,10 +209,10 @@ static struct vma_flow *timewait_listener_of(const struct tcp_timewait *tw, cons
  * would go, and the owner of the device would reset what comes next. It makes way for the ACK that brings the cookie
  * back.
  */
-static bool timewait_makes_way(const struct record *record, const struct vma_flow *listener, const struct segment *s)
+static bool timewait_is_evictable(const struct record *record, const struct vma_flow *listener, const struct segment *s)
 {
 	if (s->flags & TCP_SYN)
-		return !tcp_listener_keeps_nothing(listener);
+		return !tcp_listener_sends_cookies(listener);
 	return TCP_SEQ_GT(s->seq, record->rcv_nxt) && tcp_listener_recalls(listener, s->packet);
 }
 
@@ -228,7 +228,7 @@ static bool timewait_reopen(struct tcp_timewait *tw, struct record *record, cons
 	*done = listener != NULL;
 	if (!*done)
 		return false;
-	if (timewait_makes_way(record, listener, s)) {
+	if (timewait_is_evictable(record, listener, s)) {
 		timewait_kill(tw, record);
 		if (s->flags & TCP_SYN)
 			tcp->isn_above = isn != 0 ? isn : 1;
@@ -259,7 +259,7 @@ static void timewait_validate(struct tcp_timewait *tw, struct record *record, co
 		return;
 	if (old || s->flags & TCP_ACK)
 		live_on(tw, record);
-	timewait_answer(tw->tcp, record, s->packet);
+	timewait_reply(tw->tcp, record, s->packet);
 }
 
 static bool timewait_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -269,7 +269,7 @@ static bool timewait_sink(struct vma_flow *flow, struct vma_buf *packet, const s
 	struct segment s;
 	bool reopened = false, taken;
 
-	tcp_take_time(tw->tcp);
+	tcp_update_now(tw->tcp);
 	segment_parse(&s, tw->tcp->arena, packet);
 	if (!s.is_plain)
 		segment_options_parse(&s);
@@ -322,7 +322,7 @@ void timewait_begin(struct vma_tcp_conn *conn)
 	tcp_conn_over(conn, 0);
 }
 
-bool timewait_make_way(struct vma_tcp *tcp, struct vma_flow *flow)
+bool timewait_evict(struct vma_tcp *tcp, struct vma_flow *flow)
 {
 	if (flow->sink != timewait_sink)
 		return false;
@@ -330,9 +330,9 @@ bool timewait_make_way(struct vma_tcp *tcp, struct vma_flow *flow)
 	return true;
 }
 
-static bool has_rested(const struct vma_tcp *tcp, const struct record *record, int32_t ms)
+static bool timewait_is_older(const struct vma_tcp *tcp, const struct record *record, int32_t ms)
 {
-	return (int32_t)(timewait_now_ms(tcp) - (record->end_ms - LIFE_MS)) > ms;
+	return (int32_t)(timewait_now_ms(tcp) - (record->end_ms - TIMEWAIT_MS)) > ms;
 }
 
 bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_use use, uint32_t *isn_above)
@@ -345,8 +345,8 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
 		return flow == NULL;
 	if (use != TIMEWAIT_USE_LAST && !(record->window & HAS_TS))
 		return false;
-	if (use != TIMEWAIT_USE_GIVEN &&
-	    !has_rested(tcp, record, use == TIMEWAIT_USE_LAST ? REUSE_LAST_MS : REUSE_AFTER_MS))
+	if (use != TIMEWAIT_USE_BOUND &&
+	    !timewait_is_older(tcp, record, use == TIMEWAIT_USE_LAST ? REUSE_LAST_MS : REUSE_AFTER_MS))
 		return false;
 	*isn_above = record->snd_nxt + ISN_STEP;
 	*isn_above = *isn_above != 0 ? *isn_above : 1;
@@ -354,7 +354,7 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
 	return true;
 }
 
-#define LOOK_AT_MOST 4096
+#define PORT_SEARCH_MAX 4096
 
 /*
  * Goes on where the last look ended, and from the first when there is none behind: those of other services, which may
@@ -364,24 +364,24 @@ uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *ke
 {
 	struct tcp_timewait *tw = tcp->timewait;
 	struct vma_flow_key wanted = *key;
-	bool from_first = tw->look == NONE;
+	bool from_first = tw->port_search_at == NONE;
 
-	for (unsigned i = 0; i < LOOK_AT_MOST; i++) {
-		const uint32_t at = tw->look != NONE ? tw->look : tw->first;
+	for (unsigned i = 0; i < PORT_SEARCH_MAX; i++) {
+		const uint32_t at = tw->port_search_at != NONE ? tw->port_search_at : tw->first;
 		const struct record *record = at != NONE ? record_at(tw, at) : NULL;
 
-		if (record == NULL || !has_rested(tcp, record, REUSE_LAST_MS)) {
-			tw->look = NONE;
+		if (record == NULL || !timewait_is_older(tcp, record, REUSE_LAST_MS)) {
+			tw->port_search_at = NONE;
 			if (from_first)
 				return 0;
 			from_first = true;
 			continue;
 		}
-		tw->look = at;
+		tw->port_search_at = at;
 		wanted.local_port_be = record->flow.key.local_port_be;
 		if (memcmp(&wanted, &record->flow.key, sizeof(wanted)) == 0)
 			return wanted.local_port_be;
-		tw->look = record->next;
+		tw->port_search_at = record->next;
 	}
 	return 0;
 }
@@ -423,7 +423,7 @@ int timewait_init(struct vma_tcp *tcp)
 	if (tw == NULL)
 		return -ENOMEM;
 	tw->tcp = tcp;
-	tw->free = tw->first = tw->last = tw->look = NONE;
+	tw->free = tw->first = tw->last = tw->port_search_at = NONE;
 	tw->timer.kind = TCP_TIMER_TIMEWAIT;
 	tcp->timewait = tw;
 	return 0;

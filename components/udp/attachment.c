@@ -86,7 +86,7 @@ static struct udp_attachment *take_out_unused(struct udp_flows *flows, bool ende
 	return out;
 }
 
-static void attachment_tell_rings(struct udp_sock *sock, uint64_t rings)
+static void attachment_update_watchers(struct udp_sock *sock, uint64_t rings)
 {
 	struct vma_watchers *watchers = atomic_load_explicit(&sock->file.watchers, memory_order_acquire);
 
@@ -139,7 +139,7 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 		vma_retire(&unused->retired, attachment_end);
 		unused = next;
 	}
-	attachment_tell_rings(sock, all != NULL ? all->rings : 0);
+	attachment_update_watchers(sock, all != NULL ? all->rings : 0);
 	/*
 	 * A flow brings datagrams from the moment it is attached, and an epoll set that was told of one before the
 	 * array stood here has found nothing. The exchange comes before this look at the queues, and a push before the

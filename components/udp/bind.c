@@ -22,7 +22,7 @@ static bool same_name(const struct sockaddr_in *a, const struct sockaddr_in *b)
 }
 
 /* True: something has changed. A socket that could be bound is not connected. */
-static bool take_names(struct udp_sock *sock, int fd, bool bound)
+static bool read_names(struct udp_sock *sock, int fd, bool bound)
 {
 	union vma_name name;
 	struct sockaddr_in local, peer = {0};
@@ -71,7 +71,7 @@ static void bind_follow_flows(struct udp_sock *sock, int fd, bool bound)
 {
 	const bool had_port = sock->local.sin_port != 0;
 
-	if (!take_names(sock, fd, bound) || is_given_by_rule(sock))
+	if (!read_names(sock, fd, bound) || is_given_by_rule(sock))
 		return;
 	sock->port_fresh = !had_port && sock->port_chosen && sock->flows == NULL;
 	udp_flows_update(sock);
@@ -85,7 +85,7 @@ void udp_follow(struct udp_sock *sock, int fd)
 }
 
 /* The port is in the same place in both families' names. */
-static bool asks_for_any_port(const struct sockaddr *addr, socklen_t len)
+static bool binds_any_port(const struct sockaddr *addr, socklen_t len)
 {
 	struct sockaddr_in name;
 
@@ -101,7 +101,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 	if (vma_os.bind(fd, addr, len) != 0) {
 		rc = -errno;
 	} else {
-		sock->port_chosen = asks_for_any_port(addr, len);
+		sock->port_chosen = binds_any_port(addr, len);
 		if (udp_is_deferred(sock))
 			udp_deferred_end(sock, fd);
 		else
@@ -119,7 +119,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 static void watch_errors_later(struct udp_sock *sock)
 {
 	if (!sock->errors_watched)
-		atomic_store_explicit(&sock->sends_left, UDP_FEW_SENDS, memory_order_relaxed);
+		atomic_store_explicit(&sock->sends_remaining, UDP_FEW_SENDS, memory_order_relaxed);
 }
 
 /* An error of the shadow waits. It stays there: a send that is wrong in itself does not take it. */
@@ -133,7 +133,7 @@ static bool has_error(int fd)
 
 void udp_error_stays(struct udp_sock *sock, int fd)
 {
-	if (has_error(fd) || atomic_load_explicit(&sock->file.left_error, memory_order_relaxed) != 0)
+	if (has_error(fd) || atomic_load_explicit(&sock->file.deferred_error, memory_order_relaxed) != 0)
 		udp_os_error(sock);
 }
 
@@ -142,7 +142,7 @@ void udp_watch_errors(struct udp_sock *sock, int fd)
 	bool begins;
 
 	if (!atomic_load_explicit(&sock->connected, memory_order_relaxed) ||
-	    atomic_load_explicit(&sock->sends_left, memory_order_relaxed) == UDP_FEW_SENDS)
+	    atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed) == UDP_FEW_SENDS)
 		return;
 	pthread_mutex_lock(&sock->file.lock);
 	begins = !sock->errors_watched && vma_engine() != NULL && !atomic_load(&sock->inherited);
@@ -154,14 +154,14 @@ void udp_watch_errors(struct udp_sock *sock, int fd)
 }
 
 /* What the kernel has chosen it takes away when the association is dissolved, and may give to another at once. */
-static void leave_port(struct udp_sock *sock, const struct sockaddr *addr, socklen_t len)
+static void release_port(struct udp_sock *sock, const struct sockaddr *addr, socklen_t len)
 {
 	sa_family_t family;
 
 	if (!sock->port_chosen || sock->flows == NULL || len < sizeof(family) ||
 	    vma_copy(&family, addr, sizeof(family)) != 0 || family != AF_UNSPEC)
 		return;
-	sock->port_leaves = true;
+	sock->port_is_released = true;
 	udp_flows_update(sock);
 }
 
@@ -171,7 +171,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	int rc = 0;
 
 	udp_control_begin(sock);
-	leave_port(sock, addr, len);
+	release_port(sock, addr, len);
 	/* Not the C library's, which is a cancellation point: this is inside, with the lock held. */
 	if (syscall(SYS_connect, fd, addr, len) != 0)
 		rc = -errno;
@@ -181,9 +181,9 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 		sock->port_chosen = true;
 	if (udp_deferred_begin(sock)) {
 		/* it is looked at when it grows up */
-	} else if (sock->port_leaves) {
-		sock->port_leaves = false;
-		take_names(sock, fd, false);
+	} else if (sock->port_is_released) {
+		sock->port_is_released = false;
+		read_names(sock, fd, false);
 		udp_flows_update(sock);
 		udp_dst_reset(sock);
 	} else {
@@ -197,7 +197,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
  * Before the kernel: it wakes receivers in other processes, who then see why. What it refuses, which only a security
  * module does, stays said.
  */
-static void announce_shutdown(struct udp_sock *sock, int how)
+static void publish_shutdown(struct udp_sock *sock, int how)
 {
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 
@@ -207,7 +207,7 @@ static void announce_shutdown(struct udp_sock *sock, int how)
 		atomic_store(&fork_shared->shut_rd, true);
 	if (how != SHUT_RD)
 		atomic_store(&fork_shared->shut_wr, true);
-	udp_fork_shared_tell(sock);
+	udp_fork_shared_publish(sock);
 }
 
 /* On an unconnected socket the kernel says ENOTCONN, and shuts it down all the same. */
@@ -217,7 +217,7 @@ int udp_shutdown(struct vma_file *file, int fd, int how)
 	int rc = 0;
 
 	udp_control_begin(sock);
-	announce_shutdown(sock, how);
+	publish_shutdown(sock, how);
 	if (vma_os.shutdown(fd, how) != 0)
 		rc = -errno;
 	if (rc == 0 || rc == -ENOTCONN) {

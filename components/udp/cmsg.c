@@ -21,7 +21,7 @@ enum { /* SOL_SOCKET, by the numbers of both names: <asm-generic/socket.h> */
  */
 void udp_cmsg_put(struct udp_cmsgs *cmsgs, int level, int type, const void *data, size_t len)
 {
-	size_t left = cmsgs->room - cmsgs->used, space = CMSG_SPACE(len);
+	size_t left = cmsgs->capacity - cmsgs->used, space = CMSG_SPACE(len);
 	struct cmsghdr header = {.cmsg_len = CMSG_LEN(len), .cmsg_level = level, .cmsg_type = type};
 
 	if (left < sizeof(header)) {
@@ -128,11 +128,11 @@ static uint64_t stamp_of(const struct udp_datagram *datagram)
 	return (uint64_t)now.tv_sec * NSEC + (uint64_t)now.tv_nsec;
 }
 
-void udp_cmsg_give(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagram *datagram)
+void udp_put_cmsgs(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagram *datagram)
 {
 	const uint32_t stamps = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING;
-	size_t room = msg->msg_control != NULL ? msg->msg_controllen : 0;
-	struct udp_cmsgs cmsgs = {.room = room < UDP_CMSG_ROOM ? room : UDP_CMSG_ROOM};
+	size_t capacity = msg->msg_control != NULL ? msg->msg_controllen : 0;
+	struct udp_cmsgs cmsgs = {.capacity = capacity < UDP_CMSG_BYTES_MAX ? capacity : UDP_CMSG_BYTES_MAX};
 	uint32_t spec_dst = datagram->dst;
 
 	if ((rx_opts & ~(uint32_t)UDP_RX_OPT_FORK_SHARED) == 0) {

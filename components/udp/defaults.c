@@ -10,8 +10,8 @@
 
 #include "defaults.h"
 
-struct known {
-	int level, name, otherwise;
+struct default_option {
+	int level, name, default_value;
 	_Atomic uint64_t word; /* second, value: one word, so that both are of the same question */
 };
 
@@ -23,45 +23,47 @@ static uint32_t now_sec(void)
 	return (uint32_t)now.tv_sec + 1; /* never what `word` begins with */
 }
 
-static int default_get(struct known *known, int fd)
+static int default_get(struct default_option *default_option, int fd)
 {
-	const uint64_t word = atomic_load_explicit(&known->word, memory_order_relaxed);
+	const uint64_t word = atomic_load_explicit(&default_option->word, memory_order_relaxed);
 	const uint32_t sec = now_sec();
-	int value = known->otherwise;
+	int value = default_option->default_value;
 	socklen_t len = sizeof(value);
 
 	if (word >> 32 == sec)
 		return (int)(uint32_t)word;
-	if (vma_os.getsockopt(fd, known->level, known->name, &value, &len) != 0)
-		return known->otherwise;
-	atomic_store_explicit(&known->word, (uint64_t)sec << 32 | (uint32_t)value, memory_order_relaxed);
+	if (vma_os.getsockopt(fd, default_option->level, default_option->name, &value, &len) != 0)
+		return default_option->default_value;
+	atomic_store_explicit(&default_option->word, (uint64_t)sec << 32 | (uint32_t)value, memory_order_relaxed);
 	return value;
 }
 
 int udp_default_rcvbuf(int fd)
 {
-	static struct known known = {.level = SOL_SOCKET, .name = SO_RCVBUF, .otherwise = 212992};
+	static struct default_option default_option = {.level = SOL_SOCKET, .name = SO_RCVBUF, .default_value = 212992};
 
-	return default_get(&known, fd);
+	return default_get(&default_option, fd);
 }
 
 int udp_default_pmtu_discover(int fd)
 {
-	static struct known known = {.level = IPPROTO_IP, .name = IP_MTU_DISCOVER, .otherwise = IP_PMTUDISC_WANT};
+	static struct default_option default_option = {
+	        .level = IPPROTO_IP, .name = IP_MTU_DISCOVER, .default_value = IP_PMTUDISC_WANT};
 
-	return default_get(&known, fd);
+	return default_get(&default_option, fd);
 }
 
 bool udp_default_mc_all(int fd, int family)
 {
-	static struct known known = {.level = IPPROTO_IP, .name = IP_MULTICAST_ALL, .otherwise = 1};
+	static struct default_option default_option = {
+	        .level = IPPROTO_IP, .name = IP_MULTICAST_ALL, .default_value = 1};
 
-	return family != AF_INET6 || default_get(&known, fd) != 0;
+	return family != AF_INET6 || default_get(&default_option, fd) != 0;
 }
 
 int udp_default_ttl(int fd)
 {
-	static struct known known = {.level = IPPROTO_IP, .name = IP_TTL, .otherwise = 64};
+	static struct default_option default_option = {.level = IPPROTO_IP, .name = IP_TTL, .default_value = 64};
 
-	return default_get(&known, fd);
+	return default_get(&default_option, fd);
 }

@@ -71,15 +71,15 @@ static bool deferred_begin(struct udp_sock *sock)
 /* Who cannot grow up yet tries it again with the next send. */
 bool udp_deferred_send(struct udp_sock *sock, int fd)
 {
-	const uint8_t left = atomic_load_explicit(&sock->sends_left, memory_order_relaxed);
+	const uint8_t left = atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed);
 	const bool deferred = deferred_begin(sock);
 
 	if (left > 1 || (deferred && !deferred_grow(sock, fd))) {
 		if (left > 1)
-			atomic_store_explicit(&sock->sends_left, left - 1, memory_order_relaxed);
+			atomic_store_explicit(&sock->sends_remaining, left - 1, memory_order_relaxed);
 		return deferred;
 	}
-	atomic_store_explicit(&sock->sends_left, 0, memory_order_relaxed);
+	atomic_store_explicit(&sock->sends_remaining, 0, memory_order_relaxed);
 	if (sock->port_chosen)
 		atomic_store_explicit(&short_lives, 0, memory_order_relaxed);
 	return false;
@@ -111,9 +111,9 @@ void udp_deferred_leave(struct udp_sock *sock)
 
 /* ---- the end ---- */
 
-void udp_deferred_note(const struct udp_sock *sock)
+void udp_deferred_count(const struct udp_sock *sock)
 {
-	const uint8_t left = atomic_load_explicit(&sock->sends_left, memory_order_relaxed);
+	const uint8_t left = atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed);
 	const uint32_t n = atomic_load_explicit(&short_lives, memory_order_relaxed);
 
 	if (sock->port_chosen && left != 0 && left != UDP_FEW_SENDS && n < UDP_SHORT_LIVES)

@@ -47,6 +47,6 @@ bool udp_deferred_enter(struct udp_sock *sock, int fd);
 void udp_deferred_leave(struct udp_sock *sock);
 
 /* Closed. */
-void udp_deferred_note(const struct udp_sock *sock);
+void udp_deferred_count(const struct udp_sock *sock);
 
 #endif

@@ -151,8 +151,8 @@ struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex)
 }
 
 /* dst_lock. The one that the socket sends on through this interface, made if need be; NULL: none is to be had. */
-static struct vma_ring_ctx *ring_ctx_make(struct udp_sock *sock, struct vma_engine *engine,
-                                          const struct udp_tx_options *tx, uint32_t ifindex)
+static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vma_engine *engine,
+                                                const struct udp_tx_options *tx, uint32_t ifindex)
 {
 	struct udp_tx_ring_ctxs *old = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed), *ring_ctxs;
 	struct vma_ring_ctx *ring_ctx = udp_dst_ring_ctx(sock, ifindex);
@@ -213,12 +213,12 @@ static _Atomic uint32_t *ip_id_of(const struct in_addr *to)
 static void put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, const struct vma_net_template *path)
 {
 	bool group = path->type == RTN_MULTICAST;
-	uint8_t *ip = dst->bytes + path->ip_off, *udp = ip + VMA_PKT_IP4_LEN;
+	uint8_t *ip = dst->bytes + path->ip_off, *udp = ip + VMA_PKT_IP4_HLEN;
 
-	memcpy(dst->bytes, path->bytes, path->ip_off + VMA_PKT_IP4_LEN);
+	memcpy(dst->bytes, path->bytes, path->ip_off + VMA_PKT_IP4_HLEN);
 	dst->ip_id = ip_id_of(&dst->to.sin_addr);
 	dst->ip_off = path->ip_off;
-	dst->headers_len = path->ip_off + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
+	dst->headers_len = path->ip_off + VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN;
 	ip[0] = 0x45;
 	ip[1] = tx->tos;
 	ip[6] = dst->df ? 0x40 : 0;
@@ -226,7 +226,7 @@ static void put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, co
 	ip[9] = IPPROTO_UDP;
 	memcpy(udp, &tx->local.sin_port, 2);
 	memcpy(udp + 2, &dst->to.sin_port, 2);
-	dst->ip_sum = vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_LEN));
+	dst->ip_sum = vma_csum_fold(vma_csum_add(0, ip, VMA_PKT_IP4_HLEN));
 	dst->pseudo_sum = vma_csum_fold(vma_csum_pseudo4(ip + 12, ip + 16, IPPROTO_UDP, 0));
 	dst->udp_sum = vma_csum_fold((uint64_t)dst->pseudo_sum + tx->local.sin_port + dst->to.sin_port);
 }
@@ -236,15 +236,15 @@ static uint32_t nic_sums_from(const struct udp_dst *dst)
 {
 	const bool can = vma_nic_info(vma_ring_nic(dst->ring_ctx->ring))->caps & VMA_NIC_CAP_TX_CSUM;
 
-	return can ? VMA_PKT_CSUM_BY_NIC_FROM - VMA_PKT_UDP_LEN : UINT32_MAX;
+	return can ? VMA_PKT_CSUM_BY_NIC_FROM - VMA_PKT_UDP_HLEN : UINT32_MAX;
 }
 
 /* The longest payload of one frame: what the MTU and a buffer of the ring leave. */
-static uint32_t payload_room(const struct udp_dst *dst)
+static uint32_t payload_max(const struct udp_dst *dst)
 {
 	uint32_t frame = UINT32_C(1) << dst->engine->arena->frame_shift;
 	uint32_t before = vma_ring_qp(dst->ring_ctx->ring)->tx_headroom + dst->headers_len;
-	uint32_t headers = VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
+	uint32_t headers = VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN;
 	uint32_t room = frame > before ? frame - before : 0;
 
 	if (dst->mtu < headers)
@@ -283,7 +283,7 @@ void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct 
 		return;
 	dst->ring_ctx = ring_ctx;
 	put_headers(dst, tx, path);
-	dst->max_payload = payload_room(dst);
+	dst->max_payload = payload_max(dst);
 	dst->nic_sums_from = nic_sums_from(dst);
 }
 
@@ -297,8 +297,8 @@ bool udp_dst_is_left_by_rule_slow(struct udp_sock *sock, const struct vma_engine
 }
 
 /* dst_lock. One for the cache, with its path held and its ring context made. NULL: out of memory, or not IPv4. */
-static struct udp_dst *dst_make(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
-                                const struct sockaddr_in *to, bool connected)
+static struct udp_dst *dst_create(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx,
+                                  const struct sockaddr_in *to, bool connected)
 {
 	struct vma_net_key key = udp_dst_key(tx, to, connected);
 	struct udp_dst *dst = vma_alloc(sizeof(*dst));
@@ -316,7 +316,7 @@ static struct udp_dst *dst_make(struct udp_sock *sock, struct vma_engine *engine
 	vma_net_path_read(held, &path);
 	by_rule = !connected && udp_dst_is_left_by_rule(sock, engine, to);
 	if (!by_rule && dst_is_servable(tx, &path))
-		ring_ctx = ring_ctx_make(sock, engine, tx, path.nic);
+		ring_ctx = ring_ctx_create_for(sock, engine, tx, path.nic);
 	udp_dst_build(dst, engine, tx, to, &path, ring_ctx);
 	dst->by_rule = by_rule;
 	dst->path = held;
@@ -336,7 +336,7 @@ bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const st
 	vma_net_path_read(held, &path);
 	vma_net_path_put(engine->net, held);
 	if (dst_is_servable(tx, &path))
-		ring_ctx = ring_ctx_make(sock, engine, tx, path.nic);
+		ring_ctx = ring_ctx_create_for(sock, engine, tx, path.nic);
 	udp_dst_build(own, engine, tx, to, &path, ring_ctx);
 	return own->ring_ctx != NULL;
 }
@@ -345,7 +345,7 @@ bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const st
 void udp_dst_make_slot(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx, uint64_t key)
 {
 	const struct sockaddr_in to = udp_dst_address(key);
-	struct udp_dst *dst = dst_make(sock, engine, tx, &to, false);
+	struct udp_dst *dst = dst_create(sock, engine, tx, &to, false);
 
 	if (dst != NULL)
 		dst_replace(&sock->dst_more[udp_dst_slot(key)], dst);
@@ -367,7 +367,7 @@ static void refresh_connected(struct udp_sock *sock, struct vma_engine *engine, 
 		return;
 	if (dst != NULL && udp_dst_is_current(sock, dst) && (dst->ring_ctx != NULL || dst->state != VMA_NET_READY))
 		return;
-	dst = dst_make(sock, engine, tx, &tx->peer, true);
+	dst = dst_create(sock, engine, tx, &tx->peer, true);
 	if (dst != NULL)
 		dst_replace(&sock->dst, dst);
 }
@@ -429,7 +429,7 @@ static void dst_run_task(struct vma_task *task)
 	const struct udp_tx_options *tx;
 
 	/* Before anything is looked at: a request that comes later posts the task again. */
-	atomic_store(&sock->dst_asked, false);
+	atomic_store(&sock->dst_scheduled, false);
 	pthread_mutex_lock(&sock->dst_lock);
 	tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
 	if (!sock->dst_ended && engine != NULL && tx != NULL) {
@@ -442,13 +442,13 @@ static void dst_run_task(struct vma_task *task)
 
 /* ---- life ---- */
 
-void udp_data_init(struct udp_sock *sock)
+void udp_dst_init(struct udp_sock *sock)
 {
 	pthread_mutex_init(&sock->dst_lock, NULL);
 	sock->dst_task.run = dst_run_task;
 }
 
-void udp_data_end(struct udp_sock *sock)
+void udp_dst_fini(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->dst_lock);
 	sock->dst_ended = true;
@@ -481,7 +481,7 @@ void udp_data_forked(struct udp_sock *sock)
 	vma_free(atomic_exchange(&sock->tx, NULL));
 	pthread_mutex_init(&sock->dst_lock, NULL);
 	sock->dst_task = (struct vma_task){.run = dst_run_task};
-	if (atomic_exchange(&sock->dst_asked, false))
+	if (atomic_exchange(&sock->dst_scheduled, false))
 		vma_file_put(&sock->file); /* the task's: it is the parent's thread that will run it, there */
 	atomic_store(&sock->taking, false);
 	atomic_store(&sock->inherited, true);

@@ -11,25 +11,25 @@
  * sequentially consistent: a sender that finds `asked` set has written its request before the task clears it, so that
  * the task sees the request.
  */
-static void dst_ask(struct udp_sock *sock, uint64_t key)
+static void dst_request(struct udp_sock *sock, uint64_t key)
 {
 	if (key != 0)
 		atomic_store(&sock->dst_want[udp_dst_slot(key)], key);
-	if (atomic_load(&sock->dst_asked) || atomic_exchange(&sock->dst_asked, true))
+	if (atomic_load(&sock->dst_scheduled) || atomic_exchange(&sock->dst_scheduled, true))
 		return;
 	vma_file_get(&sock->file);
 	vma_engine_post(&sock->dst_task);
 }
 
-/* As dst_ask, for what may be wanted again and again without ever coming true: once in a while. */
-static void ask_seldom(struct udp_sock *sock, uint64_t key, uint64_t nsec)
+/* As dst_request, for what may be wanted again and again without ever coming true: once in a while. */
+static void dst_request_rarely(struct udp_sock *sock, uint64_t key, uint64_t nsec)
 {
-	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_asked_tsc, memory_order_relaxed);
+	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_requested_tsc, memory_order_relaxed);
 
 	if (last != 0 && now - last < vma_tsc_of_nsec(nsec))
 		return;
-	atomic_store_explicit(&sock->dst_asked_tsc, now, memory_order_relaxed);
-	dst_ask(sock, key);
+	atomic_store_explicit(&sock->dst_requested_tsc, now, memory_order_relaxed);
+	dst_request(sock, key);
 }
 
 /* ---- senders ---- */
@@ -53,7 +53,7 @@ static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp
 
 	if (old->options_seq != tx->seq)
 		return NULL; /* the key may be another; a reset is on its way */
-	dst_ask(sock, key);
+	dst_request(sock, key);
 	if (old->by_rule)
 		return NULL;
 	vma_net_path_read(old->path, &path);
@@ -67,7 +67,7 @@ static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp
  * Here and now: a question to the kernel, and for the first of all perhaps a ring context. With the lock, which is
  * given back.
  */
-static const struct udp_dst *make_now(struct udp_sock *sock, uint64_t key)
+static const struct udp_dst *dst_create_locked(struct udp_sock *sock, uint64_t key)
 {
 	struct udp_dst *_Atomic *slot = &sock->dst_more[udp_dst_slot(key)];
 	struct vma_engine *engine = vma_engine();
@@ -84,10 +84,10 @@ static const struct udp_dst *make_now(struct udp_sock *sock, uint64_t key)
 }
 
 /* The first destination of a slot, so that the first datagram, too, is ours: once per slot, and again after a reset. */
-static const struct udp_dst *__attribute__((cold, noinline)) make_first(struct udp_sock *sock, uint64_t key)
+static const struct udp_dst *__attribute__((cold, noinline)) dst_create_first(struct udp_sock *sock, uint64_t key)
 {
 	pthread_mutex_lock(&sock->dst_lock);
-	return make_now(sock, key);
+	return dst_create_locked(sock, key);
 }
 
 /*
@@ -95,7 +95,7 @@ static const struct udp_dst *__attribute__((cold, noinline)) make_first(struct u
  * which has to be given a processor first: on a busy host that is hundreds of datagrams through the kernel. But a
  * sender to ever new destinations asks the kernel only once in a while, and never waits for who does.
  */
-static const struct udp_dst *__attribute__((cold, noinline)) make_another(struct udp_sock *sock, uint64_t key)
+static const struct udp_dst *__attribute__((cold, noinline)) dst_create_another(struct udp_sock *sock, uint64_t key)
 {
 	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_made_tsc, memory_order_relaxed);
 
@@ -104,7 +104,7 @@ static const struct udp_dst *__attribute__((cold, noinline)) make_another(struct
 	if (pthread_mutex_trylock(&sock->dst_lock) != 0)
 		return NULL;
 	atomic_store_explicit(&sock->dst_made_tsc, now, memory_order_relaxed);
-	return make_now(sock, key);
+	return dst_create_locked(sock, key);
 }
 
 /* Another destination has the slot: this one is made of what net has at hand. The slot changes hands now and then. */
@@ -120,10 +120,10 @@ static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct u
 	if (engine == NULL || udp_dst_is_left_by_rule(sock, engine, &to))
 		return NULL;
 	if (vma_net_find(engine->net, &net_key, &path)) {
-		ask_seldom(sock, key, CROWDED_NS);
+		dst_request_rarely(sock, key, CROWDED_NS);
 		return build_now(sock, engine, tx, &to, &path, own);
 	}
-	dst = make_another(sock, key);
+	dst = dst_create_another(sock, key);
 	if (dst == NULL)
 		vma_net_want(engine->net, &net_key);
 	return dst;
@@ -139,11 +139,11 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 	if (tx == NULL || tx->by_os || tx->local.sin_port == 0)
 		return NULL;
 	if (dst == NULL && key == 0) {
-		ask_seldom(sock, 0, REFUSED_NS);
+		dst_request_rarely(sock, 0, REFUSED_NS);
 		return NULL;
 	}
 	if (dst == NULL)
-		return make_first(sock, key);
+		return dst_create_first(sock, key);
 	if (key != 0 && !udp_dst_is_to(dst, key))
 		return find_uncached(sock, tx, key, own);
 	if (!udp_dst_is_current(sock, dst))
@@ -151,7 +151,8 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 	if (dst->ring_ctx != NULL)
 		return dst;
 	if (dst->state == VMA_NET_READY && !dst->by_rule)
-		ask_seldom(sock, key, REFUSED_NS); /* no ring context was to be had: the device may have come back */
+		dst_request_rarely(sock, key,
+		                   REFUSED_NS); /* no ring context was to be had: the device may have come back */
 	return NULL;
 }
 
@@ -172,10 +173,10 @@ static struct udp_tx_options options_with(const struct udp_tx_options *tx, const
 	return with;
 }
 
-/* Net knows nothing of it yet, or the socket has no ring context there: as make_another. */
+/* Net knows nothing of it yet, or the socket has no ring context there: as dst_create_another. */
 static bool __attribute__((cold, noinline))
-make_with(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *with,
-          const struct sockaddr_in *to, struct udp_dst *own)
+dst_create_own(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *with,
+               const struct sockaddr_in *to, struct udp_dst *own)
 {
 	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_made_tsc, memory_order_relaxed);
 	bool made;
@@ -212,13 +213,13 @@ const struct udp_dst *udp_dst_find_with(struct udp_sock *sock, uint64_t key, con
 	net_key = udp_dst_key(&with, &to, false);
 	known = vma_net_find(engine->net, &net_key, &path);
 	if ((!known || build_now(sock, engine, &with, &to, &path, own) == NULL) &&
-	    !make_with(sock, engine, &with, &to, own)) {
+	    !dst_create_own(sock, engine, &with, &to, own)) {
 		if (!known)
 			vma_net_want(engine->net, &net_key);
 		return NULL;
 	}
 	if (own->confirm)
-		vma_net_ask(engine->net, &net_key, VMA_NET_ASK_PROBE);
+		vma_net_request(engine->net, &net_key, VMA_NET_REQUEST_PROBE);
 	own->confirm = false;
 	return own;
 }
@@ -232,6 +233,6 @@ void udp_dst_probe(struct udp_sock *sock, const struct udp_dst *dst)
 		vma_net_path_probe(dst->engine->net, dst->path);
 	} else if (tx != NULL) {
 		key = udp_dst_key(tx, &dst->to, false);
-		vma_net_ask(dst->engine->net, &key, VMA_NET_ASK_PROBE);
+		vma_net_request(dst->engine->net, &key, VMA_NET_REQUEST_PROBE);
 	}
 }

@@ -50,7 +50,7 @@ static void endpoint_on_revoked(struct vma_flow *flow)
 	struct udp_member *member = flow->owner;
 
 	atomic_store_explicit(&member->revoked, true, memory_order_release);
-	udp_flows_ask(member->flows);
+	udp_flows_schedule(member->flows);
 }
 
 /* ---- the choice ---- */
@@ -61,7 +61,7 @@ static int member_rank(const struct udp_member *member)
 	       (member->flows->is_ipv6 ? 0 : 1);
 }
 
-static bool member_wins(const struct udp_member *a, const struct udp_member *b)
+static bool member_outranks(const struct udp_member *a, const struct udp_member *b)
 {
 	int difference = member_rank(a) - member_rank(b);
 
@@ -95,7 +95,7 @@ bool udp_endpoint_choose(struct udp_endpoint *endpoint)
 	if (endpoint->shared || winner == NULL)
 		return true;
 	for (const struct udp_member *m = endpoint->members; m != NULL; m = m->next_of_endpoint, n++) {
-		if (member_wins(m, winner))
+		if (member_outranks(m, winner))
 			winner = m;
 	}
 	choice = vma_alloc(sizeof(*choice) + n * sizeof(choice->at[0]));
@@ -126,8 +126,8 @@ static struct udp_endpoint *endpoint_find(uint32_t device, const struct vma_flow
 	return endpoint;
 }
 
-static int endpoint_make(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target,
-                         struct udp_endpoint **out)
+static int endpoint_create(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target,
+                           struct udp_endpoint **out)
 {
 	struct udp_port *port = udp_port(target->key.local_port_be);
 	struct vma_ring_where where = {.socket_id = flows->sock->file.id};
@@ -146,7 +146,7 @@ static int endpoint_make(struct udp_flows *flows, struct vma_device *device, con
 	endpoint->device = target->device;
 	endpoint->ifindex = target->ifindex;
 	endpoint->shared = target->shared;
-	udp_note_used(port);
+	udp_mark_used(port);
 	endpoint->next = port->endpoints;
 	port->endpoints = endpoint;
 	*out = endpoint;
@@ -230,8 +230,8 @@ static void member_drop(struct udp_member *member)
 		endpoint_drop(endpoint);
 }
 
-static struct udp_member *member_make(struct udp_flows *flows, struct udp_endpoint *endpoint,
-                                      const struct udp_target *target, bool guest)
+static struct udp_member *member_create(struct udp_flows *flows, struct udp_endpoint *endpoint,
+                                        const struct udp_target *target, bool guest)
 {
 	struct udp_member *member = vma_alloc(sizeof(*member));
 
@@ -255,7 +255,7 @@ static struct udp_member *member_make(struct udp_flows *flows, struct udp_endpoi
 	return member;
 }
 
-static bool is_known_there(const struct udp_flows *flows, uint32_t device)
+static bool has_own_member_on(const struct udp_flows *flows, uint32_t device)
 {
 	for (const struct udp_member *m = flows->members; m != NULL; m = m->next) {
 		if (!m->guest && m->endpoint->device == device)
@@ -289,17 +289,17 @@ int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const 
 {
 	struct udp_endpoint *endpoint = endpoint_find(target->device, &target->key);
 	struct udp_member *member;
-	int rc = endpoint != NULL ? 0 : endpoint_make(flows, device, target, &endpoint);
+	int rc = endpoint != NULL ? 0 : endpoint_create(flows, device, target, &endpoint);
 
 	if (rc < 0)
 		return rc;
-	member = member_make(flows, endpoint, target, guest);
+	member = member_create(flows, endpoint, target, guest);
 	if (member == NULL) {
 		if (endpoint->members == NULL)
 			endpoint_drop(endpoint);
 		return -ENOMEM;
 	}
-	if (!guest || !is_known_there(flows, target->device)) {
+	if (!guest || !has_own_member_on(flows, target->device)) {
 		member->flow.shadow_cookie = flows->cookie;
 		member->flow.shadow_fd = atomic_load_explicit(&flows->sock->file.fd, memory_order_relaxed);
 	}
@@ -314,7 +314,7 @@ int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const 
  * Out of the choice before the flow goes: what comes meanwhile is for those who stay. Where the choice cannot be made
  * anew it is shortened in place: to one who stays, if there is one.
  */
-static void leave_choice(struct udp_member *member)
+static void remove_from_choice(struct udp_member *member)
 {
 	struct udp_endpoint *endpoint = member->endpoint;
 	struct udp_choice *choice = atomic_load_explicit(&endpoint->choice, memory_order_relaxed);
@@ -339,7 +339,7 @@ static void leave_choice(struct udp_member *member)
 
 void udp_member_detach(struct udp_member *member)
 {
-	leave_choice(member);
+	remove_from_choice(member);
 	vma_ring_detach_drained(member->endpoint->ring_ctx->ring, &member->flow);
 	member_drop(member);
 }

@@ -27,7 +27,7 @@ struct udp_member {
 	struct udp_member *next_of_endpoint; /* in the order of their joining */
 	uint32_t ifindex;
 	bool guest;           /* has not joined this group itself: IP_MULTICAST_ALL */
-	bool kept;            /* for udp_flows_update */
+	bool is_wanted;       /* for udp_flows_update */
 	_Atomic bool revoked; /* the kernel has the key again */
 	struct vma_retired retired;
 };
@@ -65,10 +65,10 @@ struct udp_flows {
 	bool takes_all; /* may be the guest of groups that others have joined */
 	struct udp_member *members;
 	struct udp_attachment *attachments;
-	bool moved;              /* attachments are to be published */
-	uint64_t paused_ns;      /* until then nothing is attached: udp_flows_pause; 0: it is not paused */
-	struct vma_task task;    /* a flow was revoked */
-	_Atomic bool task_asked; /* and holds a reference */
+	bool moved;                  /* attachments are to be published */
+	uint64_t paused_ns;          /* until then nothing is attached: udp_flows_pause; 0: it is not paused */
+	struct vma_task task;        /* a flow was revoked */
+	_Atomic bool task_scheduled; /* and holds a reference */
 };
 
 /* Buckets by port. */
@@ -86,7 +86,7 @@ static inline struct udp_port *udp_port(uint16_t port_be)
 	return &udp_ports[(uint16_t)(port_be >> 8 | port_be << 8) % UDP_PORTS];
 }
 /* Before anything is put into it. */
-static inline void udp_note_used(const struct udp_port *port)
+static inline void udp_mark_used(const struct udp_port *port)
 {
 	udp_ports_used |= 1ULL << ((size_t)(port - udp_ports) / UDP_PORTS_GROUP);
 }
@@ -110,6 +110,6 @@ struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ri
  * socket has ended, whatever there is. */
 void udp_attachments_publish(struct udp_flows *flows, bool ended);
 /* flows.c: a flow has been taken away. Any thread; never waits. */
-void udp_flows_ask(struct udp_flows *flows);
+void udp_flows_schedule(struct udp_flows *flows);
 
 #endif

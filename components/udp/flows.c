@@ -36,7 +36,7 @@ static void list_flows(struct udp_flows *flows, uint16_t port_be)
 	}
 	flows->port_be = port_be;
 	if (port_be != 0) {
-		udp_note_used(udp_port(port_be));
+		udp_mark_used(udp_port(port_be));
 		flows->next = udp_port(port_be)->flows;
 		udp_port(port_be)->flows = flows;
 	}
@@ -135,7 +135,7 @@ static void arrange_guests(struct udp_flows *flows, uint16_t port_be, bool every
 
 /* A revoked one goes before it is asked for again: the ring refuses it else. So does one whose port is not the socket's
  * alone any more, so that the NIC is asked. */
-static bool has_to_go_first(const struct udp_member *member, const struct udp_target *target)
+static bool must_detach_first(const struct udp_member *member, const struct udp_target *target)
 {
 	return atomic_load_explicit(&member->revoked, memory_order_acquire) ||
 	       (member->flow.flags & VMA_FLOW_ALONE && !target->alone);
@@ -146,7 +146,7 @@ static void attach_wanted(struct udp_flows *flows, struct udp_target *target, st
 {
 	struct udp_member *member = udp_member_find(flows, target);
 
-	if (member != NULL && has_to_go_first(member, target)) {
+	if (member != NULL && must_detach_first(member, target)) {
 		udp_member_detach(member);
 		member = NULL;
 	}
@@ -162,7 +162,7 @@ static void attach_wanted(struct udp_flows *flows, struct udp_target *target, st
 	}
 	if (member == NULL)
 		return;
-	member->kept = true;
+	member->is_wanted = true;
 	udp_endpoint_choose(member->endpoint);
 }
 
@@ -172,11 +172,11 @@ static void detach_unwanted(struct udp_flows *flows, bool *hosts)
 
 	for (struct udp_member *m = flows->members; m != NULL; m = next) {
 		next = m->next;
-		if (!m->kept && !m->guest) {
+		if (!m->is_wanted && !m->guest) {
 			*hosts |= m->endpoint->shared;
 			udp_member_detach(m);
 		} else
-			m->kept = false;
+			m->is_wanted = false;
 	}
 }
 
@@ -260,7 +260,7 @@ static bool may_pass(int error)
 	return reason == VMA_SOCK_PORT_SHARED || reason == VMA_SOCK_NO_MEMORY || error == -EAGAIN;
 }
 
-static void flows_ask_for_retry(struct udp_sock *sock, const struct udp_targets *targets, bool paused)
+static void flows_schedule_retry(struct udp_sock *sock, const struct udp_targets *targets, bool paused)
 {
 	bool retry = paused;
 
@@ -272,7 +272,7 @@ static void flows_ask_for_retry(struct udp_sock *sock, const struct udp_targets 
 }
 
 /* Between a pause and the next try. */
-static bool is_paused(struct udp_flows *flows)
+static bool check_paused(struct udp_flows *flows)
 {
 	if (flows == NULL || flows->paused_ns == 0)
 		return false;
@@ -295,13 +295,13 @@ void udp_flows_update(struct udp_sock *sock)
 	if (sock->flows == NULL && sock->local.sin_port == 0)
 		return;
 	flows = udp_flows_of(sock);
-	paused = !by_os && is_paused(flows);
+	paused = !by_os && check_paused(flows);
 	if (paused)
 		targets.reason = VMA_SOCK_PORT_SHARED;
-	paused |= sock->port_leaves || sock->left;
+	paused |= sock->port_is_released || sock->left;
 	if (flows != NULL && (by_os || paused || udp_targets_get(sock, engine->net, &targets) == 0)) {
 		done = flows_apply(flows, engine, &targets, by_os || paused);
-		flows_ask_for_retry(sock, &targets, paused);
+		flows_schedule_retry(sock, &targets, paused);
 	}
 	atomic_store(&sock->reason, done ? flows_reason_of(&targets, engine) : VMA_SOCK_NO_MEMORY);
 	udp_targets_put(&targets);
@@ -338,7 +338,7 @@ static void flows_update_task(struct vma_task *task)
 	struct udp_flows *flows = (struct udp_flows *)((char *)task - offsetof(struct udp_flows, task));
 	struct udp_sock *sock = flows->sock;
 
-	atomic_store(&flows->task_asked, false);
+	atomic_store(&flows->task_scheduled, false);
 	pthread_mutex_lock(&sock->file.lock);
 	udp_flows_update(sock);
 	if (udp_fork_shared(sock) != NULL && flows->members == NULL)
@@ -358,9 +358,9 @@ void udp_flows_task_init(struct udp_flows *flows)
  * The exchange is sequentially consistent with flows_update_task's clearing: who finds the task asked for has marked
  * its flow before the task looks. The flow is attached, so the socket has not ended and its count is not zero.
  */
-void udp_flows_ask(struct udp_flows *flows)
+void udp_flows_schedule(struct udp_flows *flows)
 {
-	if (atomic_exchange(&flows->task_asked, true))
+	if (atomic_exchange(&flows->task_scheduled, true))
 		return;
 	vma_file_get(&flows->sock->file);
 	vma_engine_post(&flows->task);
@@ -372,7 +372,7 @@ static void run_take_up(struct vma_task *task)
 {
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, take_up_task));
 
-	atomic_store(&sock->take_up_asked, false);
+	atomic_store(&sock->take_up_scheduled, false);
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
 	udp_take_up(sock);
@@ -380,9 +380,9 @@ static void run_take_up(struct vma_task *task)
 }
 
 /* Not by the caller: whoever polls may hold locks that are taken after a file's. */
-void udp_ask_take_up(struct udp_sock *sock)
+void udp_schedule_take_up(struct udp_sock *sock)
 {
-	if (vma_engine() == NULL || atomic_exchange(&sock->take_up_asked, true))
+	if (vma_engine() == NULL || atomic_exchange(&sock->take_up_scheduled, true))
 		return;
 	sock->take_up_task.run = run_take_up;
 	vma_file_get(&sock->file);
@@ -398,7 +398,7 @@ void udp_flows_pause(struct udp_sock *sock)
 	sock->flows->paused_ns = vma_now_ns() + PAUSE_NS;
 	if (sock->flows->members != NULL)
 		udp_flows_update(sock);
-	udp_fork_queue_make(sock, NULL, NULL);
+	udp_fork_queue_create(sock, NULL, NULL);
 }
 
 /* The parent's keys, rings and queues are left where they are: their buffers are not mapped here. That memory is lost,
@@ -407,9 +407,9 @@ void udp_flows_forked(struct udp_sock *sock)
 {
 	struct udp_flows *flows = sock->flows;
 
-	if (flows != NULL && atomic_load(&flows->task_asked))
+	if (flows != NULL && atomic_load(&flows->task_scheduled))
 		vma_file_put(&sock->file); /* the parent's thread runs that task, there */
-	if (atomic_exchange(&sock->take_up_asked, false))
+	if (atomic_exchange(&sock->take_up_scheduled, false))
 		vma_file_put(&sock->file);
 	sock->take_up_task = (struct vma_task){0};
 	sock->flows = NULL;

@@ -32,7 +32,7 @@ struct udp_fork_queue {
 	struct udp_fork_queue *_Atomic next;
 	struct shared *shared;
 	size_t size, used;
-	uint32_t room;
+	uint32_t capacity;
 };
 
 /* ---- made ---- */
@@ -62,7 +62,7 @@ static struct udp_fork_queue *fork_queue_create(size_t n, size_t bytes)
 		return NULL;
 	fork_queue->used = sizeof(struct shared) + n * sizeof(fork_queue->shared->at[0]);
 	fork_queue->size = fork_queue->used + bytes;
-	fork_queue->room = (uint32_t)n;
+	fork_queue->capacity = (uint32_t)n;
 	fork_queue->shared = mmap(NULL, fork_queue->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (fork_queue->shared == MAP_FAILED) {
 		vma_free(fork_queue);
@@ -73,7 +73,7 @@ static struct udp_fork_queue *fork_queue_create(size_t n, size_t bytes)
 
 struct filling {
 	struct udp_fork_queue *fork_queue;
-	bool (*gone)(void *arg, const struct udp_datagram *datagram);
+	bool (*on_taken)(void *arg, const struct udp_datagram *datagram);
 	void *arg;
 };
 
@@ -86,10 +86,10 @@ static void fork_queue_append(void *arg, const struct udp_datagram *datagram)
 	uint32_t n = atomic_load_explicit(&shared->n, memory_order_relaxed), off = datagram->packet->payload_off;
 	size_t left = datagram->len;
 
-	if (filling->gone != NULL && filling->gone(filling->arg, datagram))
+	if (filling->on_taken != NULL && filling->on_taken(filling->arg, datagram))
 		return;
 	/* A group that another socket joins just now may bring this one more than was counted: that is lost. */
-	if (n == fork_queue->room || left > fork_queue->size - fork_queue->used)
+	if (n == fork_queue->capacity || left > fork_queue->size - fork_queue->used)
 		return;
 	shared->at[n].about = *datagram;
 	shared->at[n].about.packet = NULL;
@@ -108,10 +108,11 @@ static void fork_queue_append(void *arg, const struct udp_datagram *datagram)
  * In the list before anything is in it: who finds the queues empty looks there once more. Without memory the parent
  * keeps what is queued for itself.
  */
-void udp_fork_queue_make(struct udp_sock *sock, bool (*gone)(void *arg, const struct udp_datagram *datagram), void *arg)
+void udp_fork_queue_create(struct udp_sock *sock, bool (*on_taken)(void *arg, const struct udp_datagram *datagram),
+                           void *arg)
 {
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
-	struct filling filling = {.gone = gone, .arg = arg};
+	struct filling filling = {.on_taken = on_taken, .arg = arg};
 	struct udp_fork_queue *fork_queue, *_Atomic *place = &sock->fork_queue;
 	size_t n, bytes;
 
@@ -145,7 +146,7 @@ static void fork_queue_end(struct vma_retired *retired)
 }
 _Static_assert(offsetof(struct udp_fork_queue, retired) == 0, "fork_queue_end");
 
-static bool is_left_in(const struct udp_fork_queue *fork_queue)
+static bool fork_queue_has_items(const struct udp_fork_queue *fork_queue)
 {
 	return atomic_load_explicit(&fork_queue->shared->taken, memory_order_relaxed) <
 	       atomic_load_explicit(&fork_queue->shared->n, memory_order_acquire);
@@ -157,7 +158,7 @@ void udp_fork_queue_sweep(struct udp_sock *sock)
 
 	for (;;) {
 		first = atomic_load_explicit(&sock->fork_queue, memory_order_relaxed);
-		if (first == NULL || is_left_in(first))
+		if (first == NULL || fork_queue_has_items(first))
 			return;
 		atomic_store_explicit(&sock->fork_queue, atomic_load_explicit(&first->next, memory_order_relaxed),
 		                      memory_order_release);
@@ -177,10 +178,10 @@ void udp_fork_queue_destroy(struct udp_sock *sock)
 
 /* ---- read ---- */
 
-bool udp_fork_queue_is_left(struct udp_fork_queue *fork_queue)
+bool udp_fork_queue_has_items(struct udp_fork_queue *fork_queue)
 {
 	for (; fork_queue != NULL; fork_queue = atomic_load_explicit(&fork_queue->next, memory_order_acquire)) {
-		if (is_left_in(fork_queue))
+		if (fork_queue_has_items(fork_queue))
 			return true;
 	}
 	return false;

@@ -10,14 +10,14 @@ struct udp_fork_queue;
  * file.lock, before a fork, with no flow attached: what is queued is laid where parent and child both find it, but for
  * what `gone` says has gone elsewhere (NULL: nothing).
  */
-void udp_fork_queue_make(struct udp_sock *sock, bool (*gone)(void *arg, const struct udp_datagram *datagram),
-                         void *arg);
+void udp_fork_queue_create(struct udp_sock *sock, bool (*gone)(void *arg, const struct udp_datagram *datagram),
+                           void *arg);
 /* file.lock. What has been read to its end is given back. */
 void udp_fork_queue_sweep(struct udp_sock *sock);
 /* Nobody sees the socket any more. */
 void udp_fork_queue_destroy(struct udp_sock *sock);
 
-bool udp_fork_queue_is_left(struct udp_fork_queue *fork_queue);
+bool udp_fork_queue_has_items(struct udp_fork_queue *fork_queue);
 /*
  * The next one, which is nobody else's from now on; peek: it stays the next one. Its bytes, which the caller may read
  * as long as it is inside, or NULL: there is none. `out` has no packet.
@@ -29,7 +29,7 @@ static inline bool udp_has_fork_queue(const struct udp_sock *sock)
 {
 	struct udp_fork_queue *fork_queue = atomic_load_explicit(&sock->fork_queue, memory_order_acquire);
 
-	return __builtin_expect(fork_queue != NULL, 0) && udp_fork_queue_is_left(fork_queue);
+	return __builtin_expect(fork_queue != NULL, 0) && udp_fork_queue_has_items(fork_queue);
 }
 
 #endif

@@ -16,22 +16,23 @@ static void batch_put(struct udp_fork_shared_batch *batch)
 {
 	if (batch == NULL || atomic_fetch_sub(&batch->refs, 1) != 1)
 		return;
-	munmap(batch->at, batch->room * sizeof(batch->at[0]));
+	munmap(batch->at, batch->capacity * sizeof(batch->at[0]));
 	vma_free(batch);
 }
 
-static struct udp_fork_shared_batch *batch_create(uint32_t room)
+static struct udp_fork_shared_batch *batch_create(uint32_t capacity)
 {
 	struct udp_fork_shared_batch *batch = vma_alloc(sizeof(*batch));
 
 	if (batch == NULL)
 		return NULL;
-	batch->at = mmap(NULL, room * sizeof(batch->at[0]), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	batch->at =
+	        mmap(NULL, capacity * sizeof(batch->at[0]), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (batch->at == MAP_FAILED) {
 		vma_free(batch);
 		return NULL;
 	}
-	batch->room = room;
+	batch->capacity = capacity;
 	atomic_init(&batch->refs, 1);
 	return batch;
 }
@@ -74,14 +75,14 @@ static void fork_shared_give_file(struct vma_file *file, void *arg)
 {
 	struct udp_fork_shared_batch *batch = arg;
 
-	if (!has_none(file) || batch->used == batch->room)
+	if (!has_none(file) || batch->used == batch->capacity)
 		return;
 	pthread_mutex_lock(&file->lock);
 	fork_shared_init_sock(udp_sock(file), batch);
 	pthread_mutex_unlock(&file->lock);
 }
 
-void udp_fork_shared_make(void)
+void udp_fork_shared_create(void)
 {
 	struct udp_fork_shared_batch *batch;
 	uint32_t n = 0;
@@ -125,7 +126,7 @@ static void follow_names(struct udp_sock *sock, int fd)
 
 	udp_follow(sock, fd);
 	if (!was_connected && atomic_load(&sock->connected) && !sock->errors_watched)
-		atomic_store_explicit(&sock->sends_left, UDP_FEW_SENDS, memory_order_relaxed);
+		atomic_store_explicit(&sock->sends_remaining, UDP_FEW_SENDS, memory_order_relaxed);
 }
 
 void udp_fork_shared_follow_locked(struct udp_sock *sock)
@@ -161,7 +162,7 @@ bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *d
 	union vma_name name;
 	const int fd = vma_inet_shadow(&sock->file, -1, &sock->lingering_fd);
 
-	udp_ask_take_up(sock);
+	udp_schedule_take_up(sock);
 	if (fd < 0 || vma_shadow_name(fd, &name, NULL) != 0)
 		return true;
 	if (name.in.sin_port != datagram->dst_port_be)

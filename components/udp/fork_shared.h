@@ -34,7 +34,7 @@ _Static_assert(sizeof(struct udp_fork_shared) == 64, "a line each");
 /* One mapping for all sockets that a fork finds without; the kernel counts the processes that have it. */
 struct udp_fork_shared_batch {
 	_Atomic uint32_t refs; /* sockets of this process */
-	uint32_t used, room;
+	uint32_t used, capacity;
 	struct udp_fork_shared *at;
 };
 
@@ -42,7 +42,7 @@ struct udp_fork_shared_batch {
  * Inside, before a fork: every socket that has no such record yet gets one. Without memory it does not, and follows
  * nobody.
  */
-void udp_fork_shared_make(void);
+void udp_fork_shared_create(void);
 /* Nobody sees the socket any more. */
 void udp_fork_shared_destroy(struct udp_sock *sock);
 
@@ -66,7 +66,7 @@ void udp_fork_shared_follow(struct udp_sock *sock) __attribute__((cold));
 void udp_fork_shared_follow_locked(struct udp_sock *sock) __attribute__((cold));
 
 /* file.lock. This process has changed something. Its own mirror is right, unless others have been here as well. */
-static inline void udp_fork_shared_tell(struct udp_sock *sock)
+static inline void udp_fork_shared_publish(struct udp_sock *sock)
 {
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	uint32_t seen;
@@ -88,7 +88,7 @@ static inline void udp_control_begin(struct udp_sock *sock)
 
 static inline void udp_control_end(struct udp_sock *sock)
 {
-	udp_fork_shared_tell(sock);
+	udp_fork_shared_publish(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 }
 

@@ -28,15 +28,15 @@ static inline uint16_t frame_udp_checksum(uint64_t sum)
 static inline uint32_t frame_finish(const struct udp_dst *dst, uint8_t *frame, uint32_t payload_len, uint16_t id,
                                     uint16_t *seg_flags)
 {
-	const uint32_t plain = VMA_PKT_ETH_LEN + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN;
-	uint8_t *ip = frame + dst->ip_off, *udp = ip + VMA_PKT_IP4_LEN;
-	uint16_t udp_len = (uint16_t)(VMA_PKT_UDP_LEN + payload_len);
+	const uint32_t plain = VMA_PKT_ETH_HLEN + VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN;
+	uint8_t *ip = frame + dst->ip_off, *udp = ip + VMA_PKT_IP4_HLEN;
+	uint16_t udp_len = (uint16_t)(VMA_PKT_UDP_HLEN + payload_len);
 	uint16_t udp_len_be = __builtin_bswap16(udp_len);
-	uint16_t ip_len_be = __builtin_bswap16((uint16_t)(VMA_PKT_IP4_LEN + udp_len));
+	uint16_t ip_len_be = __builtin_bswap16((uint16_t)(VMA_PKT_IP4_HLEN + udp_len));
 	uint64_t sum = (uint64_t)dst->udp_sum + 2u * udp_len_be; /* the length counts in both headers */
 
 	if (__builtin_expect(dst->headers_len == plain, 1)) /* a constant length: a few moves instead of a call */
-		memcpy(frame, dst->bytes, VMA_PKT_ETH_LEN + VMA_PKT_IP4_LEN + VMA_PKT_UDP_LEN);
+		memcpy(frame, dst->bytes, VMA_PKT_ETH_HLEN + VMA_PKT_IP4_HLEN + VMA_PKT_UDP_HLEN);
 	else
 		memcpy(frame, dst->bytes, VMA_PKT_UDP_HEADERS_MAX);
 	vma_pkt_store16(ip + 2, ip_len_be);

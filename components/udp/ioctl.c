@@ -123,7 +123,7 @@ int udp_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 	if (rc >= 0 && cmd == F_SETFL) {
 		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
 		udp_set_async(sock, (flags & O_ASYNC) != 0);
-		udp_fork_shared_tell(sock);
+		udp_fork_shared_publish(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	return rc;

@@ -179,7 +179,7 @@ bool udp_members_has(const struct members *set, uint32_t group, uint32_t ifindex
 }
 
 /* With the lock. Without /proc there is no set, and the kernel sends to groups. */
-static void read_anew(void)
+static void members_reread(void)
 {
 	uint64_t start = vma_tsc();
 	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/net/igmp", O_RDONLY | O_CLOEXEC);
@@ -198,7 +198,7 @@ static void members_run_task(struct vma_task *task)
 {
 	(void)task;
 	pthread_mutex_lock(&lock);
-	read_anew();
+	members_reread();
 	pthread_mutex_unlock(&lock);
 }
 
@@ -208,7 +208,7 @@ static struct vma_task task = {.run = members_run_task};
  * The lock is held while /proc is read and the result is published. So a reading that does not show the membership yet
  * (the kernel had it before we are called) is published before this, which adds to it.
  */
-void udp_members_note(uint32_t group, uint32_t ifindex)
+void udp_members_add(uint32_t group, uint32_t ifindex)
 {
 	struct members *set, *old;
 
@@ -241,7 +241,7 @@ static bool __attribute__((cold, noinline)) has_after_reading(uint32_t group, ui
 	}
 	if (pthread_mutex_trylock(&lock) != 0)
 		return true;
-	read_anew();
+	members_reread();
 	pthread_mutex_unlock(&lock);
 	return has_now(group, ifindex);
 }

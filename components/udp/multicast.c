@@ -17,14 +17,14 @@ enum { SOURCES_AT_ONCE = 16 };
 /* In the making: memberships whose sources lie one behind the other in `sources`. */
 struct draft {
 	struct udp_membership *at;
-	uint32_t n, room;
+	uint32_t n, capacity;
 	uint32_t *sources;
-	uint32_t n_sources, sources_room;
+	uint32_t n_sources, sources_capacity;
 };
 
-static void *array_grown(void *old, size_t used, uint32_t *room, size_t size)
+static void *array_grown(void *old, size_t used, uint32_t *capacity, size_t size)
 {
-	uint32_t more = *room * 2 + 8;
+	uint32_t more = *capacity * 2 + 8;
 	void *larger = vma_alloc(more * size);
 
 	if (larger == NULL)
@@ -32,15 +32,15 @@ static void *array_grown(void *old, size_t used, uint32_t *room, size_t size)
 	if (used != 0)
 		memcpy(larger, old, used * size);
 	vma_free(old);
-	*room = more;
+	*capacity = more;
 	return larger;
 }
 
 /* Its sources follow by draft_source. */
 static int draft_membership(struct draft *draft, uint32_t group, uint32_t ifindex, bool exclude)
 {
-	if (draft->n == draft->room) {
-		void *larger = array_grown(draft->at, draft->n, &draft->room, sizeof(draft->at[0]));
+	if (draft->n == draft->capacity) {
+		void *larger = array_grown(draft->at, draft->n, &draft->capacity, sizeof(draft->at[0]));
 
 		if (larger == NULL)
 			return -ENOMEM;
@@ -52,9 +52,9 @@ static int draft_membership(struct draft *draft, uint32_t group, uint32_t ifinde
 
 static int draft_source(struct draft *draft, uint32_t source)
 {
-	if (draft->n_sources == draft->sources_room) {
-		void *larger =
-		        array_grown(draft->sources, draft->n_sources, &draft->sources_room, sizeof(draft->sources[0]));
+	if (draft->n_sources == draft->sources_capacity) {
+		void *larger = array_grown(draft->sources, draft->n_sources, &draft->sources_capacity,
+		                           sizeof(draft->sources[0]));
 
 		if (larger == NULL)
 			return -ENOMEM;
@@ -124,7 +124,7 @@ static void groups_publish(struct udp_sock *sock, struct udp_groups *groups)
 
 /* ---- the kernel's answer ---- */
 
-static int draft_answer(struct draft *draft, const struct group_filter *filter, uint32_t group, uint32_t ifindex)
+static int draft_from_filter(struct draft *draft, const struct group_filter *filter, uint32_t group, uint32_t ifindex)
 {
 	int rc = draft_membership(draft, group, ifindex, filter->gf_fmode == MCAST_EXCLUDE);
 
@@ -137,49 +137,49 @@ static int draft_answer(struct draft *draft, const struct group_filter *filter, 
 static int draft_from_kernel(struct draft *draft, int fd, uint32_t group, uint32_t ifindex)
 {
 	const struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = group};
-	uint32_t room = SOURCES_AT_ONCE;
+	uint32_t capacity = SOURCES_AT_ONCE;
 
 	for (;;) {
-		struct group_filter *filter = vma_alloc(GROUP_FILTER_SIZE(room));
-		socklen_t len = GROUP_FILTER_SIZE(room);
+		struct group_filter *filter = vma_alloc(GROUP_FILTER_SIZE(capacity));
+		socklen_t len = GROUP_FILTER_SIZE(capacity);
 		uint32_t n;
 		int rc = 0;
 
 		if (filter == NULL)
 			return -ENOMEM;
 		filter->gf_interface = ifindex;
-		filter->gf_numsrc = room;
+		filter->gf_numsrc = capacity;
 		memcpy(&filter->gf_group, &name, sizeof(name));
 		if (vma_os.getsockopt(fd, IPPROTO_IP, MCAST_MSFILTER, filter, &len) != 0) {
 			vma_free(filter);
 			return 0;
 		}
 		n = filter->gf_numsrc; /* all that there are, also when there was room for less */
-		if (n <= room)
-			rc = draft_answer(draft, filter, group, ifindex);
+		if (n <= capacity)
+			rc = draft_from_filter(draft, filter, group, ifindex);
 		vma_free(filter);
-		if (n <= room)
+		if (n <= capacity)
 			return rc;
-		room = n;
+		capacity = n;
 	}
 }
 
 static struct vma_net_link *links_of(struct vma_net *net, uint32_t *n)
 {
-	uint32_t room = 16;
+	uint32_t capacity = 16;
 
 	for (;;) {
-		struct vma_net_link *links = vma_alloc(room * sizeof(*links));
-		int there = links != NULL ? vma_net_links(net, links, room) : -ENOMEM;
+		struct vma_net_link *links = vma_alloc(capacity * sizeof(*links));
+		int there = links != NULL ? vma_net_links(net, links, capacity) : -ENOMEM;
 
-		if (there >= 0 && (uint32_t)there <= room) {
+		if (there >= 0 && (uint32_t)there <= capacity) {
 			*n = (uint32_t)there;
 			return links;
 		}
 		vma_free(links);
 		if (there < 0)
 			return NULL;
-		room = (uint32_t)there + 4;
+		capacity = (uint32_t)there + 4;
 	}
 }
 
@@ -201,11 +201,11 @@ static int draft_group(struct draft *draft, int fd, uint32_t group)
 	return rc;
 }
 
-static void note_members(const struct udp_groups *groups, uint32_t group)
+static void add_local_members(const struct udp_groups *groups, uint32_t group)
 {
 	for (uint32_t i = 0; i < groups->n; i++) {
 		if (groups->at[i].group == group)
-			udp_members_note(group, groups->at[i].ifindex);
+			udp_members_add(group, groups->at[i].ifindex);
 	}
 }
 
@@ -223,7 +223,7 @@ int udp_groups_refresh(struct udp_sock *sock, int fd, uint32_t group)
 	if (groups == NULL)
 		return -ENOMEM;
 	groups_publish(sock, groups);
-	note_members(groups, group);
+	add_local_members(groups, group);
 	return 0;
 }
 

@@ -48,7 +48,7 @@ enum { /* how it is told whether it is set */
 struct kernel_option {
 	int level, name;
 	uint8_t bit; /* of udp_sock.os_options; one that sets and one that clears share it */
-	uint8_t sides, how;
+	uint8_t sides, enabled_by;
 	const char *text;
 };
 
@@ -129,7 +129,7 @@ const char *udp_os_option(struct vma_file *file)
 	set = sock->os_options;
 	pthread_mutex_unlock(&file->lock);
 	for (unsigned i = 0; i < KERNEL_OPTIONS; i++) {
-		if (kernel_options[i].sides & RECEIVES && kernel_options[i].how != NEVER &&
+		if (kernel_options[i].sides & RECEIVES && kernel_options[i].enabled_by != NEVER &&
 		    set & BIT(kernel_options[i].bit))
 			return kernel_options[i].text;
 	}
@@ -166,7 +166,7 @@ void udp_set_async(struct udp_sock *sock, bool on)
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
 static int udp_check_os_option(const struct kernel_option *option, const void *value, socklen_t len)
 {
-	if (!vma_inet_option_turns_on(option->level, option->how, value, len))
+	if (!vma_inet_option_enables(option->level, option->enabled_by, value, len))
 		return 0;
 	return vma_engine_exception(ENOPROTOOPT, "a UDP socket with %s", option->text);
 }
@@ -530,7 +530,7 @@ static void mirror_ipv6(struct udp_sock *sock, int fd, int name)
 /* ---- setsockopt ---- */
 
 /* With these others may have the port, too: before the kernel lets them, the flows are asked for like anybody's. */
-static void note_port_shared(struct udp_sock *sock, int level, int name)
+static void update_port_shared(struct udp_sock *sock, int level, int name)
 {
 	if (level != SOL_SOCKET || sock->port_shared || !sock->port_chosen)
 		return;
@@ -550,13 +550,13 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	if (rc < 0)
 		return rc;
 	udp_control_begin(sock);
-	note_port_shared(sock, level, name);
+	update_port_shared(sock, level, name);
 	if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
 	if (membership)
 		mirror_membership(sock, fd, name, value, len);
 	else if (rc == 0 && option != NULL)
-		udp_set_os_bit(sock, option->bit, vma_inet_option_is_set(fd, level, name, option->how));
+		udp_set_os_bit(sock, option->bit, vma_inet_option_is_set(fd, level, name, option->enabled_by));
 	else if (rc == 0 && level == SOL_SOCKET)
 		udp_mirror_socket(sock, fd, name, value);
 	else if (rc == 0 && level == IPPROTO_IP)

@@ -69,8 +69,8 @@ static bool __attribute__((noinline)) is_full(struct udp_queue *queue, uint64_t 
 {
 	uint64_t queued;
 
-	queue->seen_popped_bytes = atomic_load_explicit(&queue->popped_bytes, memory_order_relaxed);
-	queued = atomic_load_explicit(&queue->pushed_bytes, memory_order_relaxed) - queue->seen_popped_bytes;
+	queue->cached_popped_bytes = atomic_load_explicit(&queue->popped_bytes, memory_order_relaxed);
+	queued = atomic_load_explicit(&queue->pushed_bytes, memory_order_relaxed) - queue->cached_popped_bytes;
 	return queued != 0 && queued + bytes > limit_bytes;
 }
 
@@ -94,7 +94,7 @@ bool udp_queue_push(struct udp_queue *queue, const struct udp_datagram *datagram
 	uint64_t pushed_bytes = atomic_load_explicit(&queue->pushed_bytes, memory_order_relaxed);
 	uint64_t bytes = datagram_cost(datagram);
 
-	if (__builtin_expect(pushed_bytes - queue->seen_popped_bytes + bytes > limit_bytes, 0) &&
+	if (__builtin_expect(pushed_bytes - queue->cached_popped_bytes + bytes > limit_bytes, 0) &&
 	    is_full(queue, bytes, limit_bytes))
 		return queue_refuse(queue);
 	if (__builtin_expect(!datagram_ring_push_spsc(queue->tail, datagram), 0) && !push_grown(queue, datagram))

@@ -41,7 +41,7 @@ static uint32_t __attribute__((cold)) drops_of(const struct udp_sock *sock)
 
 /* False: the socket is not what it was, and does not get it. */
 static bool __attribute__((noinline))
-note_rx_opts(struct udp_sock *sock, uint32_t rx_opts, const struct vma_buf *packet, struct udp_datagram *datagram)
+fill_rx_opts(struct udp_sock *sock, uint32_t rx_opts, const struct vma_buf *packet, struct udp_datagram *datagram)
 {
 	if (udp_fork_shared_moved(sock) && !udp_fork_shared_accepts(sock, datagram))
 		return false;
@@ -87,7 +87,7 @@ bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct
 	if (__builtin_expect((info->dst[0] & 0xf0) == 0xe0, 0) &&
 	    !udp_group_accepts(sock, datagram.dst, datagram.src, datagram.ifindex))
 		return false;
-	if (__builtin_expect(rx_opts != 0, 0) && !note_rx_opts(sock, rx_opts, packet, &datagram))
+	if (__builtin_expect(rx_opts != 0, 0) && !fill_rx_opts(sock, rx_opts, packet, &datagram))
 		return false;
 	if (!udp_queue_push(&at->queue, &datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))) {
 		count_drop(sock, datagram.len);
@@ -159,7 +159,7 @@ static inline bool queue_take_datagram(struct udp_sock *sock, struct udp_queue *
 
 /* In turn, so that a busy ring does not keep the others waiting. */
 static bool __attribute__((noinline))
-take_from_many(struct udp_sock *sock, const struct udp_attachments *all, bool peek, struct udp_datagram *out)
+take_from_attachments(struct udp_sock *sock, const struct udp_attachments *all, bool peek, struct udp_datagram *out)
 {
 	uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed);
 
@@ -180,7 +180,7 @@ static inline bool udp_take_datagram(struct udp_sock *sock, const struct udp_att
 {
 	if (__builtin_expect(all->n == 1, 1))
 		return queue_take_datagram(sock, &all->at[0]->queue, peek, out);
-	return take_from_many(sock, all, peek, out);
+	return take_from_attachments(sock, all, peek, out);
 }
 
 void udp_take_all(struct udp_sock *sock, const struct udp_attachments *all,
@@ -262,7 +262,7 @@ static int __attribute__((noinline)) scatter_packet(const struct vma_bufarena *a
 }
 
 static int __attribute__((noinline))
-give_name(const struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
+return_name(const struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
 {
 	const struct sockaddr_in from = {
 	        .sin_family = AF_INET, .sin_port = datagram->src_port_be, .sin_addr.s_addr = datagram->src};
@@ -275,24 +275,24 @@ give_name(const struct udp_sock *sock, struct msghdr *msg, const struct udp_data
 
 /* What is on is what is set now, by whichever process. */
 static void __attribute__((noinline))
-give_rx_opts(struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
+put_rx_cmsgs(struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
 {
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
-	udp_cmsg_give(msg, atomic_load_explicit(&sock->rx_opts, memory_order_relaxed), datagram);
+	udp_put_cmsgs(msg, atomic_load_explicit(&sock->rx_opts, memory_order_relaxed), datagram);
 }
 
 /* What recv says of a datagram beside its bytes, `len` of which are copied. */
-static inline __attribute__((always_inline)) ssize_t give_about(struct udp_sock *sock, struct msghdr *msg, int flags,
-                                                                const struct udp_datagram *datagram, size_t len)
+static inline __attribute__((always_inline)) ssize_t
+fill_msg_metadata(struct udp_sock *sock, struct msghdr *msg, int flags, const struct udp_datagram *datagram, size_t len)
 {
 	uint32_t rx_opts = atomic_load_explicit(&sock->rx_opts, memory_order_relaxed);
 
 	if (__builtin_expect(rx_opts != 0, 0))
-		give_rx_opts(sock, msg, datagram);
+		put_rx_cmsgs(sock, msg, datagram);
 	else
 		msg->msg_controllen = 0;
-	if (msg->msg_name != NULL && give_name(sock, msg, datagram) != 0)
+	if (msg->msg_name != NULL && return_name(sock, msg, datagram) != 0)
 		return -EFAULT;
 	if (__builtin_expect(datagram->arrival_ns != 0, 0))
 		atomic_store_explicit(&sock->last_stamp_ns, datagram->arrival_ns, memory_order_relaxed);
@@ -300,23 +300,23 @@ static inline __attribute__((always_inline)) ssize_t give_about(struct udp_sock 
 }
 
 /* The length that fits; what does not is lost. */
-static inline size_t cut_datagram(struct msghdr *msg, int flags, size_t room, const struct udp_datagram *datagram)
+static inline size_t cut_datagram(struct msghdr *msg, int flags, size_t capacity, const struct udp_datagram *datagram)
 {
 	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
-	if (__builtin_expect(datagram->len <= room, 1))
+	if (__builtin_expect(datagram->len <= capacity, 1))
 		return datagram->len;
 	msg->msg_flags |= MSG_TRUNC;
-	return room;
+	return capacity;
 }
 
-/* Copies a taken datagram of which the pieces have `room`. What cannot be written is lost. */
+/* Copies a taken datagram of which the pieces have `capacity`. What cannot be written is lost. */
 static inline __attribute__((always_inline)) ssize_t give_datagram(struct udp_sock *sock, struct msghdr *msg, int flags,
-                                                                   const struct iovec *iov, size_t n, size_t room,
+                                                                   const struct iovec *iov, size_t n, size_t capacity,
                                                                    const struct udp_datagram *datagram)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	const struct vma_buf *packet = datagram->packet;
-	size_t len = cut_datagram(msg, flags, room, datagram);
+	size_t len = cut_datagram(msg, flags, capacity, datagram);
 	int rc;
 
 	if (__builtin_expect(n == 1 && packet->next == NULL, 1))
@@ -325,7 +325,7 @@ static inline __attribute__((always_inline)) ssize_t give_datagram(struct udp_so
 		rc = scatter_packet(arena, packet, iov, n, len);
 	if (__builtin_expect(rc != 0, 0))
 		return -EFAULT;
-	return give_about(sock, msg, flags, datagram, len);
+	return fill_msg_metadata(sock, msg, flags, datagram, len);
 }
 
 static inline void count_received(const struct udp_sock *sock, ssize_t len)
@@ -344,9 +344,10 @@ static inline void count_received(const struct udp_sock *sock, ssize_t len)
 
 static inline __attribute__((always_inline)) ssize_t finish_datagram(struct udp_sock *sock, struct msghdr *msg,
                                                                      int flags, const struct iovec *iov, size_t n,
-                                                                     size_t room, const struct udp_datagram *datagram)
+                                                                     size_t capacity,
+                                                                     const struct udp_datagram *datagram)
 {
-	ssize_t len = give_datagram(sock, msg, flags, iov, n, room, datagram);
+	ssize_t len = give_datagram(sock, msg, flags, iov, n, capacity, datagram);
 
 	count_received(sock, len);
 	if (__builtin_expect(datagram->packet->next == NULL, 1))
@@ -384,7 +385,7 @@ receive_in_pieces(struct udp_sock *sock, const struct udp_attachments *all, stru
 }
 
 /* What was queued when the process forked. */
-static ssize_t __attribute__((cold, noinline)) receive_left(struct udp_sock *sock, struct msghdr *msg, int flags)
+static ssize_t __attribute__((cold, noinline)) receive_fork_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 {
 	struct udp_datagram datagram;
 	struct vma_inet_iov_iter iov_iter;
@@ -396,7 +397,7 @@ static ssize_t __attribute__((cold, noinline)) receive_left(struct udp_sock *soc
 		len = cut_datagram(msg, flags, iov_iter.left, &datagram);
 		rc = vma_inet_iov_iter_write(&iov_iter, bytes, len) < len
 		             ? -EFAULT
-		             : give_about(sock, msg, flags, &datagram, len);
+		             : fill_msg_metadata(sock, msg, flags, &datagram, len);
 		count_received(sock, rc);
 	} else if (rc == 0) {
 		rc = -ENODATA;
@@ -410,7 +411,7 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 	struct udp_datagram datagram;
 	struct iovec iov;
-	ssize_t len = udp_has_fork_queue(sock) ? receive_left(sock, msg, flags) : -ENODATA;
+	ssize_t len = udp_has_fork_queue(sock) ? receive_fork_queued(sock, msg, flags) : -ENODATA;
 
 	if (len != -ENODATA || !udp_has_datagram(all))
 		return len;
@@ -475,7 +476,7 @@ uint32_t udp_poll(struct vma_file *file)
 
 	if (all == NULL) {
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
-			udp_ask_take_up(udp_sock(file));
+			udp_schedule_take_up(udp_sock(file));
 		return events;
 	}
 	if (!atomic_load_explicit(&sock->os_send, memory_order_relaxed))

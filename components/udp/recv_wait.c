@@ -26,7 +26,7 @@
 
 enum {
 	OS_AGAIN_NS = 20000,
-	IN_VAIN = 4, /* fewer may be another thread's luck */
+	USELESS_WAKEUPS_MAX = 4, /* fewer may be another thread's luck */
 };
 
 /* ---- asking ---- */
@@ -47,11 +47,11 @@ static void recv_count_os(const struct udp_sock *sock, ssize_t len)
  * The answer of the shadow, -EAGAIN: nothing there. os_attention is taken down before the question, so that what comes
  * after it raises it anew; it stays up while the shadow had something, since there may be more.
  */
-static ssize_t recv_ask_os(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
+static ssize_t recv_from_os(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	bool attention = atomic_exchange_explicit(&sock->os_attention, false, memory_order_acquire);
 	uint64_t sends = atomic_load_explicit(&udp_os_sends, memory_order_acquire);
-	int left = atomic_exchange_explicit(&sock->file.left_error, 0, memory_order_relaxed);
+	int left = atomic_exchange_explicit(&sock->file.deferred_error, 0, memory_order_relaxed);
 	ssize_t len;
 
 	if (left != 0)
@@ -66,7 +66,7 @@ static ssize_t recv_ask_os(struct udp_sock *sock, int fd, struct msghdr *msg, in
 		len = -errno;
 	if (len == -EAGAIN) {
 		atomic_store_explicit(&sock->os_sends_seen, sends, memory_order_relaxed);
-		atomic_store_explicit(&sock->os_asked_tsc, vma_tsc(), memory_order_relaxed);
+		atomic_store_explicit(&sock->os_polled_tsc, vma_tsc(), memory_order_relaxed);
 		return len;
 	}
 	if (attention)
@@ -76,10 +76,10 @@ static ssize_t recv_ask_os(struct udp_sock *sock, int fd, struct msghdr *msg, in
 }
 
 /* Whether a call that does not wait has to ask before it says that nothing is there. */
-static bool is_time_to_ask(struct udp_sock *sock, const struct vma_engine *engine)
+static bool count_down_to_os_recv(struct udp_sock *sock, const struct vma_engine *engine)
 {
 	uint32_t left = atomic_load_explicit(&sock->os_countdown, memory_order_relaxed);
-	uint64_t asked = atomic_load_explicit(&sock->os_asked_tsc, memory_order_relaxed);
+	uint64_t asked = atomic_load_explicit(&sock->os_polled_tsc, memory_order_relaxed);
 
 	if (left != 0)
 		atomic_store_explicit(&sock->os_countdown, left - 1, memory_order_relaxed);
@@ -107,10 +107,10 @@ struct rx_wait {
 	struct udp_sock *sock;
 	struct msghdr *msg;
 	int fd, flags;
-	bool answered; /* the shadow has said `answer` */
-	ssize_t answer;
+	bool os_done; /* the shadow has said `os_result` */
+	ssize_t os_result;
 	struct pollfd shadow;
-	unsigned in_vain;    /* wake-ups by the shadow */
+	unsigned useless_wakeups; /* wake-ups by the shadow */
 	int edges, edges_of; /* the epoll set that is slept on instead of the shadow, and the shadow in it; -1: none */
 };
 
@@ -128,7 +128,7 @@ static int recv_wait_ready(struct vma_wait *wait)
 	       atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
 }
 
-static void forget_edges(struct rx_wait *rx)
+static void close_edges_epfd(struct rx_wait *rx)
 {
 	if (rx->edges >= 0)
 		vma_fd_unguard_close(rx->edges);
@@ -140,7 +140,7 @@ static void watch_edges(struct rx_wait *rx, int fd)
 	struct epoll_event event = {.events = EPOLLIN | EPOLLET};
 	int edges;
 
-	forget_edges(rx);
+	close_edges_epfd(rx);
 	edges = (int)syscall(SYS_epoll_create1, EPOLL_CLOEXEC);
 	if (edges < 0)
 		return; /* out of descriptors: it is woken for nothing until there is one */
@@ -150,11 +150,11 @@ static void watch_edges(struct rx_wait *rx, int fd)
 	else if (syscall(SYS_epoll_ctl, rx->edges, EPOLL_CTL_ADD, fd, &event) == 0)
 		rx->edges_of = fd;
 	else
-		forget_edges(rx);
+		close_edges_epfd(rx);
 }
 
 /* Before the shadow is asked: what comes after that is an edge again. */
-static void take_edge(struct rx_wait *rx)
+static void clear_edge(struct rx_wait *rx)
 {
 	struct epoll_event event;
 
@@ -162,30 +162,30 @@ static void take_edge(struct rx_wait *rx)
 		syscall(SYS_epoll_pwait, rx->edges, &event, 1, 0, NULL, (size_t)8);
 }
 
-static ssize_t ask_again(struct rx_wait *rx)
+static ssize_t recv_from_os_again(struct rx_wait *rx)
 {
-	take_edge(rx);
-	return recv_ask_os(rx->sock, rx->fd, rx->msg, rx->flags);
+	clear_edge(rx);
+	return recv_from_os(rx->sock, rx->fd, rx->msg, rx->flags);
 }
 
 /* The descriptor to sleep on is looked up again as well: a closed one would wake for ever. */
-static int recv_wait_ask_os(struct vma_wait *wait)
+static int recv_wait_poll_os(struct vma_wait *wait)
 {
 	struct rx_wait *rx = rx_wait(wait);
-	ssize_t len = ask_again(rx);
+	ssize_t len = recv_from_os_again(rx);
 	const int fd = vma_inet_shadow(&rx->sock->file, rx->fd, &rx->sock->lingering_fd);
 
-	rx->in_vain += rx->shadow.revents != 0;
+	rx->useless_wakeups += rx->shadow.revents != 0;
 	rx->shadow.revents = 0;
-	if (len == -EAGAIN && fd >= 0 && rx->in_vain >= IN_VAIN && rx->edges_of != fd) {
+	if (len == -EAGAIN && fd >= 0 && rx->useless_wakeups >= USELESS_WAKEUPS_MAX && rx->edges_of != fd) {
 		watch_edges(rx, fd);
-		len = ask_again(rx);
+		len = recv_from_os_again(rx);
 	}
 	rx->shadow.fd = rx->edges >= 0 && fd >= 0 ? rx->edges : fd;
 	if (len == -EAGAIN)
 		return udp_fork_shared_moved(rx->sock);
-	rx->answered = true;
-	rx->answer = len;
+	rx->os_done = true;
+	rx->os_result = len;
 	return 1;
 }
 
@@ -207,7 +207,7 @@ static void recv_wait_set_queued(struct vma_wait *wait, bool on)
 static void recv_waiter_leave(struct udp_sock *sock)
 {
 	if (vma_inet_call_leave(&sock->file, &sock->waiting))
-		udp_left(sock);
+		udp_finish_close(sock);
 }
 
 static bool recv_waiter_enter(struct udp_sock *sock)
@@ -220,14 +220,14 @@ static bool recv_waiter_enter(struct udp_sock *sock)
 
 static void recv_wait_cancelled(struct vma_wait *wait)
 {
-	forget_edges(rx_wait(wait));
+	close_edges_epfd(rx_wait(wait));
 	recv_waiter_leave(rx_wait(wait)->sock);
 }
 
 static const struct vma_wait_ops wait_ops = {.ready = recv_wait_ready,
-                                             .ask_os = recv_wait_ask_os,
+                                             .poll_os = recv_wait_poll_os,
                                              .rings = recv_wait_rings,
-                                             .announce = recv_wait_set_queued,
+                                             .set_queued = recv_wait_set_queued,
                                              .abandon = recv_wait_cancelled};
 
 static void wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
@@ -267,16 +267,16 @@ static ssize_t receive_once(struct rx_wait *rx)
 	const int rc = vma_wait(&rx->wait);
 	ssize_t len;
 
-	if (rx->answered) {
+	if (rx->os_done) {
 		vma_inet_stats_waited(sock->stats, &rx->wait);
-		return rx->answer;
+		return rx->os_result;
 	}
 	if (rc < 0 && !(rc == -EINTR && is_restarted(rx)))
 		return rc;
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
-		len = recv_ask_os(sock, rx->fd, rx->msg, rx->flags);
+		len = recv_from_os(sock, rx->fd, rx->msg, rx->flags);
 		if (len != -EAGAIN)
 			return len;
 	}
@@ -302,7 +302,7 @@ static ssize_t wait_and_receive(struct udp_sock *sock, int fd, struct msghdr *ms
 	do
 		len = receive_once(&rx);
 	while (len == -ENODATA);
-	forget_edges(&rx);
+	close_edges_epfd(&rx);
 	return len;
 }
 
@@ -345,8 +345,8 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
 	if (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)) {
-		if (is_time_to_ask(sock, vma_engine()))
-			len = recv_ask_os(sock, fd, msg, flags);
+		if (count_down_to_os_recv(sock, vma_engine()))
+			len = recv_from_os(sock, fd, msg, flags);
 		/* Another thread may be forking: what was queued a moment ago is there now. */
 		if (len == -EAGAIN && udp_has_fork_queue(sock))
 			len = udp_receive_queued(sock, msg, flags);
@@ -388,7 +388,7 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 			return len;
 	}
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
-		len = recv_ask_os(sock, fd, msg, flags);
+		len = recv_from_os(sock, fd, msg, flags);
 		if (len != -EAGAIN)
 			return len;
 	}

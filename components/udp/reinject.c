@@ -25,7 +25,7 @@ struct udp_reinject {
 	uint8_t *packet;
 };
 
-static void make_headers(uint8_t *packet, const struct udp_datagram *datagram)
+static void build_headers(uint8_t *packet, const struct udp_datagram *datagram)
 {
 	memset(packet, 0, HEADERS);
 	packet[0] = 0x45;
@@ -54,17 +54,17 @@ static void copy_bytes(uint8_t *to, const struct udp_datagram *datagram)
 	}
 }
 
-static bool can_be_said(const struct udp_datagram *datagram)
+static bool can_be_reinjected(const struct udp_datagram *datagram)
 {
 	return HEADERS + datagram->len <= PACKET_MAX && !IN_MULTICAST(ntohl(datagram->dst));
 }
 
 /* The bytes are in their place. */
-static bool reinject_note(const struct udp_reinject *udp_reinject, const struct udp_datagram *datagram)
+static bool reinject_bytes(const struct udp_reinject *udp_reinject, const struct udp_datagram *datagram)
 {
 	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = datagram->dst};
 
-	make_headers(udp_reinject->packet, datagram);
+	build_headers(udp_reinject->packet, datagram);
 	return syscall(SYS_sendto, udp_reinject->fd, udp_reinject->packet, (size_t)HEADERS + datagram->len,
 	               MSG_DONTWAIT, &to, sizeof(to)) >= 0;
 }
@@ -73,13 +73,13 @@ static bool reinject_again(void *arg, const struct udp_datagram *datagram)
 {
 	const struct udp_reinject *udp_reinject = arg;
 
-	if (!can_be_said(datagram))
+	if (!can_be_reinjected(datagram))
 		return false;
 	copy_bytes(udp_reinject->packet + HEADERS, datagram);
-	return reinject_note(udp_reinject, datagram);
+	return reinject_bytes(udp_reinject, datagram);
 }
 
-static void reinject_note_again(void *arg, const struct udp_datagram *datagram)
+static void reinject_popped(void *arg, const struct udp_datagram *datagram)
 {
 	reinject_again(arg, datagram);
 }
@@ -99,16 +99,16 @@ static void udp_reinject_end(struct udp_reinject *udp_reinject)
 }
 
 /* What was queued when the process forked is older. */
-static void say_fork_queue(struct udp_sock *sock, const struct udp_reinject *udp_reinject)
+static void reinject_fork_queue(struct udp_sock *sock, const struct udp_reinject *udp_reinject)
 {
 	struct udp_datagram datagram;
 	const uint8_t *bytes;
 
 	while ((bytes = udp_fork_queue_take(sock, false, &datagram)) != NULL) {
-		if (!can_be_said(&datagram))
+		if (!can_be_reinjected(&datagram))
 			continue;
 		memcpy(udp_reinject->packet + HEADERS, bytes, datagram.len);
-		reinject_note(udp_reinject, &datagram);
+		reinject_bytes(udp_reinject, &datagram);
 	}
 }
 
@@ -120,9 +120,9 @@ void udp_reinject_give(struct udp_sock *sock)
 	if (all == NULL && !udp_has_fork_queue(sock))
 		return;
 	if (udp_reinject_begin(&udp_reinject)) {
-		say_fork_queue(sock, &udp_reinject);
+		reinject_fork_queue(sock, &udp_reinject);
 		if (all != NULL)
-			udp_take_all(sock, all, reinject_note_again, &udp_reinject);
+			udp_take_all(sock, all, reinject_popped, &udp_reinject);
 	}
 	udp_reinject_end(&udp_reinject);
 }
@@ -131,7 +131,7 @@ void udp_reinject_give(struct udp_sock *sock)
  * Where sockets share the port the kernel might give it to another one. A time stamp, and what IP_PKTINFO tells, would
  * not be what they were.
  */
-static bool may_be_said_again(const struct udp_sock *sock)
+static bool may_reinject(const struct udp_sock *sock)
 {
 	const uint32_t lost = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING |
 	                      UDP_RX_OPT_PKTINFO | UDP_RX_OPT_PKTINFO6;
@@ -145,9 +145,9 @@ void udp_reinject_share(struct udp_sock *sock)
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
 	struct udp_reinject udp_reinject;
 
-	if (!udp_has_datagram(all) || !may_be_said_again(sock))
+	if (!udp_has_datagram(all) || !may_reinject(sock))
 		return;
 	if (udp_reinject_begin(&udp_reinject))
-		udp_fork_queue_make(sock, reinject_again, &udp_reinject);
+		udp_fork_queue_create(sock, reinject_again, &udp_reinject);
 	udp_reinject_end(&udp_reinject);
 }

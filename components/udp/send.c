@@ -20,10 +20,10 @@
 enum {
 	/* What we do as the kernel does. MSG_CONFIRM is a hint to the neighbour table, which we leave as it is. */
 	SERVED_FLAGS = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM | MSG_EOR,
-	BURST_AFTER = 4,     /* sends in a row before kicks are shared */
-	BURST_GAP_NS = 5000, /* between two of them */
-	CHECK_ONLY = 0x10,   /* the kernel's MSG_PROBE, a name that the C library does not have */
-	FULL_NAP_NS = 20000, /* queue full, and nobody in the way: the peer or the kernel has to come to it */
+	BURST_AFTER = 4,       /* sends in a row before kicks are shared */
+	BURST_GAP_NS = 5000,   /* between two of them */
+	CHECK_ONLY = 0x10,     /* the kernel's MSG_PROBE, a name that the C library does not have */
+	FULL_SLEEP_NS = 20000, /* queue full, and nobody in the way: the peer or the kernel has to come to it */
 };
 
 _Atomic uint64_t udp_os_sends;
@@ -32,7 +32,7 @@ static _Atomic uint64_t burst_gap_tsc;
 
 /* ---- shared kicks ---- */
 
-static bool __attribute__((cold, noinline)) is_in_a_row_first(uint64_t since)
+static bool __attribute__((cold, noinline)) is_in_burst_first(uint64_t since)
 {
 	uint64_t gap = vma_tsc_of_nsec(BURST_GAP_NS);
 
@@ -40,11 +40,11 @@ static bool __attribute__((cold, noinline)) is_in_a_row_first(uint64_t since)
 	return since < gap;
 }
 
-static inline bool is_in_a_row(uint64_t since)
+static inline bool is_in_burst(uint64_t since)
 {
 	uint64_t gap = atomic_load_explicit(&burst_gap_tsc, memory_order_relaxed);
 
-	return __builtin_expect(gap != 0, 1) ? since < gap : is_in_a_row_first(since);
+	return __builtin_expect(gap != 0, 1) ? since < gap : is_in_burst_first(since);
 }
 
 /* Sends in a row: the frame is left for a kick that it shares with the next ones. */
@@ -72,7 +72,7 @@ static inline unsigned kick_flags(struct vma_thread *self, const struct vma_engi
 	now = vma_tsc();
 	since = now - self->tx_last_tsc;
 	self->tx_last_tsc = now;
-	if (!is_in_a_row(since)) {
+	if (!is_in_burst(since)) {
 		vma_inet_flush_sends(self);
 		return 0;
 	}
@@ -98,7 +98,7 @@ static void send_count_os(struct udp_sock *sock, ssize_t sent)
 }
 
 /* Others that have the socket, too, are told: what they send belongs to the same datagram. */
-static void note_cork(struct udp_sock *sock, bool corked)
+static void set_corked(struct udp_sock *sock, bool corked)
 {
 	const bool was = atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_CORKED;
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
@@ -120,11 +120,11 @@ static void note_cork(struct udp_sock *sock, bool corked)
  * wrong with the call itself. CHECK_ONLY has the kernel check the call, and send nothing.
  */
 static ssize_t __attribute__((cold, noinline))
-tell_left_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+return_deferred_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	ssize_t rc = vma_inet_os_send(fd, msg, flags | CHECK_ONLY | MSG_DONTWAIT);
 
-	return rc < 0 ? rc : -atomic_exchange_explicit(&sock->file.left_error, 0, memory_order_relaxed);
+	return rc < 0 ? rc : -atomic_exchange_explicit(&sock->file.deferred_error, 0, memory_order_relaxed);
 }
 
 /* Outside, since it may block. Frames of before leave first. */
@@ -137,8 +137,8 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	vma_inet_flush_sends(self);
 	vma_file_get(&sock->file);
 	vma_leave(self);
-	if (__builtin_expect(atomic_load_explicit(&sock->file.left_error, memory_order_relaxed) != 0, 0))
-		sent = tell_left_error(sock, fd, msg, flags);
+	if (__builtin_expect(atomic_load_explicit(&sock->file.deferred_error, memory_order_relaxed) != 0, 0))
+		sent = return_deferred_error(sock, fd, msg, flags);
 	if (sent == 0)
 		sent = vma_inet_os_send(fd, msg, flags);
 	vma_enter();
@@ -146,7 +146,7 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	atomic_fetch_add_explicit(&udp_os_sends, 1, memory_order_release);
 	send_count_os(sock, sent);
 	if (sent >= 0)
-		note_cork(sock, flags & MSG_MORE);
+		set_corked(sock, flags & MSG_MORE);
 	vma_file_put(&sock->file);
 	return sent;
 }
@@ -210,25 +210,25 @@ udp_transmit(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 
 /* ---- waiting for room ---- */
 
-struct room {
+struct send_wait {
 	uint64_t deadline_ns; /* 0: not waited yet */
 	struct vma_ring_backoff backoff;
 	uint32_t signals, interrupts, tries;
 };
 
 /* Outside: first for who drives the ring, then for the NIC to take something. */
-static void send_idle(struct vma_ring *ring, struct room *room)
+static void send_idle(struct vma_ring *ring, struct send_wait *send_wait)
 {
-	const struct timespec nap = {.tv_nsec = FULL_NAP_NS};
+	const struct timespec nap = {.tv_nsec = FULL_SLEEP_NS};
 
 	vma_ring_flush(ring);
 	if (vma_ring_holder(ring, VMA_RING_TX) != 0)
-		vma_ring_idle(ring, VMA_RING_TX, &room->backoff, 1000000);
-	else if (room->tries < 8)
+		vma_ring_idle(ring, VMA_RING_TX, &send_wait->backoff, 1000000);
+	else if (send_wait->tries < 8)
 		sched_yield();
 	else
 		nanosleep(&nap, NULL);
-	room->tries++;
+	send_wait->tries++;
 }
 
 /*
@@ -251,14 +251,14 @@ send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 }
 
 /* Only who has asked for it: by default nothing is lost that the sender was not told of. */
-static bool drops_in_silence(const struct vma_conf *conf)
+static bool drops_when_full(const struct vma_conf *conf)
 {
 	return conf->given[VMA_CONF_AT_tx_nonblocked_eagains] && !conf->tx_nonblocked_eagains;
 }
 
 /* 0: try again. As the kernel's wait for SO_SNDBUF: -EAGAIN, -EINTR. */
 static int __attribute__((cold, noinline))
-send_wait_for_room(struct udp_sock *sock, struct vma_ring *ring, bool nonblocking, struct room *room)
+send_wait_for_space(struct udp_sock *sock, struct vma_ring *ring, bool nonblocking, struct send_wait *send_wait)
 {
 	struct vma_thread *self = vma_thread_self();
 	uint64_t timeout_ns = atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed);
@@ -268,19 +268,20 @@ send_wait_for_room(struct udp_sock *sock, struct vma_ring *ring, bool nonblockin
 			vma_stats_add(&sock->stats->tx_eagain, 1);
 		return -EAGAIN;
 	}
-	if (room->deadline_ns == 0) {
-		room->deadline_ns = vma_inet_deadline(timeout_ns);
-		room->signals = self->signals;
-		room->interrupts = self->interrupts;
+	if (send_wait->deadline_ns == 0) {
+		send_wait->deadline_ns = vma_inet_deadline(timeout_ns);
+		send_wait->signals = self->signals;
+		send_wait->interrupts = self->interrupts;
 		if (sock->stats != NULL)
 			vma_stats_add(&sock->stats->tx_waits, 1);
 	}
 	vma_leave(self); /* the caller's reference keeps the socket, and so its ring contexts */
-	send_idle(ring, room);
+	send_idle(ring, send_wait);
 	vma_enter();
-	if (self->signals != room->signals && (timeout_ns != UINT64_MAX || self->interrupts != room->interrupts))
+	if (self->signals != send_wait->signals &&
+	    (timeout_ns != UINT64_MAX || self->interrupts != send_wait->interrupts))
 		return -EINTR;
-	return room->deadline_ns != UINT64_MAX && vma_now_ns() >= room->deadline_ns ? -EAGAIN : 0;
+	return send_wait->deadline_ns != UINT64_MAX && vma_now_ns() >= send_wait->deadline_ns ? -EAGAIN : 0;
 }
 
 /* ---- the general way ---- */
@@ -353,7 +354,7 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
                               const struct vma_inet_iov_iter *iov_iter, const struct udp_tx_cmsgs *cmsgs)
 {
 	bool nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
-	struct room room = {0};
+	struct send_wait send_wait = {0};
 	struct udp_dst own;
 	uint64_t key;
 
@@ -374,9 +375,9 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 		/* Its owner has gone, and until there is a new one nothing makes room. */
 		if (vma_nic_qp_lost(vma_ring_qp(dst->ring_ctx->ring)))
 			return -ENOTSUP;
-		if (nonblocking && drops_in_silence(&dst->engine->conf))
+		if (nonblocking && drops_when_full(&dst->engine->conf))
 			return send_or_drop(sock, dst, iov_iter);
-		sent = send_wait_for_room(sock, dst->ring_ctx->ring, nonblocking, &room);
+		sent = send_wait_for_space(sock, dst->ring_ctx->ring, nonblocking, &send_wait);
 		if (sent != 0)
 			return sent;
 	}
@@ -415,7 +416,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
-	if (__builtin_expect(atomic_load_explicit(&sock->sends_left, memory_order_relaxed) != 0, 0) &&
+	if (__builtin_expect(atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed) != 0, 0) &&
 	    !sock->file.os_only) {
 		udp_watch_errors(sock, fd);
 		if (udp_deferred_send(sock, fd))
@@ -448,7 +449,7 @@ static inline bool send_is_plain(const struct udp_sock *sock, const struct msghd
 {
 	return !((flags & ~SERVED_FLAGS) | sock->file.os_only | (msg->msg_control != NULL) | (msg->msg_iovlen != 1) |
 	         (atomic_load_explicit(&sock->unplain, memory_order_relaxed) & ~heeded) |
-	         atomic_load_explicit(&sock->sends_left, memory_order_relaxed) |
+	         atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed) |
 	         atomic_load_explicit(&sock->os_error, memory_order_relaxed));
 }
 

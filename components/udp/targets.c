@@ -27,7 +27,7 @@ static enum vma_sock_reason target_place_of(struct vma_net *net, uint32_t ifinde
 {
 	struct vma_net_link link;
 
-	if (vma_net_link_known(net, ifindex, &link) != 0)
+	if (vma_net_link_cached(net, ifindex, &link) != 0)
 		return VMA_SOCK_NO_DEVICE;
 	if ((link.flags & IFF_LOOPBACK) != 0)
 		return VMA_SOCK_LOCAL;
@@ -38,7 +38,7 @@ static enum vma_sock_reason target_place_of(struct vma_net *net, uint32_t ifinde
 		return VMA_SOCK_OFFLOADED;
 	place->device = link.lower;
 	place->vlan = link.vlan;
-	if (link.lower == 0 || vma_net_link_known(net, link.lower, &link) != 0 || !target_link_is_usable(&link) ||
+	if (link.lower == 0 || vma_net_link_cached(net, link.lower, &link) != 0 || !target_link_is_usable(&link) ||
 	    link.vlan != 0)
 		return VMA_SOCK_NO_DEVICE;
 	return VMA_SOCK_OFFLOADED;
@@ -69,8 +69,8 @@ static void maker_append(struct maker *maker, const struct udp_target *target)
 		if (same_target(&out->at[i], target))
 			return;
 	}
-	if (out->n == out->room) {
-		larger = vma_alloc((out->room * 2 + 8) * sizeof(*larger));
+	if (out->n == out->capacity) {
+		larger = vma_alloc((out->capacity * 2 + 8) * sizeof(*larger));
 		if (larger == NULL) {
 			maker->error = -ENOMEM;
 			return;
@@ -79,7 +79,7 @@ static void maker_append(struct maker *maker, const struct udp_target *target)
 			memcpy(larger, out->at, out->n * sizeof(*larger));
 		vma_free(out->at);
 		out->at = larger;
-		out->room = out->room * 2 + 8;
+		out->capacity = out->capacity * 2 + 8;
 	}
 	out->at[out->n++] = *target;
 }
@@ -134,22 +134,22 @@ static void maker_add(struct maker *maker, uint32_t ifindex, uint32_t local, enu
 
 static int maker_read_addrs(struct maker *maker)
 {
-	uint32_t room = 8;
+	uint32_t capacity = 8;
 
 	for (;;) {
 		int n;
 
-		maker->addrs = vma_alloc(room * sizeof(*maker->addrs));
+		maker->addrs = vma_alloc(capacity * sizeof(*maker->addrs));
 		if (maker->addrs == NULL)
 			return -ENOMEM;
-		n = vma_net_addrs(maker->net, 0, maker->addrs, room);
+		n = vma_net_addrs(maker->net, 0, maker->addrs, capacity);
 		if (n < 0)
 			return n;
 		maker->n_addrs = (uint32_t)n;
-		if ((uint32_t)n <= room)
+		if ((uint32_t)n <= capacity)
 			return 0;
 		vma_free(maker->addrs);
-		room = (uint32_t)n + 4;
+		capacity = (uint32_t)n + 4;
 	}
 }
 

@@ -16,7 +16,7 @@ struct udp_target {
 
 struct udp_targets {
 	struct udp_target *at;
-	uint32_t n, room;
+	uint32_t n, capacity;
 	uint32_t send_device;        /* nothing can be received offloaded, but sending goes through this one; 0 */
 	enum vma_sock_reason reason; /* when there is none */
 };

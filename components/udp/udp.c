@@ -78,7 +78,7 @@ static void udp_linger(struct udp_sock *sock)
 static void udp_end(struct udp_sock *sock)
 {
 	udp_flows_end(sock);
-	udp_data_end(sock);
+	udp_dst_fini(sock);
 }
 
 static void udp_close(struct vma_file *file)
@@ -86,7 +86,7 @@ static void udp_close(struct vma_file *file)
 	struct udp_sock *sock = udp_sock(file);
 
 	pthread_mutex_lock(&file->lock);
-	udp_deferred_note(sock);
+	udp_deferred_count(sock);
 	if (atomic_load(&sock->waiting) != 0) {
 		sock->held_for_waiting = true;
 		vma_file_get(file);
@@ -96,12 +96,12 @@ static void udp_close(struct vma_file *file)
 	if (atomic_load(&sock->lingering_fd) == 0)
 		udp_end(sock);
 	pthread_mutex_unlock(&file->lock);
-	udp_left(sock);
+	udp_finish_close(sock);
 	vma_retire_poll();
 }
 
 /* Both the last to leave and the one who closes come here, so that neither has to know who was first. */
-void udp_left(struct udp_sock *sock)
+void udp_finish_close(struct udp_sock *sock)
 {
 	bool held = false;
 	int fd;
@@ -184,7 +184,7 @@ void vma_udp_fork_prepare(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	udp_fork_shared_make();
+	udp_fork_shared_create();
 	vma_file_each(pause_file, NULL);
 	vma_leave(self);
 }
@@ -244,7 +244,7 @@ static void udp_to_os(struct vma_file *file, int fd)
 }
 
 /* Processes that have the socket by fork are told: their flows would take what the kernel is to get. */
-static void give_to_another(struct vma_file *file, enum vma_sock_reason why)
+static void hand_over_for_another(struct vma_file *file, enum vma_sock_reason why)
 {
 	struct udp_sock *sock = udp_sock(file);
 
@@ -253,19 +253,19 @@ static void give_to_another(struct vma_file *file, enum vma_sock_reason why)
 		udp_give_to_kernel(sock, why);
 		if (udp_fork_shared(sock) != NULL)
 			atomic_store(&udp_fork_shared(sock)->handed_over, true);
-		udp_fork_shared_tell(sock);
+		udp_fork_shared_publish(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 }
 
 static void udp_file_hand_over(struct vma_file *file)
 {
-	give_to_another(file, VMA_SOCK_PASSED_ON);
+	hand_over_for_another(file, VMA_SOCK_PASSED_ON);
 }
 
 static int udp_exec_export(struct vma_file *file)
 {
-	give_to_another(file, VMA_SOCK_EXEC);
+	hand_over_for_another(file, VMA_SOCK_EXEC);
 	return -1;
 }
 
@@ -318,10 +318,10 @@ static struct udp_sock *sock_create(int domain, int type)
 	atomic_store(&sock->nonblocking, (type & SOCK_NONBLOCK) != 0);
 	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
 	atomic_store(&sock->sndtimeo_ns, UINT64_MAX);
-	atomic_store(&sock->sends_left, UDP_FEW_SENDS);
+	atomic_store(&sock->sends_remaining, UDP_FEW_SENDS);
 	sock->mc_ttl = 1;
 	sock->mc_loop = sock->mc_all = true;
-	udp_data_init(sock);
+	udp_dst_init(sock);
 	return sock;
 }
 

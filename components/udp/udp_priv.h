@@ -45,7 +45,7 @@ struct udp_queue {
 	/* producer's line */
 	_Alignas(64) struct udp_queue_chunk *tail;
 	_Atomic uint64_t pushed, pushed_bytes, dropped;
-	uint64_t seen_popped_bytes; /* popped_bytes as last read: looked up again only when the limit seems reached */
+	uint64_t cached_popped_bytes; /* popped_bytes as last read: looked up again only when the limit seems reached */
 	/* consumer's line: under the socket's reader lock */
 	_Alignas(64) struct udp_queue_chunk *head;
 	_Atomic uint64_t popped, popped_bytes;
@@ -163,7 +163,7 @@ struct udp_sock {
 	_Atomic bool inherited;                    /* by fork, and not taken up here: the first receive or send does */
 	struct vma_spin spin;
 	_Atomic uint32_t os_countdown; /* looks until the OS is asked again (racy, harmless) */
-	_Atomic uint64_t os_asked_tsc;
+	_Atomic uint64_t os_polled_tsc;
 	_Atomic uint64_t os_sends_seen;  /* of udp_os_sends, when the OS was last asked */
 	_Atomic(uint64_t) last_stamp_ns; /* SIOCGSTAMP */
 	_Atomic uint64_t peer_key;       /* connected: udp_peer_key of the peer, else 0; for sinks */
@@ -176,20 +176,20 @@ struct udp_sock {
 	struct udp_dst *_Atomic dst_more[8];      /* other destinations, by a hash of address and port */
 	_Atomic uint32_t options_seq; /* moves with every option that a template depends on: udp_dst_reset */
 	_Atomic bool connected;
-	_Atomic bool os_send;       /* an option is set that only the kernel's send path serves (then udp_dst_reset) */
-	_Atomic uint8_t unplain;    /* enum udp_unplain */
-	_Atomic bool os_error;      /* the shadow has an error, which the next send is to tell */
-	_Atomic uint8_t sends_left; /* until the plain way is open: deferred.h, udp_watch_errors */
-	_Atomic bool deferred;      /* the kernel's for now: deferred.h */
-	_Atomic uint8_t receives;   /* while it was deferred */
-	_Atomic uint32_t in_kernel; /* receivers, while it was deferred */
+	_Atomic bool os_send;    /* an option is set that only the kernel's send path serves (then udp_dst_reset) */
+	_Atomic uint8_t unplain; /* enum udp_unplain */
+	_Atomic bool os_error;   /* the shadow has an error, which the next send is to tell */
+	_Atomic uint8_t sends_remaining;            /* until the plain way is open: deferred.h, udp_watch_errors */
+	_Atomic bool deferred;                      /* the kernel's for now: deferred.h */
+	_Atomic uint8_t receives;                   /* while it was deferred */
+	_Atomic uint32_t in_kernel;                 /* receivers, while it was deferred */
 	struct udp_tx_options *_Atomic tx;          /* NULL: not made yet */
 	_Atomic uint64_t dst_want[8];               /* destinations that dst_more should have: udp_peer_key, 0: none */
 	struct udp_tx_ring_ctxs *_Atomic ring_ctxs; /* held, by interface; replaced under dst_lock */
 	pthread_mutex_t dst_lock;                   /* a leaf: who replaces dst, dst_more, tx and ring contexts */
 	struct vma_task dst_task;                   /* destinations made by the internal thread */
-	_Atomic bool dst_asked;                     /* the task is posted, and holds a reference */
-	_Atomic uint64_t dst_asked_tsc;
+	_Atomic bool dst_scheduled;                 /* the task is posted, and holds a reference */
+	_Atomic uint64_t dst_requested_tsc;
 	_Atomic uint64_t dst_made_tsc; /* a sender has made one in the place of another */
 	bool dst_ended;
 	struct udp_fork_shared
@@ -197,8 +197,8 @@ struct udp_sock {
 	_Atomic uint32_t fork_shared_seen; /* fork_shared->changes as last followed; stored under file.lock */
 	struct udp_fork_shared_batch *fork_shared_batch; /* the memory that fork_shared lies in */
 	struct vma_task
-	        take_up_task;       /* flows.c: an inherited socket has been polled, or there is something to follow */
-	_Atomic bool take_up_asked; /* and holds a reference */
+	        take_up_task; /* flows.c: an inherited socket has been polled, or there is something to follow */
+	_Atomic bool take_up_scheduled; /* and holds a reference */
 
 	/* control path, under file.lock */
 	/* As the kernel says. Family 0: not bound, not connected; AF_INET6: IPv6, and only the port is kept. */
@@ -213,7 +213,7 @@ struct udp_sock {
 	bool held_for_waiting;     /* closed while `waiting` was not 0: a reference, until it is */
 	bool port_chosen;          /* by the kernel, so nobody sends there who has not heard from us */
 	bool port_fresh;           /* it was chosen just now */
-	bool port_leaves;          /* the kernel is about to take it away: connect to AF_UNSPEC */
+	bool port_is_released;     /* the kernel is about to take it away: connect to AF_UNSPEC */
 	bool left;                 /* to who else has it: this process ends, and asks for no flow any more */
 	bool port_shared;          /* others may have it, too, or may have had it */
 	bool errors_watched;       /* vma_engine_watch_errors */
@@ -248,10 +248,10 @@ void udp_error_stays(struct udp_sock *sock, int fd) __attribute__((cold));
 /* file.lock. Names, flows and destinations, as the kernel has the socket now. */
 void udp_follow(struct udp_sock *sock, int fd);
 /* recv has waited, on a socket whose last descriptor is closed by now: the last such call ends it. */
-void udp_left(struct udp_sock *sock);
+void udp_finish_close(struct udp_sock *sock);
 /* An inherited socket is polled: the internal thread takes it up, and follows what other processes have changed. Never
  * waits, but for the start of an engine. */
-void udp_ask_take_up(struct udp_sock *sock) __attribute__((cold));
+void udp_schedule_take_up(struct udp_sock *sock) __attribute__((cold));
 /* The group's filter says whether a datagram from src on this interface is for the socket. Sink; no lock. */
 bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex);
 /* Whether a socket on this host wants a copy of what is sent to the group there (so the kernel must send it). No lock.
@@ -278,8 +278,8 @@ static inline void udp_os_error(struct udp_sock *sock)
  * last descriptor has gone, after udp_flows_end. destroy: with the object. forked: in the child, where the ring
  * contexts and paths of the parent are not to be touched; sets `inherited`.
  */
-void udp_data_init(struct udp_sock *sock);
-void udp_data_end(struct udp_sock *sock);
+void udp_dst_init(struct udp_sock *sock);
+void udp_dst_fini(struct udp_sock *sock);
 void udp_data_destroy(struct udp_sock *sock);
 void udp_data_forked(struct udp_sock *sock);
 

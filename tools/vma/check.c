@@ -127,7 +127,7 @@ static bool has_ipv4(struct vma_net *net, const struct vma_net_link *link)
 	return n > (int)(sizeof(addrs) / sizeof(addrs[0]));
 }
 
-static void note_refused(struct check *check, const char *ifname, const char *why)
+static void count_refused(struct check *check, const char *ifname, const char *why)
 {
 	text_add(&check->cannot, "%s%s (%s)", check->cannot.len > 0 ? ", " : "", ifname, why);
 }
@@ -144,7 +144,7 @@ static void look_at_nic(struct check *check, const struct vma_net_link *link)
 	if (!log_take(check, link->name, &said))
 		text_add(&said, "%s", rc < 0 ? strerror(-rc) : "");
 	if (rc < 0) {
-		note_refused(check, link->name, said.bytes);
+		count_refused(check, link->name, said.bytes);
 		return;
 	}
 	*(rc == VMA_NIC_VMAD_ADMITS ? &check->admitted : &check->startable) += 1;
@@ -160,9 +160,9 @@ static void look_at_link(struct check *check, struct vma_net *net, const struct 
 	const char *why;
 
 	if (vma_device_check_link(&check->conf, link, &why) < 0)
-		note_refused(check, link->name, why);
+		count_refused(check, link->name, why);
 	else if (!has_ipv4(net, link))
-		note_refused(check, link->name, "it has no IPv4 address");
+		count_refused(check, link->name, "it has no IPv4 address");
 	else
 		look_at_nic(check, link);
 }
@@ -174,7 +174,7 @@ static void look_at_links(struct check *check)
 	int n, rc = vma_net_create(NULL, &net);
 
 	if (rc < 0) {
-		note_refused(check, "all", strerror(-rc));
+		count_refused(check, "all", strerror(-rc));
 		return;
 	}
 	n = vma_net_links(net, links, LINKS_MAX);

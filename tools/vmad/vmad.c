@@ -120,7 +120,7 @@ static struct vma_log_attr log_attr = {.level = VMA_LOG_INFO, .details = 0};
  * Until now lines were for whoever started us; his terminal or pipe must not be kept open for as long as other clients
  * need us. A line is one write, so as a datagram it is one entry of the system log.
  */
-static void leave_stderr(void)
+static void redirect_stderr(void)
 {
 	const struct sockaddr_un log = {.sun_family = AF_UNIX, .sun_path = _PATH_LOG};
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -162,7 +162,7 @@ static void interface_is_owned(void)
 	if (starter_fd >= 0)
 		release_starter();
 	if (options.syslog)
-		leave_stderr();
+		redirect_stderr();
 }
 
 /*
@@ -234,7 +234,7 @@ static error_t vmad_take_option(int key, char *text, struct argp_state *state)
 		options.attr.keep_seconds = (unsigned)parse_option_number(text);
 		return 0;
 	case KEY_ANEW:
-		options.attr.anew = true;
+		options.attr.discard_state = true;
 		return 0;
 	case KEY_HUGE:
 		options.attr.huge_pages = true;

@@ -10,30 +10,30 @@
 
 #include "fixture.h"
 
-static bool option_turns_on(int level, enum vma_inet_how how, int number, socklen_t len)
+static bool option_enables(int level, enum vma_inet_enabled_by how, int number, socklen_t len)
 {
-	return vma_inet_option_turns_on(level, how, &number, len);
+	return vma_inet_option_enables(level, how, &number, len);
 }
 
 static void test_value_of_zero_takes_away(void **state)
 {
 	(void)state;
-	assert_true(option_turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, 1, 4));
-	assert_true(option_turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, -1, 4));
-	assert_false(option_turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, 0, 4));
-	assert_true(option_turns_on(IPPROTO_TCP, VMA_INET_BY_ONE, 1, 4));
-	assert_false(option_turns_on(IPPROTO_TCP, VMA_INET_BY_ONE, -1, 4));
-	assert_true(option_turns_on(SOL_SOCKET, VMA_INET_BY_SIGN, 0, 4));
-	assert_false(option_turns_on(SOL_SOCKET, VMA_INET_BY_SIGN, -1, 4));
+	assert_true(option_enables(SOL_SOCKET, VMA_INET_BY_VALUE, 1, 4));
+	assert_true(option_enables(SOL_SOCKET, VMA_INET_BY_VALUE, -1, 4));
+	assert_false(option_enables(SOL_SOCKET, VMA_INET_BY_VALUE, 0, 4));
+	assert_true(option_enables(IPPROTO_TCP, VMA_INET_BY_ONE, 1, 4));
+	assert_false(option_enables(IPPROTO_TCP, VMA_INET_BY_ONE, -1, 4));
+	assert_true(option_enables(SOL_SOCKET, VMA_INET_BY_SIGN, 0, 4));
+	assert_false(option_enables(SOL_SOCKET, VMA_INET_BY_SIGN, -1, 4));
 }
 
 static void test_byte_is_a_value_of_ip_only(void **state)
 {
 	(void)state;
-	assert_true(option_turns_on(IPPROTO_IP, VMA_INET_BY_VALUE, 1, 1));
-	assert_false(option_turns_on(IPPROTO_IP, VMA_INET_BY_VALUE, 256, 1)); /* its lowest byte */
-	assert_false(option_turns_on(IPPROTO_IP, VMA_INET_BY_VALUE, 1, 0));
-	assert_false(option_turns_on(SOL_SOCKET, VMA_INET_BY_VALUE, 1, 1)); /* the kernel refuses it */
+	assert_true(option_enables(IPPROTO_IP, VMA_INET_BY_VALUE, 1, 1));
+	assert_false(option_enables(IPPROTO_IP, VMA_INET_BY_VALUE, 256, 1)); /* its lowest byte */
+	assert_false(option_enables(IPPROTO_IP, VMA_INET_BY_VALUE, 1, 0));
+	assert_false(option_enables(SOL_SOCKET, VMA_INET_BY_VALUE, 1, 1)); /* the kernel refuses it */
 }
 
 static void test_length_or_rate_or_the_call_alone(void **state)
@@ -42,16 +42,16 @@ static void test_length_or_rate_or_the_call_alone(void **state)
 	const uint32_t rate32 = UINT32_MAX;
 
 	(void)state;
-	assert_true(vma_inet_option_turns_on(IPPROTO_IP, VMA_INET_BY_LENGTH, rates, 4));
-	assert_false(vma_inet_option_turns_on(IPPROTO_IP, VMA_INET_BY_LENGTH, rates, 0));
-	assert_true(vma_inet_option_turns_on(SOL_SOCKET, VMA_INET_BY_RATE, &rates[0], 8));
-	assert_false(vma_inet_option_turns_on(SOL_SOCKET, VMA_INET_BY_RATE, &rates[1], 8));
-	assert_false(vma_inet_option_turns_on(SOL_SOCKET, VMA_INET_BY_RATE, &rate32, 4));
-	assert_true(vma_inet_option_turns_on(SOL_SOCKET, VMA_INET_ALWAYS, NULL, 0));
-	assert_false(vma_inet_option_turns_on(SOL_SOCKET, VMA_INET_NEVER, rates, 4));
+	assert_true(vma_inet_option_enables(IPPROTO_IP, VMA_INET_BY_LENGTH, rates, 4));
+	assert_false(vma_inet_option_enables(IPPROTO_IP, VMA_INET_BY_LENGTH, rates, 0));
+	assert_true(vma_inet_option_enables(SOL_SOCKET, VMA_INET_BY_RATE, &rates[0], 8));
+	assert_false(vma_inet_option_enables(SOL_SOCKET, VMA_INET_BY_RATE, &rates[1], 8));
+	assert_false(vma_inet_option_enables(SOL_SOCKET, VMA_INET_BY_RATE, &rate32, 4));
+	assert_true(vma_inet_option_enables(SOL_SOCKET, VMA_INET_ALWAYS, NULL, 0));
+	assert_false(vma_inet_option_enables(SOL_SOCKET, VMA_INET_NEVER, rates, 4));
 }
 
-static bool is_set_by(int level, int name, enum vma_inet_how how, int number)
+static bool is_set_by(int level, int name, enum vma_inet_enabled_by how, int number)
 {
 	int fd = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	bool is_set;

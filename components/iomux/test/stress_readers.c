@@ -98,11 +98,11 @@ static void *read_by_poll(void *arg)
 {
 	be_reader(*(int *)arg);
 	while (!atomic_load(&stop)) {
-		struct pollfd asked[2] = {{.fd = fds[2], .events = POLLIN}, {.fd = fds[3], .events = POLLIN}};
+		struct pollfd os_polled[2] = {{.fd = fds[2], .events = POLLIN}, {.fd = fds[3], .events = POLLIN}};
 
-		backend_poll(&backend, asked, 2, -1);
+		backend_poll(&backend, os_polled, 2, -1);
 		for (int i = 0; i < 2; i++)
-			if (asked[i].revents & POLLIN)
+			if (os_polled[i].revents & POLLIN)
 				readers_take(targets[2 + i]);
 	}
 	return NULL;
@@ -130,7 +130,7 @@ static void receive_announce(struct vma_wait *wait, bool on)
 }
 
 static const struct vma_wait_ops receive_ops = {
-        .ready = receive_ready, .rings = receive_rings, .announce = receive_announce};
+        .ready = receive_ready, .rings = receive_rings, .set_queued = receive_announce};
 
 /* As recv does: a wake-up may have been spent on a call that takes one of several, or nothing. */
 static void *readers_receive(void *arg)

@@ -44,7 +44,7 @@ static void *finder(void *seed)
 		if (t.state != VMA_NET_USE_OS || memcmp(t.next_hop, key.dst, 16) != 0)
 			atomic_fetch_add(&wrong, 1);
 		if (hits % 256 == 0)
-			vma_net_ask(net, &key, VMA_NET_ASK_RECHECK | VMA_NET_ASK_PROBE);
+			vma_net_request(net, &key, VMA_NET_REQUEST_RECHECK | VMA_NET_REQUEST_PROBE);
 	}
 	atomic_fetch_add(&found, hits);
 	atomic_fetch_add(&missed, misses);

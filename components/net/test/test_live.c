@@ -194,7 +194,7 @@ static void test_request_of_the_data_path_wakes_who_processes(void **state)
 	vma_net_path_recheck(net, path);
 	assert_true(live_readable());
 	assert_true(vma_net_process(net) >= 1);
-	vma_net_ask(net, &key, VMA_NET_ASK_PROBE);
+	vma_net_request(net, &key, VMA_NET_REQUEST_PROBE);
 	assert_true(live_readable());
 	assert_true(vma_net_process(net) >= 1);
 	vma_net_path_put(net, path);
@@ -233,7 +233,7 @@ static void on_timer(int number)
 	(void)number;
 	if (!vma_net_find(net, &handlers_key, &t))
 		vma_net_want(net, &handlers_key);
-	vma_net_ask(net, &handlers_key, VMA_NET_ASK_RECHECK);
+	vma_net_request(net, &handlers_key, VMA_NET_REQUEST_RECHECK);
 	net_lock(net, &hold); /* would wait for ever, had it interrupted the holder */
 	net_unlock(net, &hold);
 	atomic_fetch_add(&handled, 1);

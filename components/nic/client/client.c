@@ -49,7 +49,7 @@ static int not_opened(const char *name, int rc)
 	return rc;
 }
 
-static int look_at_interface(struct nic_xdp *nic, const char *name)
+static int read_interface(struct nic_xdp *nic, const char *name)
 {
 	struct ethtool_drvinfo driver = {.cmd = ETHTOOL_GDRVINFO};
 	struct ethtool_channels channels = {.cmd = ETHTOOL_GCHANNELS};
@@ -143,7 +143,7 @@ static int xdp_look(const char *name, const struct vma_nic_attr *attr)
 	(void)attr;
 	if (nic == NULL)
 		return -ENOMEM;
-	rc = look_at_interface(nic, name);
+	rc = read_interface(nic, name);
 	if (rc < 0)
 		goto out;
 	how.ifindex = nic->base.info.ifindex;
@@ -223,7 +223,7 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 		rc = -EINVAL;
 	}
 	if (rc == 0)
-		rc = look_at_interface(nic, name);
+		rc = read_interface(nic, name);
 	if (rc == 0)
 		rc = nic->kind == VMA_NIC_OWNER_SELF ? open_self(nic, attr) : open_vmad(nic, attr);
 	if (rc == 0) {
@@ -380,10 +380,10 @@ static void xdp_qp_destroy(struct vma_nic_qp *base)
 }
 
 /*
- * Somebody may be about to look at the old ring's index (nic_xdp_rx_is_quiet). Without memory for a note the mapping
+ * Somebody may be about to look at the old ring's index (nic_xdp_rx_is_empty). Without memory for a note the mapping
  * stays for ever: a few pages of address space.
  */
-static void keep_old_ring(struct xdp_qp *qp, struct xdp_ring *ring)
+static void retire_old_ring(struct xdp_qp *qp, struct xdp_ring *ring)
 {
 	struct xdp_old_ring *old = malloc(sizeof(*old));
 
@@ -436,7 +436,7 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 		rc = -EAGAIN;
 		goto out;
 	}
-	keep_old_ring(qp, &old.port[0].rx);
+	retire_old_ring(qp, &old.port[0].rx);
 	nic_xdp_unrent(&old);
 	nic_xdp_flow_restore(qp);
 	atomic_store_explicit(&base->lost, false, memory_order_release);
@@ -471,7 +471,7 @@ const struct vma_nic_ops vma_nic_xdp_ops = {
         .minisock_export = nic_xdp_minisock_export,
         .post_rx = nic_xdp_post_rx,
         .poll_rx = nic_xdp_poll_rx,
-        .rx_is_quiet = nic_xdp_rx_is_quiet,
+        .rx_is_empty = nic_xdp_rx_is_empty,
         .tx = nic_xdp_tx,
         .kick = nic_xdp_kick,
         .reap_tx = nic_xdp_reap_tx,

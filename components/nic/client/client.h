@@ -183,7 +183,7 @@ struct xdp_shadow {
 /* The sockets of this process, by cookie, once they were looked for. {0} to begin with. */
 struct xdp_shadows {
 	bool listed;
-	uint32_t n, room;
+	uint32_t n, capacity;
 	struct xdp_shadow *list;
 };
 void nic_xdp_shadows_fini(struct xdp_shadows *shadows);
@@ -210,7 +210,7 @@ void nic_xdp_window_put(struct xdp_window *window);
 /* ---- data.c ---- */
 unsigned nic_xdp_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 unsigned nic_xdp_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
-bool nic_xdp_rx_is_quiet(const struct vma_nic_qp *qp);
+bool nic_xdp_rx_is_empty(const struct vma_nic_qp *qp);
 unsigned nic_xdp_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
 int nic_xdp_kick(struct vma_nic_qp *qp);
 unsigned nic_xdp_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);

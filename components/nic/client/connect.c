@@ -79,7 +79,7 @@ static bool vmad_is_trusted(int fd, const struct vmad_connect *how)
 }
 
 /* 0, -EAGAIN: its queue is full; or nobody is there. */
-static int dial_path(int fd, unsigned ifindex)
+static int connect_by_path(int fd, unsigned ifindex)
 {
 	struct sockaddr_un address;
 	const int len = vmad_folder_address(fd, ifindex, "vmad", &address);
@@ -89,7 +89,7 @@ static int dial_path(int fd, unsigned ifindex)
 	return os_connect(fd, (const struct sockaddr *)&address, (socklen_t)len) < 0 ? -errno : 0;
 }
 
-static int dial_name(int fd, unsigned ifindex)
+static int connect_by_name(int fd, unsigned ifindex)
 {
 	struct sockaddr_un address;
 	const socklen_t len = vmad_address(ifindex, &address);
@@ -98,17 +98,17 @@ static int dial_name(int fd, unsigned ifindex)
 }
 
 /* One attempt, which does not wait: connected; or -ECONNREFUSED and the like, -EAGAIN: its queue is full. */
-static int vmad_dial(const struct vmad_connect *how, struct vmad_client *client)
+static int vmad_try_connect(const struct vmad_connect *how, struct vmad_client *client)
 {
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
 	bool by_name;
 
 	if (fd < 0)
 		return -errno;
-	rc = dial_path(fd, how->ifindex);
+	rc = connect_by_path(fd, how->ifindex);
 	by_name = rc < 0 && rc != -EAGAIN;
 	if (by_name)
-		rc = dial_name(fd, how->ifindex);
+		rc = connect_by_name(fd, how->ifindex);
 	if (rc == 0 && !vmad_is_trusted(fd, how))
 		rc = -EPERM;
 	/* Whoever has taken the name and does not serve there keeps no vmad from being started. */
@@ -201,7 +201,7 @@ static struct {
 	_Atomic uint64_t due_ms, wait_ms; /* not before; 0: the last start was no failure */
 } failed[FAILED_PLACES];
 
-static void note_failure(unsigned ifindex)
+static void connect_backoff_grow(unsigned ifindex)
 {
 	const uint64_t before = failed[ifindex % FAILED_PLACES].wait_ms;
 	const uint64_t wait = before == 0 ? FAILED_FIRST_MS : before < FAILED_LAST_MS ? before * 2 : before;
@@ -210,7 +210,7 @@ static void note_failure(unsigned ifindex)
 	failed[ifindex % FAILED_PLACES].due_ms = os_now_ms() + wait;
 }
 
-static void note_success(unsigned ifindex)
+static void connect_backoff_reset(unsigned ifindex)
 {
 	failed[ifindex % FAILED_PLACES].wait_ms = failed[ifindex % FAILED_PLACES].due_ms = 0;
 }
@@ -268,14 +268,14 @@ static int vmad_hello_exchange(struct vmad_client *client, const struct vmad_con
 	struct vmad_msg msg = {.type = VMAD_HELLO};
 	int fds[VMAD_FDS_MAX];
 	unsigned nfds = 0;
-	int rc = vmad_client_ask(client, &msg, &how->right_fd, how->right_fd >= 0, fds, &nfds, until_ms);
+	int rc = vmad_client_request(client, &msg, &how->right_fd, how->right_fd >= 0, fds, &nfds, until_ms);
 
 	for (unsigned i = 0; rc != -EPIPE && i < nfds; i++)
 		os_close(fds[i]);
 	return rc;
 }
 
-static void vmad_explain(const struct vmad_connect *how, int rc)
+static void vmad_log_connect_failure(const struct vmad_connect *how, int rc)
 {
 	if (rc == -EPERM)
 		vma_log_once(VMA_LOG_ERROR,
@@ -333,7 +333,7 @@ static bool start_or_await_vmad(const struct vmad_connect *how, struct attempts 
 static int connect_once(const struct vmad_connect *how, struct vmad_client *client, struct attempts *attempts,
                         uint64_t until_ms)
 {
-	int rc = vmad_dial(how, client);
+	int rc = vmad_try_connect(how, client);
 
 	if (rc < 0)
 		return rc;
@@ -407,7 +407,7 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 		return -ENOMEM;
 	rc = connect_or_give_up(how, client, &attempts);
 	if (rc == 0) {
-		note_success(how->ifindex);
+		connect_backoff_reset(how->ifindex);
 		client->over_fd = -1;
 		*out = client;
 		return 0;
@@ -416,13 +416,13 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 	if (rc == -ECANCELED)
 		return rc;
 	if (rc != -EPERM && attempts.starts > 0) {
-		note_failure(how->ifindex);
+		connect_backoff_grow(how->ifindex);
 		rc = rc == -ECONNREFUSED ? -ECHILD : rc;
 	}
 	if (attempts.error < 0)
 		rc = attempts.error;
 	else
-		vmad_explain(how, rc);
+		vmad_log_connect_failure(how, rc);
 	return rc == -EACCES ? -EPERM : rc;
 }
 
@@ -443,7 +443,7 @@ int vmad_client_look(const struct vmad_connect *how)
 	}
 	free(client);
 	if (rc != -ECONNREFUSED) {
-		vmad_explain(how, rc);
+		vmad_log_connect_failure(how, rc);
 		return rc == -EACCES ? -EPERM : rc;
 	}
 	rc = vmad_check_start(how);

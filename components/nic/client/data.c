@@ -47,7 +47,7 @@ static inline struct xdp_desc read_desc(const struct xdp_desc *desc)
 }
 
 /* The buffer of a descriptor, with its place and length in it; NULL: not within our memory. */
-static inline struct vma_buf *take_desc(struct xdp_qp *qp, struct xdp_port *port, struct xdp_desc desc)
+static inline struct vma_buf *buf_of_desc(struct xdp_qp *qp, struct xdp_port *port, struct xdp_desc desc)
 {
 	const uint64_t frame = desc.addr >> XDP_FRAME_SHIFT;
 	const uint32_t off = desc.addr & ((1u << XDP_FRAME_SHIFT) - 1);
@@ -133,7 +133,7 @@ static inline unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struc
 		ready = n;
 	for (uint32_t i = 0; i < ready; i++) {
 		const struct xdp_desc desc = read_desc(&rx->descs[(consumer + i) & rx->mask]);
-		struct vma_buf *buf = take_desc(qp, port, desc);
+		struct vma_buf *buf = buf_of_desc(qp, port, desc);
 
 		if (buf == NULL)
 			continue;
@@ -151,7 +151,7 @@ static inline unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struc
 }
 
 /* No half is held, so nothing of the rings is looked at but the one word that stays mapped, see client.h. */
-bool nic_xdp_rx_is_quiet(const struct vma_nic_qp *base)
+bool nic_xdp_rx_is_empty(const struct vma_nic_qp *base)
 {
 	const struct xdp_qp *qp = (const struct xdp_qp *)base;
 	const _Atomic uint32_t *arrivals = atomic_load_explicit(&qp->rx_arrivals, memory_order_relaxed);
@@ -385,7 +385,7 @@ classify_tx_packet(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsi
  * Has the kernel finish the checksum of UDP or TCP, whose field holds the pseudo header's sum; or, as on a veth, leave
  * it to whoever needs it. The descriptor's flag for that.
  */
-static inline uint32_t ask_for_checksum(const struct xdp_qp *qp, const struct vma_nic_seg *seg)
+static inline uint32_t request_checksum(const struct xdp_qp *qp, const struct vma_nic_seg *seg)
 {
 	uint8_t *frame = (uint8_t *)vma_buf_frame(qp->base.arena, seg->buf) + seg->off;
 	const unsigned ip = frame[12] == 0x81 && frame[13] == 0x00 ? 18 : 14;
@@ -406,7 +406,7 @@ static inline void put_desc(struct xdp_qp *qp, struct xdp_port *port, const stru
 	uint32_t options = seg->flags & VMA_NIC_SEG_MORE ? XDP_PKT_CONTD : 0;
 
 	if (seg->flags & VMA_NIC_SEG_CSUM && qp->base.tx_headroom != 0)
-		options |= ask_for_checksum(qp, seg);
+		options |= request_checksum(qp, seg);
 	/* Marked before the producer index that makes it visible is published. */
 	xdp_put_in_flight(qp->shared, frame, port->driver.queue, tx->cached_producer);
 	qp->in_flight[frame - qp->tx_first] = 1;

@@ -54,7 +54,7 @@ static void xdp_flow_insert(struct xdp_flows *flows, struct xdp_flow *flow)
 }
 
 /* Without memory the chains become longer; only the first table must be had. */
-static int xdp_flows_make_room(struct xdp_flows *flows)
+static int xdp_flows_grow(struct xdp_flows *flows)
 {
 	struct xdp_flows bigger = {.buckets = flows->buckets == 0 ? BUCKETS_FIRST : flows->buckets * 2,
 	                           .revoked = flows->revoked};
@@ -184,7 +184,7 @@ static int add_with_proof(struct xdp_qp *qp, const struct vma_flow_rule *rule, s
 }
 
 /* VMA_FLOW_ALONE is not the owner's business: who asks him wants to have it looked at. */
-static int ask_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
+static int request_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
 {
 	struct nic_xdp *nic = qp->nic;
 	struct vma_flow_rule asked = *rule;
@@ -200,7 +200,7 @@ static int ask_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, str
 	return rc;
 }
 
-static void ask_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const struct vma_flow_key *key)
+static void request_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const struct vma_flow_key *key)
 {
 	if (nic->owner != NULL)
 		xdp_owner_flow_del(nic->owner, qp->slot, key);
@@ -208,7 +208,7 @@ static void ask_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const str
 		vmad_client_flow_del(nic->vmad, qp->slot, key);
 }
 
-static int show_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct xdp_shadows *shadows)
+static int send_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct xdp_shadows *shadows)
 {
 	const size_t n = flow->shadows.n;
 	uint64_t *cookies = malloc(n * (sizeof(*cookies) + sizeof(int)));
@@ -248,9 +248,9 @@ static int restore_flow(struct xdp_qp *qp, struct xdp_flow *flow, struct xdp_sha
 
 	if (qp->nic->vmad != NULL && flow->shadows.n > 1) {
 		name_open_shadow(flow, shadows);
-		rc = show_shadows(qp, flow, shadows);
+		rc = send_shadows(qp, flow, shadows);
 	}
-	return rc < 0 ? rc : ask_flow_add(qp, &flow->rule, shadows);
+	return rc < 0 ? rc : request_flow_add(qp, &flow->rule, shadows);
 }
 
 static bool flow_is_connection(const struct xdp_flow *flow)
@@ -258,7 +258,7 @@ static bool flow_is_connection(const struct xdp_flow *flow)
 	return flow->rule.key.proto == IPPROTO_TCP && flow->rule.key.peer_port_be != 0;
 }
 
-static void add_each(struct xdp_qp *qp, bool anew, bool connections, struct xdp_shadows *shadows)
+static void add_each(struct xdp_qp *qp, bool discard_state, bool connections, struct xdp_shadows *shadows)
 {
 	struct xdp_flows *flows = &qp->flows;
 
@@ -268,7 +268,7 @@ static void add_each(struct xdp_qp *qp, bool anew, bool connections, struct xdp_
 		while (*place != NULL) {
 			int rc = 0;
 
-			if (anew)
+			if (discard_state)
 				(*place)->claim = NULL; /* of an owner that has gone */
 			if (flow_is_connection(*place) == connections && (*place)->claim == NULL)
 				rc = restore_flow(qp, *place, shadows);
@@ -284,12 +284,12 @@ static void add_each(struct xdp_qp *qp, bool anew, bool connections, struct xdp_
 }
 
 /* Listeners and blocks give the right to the connections that they cover. */
-static void add_all(struct xdp_qp *qp, bool anew)
+static void add_all(struct xdp_qp *qp, bool discard_state)
 {
 	struct xdp_shadows shadows = {0};
 
-	add_each(qp, anew, false, &shadows);
-	add_each(qp, anew, true, &shadows);
+	add_each(qp, discard_state, false, &shadows);
+	add_each(qp, discard_state, true, &shadows);
 	nic_xdp_shadows_fini(&shadows);
 }
 
@@ -306,7 +306,7 @@ void nic_xdp_flow_present(struct xdp_qp *qp)
 /* ---- add and delete ---- */
 
 /* Lock held. `flow` joins the table (then it is NULL), or its shadow the flow that is there. */
-static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
+static int insert_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
 {
 	const struct vma_flow_rule *rule = &(*flow)->rule;
 	struct xdp_flow *known = xdp_flow_find(&qp->flows, &rule->key);
@@ -317,7 +317,7 @@ static int keep_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
 		return added < 0 ? added : rc;
 	}
 	if (rc == 0)
-		rc = xdp_flows_make_room(&qp->flows);
+		rc = xdp_flows_grow(&qp->flows);
 	if (rc == 0)
 		rc = xdp_cookies_add(&(*flow)->shadows, &rule->key, rule->shadow_cookie);
 	if (rc < 0)
@@ -342,7 +342,7 @@ static void wake_if_due(struct nic_xdp *nic)
 /* ---- without asking ---- */
 
 /* Lock held, not lost. NULL: it has to be asked for. */
-static struct xdp_claim *make_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
+static struct xdp_claim *create_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
 {
 	const struct xdp_window *window = qp->lease->window;
 
@@ -378,16 +378,16 @@ static int add_where_possible(struct xdp_qp *qp, struct xdp_flow *flow)
 
 	if (rc < 0)
 		return rc;
-	flow->claim = make_claim(qp, &flow->rule);
-	rc = flow->claim != NULL ? 0 : ask_flow_add(qp, &flow->rule, &shadows);
+	flow->claim = create_claim(qp, &flow->rule);
+	rc = flow->claim != NULL ? 0 : request_flow_add(qp, &flow->rule, &shadows);
 	nic_xdp_shadows_fini(&shadows);
 	return rc;
 }
 
-static void give_back_claim(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)
+static void release_claim(const struct xdp_qp *qp, struct xdp_claim *claim, const struct vma_flow_key *key)
 {
 	if (claim == NULL)
-		ask_flow_del(qp->nic, qp, key);
+		request_flow_del(qp->nic, qp, key);
 	else if (!vma_nic_qp_lost(&qp->base))
 		xdp_claims_release(claim);
 }
@@ -396,7 +396,7 @@ static void give_back_claim(const struct xdp_qp *qp, struct xdp_claim *claim, co
  * If vmad ends while it is asked, another one is, and may find that it has the flow: the one before had put it there
  * and was not heard any more.
  */
-static int add_patiently(struct xdp_qp *qp, struct xdp_flow *flow)
+static int flow_add_retrying(struct xdp_qp *qp, struct xdp_flow *flow)
 {
 	int rc = add_where_possible(qp, flow);
 
@@ -424,15 +424,15 @@ int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 		return -ENOMEM;
 	*flow = (struct xdp_flow){.rule = *rule};
 	pthread_mutex_lock(&nic->lock);
-	rc = vma_nic_qp_lost(base) ? -EPIPE : add_patiently(qp, flow);
+	rc = vma_nic_qp_lost(base) ? -EPIPE : flow_add_retrying(qp, flow);
 	if (rc == -EPIPE && vma_nic_qp_lost(base))
 		rc = xdp_flow_find(&qp->flows, &rule->key) != NULL ? -EEXIST : 0;
 	else if (rc == -EPIPE)
 		rc = -ETIMEDOUT; /* vmad stands still, or is long away */
 	claim = flow->claim;
-	kept = keep_flow(qp, &flow, rc);
+	kept = insert_flow(qp, &flow, rc);
 	if (rc == 0 && kept < 0)
-		give_back_claim(qp, claim, &rule->key);
+		release_claim(qp, claim, &rule->key);
 	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
 	xdp_flow_free(flow);
@@ -453,7 +453,7 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	if (flow == NULL)
 		flow = unlink_at(find_in(&qp->flows.revoked, key));
 	if (flow != NULL)
-		give_back_claim(qp, flow->claim, key);
+		release_claim(qp, flow->claim, key);
 	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
 	known = flow != NULL;

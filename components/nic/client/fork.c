@@ -100,7 +100,7 @@ static __attribute__((constructor(101))) void register_fork_handlers(void)
 }
 
 /* A copy that nobody announced (raw clone) opens a nic: its first thread does now what its fork would have done. */
-static void notice_copy(void)
+static void detect_raw_clone(void)
 {
 	if (alive != NULL && atomic_load_explicit(alive, memory_order_relaxed) == 0)
 		nic_after_fork_child();
@@ -110,7 +110,7 @@ const _Atomic uint32_t *nic_xdp_alive(void)
 {
 	const _Atomic uint32_t *page;
 
-	notice_copy();
+	detect_raw_clone();
 	pthread_mutex_lock(&registry_lock);
 	if (alive == NULL && hooked) {
 		const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);

@@ -187,8 +187,8 @@ void nic_xdp_leases_end(struct nic_xdp *nic)
 
 /* ---- a queue pair's part ---- */
 
-static int make_pools(struct xdp_qp *qp, const struct xdp_window *window, const struct xdp_rental *rental,
-                      struct vma_bufpool *pools[2])
+static int create_pools(struct xdp_qp *qp, const struct xdp_window *window, const struct xdp_rental *rental,
+                        struct vma_bufpool *pools[2])
 {
 	const struct vma_bufpool_attr attr = {
 	        .arena = window->arena, .name = qp->name, .batching_mode = 1, .stats = qp->nic->stats};
@@ -215,7 +215,7 @@ static void hand_back(struct nic_xdp *nic, uint32_t slot)
 		vmad_client_return(nic->vmad, slot, true);
 }
 
-static int ask_rent(struct nic_xdp *nic, const struct vma_nic_qp_attr *attr, struct xdp_rental *rental)
+static int request_rental(struct nic_xdp *nic, const struct vma_nic_qp_attr *attr, struct xdp_rental *rental)
 {
 	int rc;
 
@@ -318,7 +318,7 @@ static void qp_install_rental(struct xdp_qp *qp, const struct xdp_rental *rental
 	atomic_store_explicit(&qp->base.tx_pool, pools[1], memory_order_release);
 }
 
-static void nic_learn_rental(struct nic_xdp *nic, const struct xdp_rental *rental)
+static void nic_set_rental_info(struct nic_xdp *nic, const struct xdp_rental *rental)
 {
 	nic->base.info.mtu = rental->mtu;
 	nic->base.info.generic = rental->generic;
@@ -352,7 +352,7 @@ int nic_xdp_rent(struct xdp_qp *qp)
 
 	if (lease == NULL)
 		return -ENOMEM;
-	rc = ask_rent(nic, &qp->attr, &rental);
+	rc = request_rental(nic, &qp->attr, &rental);
 	if (rc < 0)
 		goto fail;
 	rc = -EPROTO;
@@ -368,7 +368,7 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	rc = open_ports(nic->window, &rental, &ports);
 	if (rc < 0)
 		goto fail_rental;
-	rc = make_pools(qp, nic->window, &rental, pools);
+	rc = create_pools(qp, nic->window, &rental, pools);
 	if (rc < 0)
 		goto fail_ports;
 	*lease = (struct xdp_lease){.next = nic->leases,
@@ -381,7 +381,7 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	nic->leases = lease;
 	qp->lease = lease;
 	qp->in_flight = in_flight;
-	nic_learn_rental(nic, &rental);
+	nic_set_rental_info(nic, &rental);
 	map_member(qp, &rental);
 	qp_install_rental(qp, &rental, ports, pools);
 	rental_close(nic, &rental, false);

@@ -41,7 +41,7 @@ static bool repair_channel_ended(int channel)
 	return os_poll(&news, 1, 0) > 0;
 }
 
-static int ask_for_channel(struct nic_xdp *nic)
+static int request_channel(struct nic_xdp *nic)
 {
 	int fd = -1, tries = 0, rc;
 
@@ -68,7 +68,7 @@ int vma_nic_repair_begin(struct vma_nic *base)
 	if (atomic_load(&nic->repair_fd) >= 0 && repair_channel_ended(atomic_load(&nic->repair_fd)))
 		drop_channel(nic);
 	if (atomic_load(&nic->repair_fd) < 0)
-		rc = ask_for_channel(nic);
+		rc = request_channel(nic);
 	if (rc < 0)
 		pthread_mutex_unlock(&nic->repair_lock);
 	return rc;
@@ -140,7 +140,7 @@ static int send_socket(int channel, const struct vmad_repair_socket *message, co
 }
 
 /* The result; ENDED; -EPIPE: there is none in time. */
-static int repair_take_answer(int channel, struct vmad_repair_answer *answer)
+static int repair_receive_reply(int channel, struct vmad_repair_reply *answer)
 {
 	ssize_t n;
 
@@ -155,12 +155,12 @@ static int repair_take_answer(int channel, struct vmad_repair_answer *answer)
 	}
 }
 
-static int try_socket(int channel, const struct vma_repair *what, const int fds[2], struct vmad_repair_answer *answer)
+static int try_socket(int channel, const struct vma_repair *what, const int fds[2], struct vmad_repair_reply *answer)
 {
 	const struct vmad_repair_socket message = {.head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SOCKET}, .what = *what};
 	int rc = send_socket(channel, &message, fds, fds[1] >= 0 ? 2 : 1);
 
-	return rc == 0 ? repair_take_answer(channel, answer) : rc;
+	return rc == 0 ? repair_receive_reply(channel, answer) : rc;
 }
 
 /* Nobody repairs the socket any more. True: the kernel has the connection; else the socket is as before. */
@@ -180,11 +180,11 @@ static bool is_repaired(int fd)
 static int next_channel(struct nic_xdp *nic)
 {
 	drop_channel(nic);
-	return ask_for_channel(nic);
+	return request_channel(nic);
 }
 
 /* How many of the bytes that had not been sent it has is not known. */
-static int unsent_is_known(const struct vma_repair *what)
+static int check_unsent(const struct vma_repair *what)
 {
 	return what->unacked == what->sent ? 0 : -EPIPE;
 }
@@ -193,7 +193,7 @@ int vma_nic_repair_socket(struct vma_nic *base, int fd, const struct vma_repair 
                           const struct vma_repair_bytes *bytes, int *incomplete)
 {
 	struct nic_xdp *nic = (struct nic_xdp *)base;
-	struct vmad_repair_answer answer = {.result = 0};
+	struct vmad_repair_reply answer = {.result = 0};
 	int fds[2] = {fd, -1}, tries = 0, rc;
 
 	*incomplete = 0;
@@ -202,7 +202,7 @@ int vma_nic_repair_socket(struct vma_nic *base, int fd, const struct vma_repair 
 		return rc;
 	rc = try_socket(atomic_load(&nic->repair_fd), what, fds, &answer);
 	while (rc == ENDED) {
-		answer.incomplete = unsent_is_known(what);
+		answer.incomplete = check_unsent(what);
 		if (is_repaired(fd))
 			rc = 0;
 		else if (tries++ == TRIES || next_channel(nic) < 0)

@@ -31,20 +31,20 @@ static uint64_t shadow_cookie_of(int fd)
 	return os_getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) == 0 ? cookie : 0;
 }
 
-static void shadows_note(struct xdp_shadows *shadows, int fd)
+static void shadows_add(struct xdp_shadows *shadows, int fd)
 {
 	const uint64_t cookie = shadow_cookie_of(fd);
 
 	if (cookie == 0)
 		return;
-	if (shadows->n == shadows->room) {
-		const uint32_t room = shadows->room != 0 ? shadows->room * 2 : 64;
-		struct xdp_shadow *list = realloc(shadows->list, room * sizeof(*list));
+	if (shadows->n == shadows->capacity) {
+		const uint32_t capacity = shadows->capacity != 0 ? shadows->capacity * 2 : 64;
+		struct xdp_shadow *list = realloc(shadows->list, capacity * sizeof(*list));
 
 		if (list == NULL)
 			return;
 		shadows->list = list;
-		shadows->room = room;
+		shadows->capacity = capacity;
 	}
 	shadows->list[shadows->n++] = (struct xdp_shadow){.cookie = cookie, .fd = fd};
 }
@@ -76,7 +76,7 @@ static void list_all(struct xdp_shadows *shadows)
 			const struct entry *entry = (const void *)(buffer + at);
 
 			if (entry->name[0] != '.')
-				shadows_note(shadows, atoi(entry->name));
+				shadows_add(shadows, atoi(entry->name));
 			at += entry->bytes;
 		}
 	}

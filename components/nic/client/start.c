@@ -102,7 +102,7 @@ static void reset_scheduling(void)
 }
 
 /* The dispositions are the clone's own: it was made without CLONE_SIGHAND. */
-static void forget_signals(void)
+static void reset_signals(void)
 {
 	static const struct {
 		void (*handler)(int);
@@ -150,7 +150,7 @@ static int vmad_child_main(void *arg)
 	os_fcntl(STDERR_FILENO, F_SETFD, 0);
 	syscall(SYS_close_range, 3u, ~0u, 0u);
 	syscall(SYS_umask, 022);
-	forget_signals();
+	reset_signals();
 	if (syscall(SYS_chdir, "/") == 0)
 		syscall(SYS_execve, start->path, start->argv, environment);
 	start->error = errno;

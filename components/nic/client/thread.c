@@ -24,9 +24,9 @@
 
 #define RETRY_FIRST_MS 5
 #define RETRY_LAST_MS 250
-#define TIMEOUT_MS 2000 /* of one attempt: the thread must also see vma_nic_close */
-#define REMIND_MS 100   /* a queue pair that was not rebound is asked again */
-#define BUSY_MS 5       /* between two looks at a connection that is in use */
+#define TIMEOUT_MS 2000     /* of one attempt: the thread must also see vma_nic_close */
+#define REBIND_RETRY_MS 100 /* a queue pair that was not rebound is asked again */
+#define BUSY_MS 5           /* between two looks at a connection that is in use */
 
 void nic_xdp_thread_wake(struct nic_xdp *nic)
 {
@@ -46,7 +46,7 @@ static void nic_drain_wake(struct nic_xdp *nic)
 
 /* ---- events; `events` is held ---- */
 
-static void qp_tell_event(struct xdp_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key)
+static void qp_report_event(struct xdp_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key)
 {
 	if (qp->attr.event != NULL)
 		qp->attr.event(&qp->base, event, key, qp->attr.event_arg);
@@ -86,7 +86,7 @@ static void report_revoked(struct nic_xdp *nic)
 
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
 		while (pop_revoked(nic, qp, &key))
-			qp_tell_event(qp, VMA_NIC_EVENT_FLOW_REVOKED, &key);
+			qp_report_event(qp, VMA_NIC_EVENT_FLOW_REVOKED, &key);
 }
 
 static bool pop_adoption(struct nic_xdp *nic, uint32_t *slot, struct vma_pending *pending)
@@ -138,7 +138,7 @@ static bool report_lost_qps(struct nic_xdp *nic, bool wake)
 		if (!wake_lost(nic, qp, wake))
 			continue;
 		any = true;
-		qp_tell_event(qp, VMA_NIC_EVENT_LOST, NULL);
+		qp_report_event(qp, VMA_NIC_EVENT_LOST, NULL);
 	}
 	return any;
 }
@@ -204,7 +204,7 @@ static bool owner_is_there(const struct nic_xdp *nic)
 
 bool nic_xdp_await_vmad(struct nic_xdp *nic)
 {
-	const uint64_t until = (nic->vmad != NULL ? os_now_ms() : nic->vmad_lost_ms) + VMAD_ANSWER_MS;
+	const uint64_t until = (nic->vmad != NULL ? os_now_ms() : nic->vmad_lost_ms) + VMAD_REPLY_TIMEOUT_MS;
 	const struct timespec at = {.tv_sec = (time_t)(until / 1000), .tv_nsec = (long)(until % 1000) * 1000000};
 
 	if (nic->kind != VMA_NIC_OWNER_VMAD || pthread_equal(pthread_self(), nic->thread))
@@ -335,8 +335,8 @@ static int nic_thread_work(struct nic_xdp *nic)
 	report_revoked(nic);
 	report_adoptions(nic);
 	if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad != NULL && report_lost_qps(nic, true)) {
-		sleep_ms = REMIND_MS;
-		/* What was asked for in there has its answer, and is no use of the connection: see is_in_use. */
+		sleep_ms = REBIND_RETRY_MS;
+		/* What was asked for in there has its answer, and is no use of the connection: see has_new_requests. */
 		nic->requests_seen = vmad_client_requests(nic->vmad);
 	}
 	return sleep_ms;
@@ -346,7 +346,7 @@ static int nic_thread_work(struct nic_xdp *nic)
  * Each answer to a request wakes whoever sleeps on the connection, for nothing: a program that connects often would pay
  * two changes of thread for each. So while there are requests, the connection is looked at now and then instead.
  */
-static bool is_in_use(struct nic_xdp *nic)
+static bool has_new_requests(struct nic_xdp *nic)
 {
 	const uint32_t before = nic->requests_seen;
 
@@ -356,7 +356,7 @@ static bool is_in_use(struct nic_xdp *nic)
 
 static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
 {
-	const bool in_use = is_in_use(nic);
+	const bool in_use = has_new_requests(nic);
 	struct pollfd fds[4] = {
 	        {.fd = nic->wake_fd, .events = POLLIN},
 	        {.fd = nic->vmad != NULL && !in_use ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},

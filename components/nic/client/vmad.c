@@ -38,7 +38,7 @@ static int wait_message(struct vmad_client *client, uint64_t until_ms, struct vm
 	}
 }
 
-static int keep_revoked(struct vmad_client *client, const struct vmad_msg *msg)
+static int queue_revoked(struct vmad_client *client, const struct vmad_msg *msg)
 {
 	if (client->revoked == VMAD_REVOKED_MAX)
 		return -EPIPE;
@@ -47,10 +47,10 @@ static int keep_revoked(struct vmad_client *client, const struct vmad_msg *msg)
 }
 
 /* What vmad says unasked. False: it is nothing that it may say. */
-static bool keep_event(struct vmad_client *client, const struct vmad_msg *msg)
+static bool queue_event(struct vmad_client *client, const struct vmad_msg *msg)
 {
 	if (msg->type == VMAD_REVOKED)
-		return keep_revoked(client, msg) == 0;
+		return queue_revoked(client, msg) == 0;
 	if (msg->type != VMAD_ADOPT)
 		return false;
 	if (client->adoptions < VMAD_ADOPTS_MAX)
@@ -58,8 +58,8 @@ static bool keep_event(struct vmad_client *client, const struct vmad_msg *msg)
 	return true;
 }
 
-int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int *send_fds, unsigned nsend, int *fds,
-                    unsigned *nfds, uint64_t until_ms)
+int vmad_client_request(struct vmad_client *client, struct vmad_msg *msg, const int *send_fds, unsigned nsend, int *fds,
+                        unsigned *nfds, uint64_t until_ms)
 {
 	const uint32_t seq = ++client->seq;
 	const uint16_t type = msg->type;
@@ -79,7 +79,7 @@ int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int 
 		if (msg->type == type && msg->seq == seq)
 			return msg->result <= 0 ? msg->result : -EPROTO;
 		client_close_fds(fds, *nfds);
-		if (!keep_event(client, msg))
+		if (!queue_event(client, msg))
 			break;
 	}
 	/* A late answer would be taken for another one's. The connection stays: its end would say that this client has
@@ -88,22 +88,22 @@ int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int 
 	return -EPIPE;
 }
 
-static int ask_with_fds(struct vmad_client *client, struct vmad_msg *msg, const int *shown, unsigned nshown, int *fds,
-                        unsigned *nfds)
+static int request_with_fds(struct vmad_client *client, struct vmad_msg *msg, const int *proof_fds,
+                            unsigned n_proof_fds, int *fds, unsigned *nfds)
 {
 	int own_fds[VMAD_FDS_MAX];
 	unsigned own_nfds = 0;
-	int rc = vmad_client_ask(client, msg, shown, nshown, fds != NULL ? fds : own_fds,
-	                         fds != NULL ? nfds : &own_nfds, os_now_ms() + VMAD_ANSWER_MS);
+	int rc = vmad_client_request(client, msg, proof_fds, n_proof_fds, fds != NULL ? fds : own_fds,
+	                             fds != NULL ? nfds : &own_nfds, os_now_ms() + VMAD_REPLY_TIMEOUT_MS);
 
 	if (rc != -EPIPE)
 		client_close_fds(own_fds, own_nfds);
 	return rc;
 }
 
-static int client_ask(struct vmad_client *client, struct vmad_msg *msg, int *fds, unsigned *nfds)
+static int client_request(struct vmad_client *client, struct vmad_msg *msg, int *fds, unsigned *nfds)
 {
-	return ask_with_fds(client, msg, NULL, 0, fds, nfds);
+	return request_with_fds(client, msg, NULL, 0, fds, nfds);
 }
 
 /* ---- requests ---- */
@@ -114,7 +114,7 @@ int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wr
 	const struct vmad_rental *rental = &msg.rental;
 	int fds[VMAD_FDS_MAX];
 	unsigned nfds = 0;
-	int rc = client_ask(client, &msg, fds, &nfds);
+	int rc = client_request(client, &msg, fds, &nfds);
 
 	if (rc == -EPIPE)
 		return rc;
@@ -156,11 +156,11 @@ int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_to
 {
 	struct vmad_msg msg = {.type = VMAD_RETURN, .ret = {.slot = slot, .frames_too = frames_too}};
 
-	return client_ask(client, &msg, NULL, NULL);
+	return client_request(client, &msg, NULL, NULL);
 }
 
 /* What was taken back before it was granted anew: messages keep their order, so all of that is here by now. */
-static void forget_revoked(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
+static void drop_revoked(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
 {
 	unsigned kept = 0;
 
@@ -173,24 +173,24 @@ static void forget_revoked(struct vmad_client *client, uint32_t slot, const stru
 	client->revoked = kept;
 }
 
-int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, int shown,
+int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct vma_flow_rule *rule, int proof_fds,
                          bool *generic)
 {
 	struct vmad_msg msg = {
 	        .type = VMAD_FLOW_ADD,
 	        .flow = {.slot = slot, .flags = rule->flags, .shadow_cookie = rule->shadow_cookie, .key = rule->key},
 	};
-	int rc = ask_with_fds(client, &msg, &shown, shown >= 0, NULL, NULL);
+	int rc = request_with_fds(client, &msg, &proof_fds, proof_fds >= 0, NULL, NULL);
 
 	if (rc == 0) {
 		*generic = msg.rental.generic != 0;
-		forget_revoked(client, slot, &rule->key);
+		drop_revoked(client, slot, &rule->key);
 	}
 	return rc;
 }
 
 int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
-                             const uint64_t *cookies, const int *shown, unsigned n)
+                             const uint64_t *cookies, const int *proof_fds, unsigned n)
 {
 	for (unsigned done = 0; done < n;) {
 		const unsigned count = n - done < VMAD_SHADOWS_MAX ? n - done : VMAD_SHADOWS_MAX;
@@ -199,7 +199,7 @@ int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const st
 		int rc;
 
 		memcpy(msg.shadows.cookie, cookies + done, count * sizeof(*cookies));
-		rc = ask_with_fds(client, &msg, shown + done, count, NULL, NULL);
+		rc = request_with_fds(client, &msg, proof_fds + done, count, NULL, NULL);
 		if (rc < 0)
 			return rc == -EOPNOTSUPP ? 0 : rc;
 		done += count;
@@ -211,14 +211,14 @@ int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct
 {
 	struct vmad_msg msg = {.type = VMAD_FLOW_DEL, .flow = {.slot = slot, .key = *key}};
 
-	return client_ask(client, &msg, NULL, NULL);
+	return client_request(client, &msg, NULL, NULL);
 }
 
 int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct vmad_msg msg = {.type = VMAD_FLOW_RETIRE, .flow = {.slot = slot, .key = *key}};
 
-	return client_ask(client, &msg, NULL, NULL);
+	return client_request(client, &msg, NULL, NULL);
 }
 
 static struct vmad_minisock pack_minisock(const struct vma_flow_minisock *minisock)
@@ -236,10 +236,10 @@ static struct vmad_minisock pack_minisock(const struct vma_flow_minisock *miniso
 }
 
 /* Without waiting for an answer, but for room in the socket. */
-static int client_say(struct vmad_client *client, struct vmad_msg *msg)
+static int client_send_msg(struct vmad_client *client, struct vmad_msg *msg)
 {
 	struct pollfd poll_fd = {.fd = client->fd, .events = POLLOUT};
-	const uint64_t until_ms = os_now_ms() + VMAD_ANSWER_MS;
+	const uint64_t until_ms = os_now_ms() + VMAD_REPLY_TIMEOUT_MS;
 	int rc;
 
 	msg->magic = VMAD_MAGIC;
@@ -264,7 +264,7 @@ int vmad_client_minisock_export(struct vmad_client *client, uint32_t slot, const
 
 		for (unsigned i = 0; i < count; i++)
 			msg.minisocks.minisock[i] = pack_minisock(&minisocks[done + i]);
-		rc = more ? client_say(client, &msg) : client_ask(client, &msg, NULL, NULL);
+		rc = more ? client_send_msg(client, &msg) : client_request(client, &msg, NULL, NULL);
 		done += count;
 	}
 	return rc;
@@ -274,14 +274,14 @@ int vmad_client_resume(struct vmad_client *client, uint32_t slot, uint64_t ticke
 {
 	struct vmad_msg msg = {.type = VMAD_RESUME, .resume = {.slot = slot, .ticket = ticket}};
 
-	return client_ask(client, &msg, NULL, NULL);
+	return client_request(client, &msg, NULL, NULL);
 }
 
 int vmad_client_resumed(struct vmad_client *client, uint32_t slot)
 {
 	struct vmad_msg msg = {.type = VMAD_RESUMED, .resume = {.slot = slot}};
 
-	return client_ask(client, &msg, NULL, NULL);
+	return client_request(client, &msg, NULL, NULL);
 }
 
 int vmad_client_repair(struct vmad_client *client, int *fd)
@@ -289,7 +289,7 @@ int vmad_client_repair(struct vmad_client *client, int *fd)
 	struct vmad_msg msg = {.type = VMAD_REPAIR};
 	int fds[VMAD_FDS_MAX];
 	unsigned nfds = 0;
-	int rc = client_ask(client, &msg, fds, &nfds);
+	int rc = client_request(client, &msg, fds, &nfds);
 
 	if (rc == -EPIPE)
 		return rc;
@@ -331,7 +331,7 @@ static int client_take_events(struct vmad_client *client)
 			return 0;
 		if (rc == 1)
 			client_close_fds(fds, nfds);
-		if (rc != 1 || !vmad_msg_ok(&msg, bytes) || !keep_event(client, &msg))
+		if (rc != 1 || !vmad_msg_ok(&msg, bytes) || !queue_event(client, &msg))
 			return -EPIPE;
 	}
 	return 0;

@@ -2,7 +2,7 @@
  * vmad - a connection to the vmad that owns an interface.
  *
  * Threads: one at a time (the nic's lock), but connect and close of a client that nobody else knows yet.
- * Progress: every call waits for the answer at most VMAD_ANSWER_MS; a vmad that does not answer counts as gone.
+ * Progress: every call waits for the answer at most VMAD_REPLY_TIMEOUT_MS; a vmad that does not answer counts as gone.
  * Memory: connect allocates, close frees.
  * Example: test/test_vmad_proto.c.
  */
@@ -15,7 +15,7 @@
 #include "../xdp/owner.h"
 #include "../xdp/xdp.h"
 
-#define VMAD_ANSWER_MS 3000
+#define VMAD_REPLY_TIMEOUT_MS 3000
 
 struct vmad_client;
 

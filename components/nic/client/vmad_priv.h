@@ -21,7 +21,7 @@ struct vmad_client {
 };
 
 /* Sends `msg` and replaces it by the answer. Its result, or -EPIPE; the answer's fds are the caller's. */
-int vmad_client_ask(struct vmad_client *client, struct vmad_msg *msg, const int *send_fds, unsigned nsend, int *fds,
-                    unsigned *nfds, uint64_t until_ms);
+int vmad_client_request(struct vmad_client *client, struct vmad_msg *msg, const int *send_fds, unsigned nsend, int *fds,
+                        unsigned *nfds, uint64_t until_ms);
 
 #endif

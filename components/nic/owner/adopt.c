@@ -62,7 +62,7 @@ static int adopt_record(struct xdp_owner *owner, struct fdstore_fds *hand)
 
 	owner->record_fd = adopt_take_fd(hand, KEEP_RECORD);
 	owner->alive_fd = adopt_take_fd(hand, KEEP_ALIVE);
-	owner->alive_read_fd = adopt_take_fd(hand, KEEP_LOOK);
+	owner->alive_read_fd = adopt_take_fd(hand, KEEP_ALIVE_READ);
 	if (owner->record_fd < 0 || owner->alive_fd < 0 || owner->alive_read_fd < 0 ||
 	    fstat(owner->record_fd, &st) < 0 || (size_t)st.st_size != sizeof(*record))
 		return -EPROTO;
@@ -128,7 +128,7 @@ static int adopt_sockets(struct xdp_owner *owner, struct fdstore_fds *hand, uint
 
 	owner->process_fd[index] = adopt_take_fd(hand, KEEP_PROCESS + index);
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
-		slot->socket_fd[queue] = adopt_take_fd(hand, keep_socket(index, queue));
+		slot->socket_fd[queue] = adopt_take_fd(hand, socket_place(index, queue));
 		if (slot->socket_fd[queue] < 0)
 			rc = -ENOENT;
 	}
@@ -259,7 +259,7 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, 
 
 	if (owner == NULL)
 		return -ENOMEM;
-	rc = owner_look_at_device(owner);
+	rc = owner_read_device(owner);
 	if (rc == 0)
 		rc = adopt_record(owner, hand);
 	if (rc == 0)
@@ -279,7 +279,7 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, 
 	owner_claims_init(owner);
 	owner->link_fd = owner_open_link_events();
 	owner->fdstore = fdstore;
-	owner->kept_link_fd = xdp_prog_link_fd(owner->prog);
+	owner->stored_link_fd = xdp_prog_link_fd(owner->prog);
 	adopt_slots(owner, hand);
 	owner_resets_adopt(owner); /* before more are noted */
 	rc = adopt_flows(owner);

@@ -12,7 +12,7 @@ void owner_claims_open(struct xdp_owner *owner)
 {
 	if (owner->claims == NULL)
 		return;
-	xdp_prog_look_at_claims(owner->prog);
+	xdp_prog_publish_claims(owner->prog);
 	xdp_claims_open(owner->shared);
 }
 

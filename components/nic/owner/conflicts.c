@@ -20,7 +20,7 @@ struct search {
 	bool any;
 };
 
-static void search_see_socket(const struct kernel_sock *socket, void *arg)
+static void search_check_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct search *search = arg;
 
@@ -99,7 +99,7 @@ int owner_conflicts_related(struct xdp_owner *owner, const struct vma_flow_rule 
 	return service_match.alike > 0 && service_match.unlike == 0 ? 0 : -EADDRINUSE;
 }
 
-static void see_stranger(const struct kernel_sock *socket, void *arg)
+static void check_other_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct service_match *service_match = arg;
 	const struct vma_flow_rule *rule = service_match->rule;
@@ -121,7 +121,7 @@ static bool has_stranger(struct xdp_owner *owner, const struct vma_flow_rule *ru
 	struct service_match service_match = {.rule = rule, .owner = owner};
 
 	if (walk_listeners(owner, &rule->key, find_mine, &service_match) < 0 || !service_match.listens ||
-	    walk_listeners(owner, &rule->key, see_stranger, &service_match) < 0)
+	    walk_listeners(owner, &rule->key, check_other_socket, &service_match) < 0)
 		return true;
 	*found = service_match.found;
 	return service_match.any;
@@ -138,10 +138,10 @@ int owner_conflicts_refuse(struct xdp_owner *owner, uint32_t slot, const struct 
 	int rc;
 
 	if (owner_flow_is_connection(&rule->key))
-		rc = kernel_sock_connection(&owner->diag_fd, &rule->key, owner->ifindex, search_see_socket, &search);
+		rc = kernel_sock_connection(&owner->diag_fd, &rule->key, owner->ifindex, search_check_socket, &search);
 	else
 		rc = kernel_sock_walk(&owner->diag_fd, rule->key.proto, ntohs(rule->key.local_port_be), listener,
-		                      search_see_socket, &search);
+		                      search_check_socket, &search);
 	owner_flow_describe(&rule->key, text, sizeof(text));
 	if (rc < 0) {
 		/* Not knowing is no licence to rob. */

@@ -96,7 +96,7 @@ struct socket_search {
 	bool seen;
 };
 
-static void entitled_see_socket(const struct kernel_sock *socket, void *arg)
+static void entitled_check_socket(const struct kernel_sock *socket, void *arg)
 {
 	static const uint8_t none[16];
 	struct socket_search *socket_search = arg;
@@ -114,7 +114,7 @@ static bool is_bound(struct xdp_owner *owner, const struct vma_flow_key *key, co
 
 	return proof->cookie != 0 &&
 	       kernel_sock_bound(&owner->diag_fd, proof->family, key->proto, ntohs(key->local_port_be),
-	                         entitled_see_socket, &socket_search) == 0 &&
+	                         entitled_check_socket, &socket_search) == 0 &&
 	       socket_search.seen;
 }
 
@@ -125,14 +125,14 @@ struct cookie_search {
 	bool any;
 };
 
-static void look_for_any(const struct kernel_sock *socket, void *arg)
+static void match_any_cookie(const struct kernel_sock *socket, void *arg)
 {
 	struct cookie_search *cookie_search = arg;
 
 	for (unsigned i = 0; i < cookie_search->n && !cookie_search->any; i++) {
 		struct socket_search socket_search = {.key = cookie_search->key, .cookie = cookie_search->cookies[i]};
 
-		entitled_see_socket(socket, &socket_search);
+		entitled_check_socket(socket, &socket_search);
 		cookie_search->any = socket_search.seen;
 	}
 }
@@ -143,12 +143,12 @@ bool owner_any_is_bound(struct xdp_owner *owner, const struct vma_flow_key *key,
 	struct cookie_search cookie_search = {.key = key, .cookies = cookies, .n = n};
 
 	for (size_t i = 0; i < sizeof(families) && !cookie_search.any; i++)
-		kernel_sock_bound(&owner->diag_fd, families[i], key->proto, ntohs(key->local_port_be), look_for_any,
+		kernel_sock_bound(&owner->diag_fd, families[i], key->proto, ntohs(key->local_port_be), match_any_cookie,
 		                  &cookie_search);
 	return cookie_search.any;
 }
 
-static void see_listener(const struct kernel_sock *socket, void *arg)
+static void check_listener(const struct kernel_sock *socket, void *arg)
 {
 	bool *any = arg;
 
@@ -160,7 +160,7 @@ static bool has_listener(struct xdp_owner *owner, const struct vma_flow_key *key
 {
 	bool any = false;
 
-	return kernel_sock_connection(&owner->diag_fd, key, owner->ifindex, see_listener, &any) < 0 || any;
+	return kernel_sock_connection(&owner->diag_fd, key, owner->ifindex, check_listener, &any) < 0 || any;
 }
 
 /* ---- flows ---- */

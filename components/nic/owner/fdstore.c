@@ -22,9 +22,9 @@
 
 enum { FDSTORE_PUT = 64, FDSTORE_DROP, FDSTORE_LIST, FDSTORE_END };
 
-#define LOOK_MS 250    /* at the clients, while no vmad lives */
-#define UNUSED_MS 1000 /* no client lives, and no vmad */
-#define TURN 256       /* messages of one turn */
+#define CHECK_INTERVAL_MS 250 /* at the clients, while no vmad lives */
+#define UNUSED_MS 1000        /* no client lives, and no vmad */
+#define MESSAGES_PER_POLL 256 /* messages of one turn */
 
 static socklen_t fdstore_address_of(unsigned ifindex, struct sockaddr_un *out)
 {
@@ -34,7 +34,7 @@ static socklen_t fdstore_address_of(unsigned ifindex, struct sockaddr_un *out)
 }
 
 /* Waits for room, but not for ever. */
-static int fdstore_say(int fd, uint16_t type, uint32_t place, const int *with)
+static int fdstore_send_message(int fd, uint16_t type, uint32_t place, const int *with)
 {
 	const struct vmad_msg msg = {
 	        .magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .keep = {.place = place}};
@@ -56,7 +56,7 @@ static struct {
 	int fd[KEEP_PLACES];
 } keep;
 
-static void keep_in(uint32_t place, int fd)
+static void store_fd(uint32_t place, int fd)
 {
 	if (place >= KEEP_PLACES) {
 		os_close(fd);
@@ -77,7 +77,7 @@ static void fdstore_leave_vmad(void)
 /* What vmad says. */
 static void fdstore_recv_vmad(void)
 {
-	for (unsigned i = 0; i < TURN; i++) {
+	for (unsigned i = 0; i < MESSAGES_PER_POLL; i++) {
 		struct vmad_msg msg;
 		int fds[VMAD_FDS_MAX];
 		unsigned nfds;
@@ -91,9 +91,9 @@ static void fdstore_recv_vmad(void)
 			return;
 		}
 		if (msg.type == FDSTORE_PUT && nfds == 1)
-			keep_in(msg.keep.place, fds[0]);
+			store_fd(msg.keep.place, fds[0]);
 		else if (msg.type == FDSTORE_DROP)
-			keep_in(msg.keep.place, -1);
+			store_fd(msg.keep.place, -1);
 		else if (msg.type == FDSTORE_END)
 			_exit(0);
 	}
@@ -121,9 +121,9 @@ static void meet_vmad(int listen_fd)
 	}
 	for (uint32_t place = 0; place < KEEP_PLACES && rc == 0; place++)
 		if (keep.fd[place] >= 0)
-			rc = fdstore_say(fd, FDSTORE_PUT, place, &keep.fd[place]);
+			rc = fdstore_send_message(fd, FDSTORE_PUT, place, &keep.fd[place]);
 	if (rc == 0)
-		rc = fdstore_say(fd, FDSTORE_LIST, 0, NULL);
+		rc = fdstore_send_message(fd, FDSTORE_LIST, 0, NULL);
 	if (rc == 0)
 		keep.vmad_fd = fd;
 	else
@@ -147,7 +147,7 @@ static bool fdstore_is_over(void)
 	       (alone_ms >= (uint64_t)keep.seconds * 1000 || (alone_ms >= UNUSED_MS && !has_living_clients()));
 }
 
-static void give_up_all(void)
+static void drop_all_capabilities(void)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	const struct __user_cap_data_struct none[2] = {0};
@@ -159,7 +159,7 @@ static void give_up_all(void)
 }
 
 /* As at the start of a daemon: no descriptor of vmad's but these, no terminal, signals as at boot. */
-static void leave_everything(int vmad_fd, const int listen_fd[2])
+static void detach_from_parent(int vmad_fd, const int listen_fd[2])
 {
 	const int null_fd = os_open("/dev/null", O_RDWR | O_CLOEXEC);
 	int fds[4] = {os_fcntl(null_fd, F_DUPFD_CLOEXEC, 16), os_fcntl(vmad_fd, F_DUPFD_CLOEXEC, 16)};
@@ -194,7 +194,7 @@ static void serve_alone(void)
 	struct pollfd what[2] = {{.fd = keep.listen_fd[0], .events = POLLIN},
 	                         {.fd = keep.listen_fd[1], .events = POLLIN}};
 
-	if (os_poll(what, 2, LOOK_MS) <= 0)
+	if (os_poll(what, 2, CHECK_INTERVAL_MS) <= 0)
 		return;
 	for (int i = 0; i < 2 && keep.vmad_fd < 0; i++)
 		if (what[i].revents != 0)
@@ -203,8 +203,8 @@ static void serve_alone(void)
 
 static __attribute__((noreturn)) void fdstore_serve(int vmad_fd, const int listen_fd[2], uint32_t seconds)
 {
-	leave_everything(vmad_fd, listen_fd);
-	give_up_all();
+	detach_from_parent(vmad_fd, listen_fd);
+	drop_all_capabilities();
 	keep.seconds = seconds;
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
 		keep.fd[place] = -1;
@@ -285,7 +285,7 @@ int fdstore_start(struct fdstore *fdstore, unsigned ifindex, uint32_t seconds)
 	return rc;
 }
 
-static int recv_hand(int fd, struct fdstore_fds *hand)
+static int fdstore_recv_fds(int fd, struct fdstore_fds *hand)
 {
 	const uint64_t until = os_now_ms() + FDSTORE_MS;
 
@@ -316,7 +316,7 @@ static int recv_hand(int fd, struct fdstore_fds *hand)
 }
 
 /* Connected to a process of root's: anybody may take the abstract name first. -errno. */
-static int fdstore_dial(unsigned ifindex, bool path)
+static int fdstore_connect(unsigned ifindex, bool path)
 {
 	struct sockaddr_un address;
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -333,17 +333,17 @@ static int fdstore_dial(unsigned ifindex, bool path)
 
 int fdstore_find(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand)
 {
-	int fd = fdstore_dial(ifindex, true), rc;
+	int fd = fdstore_connect(ifindex, true), rc;
 
 	*fdstore = (struct fdstore){.fd = -1, .ifindex = ifindex};
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
 		hand->fd[place] = -1;
 	if (fd < 0)
-		fd = fdstore_dial(ifindex, false);
+		fd = fdstore_connect(ifindex, false);
 	if (fd < 0)
 		return fd;
 	fdstore->fd = fd;
-	rc = recv_hand(fd, hand);
+	rc = fdstore_recv_fds(fd, hand);
 	if (rc < 0)
 		fdstore_fds_close(hand);
 	return rc;
@@ -362,30 +362,30 @@ void fdstore_end(struct fdstore *fdstore)
 {
 	if (fdstore->fd < 0)
 		return;
-	if (fdstore_say(fdstore->fd, FDSTORE_END, 0, NULL) == 0)
+	if (fdstore_send_message(fdstore->fd, FDSTORE_END, 0, NULL) == 0)
 		os_await(fdstore->fd, POLLHUP, FDSTORE_MS);
 	os_close(fdstore->fd);
 	fdstore->fd = -1;
 	vmad_folder_clear(fdstore->ifindex, "fdstore");
 }
 
-static void fdstore_tell(struct fdstore *fdstore, uint16_t type, uint32_t place, const int *with)
+static void fdstore_send(struct fdstore *fdstore, uint16_t type, uint32_t place, const int *with)
 {
 	if (fdstore == NULL || fdstore->fd < 0)
 		return;
-	if (fdstore_say(fdstore->fd, type, place, with) < 0)
+	if (fdstore_send_message(fdstore->fd, type, place, with) < 0)
 		os_shutdown(fdstore->fd, SHUT_RDWR);
 }
 
 void fdstore_put(struct fdstore *fdstore, uint32_t place, int fd)
 {
 	if (fd >= 0)
-		fdstore_tell(fdstore, FDSTORE_PUT, place, &fd);
+		fdstore_send(fdstore, FDSTORE_PUT, place, &fd);
 }
 
 void fdstore_drop(struct fdstore *fdstore, uint32_t place)
 {
-	fdstore_tell(fdstore, FDSTORE_DROP, place, NULL);
+	fdstore_send(fdstore, FDSTORE_DROP, place, NULL);
 }
 
 bool fdstore_lost(struct fdstore *fdstore)

@@ -31,9 +31,9 @@
 #define FDSTORE_MS 2000
 
 /* Places of descriptors. */
-#define KEEP_RECORD 0 /* record.h */
-#define KEEP_ALIVE 1  /* the pipe's writing end */
-#define KEEP_LOOK 2   /* and its reading one */
+#define KEEP_RECORD 0     /* record.h */
+#define KEEP_ALIVE 1      /* the pipe's writing end */
+#define KEEP_ALIVE_READ 2 /* and its reading one */
 #define KEEP_UMEM 3
 #define KEEP_SHARED 4
 #define KEEP_LINK 5
@@ -44,7 +44,7 @@
 #define KEEP_PLACES (KEEP_SOCKET + XDP_SLOTS_MAX * XDP_QUEUES_MAX)
 _Static_assert(KEEP_PROG + XDP_PROG_FDS <= KEEP_BASE, "places of their own");
 
-static inline uint32_t keep_socket(uint32_t slot, uint32_t queue)
+static inline uint32_t socket_place(uint32_t slot, uint32_t queue)
 {
 	return KEEP_SOCKET + slot * XDP_QUEUES_MAX + queue;
 }

@@ -47,7 +47,8 @@ struct owner_flow_waiter *owner_flow_waiter_find(const struct xdp_owner *owner, 
 	return waiter;
 }
 
-struct owner_flow_waiter *owner_flow_waiter_say(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+struct owner_flow_waiter *owner_flow_waiter_refresh(struct xdp_owner *owner, uint32_t slot,
+                                                    const struct vma_flow_key *key)
 {
 	struct owner_flow_waiter *waiter = owner_flow_waiter_find(owner, slot, key),
 	                         **bucket = &owner->waiter[owner_flow_bucket(key)];
@@ -63,14 +64,14 @@ struct owner_flow_waiter *owner_flow_waiter_say(struct xdp_owner *owner, uint32_
 		owner->waiters++;
 		owner->slot[slot].waiters++;
 	}
-	waiter->said_ns = owner_now_ns();
+	waiter->refreshed_ns = owner_now_ns();
 	return waiter;
 }
 
 /* Nobody is left who would read: with shadows named, and all of them closed. */
 static bool waiter_is_over(struct xdp_owner *owner, struct owner_flow_waiter *waiter, uint64_t now)
 {
-	if (now - waiter->said_ns > OWNER_FLOW_WAITER_NS)
+	if (now - waiter->refreshed_ns > OWNER_FLOW_WAITER_NS)
 		return true;
 	if (waiter->shadows.n == 0)
 		return false;
@@ -140,7 +141,7 @@ static bool is_of_slot(const struct owner_flow_waiter *waiter, uint64_t slot)
 
 static bool is_old(const struct owner_flow_waiter *waiter, uint64_t now)
 {
-	return now - waiter->said_ns > OWNER_FLOW_WAITER_NS;
+	return now - waiter->refreshed_ns > OWNER_FLOW_WAITER_NS;
 }
 
 void owner_flow_waiters_end(struct xdp_owner *owner, uint32_t slot)

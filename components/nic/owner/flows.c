@@ -201,7 +201,7 @@ static void flow_begin_grace(struct xdp_owner *owner, struct owner_flow *flow)
 
 static int refuse_contended(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
-	struct owner_flow_waiter *waiter = owner_flow_waiter_say(owner, slot, &rule->key);
+	struct owner_flow_waiter *waiter = owner_flow_waiter_refresh(owner, slot, &rule->key);
 
 	if (waiter != NULL)
 		xdp_cookies_add(&waiter->shadows, &rule->key, rule->shadow_cookie);
@@ -214,11 +214,11 @@ static uint64_t slots_of(const struct owner_flow *flow)
 }
 
 /* Each slot that has the flow still wants it: it gets a waiter. */
-static bool losers_wait(struct xdp_owner *owner, const struct owner_flow *flow)
+static bool add_waiters_of_flow(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	for (uint64_t left = slots_of(flow); left != 0; left &= left - 1) {
 		struct owner_flow_waiter *loser =
-		        owner_flow_waiter_say(owner, (uint32_t)__builtin_ctzll(left), &flow->rule.key);
+		        owner_flow_waiter_refresh(owner, (uint32_t)__builtin_ctzll(left), &flow->rule.key);
 
 		if (loser == NULL)
 			return false;
@@ -235,20 +235,20 @@ static int flow_contend(struct xdp_owner *owner, struct owner_flow **place, uint
 	struct owner_flow *flow = *place;
 	char text[96];
 
-	if (!losers_wait(owner, flow))
+	if (!add_waiters_of_flow(owner, flow))
 		return -EADDRINUSE; /* it stays with who has it: better than a flow that goes to and fro */
 	unlink_flow(owner, place);
 	flow_begin_grace(owner, flow); /* its members are still known, to be told */
-	flow->next = owner->given_up;
-	owner->given_up = flow;
+	flow->next = owner->revoke_pending;
+	owner->revoke_pending = flow;
 	owner_flow_describe(&rule->key, text, sizeof(text));
 	vma_log_warn("%s: %s goes back to the kernel: two processes (or queue pairs) want it", owner->name, text);
 	return refuse_contended(owner, slot, rule);
 }
 
-static void forget_given_up(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static void free_revoke_pending(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	struct owner_flow **place = &owner->given_up;
+	struct owner_flow **place = &owner->revoke_pending;
 
 	while (*place != NULL) {
 		struct owner_flow *flow = *place;
@@ -269,10 +269,10 @@ static void forget_given_up(struct xdp_owner *owner, uint32_t slot, const struct
 void owner_flows_report(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
                         void *arg)
 {
-	while (owner->given_up != NULL) {
-		struct owner_flow *flow = owner->given_up;
+	while (owner->revoke_pending != NULL) {
+		struct owner_flow *flow = owner->revoke_pending;
 
-		owner->given_up = flow->next;
+		owner->revoke_pending = flow->next;
 		for (uint64_t left = slots_of(flow); left != 0 && revoked != NULL; left &= left - 1)
 			revoked((uint32_t)__builtin_ctzll(left), &flow->rule.key, arg);
 		owner_flow_free(flow);
@@ -297,7 +297,7 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 		flow = NULL;
 	if (flow == NULL && !owner_any_is_bound(owner, key, cookies, n)) /* a waiter would keep others from the flow */
 		return -EPERM;
-	waiter = flow != NULL ? NULL : owner_flow_waiter_say(owner, slot, key);
+	waiter = flow != NULL ? NULL : owner_flow_waiter_refresh(owner, slot, key);
 	if (waiter == NULL && flow == NULL)
 		return -ENOMEM;
 	shadows = waiter != NULL ? &waiter->shadows : &flow->shadows;
@@ -408,7 +408,7 @@ static int flow_share(struct xdp_owner *owner, struct owner_flow **place, uint32
 		return rc == -ENOSPC ? flow_contend(owner, place, slot, rule) : rc;
 	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
 	owner_flow_waiter_end(owner, slot, &rule->key);
-	forget_given_up(owner, slot, &rule->key);
+	free_revoke_pending(owner, slot, &rule->key);
 	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	owner_record_group(owner, flow);
 	return rc;
@@ -500,7 +500,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 		return rc;
 	}
 	inherit_shadows(owner, flow);
-	forget_given_up(owner, slot, &rule->key);
+	free_revoke_pending(owner, slot, &rule->key);
 	*place = flow;
 	owner->flows++;
 	owner->slot[slot].flows++;
@@ -535,8 +535,8 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
  * A flow that the slot has already may get a shadow more, and that is all: the socket has been shown. A connection's is
  * not needed: it is bound, and the kernel has no connection of it that could be taken for a stranger's.
  */
-int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
-                       const struct xdp_proof *proof)
+int xdp_owner_flow_request(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                           const struct xdp_proof *proof)
 {
 	struct vma_flow_rule asked = *rule;
 	struct owner_flow *flow;
@@ -570,8 +570,8 @@ void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place)
 }
 
 /* The same, but what still comes of TCP is a minisock's; and a group's other members go on. */
-static void leave_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
-                       enum owner_minisock_state state)
+static void owner_release_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                               enum owner_minisock_state state)
 {
 	struct owner_flow *flow = *place;
 	const struct vma_flow_minisock minisock = {.key = flow->rule.key};
@@ -599,7 +599,7 @@ static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint
 	const uint32_t group = (*place)->group;
 
 	owner_record_leaving(owner, group, slot, true);
-	leave_flow(owner, place, slot, MINISOCK_DELETED);
+	owner_release_flow(owner, place, slot, MINISOCK_DELETED);
 	if (key.peer_port_be == 0) {
 		owner_group_move(owner, slot, &key);
 		owner_parked_close(owner, slot, &key);
@@ -608,11 +608,11 @@ static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint
 }
 
 /* The owner before had a member leave, and did not come to moving what waits there. */
-static void leave_again(struct xdp_owner *owner, uint32_t slot)
+static void resume_leaving(struct xdp_owner *owner, uint32_t slot)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
-			if (flow->group == 0 || !owner_is_leaving(owner, flow->group, slot))
+			if (flow->group == 0 || !owner_slot_leaves_group(owner, flow->group, slot))
 				continue;
 			if (!owner_flow_has(flow, slot))
 				owner_group_move(owner, slot, &flow->rule.key);
@@ -646,7 +646,7 @@ int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct v
 	return owner_group_retire(owner, flow, slot);
 }
 
-void owner_flow_forget_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+void owner_flow_drop_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct owner_flow **place = owner_flow_place(owner, key), *flow = *place;
 
@@ -688,8 +688,8 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 			}
 			/* First: if this owner is killed in between, the next one finds the flow, and begins here. */
 			if (owner_flow_is_connection(&key) || (listens && !dead))
-				owner_resets_note(owner, slot, &key, dead);
-			leave_flow(owner, place, slot, dead ? MINISOCK_RESET : MINISOCK_WAITS);
+				owner_resets_add(owner, slot, &key, dead);
+			owner_release_flow(owner, place, slot, dead ? MINISOCK_RESET : MINISOCK_WAITS);
 			if (shared)
 				place = &flow->next;
 		}
@@ -704,7 +704,7 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 		owner_group_move(owner, slot, NULL);
 	owner_claims_end(owner, slot);
 	end_grace_of(owner, slot);
-	forget_given_up(owner, slot, NULL);
+	free_revoke_pending(owner, slot, NULL);
 	owner_flow_waiters_end(owner, slot);
 }
 
@@ -730,7 +730,7 @@ void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)
 {
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
 		return;
-	leave_again(owner, slot);
+	resume_leaving(owner, slot);
 	owner_parked_presented(owner, slot);
 	if (owner->unpresented == 0)
 		return;
@@ -824,7 +824,7 @@ int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const stru
 		return 0;
 	}
 	if (state == MINISOCK_RESET) /* the process has not told the peer: see vma_tcp_leave */
-		owner_resets_note(owner, slot, &minisock->key, true);
+		owner_resets_add(owner, slot, &minisock->key, true);
 	unlink_flow(owner, place);
 	owner_minisocks_put(owner, minisock, (enum owner_minisock_state)state, true);
 	owner_flow_free(flow);

@@ -538,20 +538,20 @@ int owner_frames_adopt(struct xdp_owner *owner, struct fdstore_fds *hand)
 /* ---- locks that nobody holds ---- */
 
 /* Of a client that lives, or whose connection to the owner has ended while its process goes on. */
-static bool is_living(const struct xdp_owner *owner, uint32_t holder)
+static bool holder_is_alive(const struct xdp_owner *owner, uint32_t holder)
 {
 	return holder - 1 < XDP_SLOTS_MAX &&
 	       (owner->slot[holder - 1].state == SLOT_RENTED || owner->slot[holder - 1].state == SLOT_LEAVING);
 }
 
 /* Seen twice, LOCK_NS apart: see xdp_shared_free_lock. The owner's own number is nobody's between two of its calls. */
-static void look_at_lock(struct xdp_owner *owner, uint32_t queue, enum xdp_lock which, uint64_t now)
+static void check_lock(struct xdp_owner *owner, uint32_t queue, enum xdp_lock which, uint64_t now)
 {
 	const struct xdp_shared_queue *shared = &owner->shared->queue[queue];
 	const uint32_t holder = xdp_load(which == XDP_LOCK_FILL ? &shared->fill.lock : &shared->comp.lock);
 	struct owner_lock *seen = &owner->queue[queue].lock[which];
 
-	if (holder == 0 || is_living(owner, holder)) {
+	if (holder == 0 || holder_is_alive(owner, holder)) {
 		seen->holder = 0;
 	} else if (seen->holder != holder) {
 		*seen = (struct owner_lock){.holder = holder, .since_ns = now};
@@ -564,7 +564,7 @@ static void look_at_lock(struct xdp_owner *owner, uint32_t queue, enum xdp_lock 
 	}
 }
 
-bool owner_locks_seen(const struct xdp_owner *owner)
+bool owner_has_held_locks(const struct xdp_owner *owner)
 {
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
 		for (unsigned which = 0; which < XDP_LOCKS; which++)
@@ -579,7 +579,7 @@ void owner_frames_tick(struct xdp_owner *owner)
 
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
 		for (unsigned which = 0; which < XDP_LOCKS; which++)
-			look_at_lock(owner, queue, which, now);
+			check_lock(owner, queue, which, now);
 		xdp_shared_complete(&owner->driver[queue]);
 		fill_spares(owner, queue);
 	}

@@ -68,9 +68,10 @@ static struct vma_nic_member *member_of(const struct xdp_owner *owner, uint32_t 
 
 /* ---- which member gets new connections ---- */
 
-static bool member_asks(const struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static bool member_is_accepting(const struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	return atomic_load(&member_of(owner, slot)->sleeps) != 0 || now - owner->worker[slot].asked_ns < TIMEOUT_NS;
+	return atomic_load(&member_of(owner, slot)->sleeps) != 0 ||
+	       now - owner->worker[slot].accept_call_ns < TIMEOUT_NS;
 }
 
 static uint64_t eligible_of(const struct xdp_owner *owner, uint64_t members, uint64_t now)
@@ -82,7 +83,7 @@ static uint64_t eligible_of(const struct xdp_owner *owner, uint64_t members, uin
 		const struct owner_worker *worker = &owner->worker[slot];
 
 		if (!worker->stuck && now >= worker->backoff_until_ns && now - worker->rx_progress_ns < TIMEOUT_NS &&
-		    member_asks(owner, slot, now))
+		    member_is_accepting(owner, slot, now))
 			eligible |= 1ull << slot;
 	}
 	return eligible;
@@ -123,13 +124,13 @@ static void group_respread(struct xdp_owner *owner, const struct owner_flow *flo
 		eligible = members;
 	if (eligible != group->eligible)
 		group_spread(owner, flow, eligible);
-	if (group->unnoted != XDP_NO_SLOT && now - flow->grouped_ns >= RECENT_NS)
-		__atomic_store_n(&group->unnoted, XDP_NO_SLOT, __ATOMIC_RELAXED);
+	if (group->default_slot != XDP_NO_SLOT && now - flow->grouped_ns >= RECENT_NS)
+		__atomic_store_n(&group->default_slot, XDP_NO_SLOT, __ATOMIC_RELAXED);
 }
 
 /* ---- members come and go ---- */
 
-static void tell_members(struct xdp_owner *owner, uint64_t members, uint64_t now)
+static void stamp_members_changed(struct xdp_owner *owner, uint64_t members, uint64_t now)
 {
 	for (; members != 0; members &= members - 1)
 		atomic_store(&member_of(owner, first_of(members))->changed_ns, now);
@@ -153,7 +154,7 @@ static int begin_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_
 
 	if (group >= XDP_GROUPS)
 		return -ENOSPC;
-	groups[group] = (struct xdp_group){.unnoted = (uint8_t)flow->slot};
+	groups[group] = (struct xdp_group){.default_slot = (uint8_t)flow->slot};
 	memset(groups[group].slot, (int)flow->slot, sizeof(groups[group].slot));
 	groups[group].eligible = 1ull << flow->slot;
 	rc = xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, group);
@@ -171,14 +172,14 @@ static int begin_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_
 	return 0;
 }
 
-static void ask_anew(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static void worker_reset(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
 	const struct vma_nic_member *member = member_of(owner, slot);
 	struct owner_worker *worker = &owner->worker[slot];
 
-	worker->asks = atomic_load(&member->asks);
-	worker->accepts = atomic_load(&member->accepts);
-	worker->asked_ns = worker->rx_progress_ns = worker->accepted_ns = worker->joined_ns = now;
+	worker->accept_calls = atomic_load(&member->accept_calls);
+	worker->accepted = atomic_load(&member->accepted);
+	worker->accept_call_ns = worker->rx_progress_ns = worker->accepted_ns = worker->joined_ns = now;
 	worker->stuck = worker->late = false;
 	worker->backoff_until_ns = 0;
 }
@@ -195,7 +196,7 @@ void owner_group_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	flow->members = members;
 	flow->grouped_ns = now;
 	for (uint64_t left = members; left != 0; left &= left - 1)
-		ask_anew(owner, first_of(left), now);
+		worker_reset(owner, first_of(left), now);
 	owner_record_group(owner, flow);
 }
 
@@ -204,7 +205,7 @@ void owner_group_begin_alone(struct xdp_owner *owner, struct owner_flow *flow)
 	const uint64_t now = owner_now_ns();
 
 	if (owner->minisocks.on && owner->groups < ALONE_MAX && begin_group(owner, flow, now) == 0)
-		ask_anew(owner, flow->slot, now);
+		worker_reset(owner, flow->slot, now);
 }
 
 int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
@@ -216,14 +217,14 @@ int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t 
 		rc = begin_group(owner, flow, now);
 		if (rc < 0)
 			return rc;
-		ask_anew(owner, flow->slot, now);
+		worker_reset(owner, flow->slot, now);
 	}
 	flow->members |= 1ull << slot;
 	flow->retired &= ~(1ull << slot);
 	owner_record_group(owner, flow);
 	atomic_fetch_add(&member_of(owner, slot)->groups, 1);
-	ask_anew(owner, slot, now); /* it asks at this very moment */
-	tell_members(owner, flow->members, now);
+	worker_reset(owner, slot, now); /* it asks at this very moment */
+	stamp_members_changed(owner, flow->members, now);
 	group_respread(owner, flow, now);
 	return 0;
 }
@@ -266,10 +267,10 @@ void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 		owner->slot[flow->slot].flows++;
 		xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, flow->group);
 	}
-	if (group->unnoted == slot)
-		__atomic_store_n(&group->unnoted, XDP_NO_SLOT, __ATOMIC_RELAXED);
+	if (group->default_slot == slot)
+		__atomic_store_n(&group->default_slot, XDP_NO_SLOT, __ATOMIC_RELAXED);
 	flow->grouped_ns = now;
-	tell_members(owner, flow->members, now);
+	stamp_members_changed(owner, flow->members, now);
 	group_respread(owner, flow, now);
 }
 
@@ -284,13 +285,13 @@ int owner_group_retire(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	return 0;
 }
 
-static void forget_moves(struct xdp_owner *owner, struct owner_worker *worker)
+static void free_moves(struct xdp_owner *owner, struct owner_worker *worker)
 {
 	while (worker->moving != NULL) {
 		struct owner_move *move = worker->moving;
 
 		worker->moving = move->next;
-		owner_forget_waiting(owner, move->place);
+		owner_record_free_waiting(owner, move->place);
 		free(move);
 	}
 }
@@ -298,14 +299,14 @@ static void forget_moves(struct xdp_owner *owner, struct owner_worker *worker)
 void owner_groups_fini(struct xdp_owner *owner)
 {
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
-		forget_moves(owner, &owner->worker[slot]);
+		free_moves(owner, &owner->worker[slot]);
 }
 
 void owner_group_rented(struct xdp_owner *owner, uint32_t slot)
 {
 	const off_t at = (off_t)(XDP_MEMBERS_AT + slot * sizeof(struct vma_nic_member));
 
-	forget_moves(owner, &owner->worker[slot]);
+	free_moves(owner, &owner->worker[slot]);
 	owner->worker[slot] = (struct owner_worker){0};
 	if (owner->members == NULL)
 		return;
@@ -400,7 +401,7 @@ static uint32_t record_move(struct xdp_owner *owner, uint32_t from, uint32_t to,
 }
 
 /* False: if the member dies now, it is lost. */
-static bool note_pending_move(struct xdp_owner *owner, uint32_t to, struct vma_pending *pending, uint32_t place)
+static bool record_pending_move(struct xdp_owner *owner, uint32_t to, struct vma_pending *pending, uint32_t place)
 {
 	struct owner_worker *worker = &owner->worker[to];
 	struct owner_move *move = NULL;
@@ -409,7 +410,7 @@ static bool note_pending_move(struct xdp_owner *owner, uint32_t to, struct vma_p
 	if (pending->number - atomic_load(&member_of(owner, to)->adopted) <= MOVING_MAX)
 		move = malloc(sizeof(*move));
 	if (move == NULL) {
-		owner_forget_waiting(owner, place);
+		owner_record_free_waiting(owner, place);
 		return false;
 	}
 	move->next = NULL;
@@ -453,11 +454,11 @@ static void group_give_pending(struct xdp_owner *owner, const struct owner_flow 
 	const struct vma_flow_key key = owner_pending_key(pending);
 	struct vma_nic_member *member = member_of(owner, to);
 	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
-	const bool is_noted = note_pending_move(owner, to, pending, place);
+	const bool is_noted = record_pending_move(owner, to, pending, place);
 
 	atomic_store(&member->changed_ns, now); /* its segments may be there before it is */
 	if (flow->group != 0)
-		xdp_prog_note_recent(owner->prog, &key, to);
+		xdp_prog_add_recent(owner->prog, &key, to);
 	if (minisock != NULL)
 		owner_minisock_end(owner, minisock);
 	if (is_noted)
@@ -503,7 +504,7 @@ static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending 
 	copy_taken(entry, state, &copy);
 	place = record_move(owner, from, to, &copy);
 	if (!atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED)) {
-		owner_forget_waiting(owner, place);
+		owner_record_free_waiting(owner, place);
 		return false;
 	}
 	copy_taken(entry, state, &copy); /* it may have been another one until then */
@@ -513,7 +514,7 @@ static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending 
 		memcpy(&recorded->pending, &copy, sizeof(copy));
 	}
 	key = owner_pending_key(&copy);
-	owner_flow_forget_connection(owner, from, &key); /* of a connection before this one, with the same names */
+	owner_flow_drop_connection(owner, from, &key); /* of a connection before this one, with the same names */
 	group_give_pending(owner, flow, to, &copy, place, now);
 	return true;
 }
@@ -539,7 +540,7 @@ static unsigned move_some(struct xdp_owner *owner, uint32_t slot, const struct v
 
 /* ---- what was on its way to a member that has gone ---- */
 
-static void forget_made(struct xdp_owner *owner, uint32_t slot)
+static void free_adopted_moves(struct xdp_owner *owner, uint32_t slot)
 {
 	const uint32_t made = atomic_load(&member_of(owner, slot)->adopted);
 	struct owner_worker *worker = &owner->worker[slot];
@@ -548,7 +549,7 @@ static void forget_made(struct xdp_owner *owner, uint32_t slot)
 		struct owner_move *move = worker->moving;
 
 		worker->moving = move->next;
-		owner_forget_waiting(owner, move->place);
+		owner_record_free_waiting(owner, move->place);
 		free(move);
 	}
 }
@@ -573,7 +574,7 @@ static void move_again(struct xdp_owner *owner, uint32_t slot, const struct vma_
 {
 	struct owner_move **place = &owner->worker[slot].moving;
 
-	forget_made(owner, slot);
+	free_adopted_moves(owner, slot);
 	owner->worker[slot].last_move = NULL;
 	while (*place != NULL) {
 		struct owner_move *move = *place;
@@ -591,7 +592,7 @@ static void move_again(struct xdp_owner *owner, uint32_t slot, const struct vma_
 			group_give_pending(owner, flow, to, &move->pending,
 			                   record_move(owner, slot, to, &move->pending), now);
 		*place = move->next;
-		owner_forget_waiting(owner, move->place);
+		owner_record_free_waiting(owner, move->place);
 		free(move);
 	}
 }
@@ -641,7 +642,7 @@ static void take_moves(struct xdp_owner *owner, uint32_t slot, const struct vma_
 {
 	struct owner_move **place = &owner->worker[slot].moving;
 
-	forget_made(owner, slot);
+	free_adopted_moves(owner, slot);
 	owner->worker[slot].last_move = NULL;
 	while (*place != NULL) {
 		struct owner_move *move = *place;
@@ -655,7 +656,7 @@ static void take_moves(struct xdp_owner *owner, uint32_t slot, const struct vma_
 		if (!owner_group_has_waiting(owner, slot, &key))
 			take(&move->pending, OWNER_TAKEN, arg);
 		*place = move->next;
-		owner_forget_waiting(owner, move->place);
+		owner_record_free_waiting(owner, move->place);
 		free(move);
 	}
 }
@@ -748,7 +749,7 @@ static void drop_earlier(struct xdp_owner *owner, const struct owner_record_pend
 			continue;
 		}
 		*place = move->next;
-		owner_forget_waiting(owner, move->place);
+		owner_record_free_waiting(owner, move->place);
 		free(move);
 	}
 }
@@ -769,7 +770,7 @@ void owner_groups_adopt_moves(struct xdp_owner *owner)
 			atomic_store(&entry->state, RECORD_NO_WAITING);
 			continue;
 		}
-		owner_place_note(&owner->waiting_places, place);
+		owner_place_mark(&owner->waiting_places, place);
 		move->place = place;
 		memcpy(&move->pending, &entry->pending, sizeof(move->pending));
 		insert_move(&owner->worker[entry->to], move);
@@ -807,21 +808,21 @@ static bool member_is_late(const struct vma_nic_member *member, uint64_t before_
 	return late;
 }
 
-static void look_at_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static void check_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
 	const struct vma_nic_member *member = member_of(owner, slot);
 	struct owner_worker *worker = &owner->worker[slot];
-	const uint32_t asked = atomic_load(&member->asks), accepts = atomic_load(&member->accepts);
+	const uint32_t accept_calls = atomic_load(&member->accept_calls), accepted = atomic_load(&member->accepted);
 	uint32_t taken;
 	bool waits = has_packets(&owner->slot[slot], owner->queues, &taken);
 
-	if (asked != worker->asks) {
-		worker->asks = asked;
-		worker->asked_ns = now;
+	if (accept_calls != worker->accept_calls) {
+		worker->accept_calls = accept_calls;
+		worker->accept_call_ns = now;
 		worker->stuck = false;
 	}
-	if (accepts != worker->accepts) {
-		worker->accepts = accepts;
+	if (accepted != worker->accepted) {
+		worker->accepted = accepted;
 		worker->accepted_ns = now;
 		worker->backoff_until_ns = 0;
 	}
@@ -830,17 +831,17 @@ static void look_at_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 		worker->rx_progress_ns = now;
 	}
 	worker->late = member_is_late(member, now - TIMEOUT_NS);
-	forget_made(owner, slot);
+	free_adopted_moves(owner, slot);
 }
 
 /* Of one that works for each connection for a while, what waits is late, too: that alone is no reason to move it. */
-static void help_asking(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static void help_accepting(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
 	struct owner_worker *worker = &owner->worker[slot];
-	const bool accepts = now - worker->accepted_ns < TIMEOUT_NS;
+	const bool accepted = now - worker->accepted_ns < TIMEOUT_NS;
 
-	if (worker->late && move_some(owner, slot, NULL, false, accepts ? IDLE : PROMPT, now - TIMEOUT_NS, now) > 0 &&
-	    !accepts)
+	if (worker->late && move_some(owner, slot, NULL, false, accepted ? IDLE : PROMPT, now - TIMEOUT_NS, now) > 0 &&
+	    !accepted)
 		worker->backoff_until_ns = now + BACKOFF_NS;
 }
 
@@ -850,13 +851,13 @@ static void help_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 	const bool stopped = now - worker->rx_progress_ns >= TIMEOUT_NS;
 	const uint64_t before = stopped ? UINT64_MAX : now - TIMEOUT_NS;
 
-	if (!stopped && now - worker->asked_ns < TIMEOUT_NS)
-		help_asking(owner, slot, now);
+	if (!stopped && now - worker->accept_call_ns < TIMEOUT_NS)
+		help_accepting(owner, slot, now);
 	else if (move_some(owner, slot, NULL, stopped, ANY, before, now) > 0)
 		worker->stuck = true;
 }
 
-static void end_lonely(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)
+static void end_single_member_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)
 {
 	if ((flow->members & (flow->members - 1)) != 0 || flow->rule.flags & VMA_FLOW_INHERITED ||
 	    now - flow->grouped_ns < RECENT_NS || xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, 0) < 0)
@@ -869,14 +870,14 @@ void owner_groups_tick(struct xdp_owner *owner, uint64_t now)
 {
 	uint64_t members = 0;
 
-	if (owner->groups == 0 || now - owner->groups_look_ns < OWNER_GROUPS_NS)
+	if (owner->groups == 0 || now - owner->groups_checked_ns < OWNER_GROUPS_NS)
 		return;
-	owner->groups_look_ns = now;
+	owner->groups_checked_ns = now;
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
 		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next)
 			members |= flow->members;
 	for (uint64_t left = members; left != 0; left &= left - 1)
-		look_at_member(owner, first_of(left), now);
+		check_member(owner, first_of(left), now);
 	for (uint64_t left = members; left != 0; left &= left - 1)
 		help_member(owner, first_of(left), now);
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
@@ -884,7 +885,7 @@ void owner_groups_tick(struct xdp_owner *owner, uint64_t now)
 			if (flow->group == 0)
 				continue;
 			group_respread(owner, flow, now);
-			end_lonely(owner, flow, now);
+			end_single_member_group(owner, flow, now);
 		}
 	}
 }

@@ -2,8 +2,8 @@
  * minisocks - connections whose process has gone, and for which the owner answers until nothing more is to be expected.
  *
  * The kernel knows nothing of them, and would answer a late FIN with RST. So the flow stays in the program's map as a
- * *minisock*. The program tells what comes for it (xdp/steer.bpf.c). answers.c says what a kernel would answer that had
- * kept the connection.
+ * *minisock*. The program tells what comes for it (xdp/steer.bpf.c). minisock_rx.c says what a kernel would answer that
+ * had kept the connection.
  *
  *   state      from                                                        answers                   lives
  *   DELETED    a client has deleted the flow, or the peer has reset it     RST                       1.5 s
@@ -60,14 +60,14 @@ struct owner_minisock *owner_minisock_find(struct xdp_owner *owner, const struct
 }
 
 /* Out of all lists; the map is not touched. */
-static void minisock_forget(struct xdp_owner *owner, struct owner_minisock *minisock)
+static void minisock_unlink(struct xdp_owner *owner, struct owner_minisock *minisock)
 {
 	struct owner_minisocks *minisocks = &owner->minisocks;
 
 	*minisock_place_of(owner, &minisock->key) = minisock->next;
 	TAILQ_REMOVE(&minisocks->list[minisock->state], minisock, link);
 	minisocks->count--;
-	owner_forget_minisock(owner, minisock->number);
+	owner_record_free_minisock(owner, minisock->number);
 	owner_parked_free(owner, minisock);
 	free(minisock);
 }
@@ -75,7 +75,7 @@ static void minisock_forget(struct xdp_owner *owner, struct owner_minisock *mini
 void owner_minisock_end(struct xdp_owner *owner, struct owner_minisock *minisock)
 {
 	xdp_prog_flow_del(owner->prog, &minisock->key);
-	minisock_forget(owner, minisock);
+	minisock_unlink(owner, minisock);
 }
 
 static void minisock_list_append(struct xdp_owner *owner, struct owner_minisock *minisock,
@@ -164,7 +164,7 @@ void owner_minisocks_put(struct xdp_owner *owner, const struct vma_flow_minisock
 	}
 	if (minisock == NULL || !minisock_put_in_map(owner, minisock, in_map)) {
 		if (minisock != NULL)
-			owner_forget_minisock(owner, minisock->number);
+			owner_record_free_minisock(owner, minisock->number);
 		free(minisock);
 		if (in_map)
 			xdp_prog_flow_del(owner->prog, &what->key);
@@ -213,7 +213,7 @@ bool owner_minisocks_yield(struct xdp_owner *owner, const struct vma_flow_key *k
 
 	if (minisock == NULL)
 		return false;
-	minisock_forget(owner, minisock);
+	minisock_unlink(owner, minisock);
 	return true;
 }
 
@@ -305,7 +305,7 @@ uint64_t owner_minisocks_due_ns(const struct xdp_owner *owner)
 
 /* ---- life ---- */
 
-static int minisocks_see_segment(void *arg, void *segment, size_t bytes)
+static int minisocks_on_segment(void *arg, void *segment, size_t bytes)
 {
 	struct xdp_owner *owner = arg;
 
@@ -316,7 +316,7 @@ static int minisocks_see_segment(void *arg, void *segment, size_t bytes)
 
 int owner_minisocks_init(struct xdp_owner *owner)
 {
-	int rc = xdp_prog_segments_open(owner->prog, minisocks_see_segment, owner);
+	int rc = xdp_prog_segments_open(owner->prog, minisocks_on_segment, owner);
 
 	if (rc < 0)
 		return rc;
@@ -333,7 +333,7 @@ void owner_minisocks_fini(struct xdp_owner *owner)
 
 	for (unsigned state = 0; minisocks->on && state < MINISOCK_STATES; state++)
 		while (!TAILQ_EMPTY(&minisocks->list[state]))
-			minisock_forget(owner, TAILQ_FIRST(&minisocks->list[state]));
+			minisock_unlink(owner, TAILQ_FIRST(&minisocks->list[state]));
 	minisocks->on = false;
 	minisocks_close_socket(minisocks);
 }

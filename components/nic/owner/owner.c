@@ -22,7 +22,7 @@
 #include "../xdp/shared.h"
 
 #define SETTLE_NS 20000000ull /* after it left the maps, a socket may get packets of a NAPI poll that was under way */
-#define IN_FLIGHT_NS 1000000000ull
+#define DRAIN_TIMEOUT_NS 1000000000ull
 #define KERNEL_SOCK_NS 500000000ull
 #define MAC_NS 500000000ull
 #define HEADERS 18 /* Ethernet and one VLAN tag */
@@ -48,7 +48,7 @@ static uint32_t receive_queues(int fd, const char *name)
 }
 
 /* Name and MTU: both may change while we own it. */
-static int look_at_mtu(struct xdp_owner *owner)
+static int read_mtu(struct xdp_owner *owner)
 {
 	struct ifreq req = {0};
 	int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc = 0;
@@ -67,14 +67,14 @@ static int look_at_mtu(struct xdp_owner *owner)
 	return 0;
 }
 
-int owner_look_at_device(struct xdp_owner *owner)
+int owner_read_device(struct xdp_owner *owner)
 {
 	int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
 	uint32_t queues;
 
 	if (fd < 0)
 		return -errno;
-	rc = look_at_mtu(owner);
+	rc = read_mtu(owner);
 	if (rc < 0)
 		goto out;
 	queues = receive_queues(fd, owner->name);
@@ -121,10 +121,10 @@ static void follow_mac(struct xdp_owner *owner, uint64_t now)
 {
 	const bool changed = links_have_changed(owner);
 
-	if (!xdp_prog_attached(owner->prog) || (!changed && now - owner->mac_look_ns < MAC_NS))
+	if (!xdp_prog_attached(owner->prog) || (!changed && now - owner->mac_checked_ns < MAC_NS))
 		return;
-	owner->mac_look_ns = now;
-	xdp_prog_look_at_mac(owner->prog);
+	owner->mac_checked_ns = now;
+	xdp_prog_refresh_mac(owner->prog);
 }
 
 int xdp_owner_link_fd(const struct xdp_owner *owner)
@@ -134,7 +134,7 @@ int xdp_owner_link_fd(const struct xdp_owner *owner)
 
 /* ---- life of the owner ---- */
 
-static void owner_explain(const struct xdp_owner *owner, int rc)
+static void owner_log_open_failure(const struct xdp_owner *owner, int rc)
 {
 	const char *what = "";
 	const int lack = xdp_sock_check_kernel(&what);
@@ -193,7 +193,7 @@ int xdp_owner_look(unsigned ifindex)
 
 	if (owner == NULL)
 		return -ENOMEM;
-	rc = owner_look_at_device(owner);
+	rc = owner_read_device(owner);
 	if (rc == 0) {
 		owner->multi_buffer = xdp_sock_takes_frags();
 		rc = check_mtu(owner);
@@ -211,13 +211,13 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 
 	if (owner == NULL)
 		return -ENOMEM;
-	rc = owner_look_at_device(owner);
+	rc = owner_read_device(owner);
 	/* The program first: it fails at once where the sockets would have to be waited for. */
 	if (rc == 0)
 		rc = xdp_prog_load(owner->ifindex, owner->queues, &owner->prog);
 	if (rc == 0 && attr->minisocks)
 		rc = owner_minisocks_init(owner);
-	if (rc == 0 && attr->kept)
+	if (rc == 0 && attr->persistent)
 		rc = owner_record_init(owner);
 	if (rc == 0)
 		rc = owner_frames_init(owner, attr->window_bytes, attr->huge_pages);
@@ -230,7 +230,7 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 	if (rc == 0)
 		rc = check_mtu(owner);
 	if (rc < 0) {
-		owner_explain(owner, rc);
+		owner_log_open_failure(owner, rc);
 		xdp_owner_destroy(owner);
 		return rc;
 	}
@@ -367,7 +367,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	rc = owner_frames_grant(owner, index, rx_wre, tx_wre);
 	if (rc < 0)
 		return rc;
-	look_at_mtu(owner); /* if it cannot be seen now, what was known before */
+	read_mtu(owner); /* if it cannot be seen now, what was known before */
 	rc = slot_open_sockets(owner, index);
 	if (rc < 0) {
 		for (uint32_t queue = 0; queue < owner->queues; queue++)
@@ -435,7 +435,7 @@ static void slot_drain(struct xdp_owner *owner, uint32_t index, uint64_t now)
 		slot->drain_since_ns = now;
 	}
 	if (xdp_shared_in_flight_among(owner->shared, slot->tx_first, slot->tx_count) > 0 &&
-	    now - slot->drain_since_ns < IN_FLIGHT_NS)
+	    now - slot->drain_since_ns < DRAIN_TIMEOUT_NS)
 		return;
 	owner_frames_ungrant(owner, index);
 	slot->state = SLOT_FREE;
@@ -509,11 +509,11 @@ static int ms_until(uint64_t at_ns)
 	return at_ns <= now ? 0 : (int)((at_ns - now) / 1000000 + 1);
 }
 
-static int next_of_the_living_ms(const struct xdp_owner *owner)
+static int clients_next_due_ms(const struct xdp_owner *owner)
 {
-	if (owner->given_up != NULL)
+	if (owner->revoke_pending != NULL)
 		return 0;
-	if (owner_frames_spare(owner) || owner_locks_seen(owner))
+	if (owner_frames_spare(owner) || owner_has_held_locks(owner))
 		return 10;
 	if (owner->groups > 0)
 		return (int)(OWNER_GROUPS_NS / 1000000);
@@ -527,7 +527,7 @@ static int next_of_the_living_ms(const struct xdp_owner *owner)
 
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 {
-	const int others = next_of_the_living_ms(owner);
+	const int others = clients_next_due_ms(owner);
 	const uint64_t resets_ns = owner_resets_due_ns(owner), minisocks_ns = owner_minisocks_due_ns(owner);
 	const uint64_t parked_ns = owner_parked_due_ns(owner);
 	uint64_t due_ns = resets_ns < minisocks_ns ? resets_ns : minisocks_ns;

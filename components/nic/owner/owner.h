@@ -72,9 +72,9 @@ struct owner_slot {
 
 /* See groups.c: what a slot's member has shown. */
 struct owner_worker {
-	uint32_t asks, accepts;            /* as last seen, */
-	uint32_t rx_consumed;              /* and of its receive rings, all together */
-	uint64_t asked_ns, rx_progress_ns; /* when they changed, or there was nothing to take */
+	uint32_t accept_calls, accepted;         /* as last seen, */
+	uint32_t rx_consumed;                    /* and of its receive rings, all together */
+	uint64_t accept_call_ns, rx_progress_ns; /* when they changed, or there was nothing to take */
 	uint64_t accepted_ns;
 	uint64_t joined_ns;        /* a group, the last time */
 	bool stuck;                /* connections were taken from it since it has asked last */
@@ -124,7 +124,7 @@ struct owner_flow_waiter {
 	struct vma_flow_key key;
 	uint32_t slot;
 	struct xdp_cookies shadows;
-	uint64_t said_ns;
+	uint64_t refreshed_ns;
 };
 
 /* Of a table of the record those places that are taken, a bit each. */
@@ -166,9 +166,9 @@ struct owner_minisock {
 	enum owner_minisock_state state;
 	uint32_t number; /* in the program's map */
 	uint32_t snd_nxt, rcv_nxt;
-	uint32_t told_ack; /* of the last RST, and the peer's port */
-	uint16_t told_port_be;
-	uint64_t told_ns, due_ns;
+	uint32_t rst_ack; /* of the last RST, and the peer's port */
+	uint16_t rst_port_be;
+	uint64_t rst_sent_ns, due_ns;
 	struct owner_parked *parked; /* of PARKED, and before that: see parked.c */
 };
 TAILQ_HEAD(owner_minisock_list, owner_minisock);
@@ -211,7 +211,7 @@ struct xdp_owner {
 	struct owner_flow *flow[OWNER_FLOW_BUCKETS]; /* but for TCP's 5-tuples: what is looked through twice a second */
 	struct owner_flow *connection[OWNER_FLOW_BUCKETS]; /* TCP's 5-tuples */
 	uint32_t flows;
-	struct owner_flow *given_up; /* out of the table, and their clients not told yet */
+	struct owner_flow *revoke_pending; /* out of the table, and their clients not told yet */
 	struct owner_flow *in_grace; /* listeners' out of the table, and still in the program's map; the oldest first */
 	uint64_t kernel_sock_check_ns,
 	        kernel_sock_pause_ns; /* the last look for kernel socks; the pause before the next one */
@@ -230,7 +230,7 @@ struct xdp_owner {
 	struct vma_nic_member *members; /* by slot; NULL: there are no groups */
 	uint32_t groups;                /* that there are */
 	uint8_t group_used[256];        /* by number */
-	uint64_t groups_look_ns;        /* the last */
+	uint64_t groups_checked_ns;     /* the last */
 	uint32_t clock_ms;              /* what clients' clocks of TCP time stamps begin with */
 	uint32_t isn_key[4];            /* nic_group.h */
 	struct owner_worker worker[XDP_SLOTS_MAX];
@@ -238,15 +238,15 @@ struct xdp_owner {
 	/* parked.c */
 	struct owner_parked_listener *parked_listeners;
 	uint32_t parked; /* connections at all of them */
-	uint64_t parked_look_ns;
+	uint64_t parked_checked_ns;
 
 	struct owner_resets resets;
 	struct owner_minisocks minisocks;
 
-	int link_fd;          /* netlink: interfaces change; -1: the clock has to do */
-	int diag_fd;          /* netlink: the kernel's sockets; -1: not asked for yet */
-	int route_fd;         /* netlink: the kernel's routes; the same */
-	uint64_t mac_look_ns; /* the last */
+	int link_fd;             /* netlink: interfaces change; -1: the clock has to do */
+	int diag_fd;             /* netlink: the kernel's sockets; -1: not asked for yet */
+	int route_fd;            /* netlink: the kernel's routes; the same */
+	uint64_t mac_checked_ns; /* the last */
 
 	uint32_t slots_used;
 	struct owner_slot slot[XDP_SLOTS_MAX];
@@ -255,7 +255,7 @@ struct xdp_owner {
 	struct owner_record *record; /* NULL: nobody can take this owner's place */
 	int record_fd, alive_fd, alive_read_fd;
 	struct fdstore *fdstore; /* NULL: none yet */
-	int kept_link_fd;        /* that the fdstore holds; -1 */
+	int stored_link_fd;      /* that the fdstore holds; -1 */
 	uint64_t reset_used[OWNER_RECORD_RESETS / 64], listener_used[OWNER_RECORD_LISTENERS / 64];
 	uint64_t waiting_used[OWNER_RECORD_WAITING / 64];
 	struct owner_places reset_places, listener_places, waiting_places;
@@ -268,7 +268,7 @@ uint64_t owner_now_ns(void);
 
 /* ---- owner.c ---- */
 struct xdp_owner *owner_new(unsigned ifindex); /* NULL: no memory */
-int owner_look_at_device(struct xdp_owner *owner);
+int owner_read_device(struct xdp_owner *owner);
 int owner_open_link_events(void);
 void owner_close_sockets(struct xdp_owner *owner, uint32_t slot);
 
@@ -281,30 +281,30 @@ void owner_record_slot(struct xdp_owner *owner, uint32_t slot);
 void owner_record_group(struct xdp_owner *owner, const struct owner_flow *flow);
 /* A member deletes the flow, and what waits there has not been moved yet. */
 void owner_record_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot, bool leaves);
-bool owner_is_leaving(const struct xdp_owner *owner, uint32_t group, uint32_t slot);
+bool owner_slot_leaves_group(const struct xdp_owner *owner, uint32_t group, uint32_t slot);
 /* The same of an adopted flow, into it; its members. */
 uint64_t owner_recall_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number);
 void owner_record_minisock(struct xdp_owner *owner, const struct owner_minisock *minisock);
-void owner_forget_minisock(struct xdp_owner *owner, uint32_t number);
+void owner_record_free_minisock(struct xdp_owner *owner, uint32_t number);
 const struct owner_record_minisock *owner_recorded_minisock(const struct xdp_owner *owner,
                                                             uint32_t number); /* or NULL */
 /* A place, or OWNER_NO_PLACE: there is no record. Other functions do nothing with that. */
 uint32_t owner_record_reset(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t slot, unsigned list);
 void owner_record_reset_list(struct xdp_owner *owner, uint32_t place, unsigned list);
-void owner_forget_reset(struct xdp_owner *owner, uint32_t place);
+void owner_record_free_reset(struct xdp_owner *owner, uint32_t place);
 uint32_t owner_place_take(struct owner_places *places);             /* OWNER_NO_PLACE: all are taken */
-void owner_place_note(struct owner_places *places, uint32_t place); /* that it is taken */
+void owner_place_mark(struct owner_places *places, uint32_t place); /* that it is taken */
 void owner_place_free(struct owner_places *places, uint32_t place);
 /* The same of parked listeners and of connections that wait (parked.c, groups.c). */
 uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
                                const struct xdp_cookies *shadows);
-void owner_record_listener_left(struct xdp_owner *owner, uint32_t place);
-void owner_forget_listener(struct xdp_owner *owner, uint32_t place);
+void owner_record_listener_closed(struct xdp_owner *owner, uint32_t place);
+void owner_record_free_listener(struct xdp_owner *owner, uint32_t place);
 int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct xdp_cookies *shadows);
 /* A new entry, whose state is stored last, and its place. NULL: OWNER_NO_PLACE. */
 struct owner_record_pending *owner_record_pending(struct xdp_owner *owner, uint32_t *place);
 struct owner_record_pending *owner_recorded_waiting(const struct xdp_owner *owner, uint32_t place);
-void owner_forget_waiting(struct xdp_owner *owner, uint32_t place);
+void owner_record_free_waiting(struct xdp_owner *owner, uint32_t place);
 void owner_keep_link(struct xdp_owner *owner);
 void owner_keep_sockets(struct xdp_owner *owner, uint32_t slot);
 void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot);
@@ -329,7 +329,7 @@ void owner_frames_unpromise(struct xdp_owner *owner, uint32_t slot);
 void owner_frames_take_back(struct xdp_owner *owner, uint32_t slot);
 /* Spare frames into the fill rings, as far as these can be had now; completions out of the kernel's rings. */
 void owner_frames_tick(struct xdp_owner *owner);
-bool owner_locks_seen(const struct xdp_owner *owner); /* one may be to be freed soon */
+bool owner_has_held_locks(const struct xdp_owner *owner); /* one may be to be freed soon */
 bool owner_frames_spare(const struct xdp_owner *owner);
 uint32_t owner_frames_missing(const struct xdp_owner *owner); /* see xdp_owner_describe */
 
@@ -359,7 +359,7 @@ void owner_flows_end_grace(struct xdp_owner *owner, uint64_t now_ns); /* those w
 
 struct owner_flow *owner_flow_listener(struct xdp_owner *owner, const struct vma_flow_key *key); /* of a connection */
 /* A connection's flow, if the slot has one: the program does not have it any more, and nobody answers for it. */
-void owner_flow_forget_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+void owner_flow_drop_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 
 /* Another than an exact flow that brings a connection to a client. */
 enum owner_cover {
@@ -456,7 +456,8 @@ void owner_conflicts_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, 
 /* ---- flow_waiters.c ---- */
 
 /* The slot says (again) that it wants the flow. NULL: no memory, or too many waiters. */
-struct owner_flow_waiter *owner_flow_waiter_say(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+struct owner_flow_waiter *owner_flow_waiter_refresh(struct xdp_owner *owner, uint32_t slot,
+                                                    const struct vma_flow_key *key);
 struct owner_flow_waiter *owner_flow_waiter_find(const struct xdp_owner *owner, uint32_t slot,
                                                  const struct vma_flow_key *key);
 /* Does another slot want this flow, too, and may not share it? One whose shadows are all closed does not. */
@@ -470,7 +471,7 @@ void owner_flow_waiters_expire(struct xdp_owner *owner);
 /* ---- resets.c, probe.c ---- */
 
 /* A connection's flow has ended, and its client did not end it: it is dead, or has only left and may come back. */
-void owner_resets_note(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key, bool dead);
+void owner_resets_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key, bool dead);
 void owner_resets_dead(struct xdp_owner *owner, uint32_t slot); /* who had only left */
 void owner_resets_tick(struct xdp_owner *owner, uint64_t now);
 uint64_t owner_resets_due_ns(const struct xdp_owner *owner); /* of the next tick; UINT64_MAX: there is nothing to do */
@@ -486,7 +487,7 @@ int owner_segment_send(int fd, unsigned ifindex, const struct vma_flow_key *key,
 /* One segment in the name of `key`: SYN, or else ACK. 0, or -errno. */
 int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq);
 
-/* ---- minisocks.c, answers.c ---- */
+/* ---- minisocks.c, minisock_rx.c ---- */
 
 int owner_minisocks_init(struct xdp_owner *owner);
 void owner_minisocks_fini(struct xdp_owner *owner);

@@ -34,9 +34,9 @@
 
 #include "owner.h"
 
-#define LOOK_NS 200000000ull /* whether the listeners are still open */
-#define PARKED_MAX 4096      /* of all listeners */
-#define BURST 128            /* connections on their way to one member: less than its socket holds */
+#define CHECK_INTERVAL_NS 200000000ull /* whether the listeners are still open */
+#define PARKED_MAX 4096                /* of all listeners */
+#define BURST 128                      /* connections on their way to one member: less than its socket holds */
 
 /* A listener whose last process has left, and at which connections wait. */
 struct owner_parked_listener {
@@ -45,7 +45,7 @@ struct owner_parked_listener {
 	struct xdp_cookies shadows; /* of its flow */
 	uint32_t slot, count;       /* of the client; of connections that wait, or are parked */
 	uint32_t place;             /* in the record */
-	bool left;                  /* the client is dead, or has closed it; else what waits is still its own */
+	bool client_left;           /* the client is dead, or has closed it; else what waits is still its own */
 	bool open;                  /* the listener was, at the last look */
 };
 
@@ -63,8 +63,8 @@ struct parked_walk {
 };
 
 /* Whatever else has these names is of a connection before, or this one's: it is noted twice. */
-static bool parked_make_way(struct xdp_owner *owner, const struct owner_parked_listener *listener,
-                            const struct vma_flow_key *key)
+static bool parked_evict(struct xdp_owner *owner, const struct owner_parked_listener *listener,
+                         const struct vma_flow_key *key)
 {
 	struct owner_minisock *minisock = owner_minisock_find(owner, key);
 
@@ -72,7 +72,7 @@ static bool parked_make_way(struct xdp_owner *owner, const struct owner_parked_l
 		return false;
 	if (minisock != NULL)
 		owner_minisock_end(owner, minisock);
-	owner_flow_forget_connection(owner, listener->slot, key);
+	owner_flow_drop_connection(owner, listener->slot, key);
 	return !owner_flow_exists(owner, key);
 }
 
@@ -102,7 +102,7 @@ static void parked_prepare_pending(const struct vma_pending *pending, void *arg)
 	struct owner_minisock *minisock;
 
 	if (!owner_connection_is_at(&what.key, &listener->key) || vma_flow_key_check(&what.key) < 0 ||
-	    owner->parked >= PARKED_MAX || !parked_make_way(owner, listener, &what.key))
+	    owner->parked >= PARKED_MAX || !parked_evict(owner, listener, &what.key))
 		return;
 	parked = calloc(1, sizeof(*parked));
 	if (parked == NULL)
@@ -135,7 +135,7 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 	of.listener->place = owner_record_listener(owner, slot, &of.listener->key, &flow->shadows);
 	owner_group_each_waiting(owner, slot, parked_prepare_pending, &of);
 	if (of.listener->count == 0) {
-		owner_forget_listener(owner, of.listener->place);
+		owner_record_free_listener(owner, of.listener->place);
 		free(of.listener);
 		return;
 	}
@@ -147,7 +147,7 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 
 /* ---- whether the kernel's listeners are open ---- */
 
-static void parked_see_socket(const struct kernel_sock *socket, void *arg)
+static void parked_check_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct xdp_owner *owner = arg;
 
@@ -158,18 +158,18 @@ static void parked_see_socket(const struct kernel_sock *socket, void *arg)
 }
 
 /* If the kernel does not say, none is. */
-static void parked_look(struct xdp_owner *owner, uint64_t now)
+static void parked_check(struct xdp_owner *owner, uint64_t now)
 {
-	owner->parked_look_ns = now;
+	owner->parked_checked_ns = now;
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)
 		listener->open = false;
-	kernel_sock_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, parked_see_socket, owner);
+	kernel_sock_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, parked_check_socket, owner);
 }
 
 /* ---- the process is dead, or has closed the listener ---- */
 
-struct take {
+struct take_search {
 	struct xdp_owner *owner;
 	struct owner_parked_listener *listener;
 	uint64_t now;
@@ -197,21 +197,21 @@ static void record_not_parked(struct xdp_owner *owner, uint32_t place)
 
 static void park_pending(const struct vma_pending *pending, enum owner_taking taking, void *arg)
 {
-	const struct take *take = arg;
+	const struct take_search *take_search = arg;
 	const struct vma_flow_key key = owner_pending_key(pending);
-	struct owner_minisock *minisock = owner_minisock_find(take->owner, &key);
+	struct owner_minisock *minisock = owner_minisock_find(take_search->owner, &key);
 
 	if (minisock == NULL || minisock->state != MINISOCK_WAITS || minisock->parked == NULL ||
-	    minisock->parked->listener != take->listener)
+	    minisock->parked->listener != take_search->listener)
 		return;
 	if (taking == OWNER_NOT_TAKEN)
-		record_not_parked(take->owner, minisock->parked->place);
+		record_not_parked(take_search->owner, minisock->parked->place);
 	else
-		record_parked(take->owner, minisock->parked->place, pending, take->now);
+		record_parked(take_search->owner, minisock->parked->place, pending, take_search->now);
 	if (taking != OWNER_TAKEN)
 		return;
 	memcpy(&minisock->parked->pending, pending, sizeof(*pending));
-	owner_minisock_live_on(take->owner, minisock, MINISOCK_PARKED, take->now);
+	owner_minisock_live_on(take_search->owner, minisock, MINISOCK_PARKED, take_search->now);
 }
 
 /* The listener is closed, or it was accepted in the last moment: by a client that has died since, or by one that lives.
@@ -235,13 +235,13 @@ static void parked_end_others(struct xdp_owner *owner, const struct owner_parked
 static void parked_take_listener(struct xdp_owner *owner, struct owner_parked_listener *listener, bool dead,
                                  uint64_t now)
 {
-	struct take take = {.owner = owner, .listener = listener, .now = now};
+	struct take_search take_search = {.owner = owner, .listener = listener, .now = now};
 
-	listener->left = true;
+	listener->client_left = true;
 	if (listener->open)
-		owner_group_take_waiting(owner, listener->slot, &listener->key, park_pending, &take);
+		owner_group_take_waiting(owner, listener->slot, &listener->key, park_pending, &take_search);
 	parked_end_others(owner, listener, dead, now);
-	owner_record_listener_left(owner, listener->place);
+	owner_record_listener_closed(owner, listener->place);
 	if (listener->count > 0)
 		vma_log_debug("%s: %u connections wait for the next process that serves port %u", owner->name,
 		              listener->count, ntohs(listener->key.local_port_be));
@@ -255,11 +255,11 @@ static void parked_take_listeners(struct xdp_owner *owner, uint32_t slot, const 
 
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next) {
-		if (listener->slot != slot || listener->left ||
+		if (listener->slot != slot || listener->client_left ||
 		    (key != NULL && memcmp(&listener->key, key, sizeof(*key)) != 0))
 			continue;
 		if (!looked)
-			parked_look(owner, now);
+			parked_check(owner, now);
 		looked = true;
 		parked_take_listener(owner, listener, key == NULL, now);
 	}
@@ -283,7 +283,7 @@ void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock)
 		return;
 	minisock->parked->listener->count--;
 	owner->parked--;
-	owner_forget_waiting(owner, minisock->parked->place);
+	owner_record_free_waiting(owner, minisock->parked->place);
 	free(minisock->parked);
 	minisock->parked = NULL;
 }
@@ -291,7 +291,7 @@ void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock)
 /* In this order each step is known before the one before it is forgotten. */
 void owner_parked_reset(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t now)
 {
-	owner_resets_note(owner, minisock->parked->listener->slot, &minisock->key, true);
+	owner_resets_add(owner, minisock->parked->listener->slot, &minisock->key, true);
 	owner_minisock_live_on(owner, minisock, MINISOCK_RESET, now);
 	owner_parked_free(owner, minisock);
 }
@@ -309,15 +309,15 @@ static void end_parked(struct xdp_owner *owner, const struct owner_parked_listen
                        uint64_t now)
 {
 	struct owner_minisock *minisock = TAILQ_FIRST(&owner->minisocks.list[MINISOCK_PARKED]), *next;
-	uint32_t left = listener->count;
+	uint32_t client_left = listener->count;
 
-	for (; minisock != NULL && left > 0; minisock = next) {
+	for (; minisock != NULL && client_left > 0; minisock = next) {
 		struct vma_pending pending;
 
 		next = TAILQ_NEXT(minisock, link);
 		if (minisock->parked->listener != listener)
 			continue;
-		left--;
+		client_left--;
 		if (flow == NULL) {
 			owner_parked_reset(owner, minisock, now);
 			continue;
@@ -332,7 +332,7 @@ static bool pass_to_listener(struct xdp_owner *owner, struct owner_parked_listen
 {
 	struct owner_flow *flow = owner_flow_listener(owner, &listener->key);
 
-	if (!listener->left)
+	if (!listener->client_left)
 		return listener->count > 0; /* until its minisocks have waited for long enough */
 	/* Of an adopted flow not all shadows are known before its clients have named it. */
 	if (listener->open && flow != NULL && flow->unpresented != 0 && !is_same_service(listener, flow))
@@ -346,7 +346,7 @@ static bool pass_to_listener(struct xdp_owner *owner, struct owner_parked_listen
 
 static void free_parked_listener(struct xdp_owner *owner, struct owner_parked_listener *listener)
 {
-	owner_forget_listener(owner, listener->place);
+	owner_record_free_listener(owner, listener->place);
 	xdp_cookies_fini(&listener->shadows);
 	free(listener);
 }
@@ -355,8 +355,8 @@ void owner_parked_tick(struct xdp_owner *owner, uint64_t now)
 {
 	struct owner_parked_listener **place = &owner->parked_listeners;
 
-	if (owner->parked_listeners != NULL && now - owner->parked_look_ns >= LOOK_NS)
-		parked_look(owner, now);
+	if (owner->parked_listeners != NULL && now - owner->parked_checked_ns >= CHECK_INTERVAL_NS)
+		parked_check(owner, now);
 	while (*place != NULL) {
 		struct owner_parked_listener *listener = *place;
 
@@ -371,7 +371,7 @@ void owner_parked_tick(struct xdp_owner *owner, uint64_t now)
 
 uint64_t owner_parked_due_ns(const struct xdp_owner *owner)
 {
-	return owner->parked_listeners != NULL ? owner->parked_look_ns + LOOK_NS : UINT64_MAX;
+	return owner->parked_listeners != NULL ? owner->parked_checked_ns + CHECK_INTERVAL_NS : UINT64_MAX;
 }
 
 void owner_parked_fini(struct xdp_owner *owner)
@@ -397,13 +397,13 @@ static void adopt_parked_listener(struct xdp_owner *owner, uint32_t place)
 	*listener = (struct owner_parked_listener){.key = entry->key,
 	                                           .slot = entry->slot % XDP_SLOTS_MAX,
 	                                           .place = place,
-	                                           .left = state == RECORD_LISTENER_LEFT,
+	                                           .client_left = state == RECORD_LISTENER_CLOSED,
 	                                           .next = owner->parked_listeners};
 	if (owner_recall_listener(owner, place, &listener->shadows) < 0) {
 		free(listener);
 		return;
 	}
-	owner_place_note(&owner->listener_places, place);
+	owner_place_mark(&owner->listener_places, place);
 	owner->parked_listeners = listener;
 }
 
@@ -428,7 +428,7 @@ static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_p
 	struct owner_parked *parked;
 	const bool is_parked =
 	        atomic_load(&entry->state) == RECORD_PARKED &&
-	        (listener == NULL || listener->left || !owner_group_has_waiting(owner, listener->slot, &key));
+	        (listener == NULL || listener->client_left || !owner_group_has_waiting(owner, listener->slot, &key));
 
 	if (listener == NULL || minisock == NULL || minisock->number != entry->minisock || minisock->parked != NULL ||
 	    (minisock->state != MINISOCK_WAITS && minisock->state != MINISOCK_RESET))
@@ -442,7 +442,7 @@ static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_p
 	minisock->parked = parked;
 	listener->count++;
 	owner->parked++;
-	owner_place_note(&owner->waiting_places, place);
+	owner_place_mark(&owner->waiting_places, place);
 	if (is_parked) {
 		owner_minisock_park_until(owner, minisock, entry->due_ns);
 	} else {
@@ -469,7 +469,7 @@ static bool parked_is_orphan(const struct xdp_owner *owner, const struct owner_p
 {
 	const enum owner_slot_state state = owner->slot[listener->slot].state;
 
-	return !listener->left && state != SLOT_RENTED && state != SLOT_LEAVING;
+	return !listener->client_left && state != SLOT_RENTED && state != SLOT_LEAVING;
 }
 
 void owner_parked_adopt(struct xdp_owner *owner)
@@ -501,6 +501,6 @@ void owner_parked_presented(struct xdp_owner *owner, uint32_t slot)
 {
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)
-		if (listener->slot == slot && !listener->left)
+		if (listener->slot == slot && !listener->client_left)
 			parked_take_listeners(owner, slot, &listener->key);
 }

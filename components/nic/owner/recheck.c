@@ -44,7 +44,7 @@ static uint32_t recheck_hash(const struct recheck *check, uint64_t cookie)
 	return (uint32_t)(cookie * 0x9e3779b97f4a7c15ull >> 32) & (check->cookies - 1);
 }
 
-static void note_cookies(struct recheck *check, const struct xdp_cookies *set)
+static void recheck_add_cookies(struct recheck *check, const struct xdp_cookies *set)
 {
 	for (uint32_t i = 0; i < set->n; i++) {
 		uint32_t at = recheck_hash(check, set->list[i]);
@@ -81,10 +81,10 @@ static void recheck_count_flow(struct recheck *check, struct owner_flow *flow, b
 	check->cookies += flow->shadows.n;
 }
 
-static void recheck_note_flow(struct recheck *check, struct owner_flow *flow, bool connection)
+static void recheck_add_flow(struct recheck *check, struct owner_flow *flow, bool connection)
 {
 	(void)connection;
-	note_cookies(check, &flow->shadows);
+	recheck_add_cookies(check, &flow->shadows);
 }
 
 static uint32_t power_of_two_above(uint32_t n)
@@ -109,7 +109,7 @@ static struct recheck *recheck_new(struct xdp_owner *owner)
 	check->entry = malloc((check->flows + 1) * sizeof(*check->entry));
 	check->cookie = calloc(check->cookies, sizeof(*check->cookie));
 	if (check->entry != NULL && check->cookie != NULL) {
-		each_flow(owner, recheck_note_flow, check);
+		each_flow(owner, recheck_add_flow, check);
 		return check;
 	}
 	free(check->entry);
@@ -126,7 +126,7 @@ static void recheck_free(struct recheck *check)
 }
 
 /* Those of one protocol, by port: how many. */
-static uint32_t note_ports(struct recheck *check)
+static uint32_t index_ports(struct recheck *check)
 {
 	uint32_t n = 0;
 
@@ -177,7 +177,7 @@ static void recheck_revoke(struct recheck *check, struct owner_flow *flow, const
 		check->revoked((uint32_t)__builtin_ctzll(left), &key, check->arg);
 }
 
-static void see_again(const struct kernel_sock *socket, void *arg)
+static void recheck_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct recheck *check = arg;
 	const uint32_t first = check->first[ntohs(socket->port_be)];
@@ -202,10 +202,10 @@ static void recheck_walk_proto(struct recheck *check, uint8_t proto)
 	struct port_ranges ranges;
 
 	check->proto = proto;
-	if (note_ports(check) == 0)
+	if (index_ports(check) == 0)
 		return;
 	port_ranges_of(check->ports, &ranges);
-	kernel_sock_walk_ranges(&check->owner->diag_fd, proto, &ranges, proto == IPPROTO_TCP, see_again, check);
+	kernel_sock_walk_ranges(&check->owner->diag_fd, proto, &ranges, proto == IPPROTO_TCP, recheck_socket, check);
 }
 
 static uint64_t recheck_cpu_ns(void)

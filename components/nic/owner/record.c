@@ -116,7 +116,7 @@ static int recall_shadows(const struct owner_record_shadows *from, struct xdp_co
 	if (to->list == NULL)
 		return -ENOMEM;
 	memcpy(to->list, from->cookie, n * sizeof(*to->list));
-	to->n = to->room = n;
+	to->n = to->capacity = n;
 	return 0;
 }
 
@@ -140,7 +140,7 @@ void owner_record_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot
 		atomic_fetch_and(&owner->record->group[group].leaving, ~(1ull << slot));
 }
 
-bool owner_is_leaving(const struct xdp_owner *owner, uint32_t group, uint32_t slot)
+bool owner_slot_leaves_group(const struct xdp_owner *owner, uint32_t group, uint32_t slot)
 {
 	return owner->record != NULL && (atomic_load(&owner->record->group[group].leaving) >> slot & 1) != 0;
 }
@@ -179,7 +179,7 @@ void owner_record_minisock(struct xdp_owner *owner, const struct owner_minisock 
 	atomic_store(&entry->number, minisock->number);
 }
 
-void owner_forget_minisock(struct xdp_owner *owner, uint32_t number)
+void owner_record_free_minisock(struct xdp_owner *owner, uint32_t number)
 {
 	struct owner_record_minisock *entry = minisock_entry(owner, number);
 
@@ -196,7 +196,7 @@ const struct owner_record_minisock *owner_recorded_minisock(const struct xdp_own
 
 /* ---- places ---- */
 
-void owner_place_note(struct owner_places *places, uint32_t place)
+void owner_place_mark(struct owner_places *places, uint32_t place)
 {
 	places->used[place / 64] |= 1ull << place % 64;
 }
@@ -244,7 +244,7 @@ void owner_record_reset_list(struct xdp_owner *owner, uint32_t place, unsigned l
 		atomic_store(&owner->record->reset[place].list, list + 1);
 }
 
-void owner_forget_reset(struct xdp_owner *owner, uint32_t place)
+void owner_record_free_reset(struct xdp_owner *owner, uint32_t place)
 {
 	if (place == OWNER_NO_PLACE)
 		return;
@@ -270,13 +270,13 @@ uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const str
 	return place;
 }
 
-void owner_record_listener_left(struct xdp_owner *owner, uint32_t place)
+void owner_record_listener_closed(struct xdp_owner *owner, uint32_t place)
 {
 	if (place != OWNER_NO_PLACE)
-		atomic_store(&owner->record->listener[place].state, RECORD_LISTENER_LEFT);
+		atomic_store(&owner->record->listener[place].state, RECORD_LISTENER_CLOSED);
 }
 
-void owner_forget_listener(struct xdp_owner *owner, uint32_t place)
+void owner_record_free_listener(struct xdp_owner *owner, uint32_t place)
 {
 	if (place == OWNER_NO_PLACE)
 		return;
@@ -300,7 +300,7 @@ struct owner_record_pending *owner_recorded_waiting(const struct xdp_owner *owne
 	return place != OWNER_NO_PLACE ? &owner->record->waiting[place] : NULL;
 }
 
-void owner_forget_waiting(struct xdp_owner *owner, uint32_t place)
+void owner_record_free_waiting(struct xdp_owner *owner, uint32_t place)
 {
 	if (place == OWNER_NO_PLACE)
 		return;
@@ -346,9 +346,9 @@ void owner_keep_link(struct xdp_owner *owner)
 
 	if (owner->record != NULL)
 		owner->record->generic = owner->generic;
-	if (owner->fdstore == NULL || owner->kept_link_fd == fd)
+	if (owner->fdstore == NULL || owner->stored_link_fd == fd)
 		return;
-	owner->kept_link_fd = fd;
+	owner->stored_link_fd = fd;
 	if (fd >= 0)
 		fdstore_put(owner->fdstore, KEEP_LINK, fd);
 	else
@@ -361,7 +361,7 @@ void owner_keep_sockets(struct xdp_owner *owner, uint32_t slot)
 		return;
 	fdstore_put(owner->fdstore, KEEP_PROCESS + slot, owner->process_fd[slot]);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		fdstore_put(owner->fdstore, keep_socket(slot, queue), owner->slot[slot].socket_fd[queue]);
+		fdstore_put(owner->fdstore, socket_place(slot, queue), owner->slot[slot].socket_fd[queue]);
 }
 
 void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot)
@@ -373,7 +373,7 @@ void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot)
 		return;
 	fdstore_drop(owner->fdstore, KEEP_PROCESS + slot);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		fdstore_drop(owner->fdstore, keep_socket(slot, queue));
+		fdstore_drop(owner->fdstore, socket_place(slot, queue));
 }
 
 void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
@@ -381,9 +381,9 @@ void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
 	int fds[XDP_PROG_FDS];
 
 	owner->fdstore = fdstore;
-	owner->kept_link_fd = -1;
+	owner->stored_link_fd = -1;
 	fdstore_put(fdstore, KEEP_ALIVE, owner->alive_fd);
-	fdstore_put(fdstore, KEEP_LOOK, owner->alive_read_fd);
+	fdstore_put(fdstore, KEEP_ALIVE_READ, owner->alive_read_fd);
 	fdstore_put(fdstore, KEEP_UMEM, owner->umem_fd);
 	fdstore_put(fdstore, KEEP_SHARED, owner->shared_fd);
 	xdp_prog_fds(owner->prog, fds);

@@ -78,7 +78,7 @@ struct owner_record_group {
 };
 
 /* See parked.c. The slot's client may still accept what waits, or is dead, or has closed the listener. */
-enum owner_record_listener_state { RECORD_NO_LISTENER, RECORD_LISTENER, RECORD_LISTENER_LEFT };
+enum owner_record_listener_state { RECORD_NO_LISTENER, RECORD_LISTENER, RECORD_LISTENER_CLOSED };
 struct owner_record_listener {
 	_Atomic uint32_t state;
 	uint32_t slot;

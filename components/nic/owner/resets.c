@@ -59,7 +59,7 @@ static void resets_append(struct owner_resets *resets, unsigned list, struct own
 static void reset_drop(struct xdp_owner *owner, struct owner_reset *reset)
 {
 	owner->resets.count--;
-	owner_forget_reset(owner, reset->place);
+	owner_record_free_reset(owner, reset->place);
 	free(reset);
 }
 
@@ -70,7 +70,7 @@ static void resets_pass(struct xdp_owner *owner, unsigned list, struct owner_res
 	resets_append(&owner->resets, list, reset, due_ns);
 }
 
-void owner_resets_note(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key, bool dead)
+void owner_resets_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key, bool dead)
 {
 	struct owner_resets *resets = &owner->resets;
 	struct owner_reset *reset = resets->count < OWNER_FLOWS_MAX ? malloc(sizeof(*reset)) : NULL;
@@ -104,7 +104,7 @@ void owner_resets_adopt(struct xdp_owner *owner)
 			continue;
 		}
 		*reset = (struct owner_reset){.key = entry->key, .slot = entry->slot, .place = place};
-		owner_place_note(&owner->reset_places, place);
+		owner_place_mark(&owner->reset_places, place);
 		owner->resets.count++;
 		resets_append(&owner->resets, list, reset, due_ns[list]);
 	}
@@ -205,7 +205,7 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 	return left;
 }
 
-static void resets_forget_all(struct xdp_owner *owner)
+static void resets_free_all(struct xdp_owner *owner)
 {
 	struct owner_resets *resets = &owner->resets;
 
@@ -227,7 +227,7 @@ void owner_resets_tick(struct xdp_owner *owner, uint64_t now)
 	if (resets->count == 0 || now < resets->pace_ns)
 		return;
 	if (!resets_open_socket(owner)) {
-		resets_forget_all(owner);
+		resets_free_all(owner);
 		return;
 	}
 	for (unsigned list = 0; list < OWNER_RESET_LISTS && left > 0; list++)
@@ -250,6 +250,6 @@ uint64_t owner_resets_due_ns(const struct xdp_owner *owner)
 
 void owner_resets_fini(struct xdp_owner *owner)
 {
-	resets_forget_all(owner);
+	resets_free_all(owner);
 	resets_close_socket(&owner->resets);
 }

@@ -111,8 +111,8 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 }
 
 /* What was shown is kept, to be looked at. */
-int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
-                       const struct xdp_proof *proof)
+int xdp_owner_flow_request(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                           const struct xdp_proof *proof)
 {
 	owner->proof = *proof;
 	return xdp_owner_flow_add(owner, slot, rule);

@@ -118,7 +118,7 @@ void xdp_prog_slot_rented(struct xdp_prog *of, uint32_t slot)
 	(void)of, (void)slot;
 }
 
-void xdp_prog_note_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
+void xdp_prog_add_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
 {
 	(void)of, (void)key, (void)slot;
 	fake_step_on();
@@ -149,7 +149,7 @@ struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *of, int *fd)
 	return NULL;
 }
 
-void xdp_prog_look_at_claims(struct xdp_prog *of)
+void xdp_prog_publish_claims(struct xdp_prog *of)
 {
 	(void)of;
 }

@@ -109,19 +109,19 @@ static void walk(const uint8_t *data, size_t size, uint8_t how)
 {
 	const struct vma_flow_key key = {.family = AF_INET, .proto = IPPROTO_TCP};
 	struct seen seen = {.port = (how & 3) == 1 ? PORT : 0}; /* of one connection it is not asked for alone */
-	int pair[2], kept, rc;
+	int pair[2], persistent, rc;
 
 	MUST(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
 	answer_all(pair[0], data, size);
-	kept = pair[1];
+	persistent = pair[1];
 	if (how & 2)
-		rc = kernel_sock_connection(&kept, &key, 1, kernel_sock_see, &seen);
+		rc = kernel_sock_connection(&persistent, &key, 1, kernel_sock_see, &seen);
 	else
-		rc = kernel_sock_walk(&kept, IPPROTO_TCP, seen.port, how & 4, kernel_sock_see, &seen);
+		rc = kernel_sock_walk(&persistent, IPPROTO_TCP, seen.port, how & 4, kernel_sock_see, &seen);
 	(void)rc; /* an answer may be an error of any number */
-	MUST(kept == pair[1] || kept == -1);
-	if (kept >= 0)
-		close(kept);
+	MUST(persistent == pair[1] || persistent == -1);
+	if (persistent >= 0)
+		close(persistent);
 	close(pair[0]);
 }
 

@@ -264,8 +264,8 @@ static void add_claim(struct input *in)
 	uint16_t port = local_port_of(where >> 2);
 	struct xdp_claim_bucket *bucket = &claims[xdp_claim_bucket_of(local, port)];
 	uint64_t name = xdp_claim_name(local, port, where & 16 ? 5 : 0);
-	uint64_t peer =
-	        xdp_claim_who(who & 8 ? steer_peer_of(who >> 4) : 0, who & 8 ? peer_port_of(who >> 5) : 0, who % SLOTS);
+	uint64_t peer = xdp_claim_peer_and_slot(who & 8 ? steer_peer_of(who >> 4) : 0,
+	                                        who & 8 ? peer_port_of(who >> 5) : 0, who % SLOTS);
 
 	for (int i = 0; i < XDP_CLAIM_WAYS; i++) {
 		if (bucket->way[i].name != 0)
@@ -298,7 +298,7 @@ static void fill_fixture(struct input *in)
 	for (uint8_t i = 0; i < (flows >> 3) % MODEL_CLAIMS; i++)
 		add_claim(in);
 	model.group = (struct xdp_group){.eligible = steer_take8(in),
-	                                 .unnoted = how & 2 ? XDP_NO_SLOT : steer_take8(in) % SLOTS};
+	                                 .default_slot = how & 2 ? XDP_NO_SLOT : steer_take8(in) % SLOTS};
 	for (uint32_t i = 0, first = steer_take8(in); i < XDP_GROUP_BUCKETS; i++)
 		model.group.slot[i] = (uint8_t)((first + i * (how >> 4)) % SLOTS);
 	groups[0] = model.group;

@@ -54,7 +54,7 @@ static void vmad_deliver(struct vmad_server *server, uint8_t how, const struct v
 {
 	struct vmad_peer *peer = &server->peer[how & FROM_SECOND];
 	const size_t bytes = how & SHORT ? sizeof(*msg) - 1 : sizeof(*msg);
-	struct vmad_answer answer = {0};
+	struct vmad_reply answer = {0};
 	int fds[16], rc;
 	unsigned nfds = 0;
 

@@ -124,7 +124,7 @@ static void peer_push(struct input *in)
 		slot->bytes[at % 80] = (char)wire_take(in, 1);
 	}
 	atomic_store(&slot->len, what & 0x10 ? len << 4 : spec.len);
-	atomic_store(&slot->seq, wire_word(NONCE, index + 1));
+	atomic_store(&slot->seq, wire_tagged_index(NONCE, index + 1));
 	atomic_fetch_or(&wire_page(f.memory, 1)->lanes_in_use, 1U << lane);
 }
 
@@ -148,7 +148,7 @@ static void peer_consumes(struct input *in)
 	uint32_t lane = wire_take(in, 1) % 2, value = wire_take(in, 1);
 
 	atomic_store(&wire_page(f.memory, 1)->consumed[lane].value,
-	             wire_word(NONCE, value < 128 ? wire_qp_of(f.qp[lane])->tx.kicked : wire_take(in, 4)));
+	             wire_tagged_index(NONCE, value < 128 ? wire_qp_of(f.qp[lane])->tx.kicked : wire_take(in, 4)));
 }
 
 static void wire_step(struct input *in)

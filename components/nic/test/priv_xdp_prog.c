@@ -137,7 +137,7 @@ static void claims_are_followed(void)
 	xdp_prog_open_fixture();
 	claims = xdp_prog_claims(fixture.prog, &fd);
 	fixture_must(claims != NULL && fd >= 0, "the program has a place for claims");
-	xdp_prog_look_at_claims(fixture.prog);
+	xdp_prog_publish_claims(fixture.prog);
 	xdp_claims_open(&shared);
 	claim = xdp_claims_take(claims, &shared, 1, &wildcard);
 	fixture_must(claim != NULL, "claim");
@@ -256,7 +256,7 @@ static void group_shares_and_remembers(void)
 	group = &xdp_prog_groups(fixture.prog)[1];
 	for (uint32_t slot = 0; slot < 3; slot++)
 		xdp_prog_slot_rented(fixture.prog, slot);
-	*group = (struct xdp_group){.eligible = 3, .unnoted = XDP_NO_SLOT};
+	*group = (struct xdp_group){.eligible = 3, .default_slot = XDP_NO_SLOT};
 	for (uint32_t i = 0; i < XDP_GROUP_BUCKETS; i++)
 		group->slot[i] = i % 2;
 	xdp_prog_add(listener, 0, VMA_FLOW_LISTENER);
@@ -281,15 +281,15 @@ static void group_shares_and_remembers(void)
 	other.source_port = 6000;
 	other.tcp_flags = FIXTURE_ACK;
 	xdp_prog_expect(&other, 2, "what was not noted goes by its bucket");
-	group->unnoted = 1;
+	group->default_slot = 1;
 	xdp_prog_expect(&other, 1, "or to who had all before");
 	moved = fixture_exact(&ack);
-	xdp_prog_note_recent(fixture.prog, &moved, 1);
+	xdp_prog_add_recent(fixture.prog, &moved, 1);
 	xdp_prog_expect(&ack, 1, "one that was moved");
 	xdp_prog_slot_rented(fixture.prog, 1);
-	group->unnoted = XDP_NO_SLOT;
+	group->default_slot = XDP_NO_SLOT;
 	xdp_prog_expect(&ack, 2, "what a slot's client before had is void");
-	xdp_prog_note_recent(fixture.prog, &moved, 1);
+	xdp_prog_add_recent(fixture.prog, &moved, 1);
 	xdp_prog_clear_socket(fixture.prog, 1, 0);
 	xdp_prog_expect(&ack, 2, "a slot without socket");
 	memset(group->slot, 1, sizeof(group->slot));
@@ -625,7 +625,7 @@ static void a_new_mac_is_followed(void)
 	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
 	snprintf(command, sizeof(command), "ip link set %s address 02:00:00:00:00:77", name);
 	fixture_must(system(command) == 0, "%s", command);
-	xdp_prog_look_at_mac(fixture.prog);
+	xdp_prog_refresh_mac(fixture.prog);
 	xdp_prog_expect(&after, 0, "to the new MAC");
 	xdp_prog_expect(&before, FIXTURE_PASSED, "to that of before");
 	snprintf(command, sizeof(command), "ip link set %s address %02x:%02x:%02x:%02x:%02x:%02x", name, first[0],

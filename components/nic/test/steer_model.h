@@ -253,7 +253,7 @@ static inline int model_group(struct steer_model *m, const struct model_packet *
 	if (i < m->notes && m->noted[i].rental == m->rentals[m->noted[i].slot])
 		noted = m->noted[i].slot;
 	if (noted == XDP_NO_SLOT && !begins)
-		noted = m->group.unnoted;
+		noted = m->group.default_slot;
 	if (noted < XDP_FLOW_SLOTS && (!begins || (m->group.eligible >> noted & 1)) && (m->populated >> noted & 1))
 		return XDP_REDIRECT;
 	slot = m->group.slot[xdp_group_bucket(xdp_group_hash(&p->key))] % XDP_FLOW_SLOTS;

@@ -41,7 +41,7 @@ static bool closer_ends(struct vmad_closer *closer, unsigned job, uint64_t withi
 
 		if (poll(&heard, 1, 20) > 0)
 			vmad_closer_read(closer);
-		vmad_closer_hurry(closer, closer_test_now_ms());
+		vmad_closer_interrupt(closer, closer_test_now_ms());
 	}
 	return !vmad_closer_busy(closer, job);
 }

@@ -571,12 +571,12 @@ static void test_quiet_is_said_of_an_empty_queue_only(void **state)
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 5; i++) {
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
-		while (vma_nic_rx_is_quiet(qp))
+		while (vma_nic_rx_is_empty(qp))
 			assert_true(fixture_now_ns() < give_up);
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
 	}
-	if (qp->ops->rx_is_quiet != NULL && vma_nic_info(w->nic[1])->device_queues == 1)
-		assert_true(vma_nic_rx_is_quiet(qp));
+	if (qp->ops->rx_is_empty != NULL && vma_nic_info(w->nic[1])->device_queues == 1)
+		assert_true(vma_nic_rx_is_empty(qp));
 }
 
 struct waker {

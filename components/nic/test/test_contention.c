@@ -75,7 +75,7 @@ void xdp_prog_slot_rented(struct xdp_prog *of, uint32_t slot)
 	(void)of, (void)slot;
 }
 
-void xdp_prog_note_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
+void xdp_prog_add_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
 {
 	(void)of, (void)key, (void)slot;
 }
@@ -87,7 +87,7 @@ struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd)
 	return NULL;
 }
 
-void xdp_prog_look_at_claims(struct xdp_prog *prog)
+void xdp_prog_publish_claims(struct xdp_prog *prog)
 {
 	(void)prog;
 }
@@ -191,7 +191,7 @@ static int teardown(void **state)
 	owner_resets_fini(&owner);
 	assert_int_equal(owner.flows, 0);
 	assert_int_equal(owner.waiters, 0);
-	assert_null(owner.given_up);
+	assert_null(owner.revoke_pending);
 	assert_null(owner.in_grace);
 	for (int i = 0; i < 2; i++)
 		if (fixture->fd[i] >= 0)
@@ -513,7 +513,7 @@ static void test_a_block_is_its_first_ones_and_nobody_is_told(void **state)
 	assert_int_equal(xdp_owner_flow_add(&owner, A, &block), -EEXIST);
 	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), -EADDRINUSE);
 	assert_int_equal(owner.waiters, 0);
-	assert_null(owner.given_up);
+	assert_null(owner.revoke_pending);
 	assert_null(owner.in_grace);
 	owner_flows_end(&owner, A, true);
 	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), 0);

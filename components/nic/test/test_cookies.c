@@ -64,7 +64,7 @@ static void test_members_that_come_and_go_leave_room(void **state)
 		close(member(&key, &cookie));
 		assert_int_equal(xdp_cookies_add(&set, &key, cookie), 0);
 	}
-	assert_true(set.n <= 128 && set.room <= 128);
+	assert_true(set.n <= 128 && set.capacity <= 128);
 	assert_true(xdp_cookies_has(&set, stays));
 	assert_true(xdp_cookies_has(&set, cookie));
 	xdp_cookies_prune(&set, &key, NULL);

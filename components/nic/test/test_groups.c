@@ -228,7 +228,7 @@ static void test_a_member_that_does_not_ask_gets_none(void **state)
 	sleeps(0, true);
 	pass_ms(200);
 	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS);
-	atomic_fetch_add(&owner.members[1].asks, 1);
+	atomic_fetch_add(&owner.members[1].accept_calls, 1);
 	pass_ms(40);
 	assert_int_equal(share_of(1), XDP_GROUP_BUCKETS / 2);
 	sleeps(0, false);
@@ -261,7 +261,7 @@ static void test_what_is_not_accepted_is_moved_once(void **state)
 	pass_ms(400);
 	assert_int_equal(adopted.n, 1);
 	/* Until it asks again. */
-	atomic_fetch_add(&owner.members[0].asks, 1);
+	atomic_fetch_add(&owner.members[0].accept_calls, 1);
 	pass_ms(40);
 	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS / 2);
 }
@@ -356,9 +356,9 @@ static void test_what_waits_in_one_that_asks_goes_to_one_that_accepts(void **sta
 	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	atomic_store(&owner.members[0].waiting, 1);
 	for (unsigned i = 0; i < 6; i++) {
-		atomic_fetch_add(&owner.members[0].asks, 1);
-		atomic_fetch_add(&owner.members[1].asks, 1);
-		atomic_fetch_add(&owner.members[1].accepts, 1);
+		atomic_fetch_add(&owner.members[0].accept_calls, 1);
+		atomic_fetch_add(&owner.members[1].accept_calls, 1);
+		atomic_fetch_add(&owner.members[1].accepted, 1);
 		pass_ms(40);
 	}
 	assert_int_equal(adopted.n, 1);
@@ -367,8 +367,8 @@ static void test_what_waits_in_one_that_asks_goes_to_one_that_accepts(void **sta
 	/* It accepts none, so it gets none; but for a second only. */
 	assert_int_equal(share_of(0), 0);
 	for (unsigned i = 0; i < 30; i++) {
-		atomic_fetch_add(&owner.members[0].asks, 1);
-		atomic_fetch_add(&owner.members[1].asks, 1);
+		atomic_fetch_add(&owner.members[0].accept_calls, 1);
+		atomic_fetch_add(&owner.members[1].accept_calls, 1);
 		pass_ms(40);
 	}
 	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS / 2);
@@ -385,8 +385,8 @@ static void test_overloaded_members_keep_what_waits(void **state)
 	}
 	for (unsigned i = 0; i < 20; i++) {
 		for (uint32_t slot = 0; slot < 2; slot++) {
-			atomic_fetch_add(&owner.members[slot].asks, 1);
-			atomic_fetch_add(&owner.members[slot].accepts, 1);
+			atomic_fetch_add(&owner.members[slot].accept_calls, 1);
+			atomic_fetch_add(&owner.members[slot].accepted, 1);
 		}
 		pass_ms(40);
 	}
@@ -395,8 +395,8 @@ static void test_overloaded_members_keep_what_waits(void **state)
 	atomic_store(&owner.members[1].pending[7].state, VMA_PENDING_FREE);
 	atomic_store(&owner.members[1].waiting, 0);
 	sleeps(1, true);
-	atomic_fetch_add(&owner.members[0].asks, 1);
-	atomic_fetch_add(&owner.members[0].accepts, 1);
+	atomic_fetch_add(&owner.members[0].accept_calls, 1);
+	atomic_fetch_add(&owner.members[0].accepted, 1);
 	pass_ms(40);
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
@@ -414,8 +414,8 @@ static void test_nothing_goes_to_and_fro(void **state)
 	for (unsigned i = 0; i < 50; i++) {
 		const unsigned before = adopted.n;
 
-		atomic_fetch_add(&owner.members[0].asks, 1);
-		atomic_fetch_add(&owner.members[1].asks, 1);
+		atomic_fetch_add(&owner.members[0].accept_calls, 1);
+		atomic_fetch_add(&owner.members[1].accept_calls, 1);
 		pass_ms(40);
 		if (adopted.n != before) {
 			const uint32_t to = adopted.slot;
@@ -728,11 +728,11 @@ static void begin_owner(struct owner_record *record)
 /* Its memory goes with its process: here it is freed, and what that would change is put back. */
 static struct owner_record *bury_owner(void)
 {
-	static __typeof__(prog) kept;
+	static __typeof__(prog) persistent;
 	struct owner_record *record = owner.record;
 	struct vma_nic_member *members = owner.members;
 
-	memcpy(&kept, &prog, sizeof(prog));
+	memcpy(&persistent, &prog, sizeof(prog));
 	owner.record = shared_memory(sizeof(*record));
 	owner.members = malloc(MEMBERS_BYTES);
 	memcpy(owner.members, members, MEMBERS_BYTES);
@@ -748,7 +748,7 @@ static struct owner_record *bury_owner(void)
 	if (owner.diag_fd >= 0)
 		close(owner.diag_fd);
 	memset(&owner, 0, sizeof(owner));
-	memcpy(&prog, &kept, sizeof(prog));
+	memcpy(&prog, &persistent, sizeof(prog));
 	owner.members = members;
 	owner.diag_fd = -1;
 	return record;

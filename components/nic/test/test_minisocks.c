@@ -42,17 +42,17 @@ uint64_t owner_now_ns(void)
 	return now_ns;
 }
 
-int kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
+int kernel_sock_walk(int *persistent, uint8_t proto, uint16_t port, bool listeners,
                      void (*see)(const struct kernel_sock *, void *), void *arg)
 {
-	(void)kept, (void)proto, (void)port, (void)listeners, (void)see, (void)arg;
+	(void)persistent, (void)proto, (void)port, (void)listeners, (void)see, (void)arg;
 	return 0;
 }
 
-int kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct port_ranges *ranges, bool listeners,
+int kernel_sock_walk_ranges(int *persistent, uint8_t proto, const struct port_ranges *ranges, bool listeners,
                             void (*see)(const struct kernel_sock *, void *), void *arg)
 {
-	(void)kept, (void)proto, (void)ranges, (void)listeners, (void)see, (void)arg;
+	(void)persistent, (void)proto, (void)ranges, (void)listeners, (void)see, (void)arg;
 	return 0;
 }
 
@@ -61,17 +61,17 @@ void port_ranges_of(const uint8_t ports[65536 / 8], struct port_ranges *out)
 	(void)ports, (void)out;
 }
 
-int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
+int kernel_sock_bound(int *persistent, uint8_t family, uint8_t proto, uint16_t port,
                       void (*see)(const struct kernel_sock *, void *), void *arg)
 {
-	(void)kept, (void)family, (void)proto, (void)port, (void)see, (void)arg;
+	(void)persistent, (void)family, (void)proto, (void)port, (void)see, (void)arg;
 	return 0;
 }
 
-int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
+int kernel_sock_connection(int *persistent, const struct vma_flow_key *key, unsigned ifindex,
                            void (*see)(const struct kernel_sock *, void *), void *arg)
 {
-	(void)kept, (void)key, (void)ifindex, (void)see, (void)arg;
+	(void)persistent, (void)key, (void)ifindex, (void)see, (void)arg;
 	return 0;
 }
 

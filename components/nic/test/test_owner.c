@@ -432,7 +432,7 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 	socklen_t len = sizeof(server), cookie_len = sizeof(uint64_t);
 	int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0), accepted;
 	const unsigned before = owner_open_files();
-	int kept = -1;
+	int persistent = -1;
 	struct seen_socket seen_socket = {0};
 
 	(void)state;
@@ -447,20 +447,20 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 	key.local_port_be = server.sin_port;
 	for (unsigned i = 1; i <= 3; i++) {
 		key.peer_port_be = htons((uint16_t)(ntohs(peer.sin_port) ^ 1)); /* nobody's */
-		assert_int_equal(kernel_sock_connection(&kept, &key, 0, owner_see, &seen_socket), 0);
+		assert_int_equal(kernel_sock_connection(&persistent, &key, 0, owner_see, &seen_socket), 0);
 		assert_int_equal(seen_socket.times, (i - 1) * 2);
 		key.peer_port_be = peer.sin_port;
-		assert_int_equal(kernel_sock_connection(&kept, &key, 0, owner_see, &seen_socket), 0);
+		assert_int_equal(kernel_sock_connection(&persistent, &key, 0, owner_see, &seen_socket), 0);
 		assert_int_equal(seen_socket.times, i * 2 - 1);
-		assert_int_equal(
-		        kernel_sock_walk(&kept, IPPROTO_TCP, ntohs(server.sin_port), false, owner_see, &seen_socket),
-		        0);
+		assert_int_equal(kernel_sock_walk(&persistent, IPPROTO_TCP, ntohs(server.sin_port), false, owner_see,
+		                                  &seen_socket),
+		                 0);
 		assert_int_equal(seen_socket.times, i * 2);
 		assert_int_equal(owner_open_files(),
 		                 before + 1); /* what was accepted; the one that is kept has a number far above */
 	}
-	assert_true(kept >= 256);
-	close(kept);
+	assert_true(persistent >= 256);
+	close(persistent);
 	close(accepted);
 	assert_int_equal(owner_open_files(), before);
 	close(client);

@@ -89,7 +89,7 @@ static void resets_note(uint16_t port, bool dead)
 {
 	const struct vma_flow_key key = resets_connection(port);
 
-	owner_resets_note(&owner, port % 2, &key, dead);
+	owner_resets_add(&owner, port % 2, &key, dead);
 }
 
 static void resets_tick_after(uint64_t ns)

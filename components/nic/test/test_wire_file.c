@@ -450,7 +450,8 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 	}
 	for (uint32_t i = 0; i < 4; i++) {
 		struct vma_nic_seg seg = fixture_frame(&w, 0, 0, &frame);
-		atomic_store(&page->consumed[0].value, wire_word(atomic_load(&end->nonce), (uint32_t)nonsense[i]));
+		atomic_store(&page->consumed[0].value,
+		             wire_tagged_index(atomic_load(&end->nonce), (uint32_t)nonsense[i]));
 		assert_int_equal(vma_nic_tx(w.qp[0][0], &seg, 1), 0);
 		vma_buf_put(w.arena, seg.buf);
 	}

@@ -49,8 +49,8 @@ static void test_a_claim_says_whose_packets_are_meant_and_who_gets_them(void **s
 	memcpy(&local, (uint8_t[]){10, 9, 0, 2}, 4);
 	memcpy(&peer, (uint8_t[]){10, 9, 0, 1}, 4);
 	assert_int_equal(any->name, xdp_claim_name(local, htons(40000), 0));
-	assert_int_equal(any->who, 3);
-	assert_int_equal(one->who, xdp_claim_who(peer, htons(53), 3));
+	assert_int_equal(any->peer_and_slot, 3);
+	assert_int_equal(one->peer_and_slot, xdp_claim_peer_and_slot(peer, htons(53), 3));
 	assert_ptr_equal(any, &table[xdp_claim_bucket_of(local, htons(40000))].way[0]);
 }
 
@@ -115,7 +115,7 @@ static void test_the_dead_leave_nothing_also_in_the_middle_of_a_claim(void **sta
 	(void)state;
 	half->name = 1 + 1;
 	others_half->name = 2 + 1;
-	others_half->who = 1; /* of an earlier claim there */
+	others_half->peer_and_slot = 1; /* of an earlier claim there */
 	xdp_claims_sweep(table, 1);
 	assert_int_equal(dead->name, 0);
 	assert_int_equal(half->name, 0);

@@ -36,7 +36,7 @@ struct job {
 
 struct vmad_closer {
 	pthread_mutex_t lock;
-	pthread_cond_t given;
+	pthread_cond_t job_added;
 	struct job *first, **last; /* not begun */
 	unsigned waiting, idle;    /* jobs, threads */
 	unsigned users;            /* threads, and vmad's own */
@@ -65,7 +65,7 @@ int vmad_closer_create(unsigned jobs, struct vmad_closer **out)
 	}
 	sigaction(SIGUSR1, &action, NULL);
 	pthread_mutex_init(&closer->lock, NULL);
-	pthread_cond_init(&closer->given, NULL);
+	pthread_cond_init(&closer->job_added, NULL);
 	closer->last = &closer->first;
 	closer->users = 1;
 	closer->njobs = jobs;
@@ -83,7 +83,7 @@ static void closer_leave(struct vmad_closer *closer)
 		return;
 	close(closer->fd);
 	pthread_mutex_destroy(&closer->lock);
-	pthread_cond_destroy(&closer->given);
+	pthread_cond_destroy(&closer->job_added);
 	free(closer);
 }
 
@@ -93,7 +93,7 @@ void vmad_closer_destroy(struct vmad_closer *closer)
 		return;
 	pthread_mutex_lock(&closer->lock);
 	closer->over = true;
-	pthread_cond_broadcast(&closer->given);
+	pthread_cond_broadcast(&closer->job_added);
 	closer_leave(closer);
 }
 
@@ -117,7 +117,7 @@ static struct job *closer_next_job(struct vmad_closer *closer)
 
 	closer->idle++;
 	while (closer->first == NULL && !closer->over && closer->idle <= IDLE_MAX)
-		pthread_cond_wait(&closer->given, &closer->lock);
+		pthread_cond_wait(&closer->job_added, &closer->lock);
 	closer->idle--;
 	job = closer->first;
 	if (job == NULL)
@@ -213,7 +213,7 @@ void vmad_closer_close(struct vmad_closer *closer, unsigned number, const int *f
 	closer->last = &job->next;
 	closer->waiting++;
 	if (closer->waiting <= closer->idle) {
-		pthread_cond_signal(&closer->given);
+		pthread_cond_signal(&closer->job_added);
 	} else {
 		closer->users++;
 		if (closer_start_thread(closer) != 0)
@@ -235,7 +235,7 @@ bool vmad_closer_late(const struct vmad_closer *closer, unsigned job, uint64_t n
 	return vmad_closer_busy(closer, job) && now >= closer->job[job].since_ms + VMAD_CLOSE_LATE_MS;
 }
 
-bool vmad_closer_hurry(struct vmad_closer *closer, uint64_t now)
+bool vmad_closer_interrupt(struct vmad_closer *closer, uint64_t now)
 {
 	bool any = false;
 

@@ -34,7 +34,7 @@ void vmad_closer_close(struct vmad_closer *closer, unsigned job, const int *fds,
 bool vmad_closer_busy(const struct vmad_closer *closer, unsigned job);
 bool vmad_closer_late(const struct vmad_closer *closer, unsigned job, uint64_t now_ms); /* busy for so long */
 /* Signals to those that wait for too long. True: there are some, and it is to be called again soon. */
-bool vmad_closer_hurry(struct vmad_closer *closer, uint64_t now_ms);
+bool vmad_closer_interrupt(struct vmad_closer *closer, uint64_t now_ms);
 /*
  * Before a fork: a child's end would close what is still to be closed, too, and wait. True: no descriptor of a job is
  * open any more. False: some are after a few milliseconds.

@@ -42,7 +42,7 @@ static bool peer_is_named(const struct vma_vmad_attr *attr, const struct vmad_pe
 }
 
 /* The right that was shown stays here: it is taken away from a client that breaks the protocol. */
-static int may_be_client(const struct vmad_server *server, struct vmad_peer *peer, const int *fds, unsigned nfds)
+static int admit_client(const struct vmad_server *server, struct vmad_peer *peer, const int *fds, unsigned nfds)
 {
 	const struct ucred who = {.pid = peer->pid, .uid = peer->uid, .gid = peer->gid};
 	int rc = nfds == 1 ? vmad_right_check(fds[0], server->ifindex, &who) : -EPERM;
@@ -102,7 +102,7 @@ static uint64_t name_tenant(struct vmad_server *server, const struct vmad_peer *
 }
 
 static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_rent *wanted,
-                       struct vmad_answer *answer)
+                       struct vmad_reply *reply)
 {
 	struct xdp_rental rental;
 	int rc = has_enough(server, peer, true)
@@ -113,7 +113,7 @@ static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const
 		return rc;
 	peer->slots |= 1ull << rental.slot;
 	rental.ticket = name_tenant(server, peer, rental.slot);
-	answer->msg.rental = (struct vmad_rental){
+	reply->msg.rental = (struct vmad_rental){
 	        .slot = rental.slot,
 	        .queues = rental.queues,
 	        .nframes = rental.nframes,
@@ -130,24 +130,24 @@ static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const
 	        .has_alive = rental.alive_fd >= 0,
 	        .ticket = rental.ticket,
 	};
-	answer->fds[0] = rental.umem_fd;
-	answer->fds[1] = rental.shared_fd;
-	memcpy(answer->fds + 2, rental.socket_fd, rental.queues * sizeof(int));
-	answer->nfds = rental.queues + 2;
+	reply->fds[0] = rental.umem_fd;
+	reply->fds[1] = rental.shared_fd;
+	memcpy(reply->fds + 2, rental.socket_fd, rental.queues * sizeof(int));
+	reply->nfds = rental.queues + 2;
 	/* Whoever writes there takes any port of UDP: like a raw socket. */
 	if (rental.claims_fd >= 0 && peer->raw)
-		answer->fds[answer->nfds++] = rental.claims_fd;
+		reply->fds[reply->nfds++] = rental.claims_fd;
 	if (rental.alive_fd >= 0)
-		answer->fds[answer->nfds++] = rental.alive_fd;
+		reply->fds[reply->nfds++] = rental.alive_fd;
 	return 0;
 }
 
 /* The connection that has the slot by now, of the same process: the one before, or what stands for it. */
-static struct vmad_peer *holder_of(struct vmad_server *server, uint32_t slot, const struct vmad_peer *asks)
+static struct vmad_peer *holder_of(struct vmad_server *server, uint32_t slot, const struct vmad_peer *accept_calls)
 {
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
 		if (peer->state >= PEER_READY && peer->state != PEER_GHOST && has_slot(peer, slot))
-			return peer->pid == asks->pid ? peer : NULL;
+			return peer->pid == accept_calls->pid ? peer : NULL;
 	return NULL;
 }
 
@@ -192,7 +192,7 @@ static int handler_option_of(int fd, int option)
  * Into `proof`, if it is a socket of this network namespace, and of that protocol. None of these questions waits for
  * the socket's lock, which its owner may be keeping.
  */
-static bool take_proof(int fd, uint8_t proto, struct xdp_proof *proof)
+static bool read_proof(int fd, uint8_t proto, struct xdp_proof *proof)
 {
 	uint64_t cookie;
 	socklen_t len = sizeof(cookie);
@@ -206,7 +206,7 @@ static bool take_proof(int fd, uint8_t proto, struct xdp_proof *proof)
 	return true;
 }
 
-static void say_refused(const struct vmad_server *server, const struct vmad_peer *peer, const struct vma_flow_key *key)
+static void log_refused(const struct vmad_server *server, const struct vmad_peer *peer, const struct vma_flow_key *key)
 {
 	vma_log_once(VMA_LOG_WARN,
 	             "vmad: %s: user %u has no right to a flow of port %u: it has shown no socket that is bound to it",
@@ -214,7 +214,7 @@ static void say_refused(const struct vmad_server *server, const struct vmad_peer
 }
 
 static int handle_flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow,
-                           const int *fds, unsigned nfds, struct vmad_answer *answer)
+                           const int *fds, unsigned nfds, struct vmad_reply *reply)
 {
 	struct xdp_proof proof = {.raw = peer->raw};
 	const struct vma_flow_rule rule = {
@@ -229,11 +229,11 @@ static int handle_flow_add(struct vmad_server *server, const struct vmad_peer *p
 	if (has_enough(server, peer, false))
 		return -ENOSPC;
 	if (nfds == 1)
-		take_proof(fds[0], flow->key.proto, &proof);
-	rc = xdp_owner_flow_ask(server->owner, flow->slot, &rule, &proof);
+		read_proof(fds[0], flow->key.proto, &proof);
+	rc = xdp_owner_flow_request(server->owner, flow->slot, &rule, &proof);
 	if (rc == -EPERM)
-		say_refused(server, peer, &flow->key);
-	answer->msg.rental.generic = xdp_owner_generic(server->owner);
+		log_refused(server, peer, &flow->key);
+	reply->msg.rental.generic = xdp_owner_generic(server->owner);
 	return rc;
 }
 
@@ -255,7 +255,7 @@ static int flow_shadows(struct vmad_server *server, const struct vmad_peer *peer
 	for (unsigned i = 0; i < shadows->count; i++) {
 		struct xdp_proof proof = {0};
 
-		if (i >= nfds || !take_proof(fds[i], shadows->key.proto, &proof) || proof.cookie != shadows->cookie[i])
+		if (i >= nfds || !read_proof(fds[i], shadows->key.proto, &proof) || proof.cookie != shadows->cookie[i])
 			return -EPERM;
 	}
 	return xdp_owner_flow_shadows(server->owner, shadows->slot, &shadows->key, shadows->cookie, shadows->count);
@@ -287,28 +287,28 @@ static int handle_minisock_export(struct vmad_server *server, const struct vmad_
 	return 0;
 }
 
-static int open_repair(struct vmad_server *server, struct vmad_peer *peer, struct vmad_answer *answer)
+static int open_repair(struct vmad_server *server, struct vmad_peer *peer, struct vmad_reply *reply)
 {
 	const int fd = vmad_repair_open(server, peer);
 
 	if (fd < 0)
 		return fd;
-	answer->fds[0] = fd;
-	answer->nfds = 1;
-	answer->made_for_it = true;
+	reply->fds[0] = fd;
+	reply->nfds = 1;
+	reply->made_for_it = true;
 	return 0;
 }
 
 static int handle_request(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg,
-                          const int *fds, unsigned nfds, struct vmad_answer *answer)
+                          const int *fds, unsigned nfds, struct vmad_reply *reply)
 {
 	switch (msg->type) {
 	case VMAD_RENT:
-		return handle_rent(server, peer, &msg->rent, answer);
+		return handle_rent(server, peer, &msg->rent, reply);
 	case VMAD_RETURN:
 		return handle_return(server, peer, &msg->ret);
 	case VMAD_FLOW_ADD:
-		return handle_flow_add(server, peer, &msg->flow, fds, nfds, answer);
+		return handle_flow_add(server, peer, &msg->flow, fds, nfds, reply);
 	case VMAD_FLOW_DEL:
 		return handle_flow_del(server, peer, &msg->flow);
 	case VMAD_FLOW_RETIRE:
@@ -327,7 +327,7 @@ static int handle_request(struct vmad_server *server, struct vmad_peer *peer, co
 		xdp_owner_flows_presented(server->owner, msg->resume.slot);
 		return 0;
 	case VMAD_REPAIR:
-		return open_repair(server, peer, answer);
+		return open_repair(server, peer, reply);
 	default:
 		return -EOPNOTSUPP;
 	}
@@ -335,15 +335,15 @@ static int handle_request(struct vmad_server *server, struct vmad_peer *peer, co
 
 /* ---- messages ---- */
 
-static void begin_answer(struct vmad_answer *answer, uint16_t type, uint32_t seq)
+static void init_reply(struct vmad_reply *reply, uint16_t type, uint32_t seq)
 {
-	*answer = (struct vmad_answer){.msg = {.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .seq = seq}};
+	*reply = (struct vmad_reply){.msg = {.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = type, .seq = seq}};
 }
 
-void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_answer *answer)
+void vmad_reply_hello(const struct vmad_peer *peer, int result, struct vmad_reply *reply)
 {
-	begin_answer(answer, VMAD_HELLO, peer->hello_seq);
-	answer->msg.result = result;
+	init_reply(reply, VMAD_HELLO, peer->hello_seq);
+	reply->msg.result = result;
 }
 
 static unsigned most_fds(uint16_t type)
@@ -360,7 +360,7 @@ static unsigned most_fds(uint16_t type)
 }
 
 int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
-                const int *fds, unsigned nfds, struct vmad_answer *answer)
+                const int *fds, unsigned nfds, struct vmad_reply *reply)
 {
 	int rc;
 
@@ -370,20 +370,20 @@ int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct
 		if (msg->type != VMAD_HELLO)
 			return -EPROTO;
 		peer->hello_seq = msg->seq;
-		rc = may_be_client(server, peer, fds, nfds);
+		rc = admit_client(server, peer, fds, nfds);
 		if (rc < 0) {
-			vmad_answer_hello(peer, rc, answer);
+			vmad_reply_hello(peer, rc, reply);
 			return 1; /* it stays NEW, and goes when its time is over or it hangs up */
 		}
 		peer->state = server->owner != NULL ? PEER_READY : PEER_WAITING;
 		server->served = true;
-		vmad_answer_hello(peer, 0, answer);
+		vmad_reply_hello(peer, 0, reply);
 		return peer->state == PEER_READY;
 	}
 	if (peer->state != PEER_READY || msg->type == VMAD_HELLO)
 		return -EPROTO;
-	begin_answer(answer, msg->type, msg->seq);
-	answer->msg.result = handle_request(server, peer, msg, fds, nfds, answer);
+	init_reply(reply, msg->type, msg->seq);
+	reply->msg.result = handle_request(server, peer, msg, fds, nfds, reply);
 	return msg->type != VMAD_MINISOCK_EXPORT || !msg->minisocks.more;
 }
 

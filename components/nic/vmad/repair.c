@@ -40,17 +40,17 @@
 #include "../xdp/repair.h"
 #include "server.h"
 
-#define ANSWER_MS 2000 /* of vmad to its process */
-#define ANSWERS 8      /* looked at, until one is to the question */
-#define ALONE_MS 3000  /* without vmad, for what is under way: longer than a client takes to say the segments */
-#define TRIES 100      /* to part a socket from a connection that it must not have */
+#define REPLY_TIMEOUT_MS 2000 /* of vmad to its process */
+#define REPLIES_MAX 8         /* looked at, until one is to the question */
+#define ALONE_MS 3000         /* without vmad, for what is under way: longer than a client takes to say the segments */
+#define TRIES 100             /* to part a socket from a connection that it must not have */
 
 #ifndef SO_BINDTOIFINDEX
 #define SO_BINDTOIFINDEX 62
 #endif
 
 /* On the control socket; as an answer: result. With a descriptor: the client's new channel. */
-struct question {
+struct control_request {
 	struct vma_flow_key key;
 	int32_t result;
 };
@@ -74,16 +74,16 @@ static bool has_flow(const struct vmad_server *server, const struct vmad_peer *p
 
 void vmad_repair_serve(struct vmad_server *server, struct vmad_peer *peer)
 {
-	struct question question;
-	ssize_t n = os_recv(peer->repair_fd, &question, sizeof(question), MSG_DONTWAIT);
+	struct control_request control_request;
+	ssize_t n = os_recv(peer->repair_fd, &control_request, sizeof(control_request), MSG_DONTWAIT);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	if (n == sizeof(question)) {
-		question.result = has_flow(server, peer, &question.key) ? 0 : -EPERM;
-		n = os_send(peer->repair_fd, &question, sizeof(question), MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (n == sizeof(control_request)) {
+		control_request.result = has_flow(server, peer, &control_request.key) ? 0 : -EPERM;
+		n = os_send(peer->repair_fd, &control_request, sizeof(control_request), MSG_DONTWAIT | MSG_NOSIGNAL);
 	}
-	if (n != sizeof(question))
+	if (n != sizeof(control_request))
 		vmad_repair_close(peer);
 }
 
@@ -93,7 +93,7 @@ static int send_fd(int to, int fd)
 		struct cmsghdr head;
 		char space[CMSG_SPACE(sizeof(int))];
 	} control = {.head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-	struct question nothing = {.result = -EPERM};
+	struct control_request nothing = {.result = -EPERM};
 	struct iovec iov = {.iov_base = &nothing, .iov_len = sizeof(nothing)};
 	const struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
@@ -251,38 +251,40 @@ static int check_bytes(int fd, const struct vma_repair *what)
  * What else comes meanwhile is the answer to an earlier question, or a new channel for a client that does not wait for
  * this one's: it has to ask again.
  */
-static int service_take_answer(const struct service *service, const struct vma_flow_key *key)
+static int service_receive_reply(const struct service *service, const struct vma_flow_key *key)
 {
-	struct pollfd answer = {.fd = service->control, .events = POLLIN};
-	struct question question;
+	struct pollfd reply = {.fd = service->control, .events = POLLIN};
+	struct control_request control_request;
 	int fds[2];
 	unsigned nfds;
 
-	for (int i = 0; i < ANSWERS && os_poll(&answer, 1, ANSWER_MS) > 0; i++) {
-		const ssize_t n = service_receive(service->control, &question, sizeof(question), fds, &nfds);
+	for (int i = 0; i < REPLIES_MAX && os_poll(&reply, 1, REPLY_TIMEOUT_MS) > 0; i++) {
+		const ssize_t n =
+		        service_receive(service->control, &control_request, sizeof(control_request), fds, &nfds);
 
 		service_close_fds(fds, nfds);
 		if (n == 0)
 			break;
-		if (n == sizeof(question) && nfds == 0 && memcmp(&question.key, key, sizeof(*key)) == 0)
-			return question.result;
+		if (n == sizeof(control_request) && nfds == 0 && memcmp(&control_request.key, key, sizeof(*key)) == 0)
+			return control_request.result;
 	}
 	return -EPIPE;
 }
 
-static int ask_vmad(const struct service *service, const struct vma_repair *what)
+static int request_of_vmad(const struct service *service, const struct vma_repair *what)
 {
-	struct question question = {.key = {.family = AF_INET,
-	                                    .proto = IPPROTO_TCP,
-	                                    .vlan = what->vlan,
-	                                    .local_port_be = what->local_port_be,
-	                                    .peer_port_be = what->peer_port_be}};
+	struct control_request control_request = {.key = {.family = AF_INET,
+	                                                  .proto = IPPROTO_TCP,
+	                                                  .vlan = what->vlan,
+	                                                  .local_port_be = what->local_port_be,
+	                                                  .peer_port_be = what->peer_port_be}};
 
-	memcpy(question.key.local, what->local, 4);
-	memcpy(question.key.peer, what->peer, 4);
-	if (os_send(service->control, &question, sizeof(question), MSG_NOSIGNAL) != sizeof(question))
+	memcpy(control_request.key.local, what->local, 4);
+	memcpy(control_request.key.peer, what->peer, 4);
+	if (os_send(service->control, &control_request, sizeof(control_request), MSG_NOSIGNAL) !=
+	    sizeof(control_request))
 		return -EPIPE;
-	return service_take_answer(service, &question.key);
+	return service_receive_reply(service, &control_request.key);
 }
 
 struct file_bytes {
@@ -350,7 +352,7 @@ static uint16_t fold_sum(uint32_t sum)
 }
 
 /* `packet` has the client's IPv4 header and segment: of the header nothing is kept, of the segment not the ports. */
-static void service_say_segment(struct service *service, uint8_t *packet, size_t len)
+static void service_send_segment(struct service *service, uint8_t *packet, size_t len)
 {
 	const struct vma_repair *what = &service->what;
 	const size_t ip_len = len >= 40 ? (size_t)(packet[0] & 15) * 4 : 0;
@@ -382,7 +384,7 @@ static void service_say_segment(struct service *service, uint8_t *packet, size_t
 
 /* The peer's FIN, which the client has acknowledged. With the answer the kernel has it: nobody sees the socket without.
  */
-static void say_fin(struct service *service)
+static void send_peer_fin(struct service *service)
 {
 	const struct vma_repair *what = &service->what;
 	const uint32_t window = what->snd_wnd >> what->snd_scale;
@@ -395,7 +397,7 @@ static void say_fin(struct service *service)
 	tcp[12] = 5 << 4;
 	tcp[13] = 0x11; /* ACK, FIN */
 	memcpy(tcp + 14, &window_be, 2);
-	service_say_segment(service, packet, sizeof(packet));
+	service_send_segment(service, packet, sizeof(packet));
 }
 
 /*
@@ -428,7 +430,7 @@ static int service_repair(struct service *service, const struct vma_repair *what
 	if (rc == 0)
 		rc = check_bytes(bytes.fd, what);
 	if (rc == 0)
-		rc = ask_vmad(service, what); /* before any call that waits for the socket's lock */
+		rc = request_of_vmad(service, what); /* before any call that waits for the socket's lock */
 	if (rc == 0 && syscall(SYS_getpeername, fds[0], &name, &name_len) == 0)
 		rc = -EISCONN; /* an attempt would be undone, and so end that connection */
 	if (rc < 0)
@@ -444,7 +446,7 @@ static int service_repair(struct service *service, const struct vma_repair *what
 	service->fd = fds[0];
 	fds[0] = -1;
 	if (what->fin_received)
-		say_fin(service);
+		send_peer_fin(service);
 	return 0;
 }
 
@@ -459,7 +461,7 @@ struct message {
 static bool recv_client(struct service *service)
 {
 	static struct message message;
-	struct vmad_repair_answer answer = {.head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SOCKET}};
+	struct vmad_repair_reply reply = {.head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SOCKET}};
 	int fds[2];
 	unsigned nfds;
 	const ssize_t n = service_receive(service->channel, &message, sizeof(message), fds, &nfds);
@@ -476,10 +478,10 @@ static bool recv_client(struct service *service)
 
 		memcpy(&what, message.body, sizeof(what));
 		end_socket(service);
-		answer.result = service_repair(service, &what, fds, nfds, &answer.incomplete);
-		goes_on = os_send(service->channel, &answer, sizeof(answer), MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+		reply.result = service_repair(service, &what, fds, nfds, &reply.incomplete);
+		goes_on = os_send(service->channel, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
 	} else if (message.head.type == VMAD_REPAIR_SEGMENT) {
-		service_say_segment(service, message.body, (size_t)n - sizeof(message.head));
+		service_send_segment(service, message.body, (size_t)n - sizeof(message.head));
 	} else {
 		end_socket(service);
 	}
@@ -490,10 +492,10 @@ static bool recv_client(struct service *service)
 /* A new channel, in place of the one before. False: vmad is gone, or its connection to the client. */
 static bool service_recv_vmad(struct service *service)
 {
-	struct question question;
+	struct control_request control_request;
 	int fds[2];
 	unsigned nfds;
-	const ssize_t n = service_receive(service->control, &question, sizeof(question), fds, &nfds);
+	const ssize_t n = service_receive(service->control, &control_request, sizeof(control_request), fds, &nfds);
 
 	if (n == -EAGAIN)
 		return true;
@@ -506,7 +508,7 @@ static bool service_recv_vmad(struct service *service)
 	return n != 0;
 }
 
-static void keep_capabilities(void)
+static void reduce_capabilities(void)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[2] = {0};
@@ -532,7 +534,7 @@ static void repair_leave_vmad(struct service *service)
 	service->until_ms = clock_ms() + ALONE_MS;
 }
 
-static void leave_client(struct service *service)
+static void service_end_client(struct service *service)
 {
 	end_socket(service);
 	os_close(service->channel);
@@ -567,13 +569,13 @@ static void serve_client(int control)
 		service.control = 3;
 	syscall(SYS_close_range, service.control + 1, ~0U, 0);
 	prctl(PR_SET_NAME, "vmad-repair");
-	keep_capabilities();
+	reduce_capabilities();
 	service.raw = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
 	while (await_either(&service, fds)) {
 		if (fds[0].revents != 0 && !service_recv_vmad(&service))
 			repair_leave_vmad(&service);
 		else if (fds[0].revents == 0 && fds[1].revents != 0 && !recv_client(&service))
-			leave_client(&service);
+			service_end_client(&service);
 	}
 	end_socket(&service);
 	_exit(0);

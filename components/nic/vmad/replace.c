@@ -23,8 +23,8 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
 
-#define ASK_MS 5000 /* to end in good order */
-#define END_MS 5000 /* after SIGKILL */
+#define EXIT_TIMEOUT_MS 5000 /* to end in good order */
+#define END_MS 5000          /* after SIGKILL */
 
 /* The process behind the socket, which cannot be taken for a later one of the same number. -errno. */
 static int pidfd_of(int fd, pid_t pid)
@@ -57,7 +57,7 @@ static int end_old_vmad(const char *interface, int fd, const struct ucred *peer)
 		rc = -errno;
 		vma_log_error("vmad: %s: process %d of user %u, which has the interface, cannot be ended: %s",
 		              interface, (int)peer->pid, peer->uid, strerror(-rc));
-	} else if (poll(&end, 1, ASK_MS) <= 0) {
+	} else if (poll(&end, 1, EXIT_TIMEOUT_MS) <= 0) {
 		if (poll(&has_address, 1, 0) == 0) {
 			vma_log_warn("vmad: %s: process %d of user %u, which has the interface, does not end, and is "
 			             "killed",
@@ -89,7 +89,7 @@ static bool replace_may_end(const char *interface, const struct ucred *peer)
 	return false;
 }
 
-bool vmad_name_is_believed(unsigned ifindex, const char *interface)
+bool vmad_name_is_trusted(unsigned ifindex, const char *interface)
 {
 	struct ucred peer = {0};
 	socklen_t len = sizeof(peer);
@@ -115,7 +115,7 @@ bool vmad_name_is_believed(unsigned ifindex, const char *interface)
 }
 
 /* 0, or -errno: -ECONNREFUSED, there is no vmad. */
-static int replace_dial(int fd, unsigned ifindex)
+static int replace_connect(int fd, unsigned ifindex)
 {
 	struct sockaddr_un address;
 	int len = vmad_folder_address(fd, ifindex, "vmad", &address);
@@ -138,7 +138,7 @@ int vmad_replace(unsigned ifindex, const char *interface)
 	if (fd < 0)
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)); /* a full backlog */
-	rc = replace_dial(fd, ifindex);
+	rc = replace_connect(fd, ifindex);
 	if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
 		rc = -errno;
 	if (rc == 0)

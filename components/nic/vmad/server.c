@@ -28,14 +28,14 @@
 #define IDLE_MS 1000    /* without a client, after the last one */
 #define UNUSED_MS 10000 /* without a client ever */
 #define REPLACE_TRIES 5
-#define LOOK_MS 1000          /* at the interface */
-#define ACCEPT_PAUSE_MS 100   /* out of descriptors, say: who waits in the queue waits on */
-#define HURRY_MS 100          /* between signals to threads that close something for too long */
-#define CLOSE_PAUSE_MS 10     /* no place is free for a connection, but soon will be */
-#define MESSAGES_PER_TURN 16  /* of one client, so that the others get theirs */
-#define LAST_TURNS 32         /* of who has ended */
-#define FDSTORE_RETRY_MS 1000 /* one that was killed has a successor */
-#define SWEEP_MS 1000         /* at least, between sweeps: a directory may be a long one, and clients many */
+#define CHECK_INTERVAL_MS 1000 /* at the interface */
+#define ACCEPT_PAUSE_MS 100    /* out of descriptors, say: who waits in the queue waits on */
+#define CLOSE_SIGNAL_MS 100    /* between signals to threads that close something for too long */
+#define CLOSE_PAUSE_MS 10      /* no place is free for a connection, but soon will be */
+#define MESSAGES_PER_POLL 16   /* of one client, so that the others get theirs */
+#define LAST_READS_MAX 32      /* of who has ended */
+#define FDSTORE_RETRY_MS 1000  /* one that was killed has a successor */
+#define SWEEP_MS 1000          /* at least, between sweeps: a directory may be a long one, and clients many */
 
 /* ---- peers ---- */
 
@@ -64,12 +64,12 @@ static void server_close_connection(struct vmad_server *server, struct vmad_peer
 	vmad_repair_close(peer);
 }
 
-static void make_free(struct vmad_peer *peer)
+static void peer_clear(struct vmad_peer *peer)
 {
 	*peer = (struct vmad_peer){.state = PEER_NONE, .fd = -1, .pidfd = -1, .right_fd = -1, .repair_fd = -1};
 }
 
-static void peer_forget(struct vmad_server *server, struct vmad_peer *peer)
+static void peer_release(struct vmad_server *server, struct vmad_peer *peer)
 {
 	server_close_connection(server, peer);
 	if (peer->pidfd >= 0)
@@ -80,7 +80,7 @@ static void peer_forget(struct vmad_server *server, struct vmad_peer *peer)
 	peer->slots = 0;
 	peer->state = PEER_CLOSING;
 	if (!is_closing_any(server, peer))
-		make_free(peer);
+		peer_clear(peer);
 }
 
 static bool process_ended(const struct vmad_peer *peer)
@@ -102,7 +102,7 @@ static void peer_drop(struct vmad_server *server, struct vmad_peer *peer, const 
 	server->ended = server->ended || ended;
 	vmad_take_back(server, peer, ended);
 	if (peer->slots == 0) {
-		peer_forget(server, peer);
+		peer_release(server, peer);
 		return;
 	}
 	server_close_connection(server, peer);
@@ -125,7 +125,7 @@ static struct vmad_peer *place_for_peer(struct vmad_server *server, bool *gives_
 			oldest = peer;
 	}
 	if (oldest != NULL && (free_one == NULL || strangers >= VMAD_NEW_MAX)) {
-		peer_forget(server, oldest); /* it holds nothing */
+		peer_release(server, oldest); /* it holds nothing */
 		*gives_way = free_one == NULL;
 	}
 	return free_one;
@@ -174,7 +174,7 @@ static bool idle_job(const struct vmad_server *server, unsigned *job)
 	return false;
 }
 
-static void take_connection(struct vmad_server *server, int listen_fd)
+static void accept_connection(struct vmad_server *server, int listen_fd)
 {
 	struct ucred cred = {0};
 	socklen_t len = sizeof(cred);
@@ -216,8 +216,8 @@ static void take_connection(struct vmad_server *server, int listen_fd)
 }
 
 /* False: the peer is dropped. */
-static bool send_answer(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, const int *fds,
-                        unsigned nfds)
+static bool send_reply(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, const int *fds,
+                       unsigned nfds)
 {
 	if (vmad_send(peer->fd, msg, fds, nfds) == 0)
 		return true;
@@ -228,9 +228,9 @@ static bool send_answer(struct vmad_server *server, struct vmad_peer *peer, cons
 /* One message. False: there is none, or it cannot be answered now, or the peer is dropped. */
 static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 {
-	struct vmad_answer answer = {.nfds = 0};
+	struct vmad_reply reply = {.nfds = 0};
 	struct vmad_msg msg;
-	int fds[VMAD_FDS_ROOM];
+	int fds[VMAD_FDS_CAPACITY];
 	unsigned nfds;
 	size_t bytes;
 	int rc = vmad_receive_all(peer->fd, &msg, &bytes, fds, &nfds), said = 0;
@@ -239,7 +239,7 @@ static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 	if (rc == -EAGAIN)
 		return false;
 	if (rc > 0)
-		said = vmad_handle(server, peer, &msg, bytes, fds, nfds, &answer);
+		said = vmad_handle(server, peer, &msg, bytes, fds, nfds, &reply);
 	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_PASSED), fds, nfds);
 	if (rc <= 0) {
 		peer_drop(server, peer, rc == -EMSGSIZE ? "too many fds" : NULL);
@@ -252,17 +252,17 @@ static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 	}
 	if (said > 0 && nfds > 0)
 		server->held[peer - server->peer] =
-		        (struct vmad_held){.answer = answer.msg, .flow = msg.flow, .any = true};
+		        (struct vmad_held){.reply = reply.msg, .flow = msg.flow, .any = true};
 	else
-		goes_on = said == 0 || send_answer(server, peer, &answer.msg, answer.fds, answer.nfds);
-	for (unsigned k = 0; k < answer.nfds && answer.made_for_it; k++)
-		close(answer.fds[k]);
+		goes_on = said == 0 || send_reply(server, peer, &reply.msg, reply.fds, reply.nfds);
+	for (unsigned k = 0; k < reply.nfds && reply.made_for_it; k++)
+		close(reply.fds[k]);
 	return goes_on;
 }
 
 static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
 {
-	for (int i = 0; i < MESSAGES_PER_TURN && !is_closing(server, peer, CLOSE_PASSED); i++)
+	for (int i = 0; i < MESSAGES_PER_POLL && !is_closing(server, peer, CLOSE_PASSED); i++)
 		if (!recv_peer(server, peer))
 			return;
 }
@@ -275,11 +275,11 @@ static void finish_closes(struct vmad_server *server)
 		struct vmad_held *held = &server->held[peer - server->peer];
 
 		if (peer->state == PEER_CLOSING && !is_closing_any(server, peer))
-			make_free(peer);
+			peer_clear(peer);
 		if (!held->any || is_closing(server, peer, CLOSE_PASSED))
 			continue;
 		held->any = false;
-		send_answer(server, peer, &held->answer, NULL, 0);
+		send_reply(server, peer, &held->reply, NULL, 0);
 	}
 }
 
@@ -290,11 +290,11 @@ static bool ends_later(const struct vmad_server *server, const struct vmad_peer 
 	       !vmad_closer_late(server->closer, job_of(server, peer, CLOSE_PASSED), os_now_ms());
 }
 
-/* What it has said last, its minisocks, may still be in the socket, which holds about as much as LAST_TURNS take. A
+/* What it has said last, its minisocks, may still be in the socket, which holds about as much as LAST_READS_MAX take. A
  * child may hold that, too, and go on. */
 static void recv_and_drop(struct vmad_server *server, struct vmad_peer *peer)
 {
-	for (int i = 0; i < LAST_TURNS && peer->fd >= 0 && !is_closing(server, peer, CLOSE_PASSED); i++)
+	for (int i = 0; i < LAST_READS_MAX && peer->fd >= 0 && !is_closing(server, peer, CLOSE_PASSED); i++)
 		serve_peer(server, peer);
 	if (peer->state == PEER_NONE || peer->state == PEER_CLOSING || ends_later(server, peer))
 		return;
@@ -303,21 +303,21 @@ static void recv_and_drop(struct vmad_server *server, struct vmad_peer *peer)
 
 /* ---- the owner ---- */
 
-static void answer_waiting(struct vmad_server *server, int result)
+static void reply_to_waiting(struct vmad_server *server, int result)
 {
-	struct vmad_answer answer;
+	struct vmad_reply reply;
 
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state != PEER_WAITING)
 			continue;
-		vmad_answer_hello(peer, result, &answer);
+		vmad_reply_hello(peer, result, &reply);
 		peer->state = PEER_READY;
-		if (vmad_send(peer->fd, &answer.msg, NULL, 0) < 0)
+		if (vmad_send(peer->fd, &reply.msg, NULL, 0) < 0)
 			peer_drop(server, peer, "it does not read its answers");
 	}
 }
 
-static bool tell_of_adoption(uint32_t slot, const struct vma_pending *pending, void *arg)
+static bool send_adoption(uint32_t slot, const struct vma_pending *pending, void *arg)
 {
 	struct vmad_server *server = arg;
 	struct vmad_msg msg = {
@@ -393,7 +393,8 @@ static int adopt_interface(struct vmad_server *server, const struct xdp_owner_at
 		return -ENOMEM;
 	rc = fdstore_find(&server->fdstore, server->ifindex, hand);
 	if (rc == 0)
-		rc = server->attr->anew ? -ECANCELED : xdp_owner_adopt(attr, &server->fdstore, hand, &server->owner);
+		rc = server->attr->discard_state ? -ECANCELED
+		                                 : xdp_owner_adopt(attr, &server->fdstore, hand, &server->owner);
 	if (rc == 0)
 		expect_clients(server);
 	else if (rc != -ENOENT)
@@ -424,26 +425,26 @@ static void start_fdstore(struct vmad_server *server)
 }
 
 /* 0: have it; -EBUSY: clients of the vmad before still hold their sockets, try again; else give up. */
-static int take_interface(struct vmad_server *server)
+static int open_interface(struct vmad_server *server)
 {
 	const struct xdp_owner_attr attr = {
 	        .ifindex = server->ifindex,
 	        .window_bytes = server->attr->window_bytes,
 	        .huge_pages = server->attr->huge_pages,
 	        .minisocks = true,
-	        .kept = server->kept,
+	        .persistent = server->persistent,
 	};
-	const bool first = !server->looked;
-	int rc = first && server->kept ? adopt_interface(server, &attr) : -ENOENT;
+	const bool first = !server->resume_tried;
+	int rc = first && server->persistent ? adopt_interface(server, &attr) : -ENOENT;
 
-	server->looked = true;
+	server->resume_tried = true;
 	if (rc != 0)
 		rc = xdp_owner_create(&attr, &server->owner);
 	if (rc == 0) {
-		if (server->kept && server->fdstore.fd < 0)
+		if (server->persistent && server->fdstore.fd < 0)
 			start_fdstore(server);
-		xdp_owner_on_moved(server->owner, tell_of_adoption, server);
-		answer_waiting(server, 0);
+		xdp_owner_on_moved(server->owner, send_adoption, server);
+		reply_to_waiting(server, 0);
 		vma_log_info("vmad: owns %s", server->attr->interface);
 		if (server->attr->owns != NULL)
 			server->attr->owns();
@@ -453,9 +454,9 @@ static int take_interface(struct vmad_server *server)
 
 static void refuse_held(struct vmad_held *held, uint32_t slot, const struct vma_flow_key *key)
 {
-	if (held->any && held->answer.type == VMAD_FLOW_ADD && held->flow.slot == slot && held->answer.result == 0 &&
+	if (held->any && held->reply.type == VMAD_FLOW_ADD && held->flow.slot == slot && held->reply.result == 0 &&
 	    memcmp(&held->flow.key, key, sizeof(*key)) == 0)
-		held->answer.result = -EADDRINUSE;
+		held->reply.result = -EADDRINUSE;
 }
 
 static void server_flow_revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
@@ -479,18 +480,18 @@ static void server_flow_revoked(uint32_t slot, const struct vma_flow_key *key, v
 
 /* ---- the loop ---- */
 
-struct turn {
+struct pollset {
 	struct pollfd fds[7 + 3 * VMAD_PEERS_MAX];
 	struct vmad_peer *peer[7 + 3 * VMAD_PEERS_MAX];
 	unsigned n;
 };
 
-static void turn_watch_fd(struct turn *turn, int fd, struct vmad_peer *peer)
+static void pollset_add(struct pollset *pollset, int fd, struct vmad_peer *peer)
 {
 	if (fd < 0)
 		return;
-	turn->fds[turn->n] = (struct pollfd){.fd = fd, .events = POLLIN};
-	turn->peer[turn->n++] = peer;
+	pollset->fds[pollset->n] = (struct pollfd){.fd = fd, .events = POLLIN};
+	pollset->peer[pollset->n++] = peer;
 }
 
 static bool accept_is_paused(const struct vmad_server *server)
@@ -498,38 +499,38 @@ static bool accept_is_paused(const struct vmad_server *server)
 	return os_now_ms() < server->accept_paused_until_ms;
 }
 
-static void begin_turn(struct vmad_server *server, struct turn *turn)
+static void pollset_fill(struct vmad_server *server, struct pollset *pollset)
 {
-	turn->n = 0;
-	turn_watch_fd(turn, server->attr->stop_fd, NULL);
-	turn_watch_fd(turn, accept_is_paused(server) ? -1 : server->listen_fds.path_fd, NULL);
-	turn_watch_fd(turn, accept_is_paused(server) ? -1 : server->listen_fds.name_fd, NULL);
-	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_fd(server->owner) : -1,
-	              NULL); /* its tick follows each turn */
-	turn_watch_fd(turn, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
-	turn_watch_fd(turn, server->fdstore.fd, NULL);
-	turn_watch_fd(turn, vmad_closer_fd(server->closer), NULL);
+	pollset->n = 0;
+	pollset_add(pollset, server->attr->stop_fd, NULL);
+	pollset_add(pollset, accept_is_paused(server) ? -1 : server->listen_fds.path_fd, NULL);
+	pollset_add(pollset, accept_is_paused(server) ? -1 : server->listen_fds.name_fd, NULL);
+	pollset_add(pollset, server->owner != NULL ? xdp_owner_fd(server->owner) : -1,
+	            NULL); /* its tick follows each turn */
+	pollset_add(pollset, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
+	pollset_add(pollset, server->fdstore.fd, NULL);
+	pollset_add(pollset, vmad_closer_fd(server->closer), NULL);
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NONE)
 			continue;
 		if (!is_closing(server, peer, CLOSE_PASSED))
-			turn_watch_fd(turn, peer->fd, peer);
+			pollset_add(pollset, peer->fd, peer);
 		if (!ends_later(server, peer))
-			turn_watch_fd(turn, peer->pidfd, peer);
-		turn_watch_fd(turn, peer->repair_fd, peer);
+			pollset_add(pollset, peer->pidfd, peer);
+		pollset_add(pollset, peer->repair_fd, peer);
 	}
 }
 
-static void serve_turn(struct vmad_server *server, struct turn *turn)
+static void serve_pollset(struct vmad_server *server, struct pollset *pollset)
 {
-	for (unsigned i = 0; i < turn->n; i++) {
-		struct vmad_peer *peer = turn->peer[i];
-		const int fd = turn->fds[i].fd;
+	for (unsigned i = 0; i < pollset->n; i++) {
+		struct vmad_peer *peer = pollset->peer[i];
+		const int fd = pollset->fds[i].fd;
 
-		if (turn->fds[i].revents == 0)
+		if (pollset->fds[i].revents == 0)
 			continue;
 		if (peer == NULL && (fd == server->listen_fds.path_fd || fd == server->listen_fds.name_fd))
-			take_connection(server, fd);
+			accept_connection(server, fd);
 		else if (peer == NULL && fd == vmad_closer_fd(server->closer))
 			finish_closes(server);
 		/* A place may have changed hands within this turn: then the fd is not the peer's any more. */
@@ -542,15 +543,15 @@ static void serve_turn(struct vmad_server *server, struct turn *turn)
 	}
 }
 
-static bool forget_silent(struct vmad_server *server, uint64_t now)
+static bool drop_silent_peers(struct vmad_server *server, uint64_t now)
 {
 	bool clients = false;
 
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NEW && now - peer->since_ms > NEW_MS)
-			peer_forget(server, peer);
+			peer_release(server, peer);
 		if (peer->state == PEER_ABSENT && peer->slots == 0)
-			peer_forget(server, peer);
+			peer_release(server, peer);
 		else if (peer->state == PEER_ABSENT && now - peer->since_ms > VMAD_ABSENT_MS)
 			peer_drop(server, peer, NULL);
 		clients = clients || (peer->state > PEER_NEW && peer->state != PEER_CLOSING);
@@ -568,7 +569,7 @@ static void server_sweep(struct vmad_server *server)
 }
 
 struct clock {
-	uint64_t start, idle_since, looked;
+	uint64_t start, idle_since, checked_ms;
 	bool used;
 };
 
@@ -578,7 +579,7 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 	const uint64_t now = os_now_ms();
 	int rc;
 
-	if (forget_silent(server, now) || server->served) {
+	if (drop_silent_peers(server, now) || server->served) {
 		clock->idle_since = now;
 		clock->used = true;
 		server->served = false;
@@ -588,23 +589,23 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 		server_sweep(server);
 	}
 	if (server->owner == NULL) {
-		rc = take_interface(server);
+		rc = open_interface(server);
 		if (rc == -EBUSY && now - clock->start < OWNER_MS)
 			return 0;
 		if (rc == -EBUSY)
 			vma_log_error("vmad: %s: another process uses its queues for AF_XDP", server->attr->interface);
 		if (rc < 0) {
 			/* EPERM would tell the client that it was refused by us. */
-			answer_waiting(server, rc == -EPERM ? -EACCES : rc);
+			reply_to_waiting(server, rc == -EPERM ? -EACCES : rc);
 			return rc;
 		}
 	}
-	if (server->kept && (fdstore_lost(&server->fdstore) || server->fdstore.fd < 0) &&
+	if (server->persistent && (fdstore_lost(&server->fdstore) || server->fdstore.fd < 0) &&
 	    now - server->fdstore_ms >= FDSTORE_RETRY_MS)
 		start_fdstore(server);
 	xdp_owner_tick(server->owner, server_flow_revoked, server);
-	if (now - clock->looked > LOOK_MS) {
-		clock->looked = now;
+	if (now - clock->checked_ms > CHECK_INTERVAL_MS) {
+		clock->checked_ms = now;
 		if (xdp_owner_device_gone(server->owner)) {
 			vma_log_warn("vmad: %s: the interface has gone", server->attr->interface);
 			return -ENODEV;
@@ -631,14 +632,14 @@ static bool server_may_leave(struct vmad_server *server)
 int vmad_serve_all(struct vmad_server *server)
 {
 	bool leaves = false;
-	struct clock clock = {.start = os_now_ms(), .idle_since = os_now_ms(), .looked = os_now_ms()};
-	struct turn turn;
+	struct clock clock = {.start = os_now_ms(), .idle_since = os_now_ms(), .checked_ms = os_now_ms()};
+	struct pollset pollset;
 	int rc;
 
-	if (!server->kept)
+	if (!server->persistent)
 		server->fdstore.fd = -1;
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
-		make_free(&server->peer[i]);
+		peer_clear(&server->peer[i]);
 	rc = vmad_closer_create(VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED, &server->closer);
 	if (rc < 0) {
 		vma_log_error("vmad: %s: %s", server->attr->interface, strerror(-rc));
@@ -647,17 +648,19 @@ int vmad_serve_all(struct vmad_server *server)
 	}
 	while ((rc = server_pass_time(server, &clock)) == 0) {
 		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
-		const bool late = vmad_closer_hurry(server->closer, os_now_ms());
-		const int longest = accept_is_paused(server) ? CLOSE_PAUSE_MS : late ? HURRY_MS : LOOK_MS;
+		const bool late = vmad_closer_interrupt(server->closer, os_now_ms());
+		const int longest = accept_is_paused(server) ? CLOSE_PAUSE_MS
+		                    : late                   ? CLOSE_SIGNAL_MS
+		                                             : CHECK_INTERVAL_MS;
 
-		begin_turn(server, &turn);
-		if (poll(turn.fds, turn.n, ms < 0 || ms > longest ? longest : ms) <= 0)
+		pollset_fill(server, &pollset);
+		if (poll(pollset.fds, pollset.n, ms < 0 || ms > longest ? longest : ms) <= 0)
 			continue;
-		if (server->attr->stop_fd >= 0 && turn.fds[0].revents != 0) {
+		if (server->attr->stop_fd >= 0 && pollset.fds[0].revents != 0) {
 			leaves = server_may_leave(server);
 			break;
 		}
-		serve_turn(server, &turn);
+		serve_pollset(server, &pollset);
 	}
 	server_sweep(server);
 	vmad_listen_fds_close(server->ifindex, &server->listen_fds);
@@ -675,7 +678,7 @@ int vmad_serve_all(struct vmad_server *server)
 		xdp_owner_destroy(server->owner);
 	}
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
-		peer_forget(server, &server->peer[i]);
+		peer_release(server, &server->peer[i]);
 	vmad_closer_destroy(server->closer);
 	server->closer = NULL;
 	return rc > 0 ? 0 : rc;
@@ -732,7 +735,7 @@ int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_fds 
 		return 0;
 	rc = listen_fds->name_fd;
 	/* Another vmad, which does not see this folder; or one that lets clients wait is no reason to end. */
-	if (rc == -EADDRINUSE && !vmad_name_is_believed(ifindex, interface))
+	if (rc == -EADDRINUSE && !vmad_name_is_trusted(ifindex, interface))
 		rc = -EEXIST;
 	if (rc != -EADDRINUSE && listen_fds->path_fd >= 0)
 		return 0;
@@ -783,7 +786,7 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 	server->attr = attr;
 	server->repairs = true;
 	server->fdstore.fd = -1;
-	server->kept = attr->keep_seconds > 0 && geteuid() == 0;
+	server->persistent = attr->keep_seconds > 0 && geteuid() == 0;
 	server->ifindex = if_nametoindex(attr->interface);
 	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex, attr->interface, &server->listen_fds);
 	if (rc == -EADDRINUSE && attr->replace)

@@ -79,8 +79,8 @@ struct vmad_server {
 	long swept_to;                   /* and where it has stopped, 0: at the end */
 	struct fdstore fdstore;          /* owner/fdstore.h; fd -1: none */
 	uint64_t fdstore_ms;             /* the last attempt to start one */
-	bool looked;                     /* for what another vmad has left */
-	bool kept;                       /* the owner outlives this vmad, if there is an fdstore */
+	bool resume_tried;               /* for what another vmad has left */
+	bool persistent;                 /* the owner outlives this vmad, if there is an fdstore */
 	bool repairs;                    /* processes may be started for clients */
 	bool served; /* a client, since the last look at the time: it may have gone within one turn */
 	struct vmad_closer *closer;
@@ -88,14 +88,14 @@ struct vmad_server {
 	/* Answers, until what came with the question is closed. A flow that is taken back meanwhile is refused: the
 	 * client takes an event before an answer for one of an earlier grant. */
 	struct vmad_held {
-		struct vmad_msg answer;
+		struct vmad_msg reply;
 		struct vmad_flow flow; /* of FLOW_ADD */
 		bool any;
 	} held[VMAD_PEERS_MAX];
 };
 
 /* An answer and the fds to send with it; these remain the owner's, but for those that were made for it. */
-struct vmad_answer {
+struct vmad_reply {
 	struct vmad_msg msg;
 	int fds[VMAD_FDS_MAX];
 	unsigned nfds;
@@ -105,9 +105,9 @@ struct vmad_answer {
 /* One message of a peer and its fds (they remain the caller's). 1: send the answer, 0: nothing to say now, -errno:
  * drop the peer. Whatever the bytes are, nothing but this peer's own state changes for the worse. */
 int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
-                const int *fds, unsigned nfds, struct vmad_answer *answer);
+                const int *fds, unsigned nfds, struct vmad_reply *reply);
 /* The answer to HELLO, once the interface is there (result 0) or is known not to come. */
-void vmad_answer_hello(const struct vmad_peer *peer, int result, struct vmad_answer *answer);
+void vmad_reply_hello(const struct vmad_peer *peer, int result, struct vmad_reply *reply);
 /* The loop, on the listen_fds that vmad_listen has opened, until stop_fd; ends with the owner destroyed. */
 int vmad_serve_all(struct vmad_server *server);
 /*
@@ -121,7 +121,7 @@ void vmad_listen_fds_close(unsigned ifindex, struct vmad_listen_fds *listen_fds)
  */
 int vmad_replace(unsigned ifindex, const char *interface);
 /* Whether the abstract name belongs to root, or to this user. If not, the log says whose it is, as far as it shows. */
-bool vmad_name_is_believed(unsigned ifindex, const char *interface);
+bool vmad_name_is_trusted(unsigned ifindex, const char *interface);
 /* Flows and sockets of every slot of the peer end; with `frames_too` the slots are free again. */
 void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too);
 

@@ -299,7 +299,7 @@ static void run_others(struct wire_end *end)
 	run_once(&run);
 }
 
-static void end_let_go(struct wire_end *end)
+static void wire_end_release(struct wire_end *end)
 {
 	struct wire_engine *engine = &end->engine;
 
@@ -338,7 +338,7 @@ unsigned wire_engine_poll(struct wire_end *end, struct wire_qp *self, struct vma
 	if (n == 0 || !end_peek(end) || !try_busy(&end->engine))
 		return 0;
 	run_once(&run);
-	end_let_go(end);
+	wire_end_release(end);
 	return run.out;
 }
 
@@ -349,7 +349,7 @@ void wire_engine_poke(struct wire_end *end)
 		return;
 	atomic_store_explicit(&end->engine.again, 0, memory_order_seq_cst);
 	run_others(end);
-	end_let_go(end);
+	wire_end_release(end);
 }
 
 void wire_engine_lock(struct wire_end *end)
@@ -360,5 +360,5 @@ void wire_engine_lock(struct wire_end *end)
 
 void wire_engine_unlock(struct wire_end *end)
 {
-	end_let_go(end);
+	wire_end_release(end);
 }

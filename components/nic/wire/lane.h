@@ -88,7 +88,7 @@ static inline char *wire_lane(char *memory, const struct wire_layout *layout, in
 {
 	return memory + 2 * WIRE_PAGE + ((size_t)side * WIRE_LANES + lane) * layout->lane_bytes;
 }
-static inline uint64_t wire_word(uint32_t nonce, uint32_t index)
+static inline uint64_t wire_tagged_index(uint32_t nonce, uint32_t index)
 {
 	return (uint64_t)nonce << 32 | index;
 }
@@ -102,7 +102,7 @@ struct wire_producer {
 	uint32_t nonce;    /* of the link that the indices belong to */
 	uint32_t produced; /* next slot to write */
 	uint32_t kicked;   /* next slot to show */
-	uint32_t consumed_seen;
+	uint32_t consumed_cached;
 };
 
 static inline struct wire_slot *wire_slot_at(char *slots, uint32_t index, uint32_t mask, uint32_t slot_bytes)
@@ -117,14 +117,14 @@ static inline bool wire_producer_refresh(struct wire_producer *p)
 
 	if ((uint32_t)(word >> 32) != p->nonce)
 		return true; /* nothing written yet over this link */
-	if (p->kicked - (uint32_t)word > p->kicked - p->consumed_seen)
+	if (p->kicked - (uint32_t)word > p->kicked - p->consumed_cached)
 		return false;
-	p->consumed_seen = (uint32_t)word;
+	p->consumed_cached = (uint32_t)word;
 	return true;
 }
 static inline bool wire_producer_full(const struct wire_producer *p)
 {
-	return p->produced - p->consumed_seen >= p->bound;
+	return p->produced - p->consumed_cached >= p->bound;
 }
 /* The slot to fill next; call only when not full. */
 static inline struct wire_slot *wire_producer_slot(struct wire_producer *p)
@@ -136,7 +136,7 @@ static inline void wire_producer_push(struct wire_producer *p, struct wire_slot 
 {
 	atomic_store_explicit(&slot->len, len, memory_order_relaxed);
 	if (p->produced != p->kicked)
-		atomic_store_explicit(&slot->seq, wire_word(p->nonce, p->produced + 1), memory_order_release);
+		atomic_store_explicit(&slot->seq, wire_tagged_index(p->nonce, p->produced + 1), memory_order_release);
 	p->produced++;
 }
 /* Shows the burst. seq_cst: the caller next loads the peer's arm_seq, see engine.c. */
@@ -144,7 +144,7 @@ static inline void wire_producer_kick(struct wire_producer *p)
 {
 	struct wire_slot *first = wire_slot_at(p->slots, p->kicked, p->mask, p->slot_bytes);
 
-	atomic_store_explicit(&first->seq, wire_word(p->nonce, p->kicked + 1), memory_order_seq_cst);
+	atomic_store_explicit(&first->seq, wire_tagged_index(p->nonce, p->kicked + 1), memory_order_seq_cst);
 	p->kicked = p->produced;
 }
 
@@ -152,7 +152,7 @@ static inline void wire_producer_kick(struct wire_producer *p)
 
 struct wire_consumer {
 	char *slots;
-	_Atomic uint64_t *consumed_word; /* this side's own */
+	_Atomic uint64_t *consumed_at; /* this side's own */
 	uint32_t mask, slot_bytes;
 	_Atomic uint32_t nonce;    /* the two are written by the engine's holder; others peek */
 	_Atomic uint32_t consumed; /* next slot to read */
@@ -167,7 +167,8 @@ static inline struct wire_slot *wire_consumer_slot(const struct wire_consumer *c
 	uint32_t nonce = atomic_load_explicit(&c->nonce, memory_order_relaxed);
 	struct wire_slot *slot = wire_slot_at(c->slots, index, c->mask, c->slot_bytes);
 
-	return atomic_load_explicit(&slot->seq, memory_order_acquire) == wire_word(nonce, index + 1) ? slot : NULL;
+	return atomic_load_explicit(&slot->seq, memory_order_acquire) == wire_tagged_index(nonce, index + 1) ? slot
+	                                                                                                     : NULL;
 }
 static inline void wire_consumer_pop(struct wire_consumer *c)
 {
@@ -183,7 +184,8 @@ static inline void wire_consumer_publish(struct wire_consumer *c)
 	if (index == c->published)
 		return;
 	c->published = index;
-	atomic_store_explicit(c->consumed_word, wire_word(atomic_load_explicit(&c->nonce, memory_order_relaxed), index),
+	atomic_store_explicit(c->consumed_at,
+	                      wire_tagged_index(atomic_load_explicit(&c->nonce, memory_order_relaxed), index),
 	                      memory_order_release);
 }
 

@@ -32,20 +32,21 @@ static void follow_link(struct wire_qp *qp, uint32_t nonce)
 
 	vma_stats_add(&qp->count_lost, tx->produced - tx->kicked);
 	tx->nonce = nonce;
-	qp->answered_seq = 0;
-	tx->produced = tx->kicked = tx->consumed_seen = qp->end->index_start;
+	qp->notified_seq = 0;
+	tx->produced = tx->kicked = tx->consumed_cached = qp->end->index_start;
 	qp->full_since_ns = 0;
 }
 
 /* The number of segments of the packet that starts at segs[0], its length in *len; 0: it can never be sent. */
 static unsigned measure_packet(const struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, uint32_t *len)
 {
-	uint32_t room = 1U << qp->qp.arena->frame_shift;
+	uint32_t lane_space = 1U << qp->qp.arena->frame_shift;
 	uint16_t refused = VMA_NIC_SEG_TSO | VMA_NIC_SEG_DUMMY | (qp->end->checksum_offload ? 0 : VMA_NIC_SEG_CSUM);
 
 	*len = 0;
 	for (unsigned i = 0; i < n && i < SEGS_MAX; i++) {
-		if (segs[i].off > room || segs[i].len > room - segs[i].off || (segs[i].flags & refused) != 0)
+		if (segs[i].off > lane_space || segs[i].len > lane_space - segs[i].off ||
+		    (segs[i].flags & refused) != 0)
 			return 0;
 		*len += segs[i].len;
 		if ((segs[i].flags & VMA_NIC_SEG_MORE) == 0)
@@ -68,27 +69,27 @@ static bool too_long(const struct wire_qp *qp, const char *frame, uint32_t len)
 	return len > qp->end->layout.frame_max - 4 && !((uint8_t)frame[12] == 0x81 && frame[13] == 0);
 }
 
-enum room { ROOM_YES, ROOM_NO, ROOM_GONE };
+enum lane_space { LANE_HAS_SPACE, LANE_FULL, LANE_CLOSED };
 
-static enum room room_in_lane(struct wire_qp *qp)
+static enum lane_space lane_space_of(struct wire_qp *qp)
 {
 	struct wire_producer *tx = &qp->tx;
-	uint32_t seen = tx->consumed_seen;
+	uint32_t seen = tx->consumed_cached;
 
 	if (!wire_producer_full(tx))
-		return ROOM_YES;
+		return LANE_HAS_SPACE;
 	if (!wire_producer_refresh(tx))
 		vma_stats_add(&qp->count_bad, 1);
 	if (!wire_producer_full(tx)) {
 		qp->full_since_ns = 0;
-		return ROOM_YES;
+		return LANE_HAS_SPACE;
 	}
 	if (qp->end->pair != NULL)
-		return ROOM_NO;
+		return LANE_FULL;
 	uint64_t now = wire_now_ns(qp->end);
-	if (qp->full_since_ns == 0 || tx->consumed_seen != seen)
+	if (qp->full_since_ns == 0 || tx->consumed_cached != seen)
 		qp->full_since_ns = now;
-	return now - qp->full_since_ns < WIRE_STUCK_NS ? ROOM_NO : ROOM_GONE;
+	return now - qp->full_since_ns < WIRE_STUCK_NS ? LANE_FULL : LANE_CLOSED;
 }
 
 static bool wire_send_one(struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, uint32_t len)
@@ -121,10 +122,11 @@ unsigned wire_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsign
 	while (taken < n && (nsegs = measure_packet(qp, segs + taken, n - taken, &len)) != 0) {
 		if (qp->sent_queued - qp->sent_reaped + nsegs > qp->qp.tx_depth)
 			break;
-		enum room room = nonce == 0 ? ROOM_GONE : room_in_lane(qp);
-		if (room == ROOM_NO || (room == ROOM_YES && !wire_send_one(qp, segs + taken, nsegs, len)))
+		enum lane_space lane_space = nonce == 0 ? LANE_CLOSED : lane_space_of(qp);
+		if (lane_space == LANE_FULL ||
+		    (lane_space == LANE_HAS_SPACE && !wire_send_one(qp, segs + taken, nsegs, len)))
 			break;
-		if (room == ROOM_GONE)
+		if (lane_space == LANE_CLOSED)
 			vma_stats_add(nonce == 0 ? &qp->count_lost : &qp->count_full, 1);
 		for (unsigned i = 0; i < nsegs; i++)
 			qp->sent[qp->sent_queued++ & qp->sent_mask] = segs[taken + i].buf;
@@ -145,11 +147,11 @@ static void wake_other(struct wire_qp *qp)
 	}
 	uint64_t seq = atomic_load_explicit(&wire_page(end->memory, 1 - end->side)->arm_seq, memory_order_seq_cst);
 	int bell = atomic_load_explicit(&end->doorbell_fd, memory_order_relaxed);
-	if (seq == qp->answered_seq || bell < 0)
+	if (seq == qp->notified_seq || bell < 0)
 		return;
 	/* MSG_DONTWAIT belongs to the call: the peer cannot take it away as it could an eventfd's O_NONBLOCK. */
 	if (send(bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 || errno == EAGAIN)
-		qp->answered_seq = seq;
+		qp->notified_seq = seq;
 }
 
 int wire_kick(struct vma_nic_qp *base)
@@ -187,10 +189,10 @@ unsigned wire_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 unsigned wire_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
 	struct wire_qp *qp = wire_qp_of(base);
-	unsigned room = base->rx_depth - qp->rx_outstanding;
+	unsigned lane_space = base->rx_depth - qp->rx_outstanding;
 
-	if (n > room)
-		n = room;
+	if (n > lane_space)
+		n = lane_space;
 	if (n == 0)
 		return 0;
 	vma_bufpool_to_nic(atomic_load_explicit(&base->rx_pool, memory_order_relaxed), bufs, n);
@@ -520,9 +522,9 @@ void wire_qp_destroy(struct vma_nic_qp *base)
 		if (end->engine.qps[i] != NULL)
 			wire_qp_wake(end->engine.qps[i]);
 	wire_count_add(end, WIRE_COUNT_bad_peer, vma_stats_read(&qp->count_bad));
-	vma_stats_add(&end->gone_sent, vma_stats_read(&qp->count_sent));
-	vma_stats_add(&end->gone_lost, vma_stats_read(&qp->count_lost));
-	vma_stats_add(&end->gone_full, vma_stats_read(&qp->count_full));
+	vma_stats_add(&end->total_sent, vma_stats_read(&qp->count_sent));
+	vma_stats_add(&end->total_lost, vma_stats_read(&qp->count_lost));
+	vma_stats_add(&end->total_full, vma_stats_read(&qp->count_full));
 	wire_engine_unlock(end);
 	qp->tx.produced = qp->tx.kicked;
 	end->idle_lanes[qp->lane] = qp->tx;

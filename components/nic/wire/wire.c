@@ -47,7 +47,7 @@ static void lanes_init(struct wire_end *end, uint32_t bound)
 		tx->bound = bound;
 		struct wire_consumer *rx = &end->engine.lanes[i];
 		rx->slots = wire_lane(end->memory, layout, 1 - end->side, i);
-		rx->consumed_word = &wire_page(end->memory, end->side)->consumed[i].value;
+		rx->consumed_at = &wire_page(end->memory, end->side)->consumed[i].value;
 		rx->mask = layout->slots - 1;
 		rx->slot_bytes = layout->slot_bytes;
 	}
@@ -240,9 +240,10 @@ void vma_wire_counts(const struct vma_nic *nic, struct vma_wire_counts *out)
 	VMA_WIRE_COUNTS(X)
 #undef X
 	pthread_mutex_lock(&end->control);
-	out->sent += wire_stats_total(end, vma_stats_read(&end->gone_sent), offsetof(struct wire_qp, count_sent));
-	out->lost += wire_stats_total(end, vma_stats_read(&end->gone_lost), offsetof(struct wire_qp, count_lost));
-	out->queue_full += wire_stats_total(end, vma_stats_read(&end->gone_full), offsetof(struct wire_qp, count_full));
+	out->sent += wire_stats_total(end, vma_stats_read(&end->total_sent), offsetof(struct wire_qp, count_sent));
+	out->lost += wire_stats_total(end, vma_stats_read(&end->total_lost), offsetof(struct wire_qp, count_lost));
+	out->queue_full +=
+	        wire_stats_total(end, vma_stats_read(&end->total_full), offsetof(struct wire_qp, count_full));
 	out->bad_peer += wire_stats_total(end, 0, offsetof(struct wire_qp, count_bad));
 	pthread_mutex_unlock(&end->control);
 }

@@ -54,7 +54,7 @@ struct wire_qp {
 	struct wire_producer tx __attribute__((aligned(WIRE_LINE)));
 	struct vma_buf **sent; /* completions: [reaped, kicked) may be reaped, [kicked, queued) wait for the kick */
 	uint32_t sent_mask, sent_reaped, sent_kicked, sent_queued;
-	uint64_t answered_seq;  /* the peer's arm_seq that was answered last */
+	uint64_t notified_seq;  /* the peer's arm_seq that was answered last */
 	uint64_t full_since_ns; /* two-process form: first refusal without progress, 0: none */
 	_Atomic uint64_t count_sent, count_lost, count_full, count_bad;
 };
@@ -160,7 +160,7 @@ struct wire_end {
 	struct wire_pair *pair;                      /* NULL: two-process form */
 	struct wire_file *file;                      /* NULL: pair, or a test's bare memory */
 	_Atomic int doorbell_fd; /* two-process form: socket to the other end's sleepers; readable when it rings; -1 */
-	_Atomic uint64_t gone_sent, gone_lost, gone_full; /* counts of destroyed queue pairs */
+	_Atomic uint64_t total_sent, total_lost, total_full; /* counts of destroyed queue pairs */
 	pthread_mutex_t control;       /* queue pairs and flows are changed by one thread at a time */
 	uint64_t *sent_ns[WIRE_LANES]; /* the pair only, per slot of own lanes: when the frame left, while a plan is
 	                                  active */

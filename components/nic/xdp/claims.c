@@ -11,7 +11,7 @@
 _Static_assert(XDP_SLOTS_MAX < 1 << 16, "a slot's number is no name");
 
 /* The program's structure has plain words; here they are atomics of the same shape. */
-static _Atomic uint64_t *claim_word(__u64 *at)
+static _Atomic uint64_t *claim_atomic(__u64 *at)
 {
 	_Static_assert(sizeof(_Atomic uint64_t) == sizeof(__u64), "one and the same");
 	return (_Atomic uint64_t *)at;
@@ -49,18 +49,19 @@ static uint64_t claim_name_of(const struct vma_flow_key *key, struct xdp_claim_b
 	return xdp_claim_name(local, key->local_port_be, key->vlan);
 }
 
-static uint64_t who_is(const struct vma_flow_key *key, uint32_t slot)
+static uint64_t claim_peer_and_slot(const struct vma_flow_key *key, uint32_t slot)
 {
 	uint32_t peer;
 
 	memcpy(&peer, key->peer, sizeof(peer));
-	return xdp_claim_who(peer, key->peer_port_be, (uint16_t)slot);
+	return xdp_claim_peer_and_slot(peer, key->peer_port_be, (uint16_t)slot);
 }
 
 /* A dead client's that nobody has swept yet would be found in the place of ours. */
 static bool claim_is_anothers(struct xdp_claim *claim, uint64_t name, uint32_t slot)
 {
-	return atomic_load(claim_word(&claim->name)) == name && (uint16_t)atomic_load(claim_word(&claim->who)) != slot;
+	return atomic_load(claim_atomic(&claim->name)) == name &&
+	       (uint16_t)atomic_load(claim_atomic(&claim->peer_and_slot)) != slot;
 }
 
 struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_shared *shared, uint32_t slot,
@@ -75,11 +76,12 @@ struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_sh
 		struct xdp_claim *claim = &claims->way[i];
 		uint64_t expected = 0;
 
-		if (!atomic_compare_exchange_strong(claim_word(&claim->name), &expected, slot + 1))
+		if (!atomic_compare_exchange_strong(claim_atomic(&claim->name), &expected, slot + 1))
 			continue;
-		atomic_store_explicit(claim_word(&claim->who), who_is(key, slot), memory_order_relaxed);
-		atomic_store(claim_word(&claim->name),
-		             name); /* after `who`, for the program; before `open`, for the owner */
+		atomic_store_explicit(claim_atomic(&claim->peer_and_slot), claim_peer_and_slot(key, slot),
+		                      memory_order_relaxed);
+		atomic_store(claim_atomic(&claim->name),
+		             name); /* after `peer_and_slot`, for the program; before `open`, for the owner */
 		if (!atomic_load(&shared->claims_open)) {
 			xdp_claims_release(claim);
 			return NULL;
@@ -92,7 +94,7 @@ struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_sh
 
 void xdp_claims_release(struct xdp_claim *claim)
 {
-	atomic_store(claim_word(&claim->name), 0);
+	atomic_store(claim_atomic(&claim->name), 0);
 }
 
 /* ---- the owner ---- */
@@ -106,7 +108,7 @@ static bool claims_any(struct xdp_claim_bucket *claims)
 {
 	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
 		for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
-			if (atomic_load(claim_word(&claims[b].way[i].name)) != 0)
+			if (atomic_load(claim_atomic(&claims[b].way[i].name)) != 0)
 				return true;
 	return false;
 }
@@ -121,18 +123,19 @@ bool xdp_claims_close(struct xdp_claim_bucket *claims, struct xdp_shared *shared
 }
 
 /*
- * `who` names the slot whose client wrote it last, and is written while the name tells that somebody is at it: with a
- * name behind it, it is that name's. A dead slot's word is changed by nobody but the owner; what another client takes
- * meanwhile has another name, or another slot.
+ * `peer_and_slot` names the slot whose client wrote it last, and is written while the name tells that somebody is at
+ * it: with a name behind it, it is that name's. A dead slot's word is changed by nobody but the owner; what another
+ * client takes meanwhile has another name, or another slot.
  */
 static void claim_sweep(struct xdp_claim *claim, uint32_t slot)
 {
-	uint64_t name = atomic_load(claim_word(&claim->name));
+	uint64_t name = atomic_load(claim_atomic(&claim->name));
 
 	if (name == 0)
 		return;
-	if (name == slot + 1 || (name > UINT16_MAX && (uint16_t)atomic_load(claim_word(&claim->who)) == slot))
-		atomic_compare_exchange_strong(claim_word(&claim->name), &name, 0);
+	if (name == slot + 1 ||
+	    (name > UINT16_MAX && (uint16_t)atomic_load(claim_atomic(&claim->peer_and_slot)) == slot))
+		atomic_compare_exchange_strong(claim_atomic(&claim->name), &name, 0);
 }
 
 void xdp_claims_sweep(struct xdp_claim_bucket *claims, uint32_t slot)

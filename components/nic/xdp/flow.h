@@ -60,8 +60,8 @@ struct xdp_flow_value {
 #define XDP_GROUP_BUCKETS 128
 #define XDP_NO_SLOT 0xff
 struct xdp_group {
-	__u64 eligible; /* slots that get new connections, a bit each */
-	__u8 unnoted;   /* slot of segments that `recents` does not know; XDP_NO_SLOT: by bucket */
+	__u64 eligible;    /* slots that get new connections, a bit each */
+	__u8 default_slot; /* slot of segments that `recents` does not know; XDP_NO_SLOT: by bucket */
 	__u8 reserved[7];
 	__u8 slot[XDP_GROUP_BUCKETS];
 };
@@ -187,8 +187,8 @@ struct xdp_flow_counts {
  * order the two words are written. A bucket is looked through by address, port and VLAN.
  */
 struct xdp_claim {
-	__u64 name; /* local address, port, VLAN; 0: free; below 2^16: being taken, by slot + 1 */
-	__u64 who;  /* peer and its port (0: any), slot */
+	__u64 name;          /* local address, port, VLAN; 0: free; below 2^16: being taken, by slot + 1 */
+	__u64 peer_and_slot; /* peer and its port (0: any), slot */
 };
 
 #define XDP_CLAIM_WAYS 2
@@ -203,7 +203,7 @@ static inline __attribute__((always_inline)) __u64 xdp_claim_name(__u32 local, _
 	return (__u64)local << 32 | (__u64)local_port << 16 | vlan;
 }
 
-static inline __attribute__((always_inline)) __u64 xdp_claim_who(__u32 peer, __u16 peer_port, __u16 slot)
+static inline __attribute__((always_inline)) __u64 xdp_claim_peer_and_slot(__u32 peer, __u16 peer_port, __u16 slot)
 {
 	return (__u64)peer << 32 | (__u64)peer_port << 16 | slot;
 }

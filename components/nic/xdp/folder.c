@@ -63,7 +63,7 @@ static bool folder_is_stale(const struct sockaddr_un *address)
 }
 
 /* A file mode mask must not close the folder to clients. */
-static void make_folder(void)
+static void create_folder(void)
 {
 	if (mkdir(VMAD_FOLDER, 0755) == 0 && chmod(VMAD_FOLDER, 0755) < 0)
 		vma_log_debug("vmad: %s stays closed to other users: %s", VMAD_FOLDER, strerror(errno));
@@ -74,7 +74,7 @@ int vmad_folder_bind(int fd, unsigned ifindex, const char *kind, mode_t mode)
 	struct sockaddr_un address;
 	int lock, rc;
 
-	make_folder();
+	create_folder();
 	rc = vmad_folder_address(fd, ifindex, kind, &address);
 	if (rc < 0)
 		return rc;

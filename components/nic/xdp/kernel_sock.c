@@ -33,7 +33,7 @@
 struct walk {
 	const struct port_ranges *ranges; /* of local ports; NULL: all */
 	uint32_t states;
-	void (*see)(const struct kernel_sock *socket, void *arg);
+	void (*visit)(const struct kernel_sock *socket, void *arg);
 	void *arg;
 };
 
@@ -143,7 +143,7 @@ static bool unmap_diag_address(uint8_t address[16])
 }
 
 /* A kernel that cannot filter would list all. */
-static bool kernel_sock_is_asked_for(const struct walk *walk, uint16_t port)
+static bool kernel_sock_in_ranges(const struct walk *walk, uint16_t port)
 {
 	bool asked = walk->ranges == NULL;
 
@@ -179,12 +179,12 @@ static void report_diag_socket(const struct walk *walk, uint8_t proto, const str
 	if (socket.family == AF_INET6 &&
 	    (socket.v6only || !unmap_diag_address(socket.local) || !unmap_diag_address(socket.peer)))
 		return;
-	if (kernel_sock_is_asked_for(walk, ntohs(socket.port_be)))
-		walk->see(&socket, walk->arg);
+	if (kernel_sock_in_ranges(walk, ntohs(socket.port_be)))
+		walk->visit(&socket, walk->arg);
 }
 
 /* One message of a dump: 1 more to come, 0 the end, -errno. */
-static int take_reply(int fd, const struct walk *walk, uint8_t proto)
+static int receive_dump(int fd, const struct walk *walk, uint8_t proto)
 {
 	_Alignas(struct nlmsghdr) char buffer[16384];
 	int left; /* of a message whose length is not aligned it may be less than nothing */
@@ -221,7 +221,7 @@ static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t 
 	if (os_send(fd, &request, request.head.nlmsg_len, 0) < 0)
 		return -errno;
 	do
-		rc = take_reply(fd, walk, proto);
+		rc = receive_dump(fd, walk, proto);
 	while (rc > 0);
 	return rc;
 }
@@ -243,7 +243,7 @@ static int open_diag(int *kept)
 }
 
 /* rc: of the conversation. What was not heard to its end may have left something to read: that one is not kept. */
-static void end_diag(int *kept, int fd, int rc)
+static void finish_diag(int *kept, int fd, int rc)
 {
 	if (kept != NULL && (rc >= 0 || rc == -ENOENT))
 		return;
@@ -261,7 +261,7 @@ static int walk_both(int *kept, uint8_t proto, const struct walk *walk)
 	rc = walk_family(fd, walk, AF_INET, proto);
 	if (rc == 0)
 		rc = walk_family(fd, walk, AF_INET6, proto);
-	end_diag(kept, fd, rc);
+	finish_diag(kept, fd, rc);
 	return rc == -ENOENT ? 0 : rc; /* a kernel without IPv6 */
 }
 
@@ -272,42 +272,43 @@ static uint32_t states_of(bool listeners)
 }
 
 int kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
-                     void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
+                     void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
 	const struct port_ranges one = {.n = 1, .first = {port}, .last = {port}};
 	const struct walk walk = {
-	        .ranges = port != 0 ? &one : NULL, .states = states_of(listeners), .see = see, .arg = arg};
+	        .ranges = port != 0 ? &one : NULL, .states = states_of(listeners), .visit = visit, .arg = arg};
 
 	return walk_both(kept, proto, &walk);
 }
 
 int kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct port_ranges *ranges, bool listeners,
-                            void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
+                            void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
-	const struct walk walk = {.ranges = ranges, .states = states_of(listeners), .see = see, .arg = arg};
+	const struct walk walk = {.ranges = ranges, .states = states_of(listeners), .visit = visit, .arg = arg};
 
 	return walk_both(kept, proto, &walk);
 }
 
 int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
-                      void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
+                      void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
 	const uint32_t bound = 1u << TCP_LISTEN | 1u << BOUND_INACTIVE;
 	const struct port_ranges one = {.n = 1, .first = {port}, .last = {port}};
-	const struct walk walk = {.ranges = &one, .states = proto == IPPROTO_TCP ? bound : ~0u, .see = see, .arg = arg};
+	const struct walk walk = {
+	        .ranges = &one, .states = proto == IPPROTO_TCP ? bound : ~0u, .visit = visit, .arg = arg};
 	int fd = open_diag(kept), rc;
 
 	if (fd < 0)
 		return fd;
 	rc = walk_family(fd, &walk, family, proto);
-	end_diag(kept, fd, rc);
+	finish_diag(kept, fd, rc);
 	return rc;
 }
 
 int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
-                           void (*see)(const struct kernel_sock *socket, void *arg), void *arg)
+                           void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
-	const struct walk walk = {.see = see, .arg = arg};
+	const struct walk walk = {.visit = visit, .arg = arg};
 	struct request request = {
 	        .head = {.nlmsg_len = offsetof(struct request, attr),
 	                 .nlmsg_type = SOCK_DIAG_BY_FAMILY,
@@ -329,8 +330,8 @@ int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned i
 	if (os_send(fd, &request, request.head.nlmsg_len, 0) < 0)
 		rc = -errno;
 	while (rc == 0)
-		rc = take_reply(fd, &walk, key->proto);
-	end_diag(kept, fd, rc);
+		rc = receive_dump(fd, &walk, key->proto);
+	finish_diag(kept, fd, rc);
 	return rc == -ENOENT || rc > 0 ? 0 : rc;
 }
 

@@ -14,8 +14,8 @@ struct xdp_owner_attr {
 	unsigned ifindex;
 	uint32_t window_bytes; /* per device queue; 0: 16 MB; less where RLIMIT_MEMLOCK does not allow it (one line) */
 	bool huge_pages;
-	bool minisocks; /* it outlives its clients, and answers in their place: owner/minisocks.c */
-	bool kept;      /* it has a record, and another owner may take its place: owner/adopt.c */
+	bool minisocks;  /* it outlives its clients, and answers in their place: owner/minisocks.c */
+	bool persistent; /* it has a record, and another owner may take its place: owner/adopt.c */
 };
 int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out);
 void xdp_owner_destroy(struct xdp_owner *owner);
@@ -74,8 +74,8 @@ struct xdp_proof {
 	uint64_t cookie;
 };
 /* For such a client: -EPERM, -EADDRNOTAVAIL, -EADDRINUSE besides, as owner/entitled.c says. */
-int xdp_owner_flow_ask(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
-                       const struct xdp_proof *proof);
+int xdp_owner_flow_request(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                           const struct xdp_proof *proof);
 /* Kernel sockets that shadow a flow of this slot besides the one that flow_add names; before or after it. They have
  * been shown. -EPERM: before it, and none of them is bound to its port. */
 int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,

@@ -40,7 +40,7 @@ struct xdp_prog {
 	int prog_fd, flows_fd, sockets_fd, segments_fd, claims_fd;
 	int variables_fd, groups_fd, recents_fd; /* of maps that are mapped: for who comes next */
 	int link_fd;                             /* -1: not attached */
-	int ask_fd;                              /* a socket to ask for the MAC by; -1: none */
+	int ioctl_fd;                            /* a socket to ask for the MAC by; -1: none */
 	struct xdp_steer__bss *shared;           /* the program's variables */
 	struct xdp_claim_bucket *claims;         /* NULL: clients take none by themselves */
 	struct xdp_group *groups;                /* XDP_GROUPS */
@@ -122,7 +122,7 @@ static int map_all(struct xdp_prog *prog)
 	if (prog->prog_fd < 0 || prog->flows_fd < 0 || prog->sockets_fd < 0 || prog->segments_fd < 0 ||
 	    prog->variables_fd < 0 || prog->groups_fd < 0 || prog->recents_fd < 0)
 		return errno != 0 ? -errno : -EBADF;
-	prog->ask_fd = nic_fd_keep(os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+	prog->ioctl_fd = nic_fd_keep(os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
 	prog->shared = map_array(prog->variables_fd, sizeof(*prog->shared));
 	map_claims(prog);
 	prog->groups = map_array(prog->groups_fd, GROUPS_BYTES);
@@ -157,7 +157,7 @@ static struct xdp_prog *new_prog(unsigned ifindex, uint32_t queues)
 	prog->queues = queues;
 	prog->prog_fd = prog->flows_fd = prog->sockets_fd = prog->segments_fd = prog->claims_fd = -1;
 	prog->variables_fd = prog->groups_fd = prog->recents_fd = -1;
-	prog->link_fd = prog->ask_fd = -1;
+	prog->link_fd = prog->ioctl_fd = -1;
 	return prog;
 }
 
@@ -260,8 +260,8 @@ void xdp_prog_destroy(struct xdp_prog *prog)
 		nic_fd_close(prog->flows_fd);
 	if (prog->prog_fd >= 0)
 		nic_fd_close(prog->prog_fd);
-	if (prog->ask_fd >= 0)
-		nic_fd_close(prog->ask_fd);
+	if (prog->ioctl_fd >= 0)
+		nic_fd_close(prog->ioctl_fd);
 	if (prog->variables_fd >= 0)
 		nic_fd_close(prog->variables_fd);
 	if (prog->groups_fd >= 0)
@@ -282,12 +282,12 @@ static int link_create(const struct xdp_prog *prog, uint32_t mode)
  * Twice a second, in a thread that the program does not know: nothing may be opened for it, as if_indextoname would,
  * since that had the number which the program expects next.
  */
-void xdp_prog_look_at_mac(struct xdp_prog *prog)
+void xdp_prog_refresh_mac(struct xdp_prog *prog)
 {
 	struct ifreq req = {.ifr_ifindex = (int)prog->ifindex};
 
-	if (prog->ask_fd >= 0 && os_ioctl(prog->ask_fd, SIOCGIFNAME, &req) == 0 &&
-	    os_ioctl(prog->ask_fd, SIOCGIFHWADDR, &req) == 0)
+	if (prog->ioctl_fd >= 0 && os_ioctl(prog->ioctl_fd, SIOCGIFNAME, &req) == 0 &&
+	    os_ioctl(prog->ioctl_fd, SIOCGIFHWADDR, &req) == 0)
 		__atomic_store_n(&prog->shared->mac, xdp_flow_mac((const uint8_t *)req.ifr_hwaddr.sa_data),
 		                 __ATOMIC_RELEASE);
 }
@@ -298,7 +298,7 @@ int xdp_prog_attach(struct xdp_prog *prog, bool *generic)
 	int fd, native_error;
 
 	if (prog->link_fd < 0) {
-		xdp_prog_look_at_mac(prog);
+		xdp_prog_refresh_mac(prog);
 		prog->generic = false;
 		fd = link_create(prog, XDP_FLAGS_DRV_MODE);
 		native_error = fd;
@@ -336,8 +336,8 @@ void xdp_prog_close_in_child(struct xdp_prog *prog)
 	/* Above all the link: a copy of it would keep the program attached when the parent is killed. */
 	if (prog->link_fd >= 0)
 		os_close(prog->link_fd);
-	if (prog->ask_fd >= 0)
-		os_close(prog->ask_fd);
+	if (prog->ioctl_fd >= 0)
+		os_close(prog->ioctl_fd);
 	os_close(prog->prog_fd);
 	os_close(prog->flows_fd);
 	os_close(prog->sockets_fd);
@@ -404,7 +404,7 @@ struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd)
 	return prog->claims;
 }
 
-void xdp_prog_look_at_claims(struct xdp_prog *prog)
+void xdp_prog_publish_claims(struct xdp_prog *prog)
 {
 	__atomic_store_n(&prog->shared->counts.claims, prog->claims != NULL, __ATOMIC_RELEASE);
 }
@@ -525,7 +525,7 @@ void xdp_prog_slot_rented(struct xdp_prog *prog, uint32_t slot)
 	__atomic_store_n(&prog->shared->rentals[slot], prog->shared->rentals[slot] + 1, __ATOMIC_RELEASE);
 }
 
-void xdp_prog_note_recent(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
+void xdp_prog_add_recent(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
 {
 	const struct xdp_flow_key map_key = to_map_key(key);
 	const uint64_t hash = xdp_group_hash(&map_key);

@@ -90,7 +90,7 @@ int vmad_receive_all(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsi
 {
 	union {
 		struct cmsghdr head;
-		char space[CMSG_SPACE(VMAD_FDS_ROOM * sizeof(int))];
+		char space[CMSG_SPACE(VMAD_FDS_CAPACITY * sizeof(int))];
 	} control;
 	struct iovec iov = {.iov_base = msg, .iov_len = sizeof(*msg)};
 	struct msghdr head = {
@@ -109,8 +109,8 @@ int vmad_receive_all(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsi
 
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
-		if (count > VMAD_FDS_ROOM - *nfds) /* cannot be: the buffer has no room for more */
-			count = VMAD_FDS_ROOM - *nfds;
+		if (count > VMAD_FDS_CAPACITY - *nfds) /* cannot be: the buffer has no room for more */
+			count = VMAD_FDS_CAPACITY - *nfds;
 		memcpy(fds + *nfds, CMSG_DATA(c), count * sizeof(int));
 		*nfds += count;
 	}
@@ -122,7 +122,7 @@ int vmad_receive_all(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsi
 
 int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds)
 {
-	int all[VMAD_FDS_ROOM];
+	int all[VMAD_FDS_CAPACITY];
 	int rc = vmad_receive_all(fd, msg, bytes, all, nfds);
 
 	if (rc > 0 && *nfds > VMAD_FDS_MAX)

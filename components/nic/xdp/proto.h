@@ -49,7 +49,7 @@
 #define VMAD_MAGIC 0x64616d76u /* "vmad" */
 #define VMAD_VERSION 4
 #define VMAD_FDS_MAX (XDP_QUEUES_MAX + 4)
-#define VMAD_FDS_ROOM 253 /* the kernel's SCM_MAX_FD */
+#define VMAD_FDS_CAPACITY 253 /* the kernel's SCM_MAX_FD */
 
 enum vmad_type {
 	VMAD_HELLO = 1,
@@ -172,8 +172,8 @@ int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds)
  * then the message is here, and none of its fds.
  */
 int vmad_receive(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds);
-/* The same with all fds that there are, VMAD_FDS_ROOM at most: they are the caller's whatever it returns. -EMSGSIZE:
- * there were more than this process may have. */
+/* The same with all fds that there are, VMAD_FDS_CAPACITY at most: they are the caller's whatever it returns.
+ * -EMSGSIZE: there were more than this process may have. */
 int vmad_receive_all(int fd, struct vmad_msg *msg, size_t *bytes, int *fds, unsigned *nfds);
 bool vmad_msg_ok(const struct vmad_msg *msg, size_t bytes);
 

@@ -34,7 +34,7 @@ struct vmad_repair_socket {
 	struct vma_repair what;
 };
 
-struct vmad_repair_answer {
+struct vmad_repair_reply {
 	struct vmad_repair_head head;
 	int32_t result, incomplete;
 };

@@ -83,7 +83,7 @@ int vmad_right_create(unsigned ifindex, const char *ifname)
 	return create_raw(ifname);
 }
 
-static bool right_option_is(int fd, int option, int wanted)
+static bool socket_option_is(int fd, int option, int wanted)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);
@@ -109,12 +109,12 @@ static int namespace_of(int socket_fd, ino_t *out)
 
 static bool socket_is_marked(int fd, uint32_t mark)
 {
-	return right_option_is(fd, SO_MARK, (int)mark);
+	return socket_option_is(fd, SO_MARK, (int)mark);
 }
 
 static bool is_right_socket(int fd)
 {
-	return right_option_is(fd, SO_DOMAIN, AF_UNIX) && right_option_is(fd, SO_TYPE, SOCK_DGRAM);
+	return socket_option_is(fd, SO_DOMAIN, AF_UNIX) && socket_option_is(fd, SO_TYPE, SOCK_DGRAM);
 }
 
 static bool is_made_by(int fd, const struct ucred *who)
@@ -175,8 +175,8 @@ int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who)
 		is_right = socket_is_marked(fd, vmad_mark_of(ifindex, true)) ||
 		           (socket_is_marked(fd, vmad_mark_of(ifindex, false)) && is_made_by(fd, who));
 	else
-		is_right = right_option_is(fd, SO_DOMAIN, AF_INET) && right_option_is(fd, SO_TYPE, SOCK_RAW) &&
-		           right_option_is(fd, SO_BINDTOIFINDEX, (int)ifindex);
+		is_right = socket_option_is(fd, SO_DOMAIN, AF_INET) && socket_option_is(fd, SO_TYPE, SOCK_RAW) &&
+		           socket_option_is(fd, SO_BINDTOIFINDEX, (int)ifindex);
 	return is_right ? vmad_namespace_check(fd) : -EPERM;
 }
 

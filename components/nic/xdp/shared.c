@@ -123,7 +123,7 @@ void xdp_shared_hold(struct xdp_driver *driver, uint32_t frame)
  * xdp_shared_returned takes COMPLETED frames only. A missing one would lose the frame: so it is given after the state,
  * and where the ring is full, or a dead drainer may not have given it, the slot is told to look everywhere.
  */
-static inline void give_hint(struct xdp_shared *shared, uint32_t queue, uint64_t f)
+static inline void push_hint(struct xdp_shared *shared, uint32_t queue, uint64_t f)
 {
 	const uint32_t slot = atomic_load_explicit(&shared->route[f], memory_order_relaxed) - 1u;
 	struct xdp_shared_hints *hints;
@@ -186,7 +186,7 @@ static unsigned drain_completions(struct xdp_driver *driver, struct xdp_shared_c
 		XDP_SHARED_STEP();
 		xdp_store(&shared->state[f], state ^ XDP_TX_IN_FLIGHT ^ XDP_TX_COMPLETED);
 		XDP_SHARED_STEP();
-		give_hint(shared, driver->queue, f);
+		push_hint(shared, driver->queue, f);
 	}
 	XDP_SHARED_STEP();
 	xdp_store(ring->consumer, consumer + n);
@@ -246,8 +246,8 @@ static inline bool tx_frame_take(struct xdp_shared *shared, struct xdp_tx_range 
 	return true;
 }
 
-static unsigned take_hinted(struct xdp_shared *shared, struct xdp_tx_range range, uint32_t slot, uint32_t queue,
-                            uint32_t *frames, unsigned n)
+static unsigned pop_hints(struct xdp_shared *shared, struct xdp_tx_range range, uint32_t slot, uint32_t queue,
+                          uint32_t *frames, unsigned n)
 {
 	struct xdp_shared_hints *hints = &shared->hints[slot][queue];
 	uint32_t producer = xdp_load(&hints->producer);
@@ -297,7 +297,7 @@ unsigned xdp_shared_returned(struct xdp_shared *shared, uint32_t slot, uint32_t 
 	if (__builtin_expect(atomic_load_explicit(&shared->slot[slot].rescan, memory_order_relaxed) != 0, 0))
 		got = tx_frames_take_all(shared, range, slot, frames, n);
 	for (uint32_t q = 0; q < queues && q < XDP_QUEUES_MAX && got < n; q++)
-		got += take_hinted(shared, range, slot, q, frames + got, n - got);
+		got += pop_hints(shared, range, slot, q, frames + got, n - got);
 	return got;
 }
 

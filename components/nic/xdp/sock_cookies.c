@@ -9,7 +9,7 @@
 #include "sock_cookies.h"
 #include "kernel_sock.h"
 
-#define ROOM_LEAST 4
+#define CAPACITY_MIN 4
 #define PRUNE_FROM 64 /* a smaller set is not worth a walk over the kernel's sockets */
 
 bool xdp_cookies_has(const struct xdp_cookies *set, uint64_t cookie)
@@ -25,7 +25,7 @@ struct prune_walk {
 	uint32_t present; /* the first ones of the list */
 };
 
-static void prune_see_socket(const struct kernel_sock *socket, void *arg)
+static void prune_check_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct prune_walk *walk = arg;
 	uint64_t *list = walk->set->list;
@@ -44,30 +44,30 @@ void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key, 
 	struct prune_walk walk = {.set = set};
 
 	if (set->n > 0 &&
-	    kernel_sock_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, prune_see_socket, &walk) == 0)
+	    kernel_sock_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, prune_check_socket, &walk) == 0)
 		set->n = walk.present;
 }
 
 static int cookies_grow(struct xdp_cookies *set)
 {
-	const uint32_t room = set->room != 0 ? set->room * 2 : ROOM_LEAST;
-	uint64_t *list = realloc(set->list, room * sizeof(*list));
+	const uint32_t capacity = set->capacity != 0 ? set->capacity * 2 : CAPACITY_MIN;
+	uint64_t *list = realloc(set->list, capacity * sizeof(*list));
 
 	if (list == NULL)
 		return -ENOMEM;
 	set->list = list;
-	set->room = room;
+	set->capacity = capacity;
 	return 0;
 }
 
 /* At least half of it is free afterwards, or the next few members would each cost a walk. */
-static int cookies_make_room(struct xdp_cookies *set, const struct vma_flow_key *key)
+static int cookies_reserve(struct xdp_cookies *set, const struct vma_flow_key *key)
 {
 	if (set->n >= PRUNE_FROM)
 		xdp_cookies_prune(set, key, NULL);
 	if (set->n == XDP_COOKIES_MAX)
 		return -ENOSPC;
-	if (set->room == XDP_COOKIES_MAX || (set->room > 0 && set->n <= set->room / 2))
+	if (set->capacity == XDP_COOKIES_MAX || (set->capacity > 0 && set->n <= set->capacity / 2))
 		return 0;
 	return cookies_grow(set);
 }
@@ -78,7 +78,7 @@ int xdp_cookies_add(struct xdp_cookies *set, const struct vma_flow_key *key, uin
 
 	if (cookie == 0 || xdp_cookies_has(set, cookie))
 		return 0;
-	rc = set->n < set->room ? 0 : cookies_make_room(set, key);
+	rc = set->n < set->capacity ? 0 : cookies_reserve(set, key);
 	if (rc == 0)
 		set->list[set->n++] = cookie;
 	return rc;

@@ -20,7 +20,7 @@
 #define XDP_COOKIES_MAX 4096 /* members of one flow */
 
 struct xdp_cookies {
-	uint32_t n, room;
+	uint32_t n, capacity;
 	uint64_t *list;
 };
 

@@ -31,10 +31,10 @@
  * (owner/resets.c).
  *
  * If the kernel would not take a packet for its own, by its MAC, its source or its IP options, the packet is not ours
- * either, even if there is a flow for it: whose_is() has the list. The kernel refuses it, and may be told otherwise
- * (route_localnet, accept_local). But the kernel knows nothing of TCP's connections and listeners here. It might take
- * such a segment all the same, by a MAC that has just become the interface's, or by a source route that it allows, and
- * would answer with RST. Such a segment is dropped.
+ * either, even if there is a flow for it: packet_owner_of() has the list. The kernel refuses it, and may be told
+ * otherwise (route_localnet, accept_local). But the kernel knows nothing of TCP's connections and listeners here. It
+ * might take such a segment all the same, by a MAC that has just become the interface's, or by a source route that it
+ * allows, and would answer with RST. Such a segment is dropped.
  *
  * All headers of interest lie in the first fragment of a multi-buffer packet, the only one that may be read directly.
  */
@@ -143,7 +143,7 @@ struct {
 } segments SEC(".maps");
 
 /* By what the kernel looks at before it asks for ports. */
-enum whose { OURS, THE_KERNELS, NOBODYS };
+enum packet_owner { OURS, OF_KERNEL, OF_NOBODY };
 
 const volatile __u32 queues = 1; /* set before loading: a constant to the verifier and the JIT */
 struct xdp_flow_counts counts;   /* written by user space, and so is */
@@ -217,7 +217,7 @@ static __always_inline int to_slot(struct xdp_md *ctx, __u32 slot, __u32 otherwi
 	return (int)bpf_redirect_map(&sockets, slot * queues + ctx->rx_queue_index, otherwise);
 }
 
-static __always_inline int is_front(const struct xdp_flow_key *key, __u32 *slot)
+static __always_inline int match_front(const struct xdp_flow_key *key, __u32 *slot)
 {
 	const __u64 version = front.version;
 
@@ -228,14 +228,15 @@ static __always_inline int is_front(const struct xdp_flow_key *key, __u32 *slot)
 }
 
 /*
- * The slot that has taken the port, if it is to have this packet. Between two looks that find the same name, `who` was
- * that name's: it is written after the name of before has gone and before the name comes (as for the front, that takes
- * loads in program order). A slot that was there a moment ago may be the answer; it drops what it has no flow for.
+ * The slot that has taken the port, if it is to have this packet. Between two looks that find the same name,
+ * `peer_and_slot` was that name's: it is written after the name of before has gone and before the name comes (as for
+ * the front, that takes loads in program order). A slot that was there a moment ago may be the answer; it drops what it
+ * has no flow for.
  */
-static __always_inline int is_taken(const struct xdp_flow_key *key, __u32 *slot)
+static __always_inline int match_claim(const struct xdp_flow_key *key, __u32 *slot)
 {
 	const __u64 name = xdp_claim_name(key->local, key->local_port, key->vlan);
-	const __u64 peer = xdp_claim_who(key->peer, key->peer_port, 0);
+	const __u64 peer = xdp_claim_peer_and_slot(key->peer, key->peer_port, 0);
 	const __u32 index = xdp_claim_bucket_of(key->local, key->local_port);
 	const volatile struct xdp_claim_bucket *bucket;
 
@@ -245,14 +246,14 @@ static __always_inline int is_taken(const struct xdp_flow_key *key, __u32 *slot)
 	if (!bucket)
 		return 0;
 	for (int i = 0; i < XDP_CLAIM_WAYS; i++) {
-		__u64 who;
+		__u64 peer_and_slot;
 
 		if (bucket->way[i].name != name)
 			continue;
-		who = bucket->way[i].who;
-		*slot = (__u16)who;
-		who -= *slot;
-		if (bucket->way[i].name == name && (who == 0 || who == peer))
+		peer_and_slot = bucket->way[i].peer_and_slot;
+		*slot = (__u16)peer_and_slot;
+		peer_and_slot -= *slot;
+		if (bucket->way[i].name == name && (peer_and_slot == 0 || peer_and_slot == peer))
 			return 1;
 	}
 	return 0;
@@ -289,17 +290,17 @@ static __always_inline struct xdp_flow_value *port_block_of(const struct xdp_flo
 
 /* ---- minisocks ---- */
 
-static __always_inline int begins_anew(const struct tcp_head *tcp)
+static __always_inline int is_initial_syn(const struct tcp_head *tcp)
 {
 	return (tcp->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
 /* The same of a segment that may be cut. */
-static __always_inline int begins_something(const struct packet *packet)
+static __always_inline int may_be_initial_syn(const struct packet *packet)
 {
 	const struct tcp_head *tcp = packet->l4;
 
-	return (const void *)(tcp + 1) > packet->end || begins_anew(tcp);
+	return (const void *)(tcp + 1) > packet->end || is_initial_syn(tcp);
 }
 
 static __always_inline void fill_minisock_segment(struct xdp_minisock_segment *out, const struct packet *packet,
@@ -346,8 +347,8 @@ static __always_inline int is_anothers_connection(struct xdp_md *ctx, struct xdp
 	const __u32 state = kernel_socket_state(ctx, key);
 	const struct xdp_flow_value *wildcard;
 
-	if (!begins_anew(tcp) || state != 0)
-		return begins_anew(tcp) || is_connection_state(state);
+	if (!is_initial_syn(tcp) || state != 0)
+		return is_initial_syn(tcp) || is_connection_state(state);
 	wildcard = wildcard_flow(key, 1);
 	return wildcard && !(wildcard->flags & XDP_FLOW_MINISOCK);
 }
@@ -361,7 +362,7 @@ static __always_inline int is_anothers_connection(struct xdp_md *ctx, struct xdp
  * That does no harm: user space replaces entries whole and never changes them; `over` is nobody's to write but the
  * program's, means nothing to a flow that is no minisock, and to another minisock only if it is its own number.
  */
-static __always_inline int is_of_minisock(struct xdp_md *ctx, struct xdp_flow_key *key, struct xdp_flow_value *flow,
+static __always_inline int match_minisock(struct xdp_md *ctx, struct xdp_flow_key *key, struct xdp_flow_value *flow,
                                           const struct packet *packet)
 {
 	const struct tcp_head *tcp = packet->l4;
@@ -393,7 +394,7 @@ static __always_inline int is_of_listeners_minisock(struct xdp_md *ctx, const st
 
 	if ((const void *)(tcp + 1) > packet->end)
 		return 1;
-	if (begins_anew(tcp) || kernel_socket_state(ctx, key))
+	if (is_initial_syn(tcp) || kernel_socket_state(ctx, key))
 		return 0;
 	report_minisock_segment(key, flow->slot, packet, tcp);
 	return 1;
@@ -402,7 +403,7 @@ static __always_inline int is_of_listeners_minisock(struct xdp_md *ctx, const st
 /* ---- listener groups ---- */
 
 /* The slot that got the connection's SYN, or XDP_NO_SLOT. */
-static __always_inline __u32 slot_noted(const volatile struct xdp_recents *line, __u64 hash)
+static __always_inline __u32 recents_find(const volatile struct xdp_recents *line, __u64 hash)
 {
 	for (int i = 0; i < XDP_RECENT_WAYS; i++) {
 		const __u64 recent = line->at[i];
@@ -414,7 +415,7 @@ static __always_inline __u32 slot_noted(const volatile struct xdp_recents *line,
 	return XDP_NO_SLOT;
 }
 
-static __always_inline void note_slot(volatile struct xdp_recents *line, __u64 hash, __u32 slot)
+static __always_inline void recents_add(volatile struct xdp_recents *line, __u64 hash, __u32 slot)
 {
 	const __u32 now = xdp_recent_now(bpf_ktime_get_ns());
 	const __u32 place = xdp_recent_place(line, hash, now) & (XDP_RECENT_WAYS - 1);
@@ -438,15 +439,15 @@ static __noinline int to_group(struct xdp_md *ctx, const struct xdp_flow_key *ke
 
 	if (!group || !line)
 		return XDP_PASS;
-	noted = slot_noted(line, hash);
+	noted = recents_find(line, hash);
 	if (noted == XDP_NO_SLOT && !begins)
-		noted = group->unnoted;
+		noted = group->default_slot;
 	if (noted < XDP_FLOW_SLOTS && (!begins || (group->eligible >> noted & 1)) &&
 	    to_slot(ctx, noted, XDP_ABORTED) == XDP_REDIRECT)
 		return XDP_REDIRECT;
 	slot = group->slot[bucket] & (XDP_FLOW_SLOTS - 1);
 	if (begins)
-		note_slot(line, hash, slot);
+		recents_add(line, hash, slot);
 	return to_slot(ctx, slot, begins ? XDP_PASS : XDP_DROP);
 }
 
@@ -464,10 +465,10 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 		if (flow && !(flow->flags & XDP_FLOW_MINISOCK))
 			/* Of a connection the kernel knows nothing: whose socket goes in this moment has a minisock. */
 			return to_slot(ctx, flow->slot, packet->is_tcp ? XDP_DROP : XDP_PASS);
-		if (flow && is_of_minisock(ctx, key, flow, packet))
+		if (flow && match_minisock(ctx, key, flow, packet))
 			return XDP_DROP;
 	}
-	if (!packet->is_tcp && (is_front(key, &slot) || is_taken(key, &slot)))
+	if (!packet->is_tcp && (match_front(key, &slot) || match_claim(key, &slot)))
 		return to_slot(ctx, slot, XDP_PASS);
 	flow = wildcard_flow(key, packet->is_tcp);
 	if (!flow && packet->is_tcp) {
@@ -478,12 +479,12 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_MINISOCK)
 		return is_of_listeners_minisock(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
-	if (flow->flags & XDP_FLOW_IN_GRACE && begins_something(packet))
+	if (flow->flags & XDP_FLOW_IN_GRACE && may_be_initial_syn(packet))
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_LISTENER && is_kernels(ctx, key, packet))
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_GROUP)
-		return to_group(ctx, key, flow->group, begins_something(packet));
+		return to_group(ctx, key, flow->group, may_be_initial_syn(packet));
 	return to_slot(ctx, flow->slot, XDP_PASS);
 }
 
@@ -519,7 +520,7 @@ static __always_inline int is_martian(const struct iphdr *ip)
  * The kernel drops source routes, unless accept_source_route is set, and answers what it cannot read by ICMP. Byte
  * after byte, and not option after option: with each at a place that it knows, the verifier is soon through.
  */
-static __always_inline enum whose by_options(const struct iphdr *ip, const void *end)
+static __always_inline enum packet_owner by_options(const struct iphdr *ip, const void *end)
 {
 	const __u32 total = ip->ihl * 4;
 	__u32 next = 0;
@@ -531,7 +532,7 @@ static __always_inline enum whose by_options(const struct iphdr *ip, const void 
 		if (at >= total)
 			return OURS;
 		if ((const void *)(option + 2) > end) /* never: ports are behind them */
-			return THE_KERNELS;
+			return OF_KERNEL;
 		if (at < next)
 			continue;
 		next = at + 1;
@@ -541,9 +542,9 @@ static __always_inline enum whose by_options(const struct iphdr *ip, const void 
 			continue;
 		next = at + option[1];
 		if (option[1] < 2 || next > total)
-			return THE_KERNELS;
+			return OF_KERNEL;
 		if (option[0] == IPOPT_LSRR || option[0] == IPOPT_SSRR)
-			return NOBODYS;
+			return OF_NOBODY;
 	}
 	return OURS;
 }
@@ -554,19 +555,19 @@ static __always_inline enum whose by_options(const struct iphdr *ip, const void 
  *
  * Not static: so the verifier goes through it once, and not for each way that leads here. The result is enum whose.
  */
-__noinline int whose_is(struct xdp_md *ctx, __u32 ip_off)
+__noinline int packet_owner_of(struct xdp_md *ctx, __u32 ip_off)
 {
 	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct ethhdr *eth = data;
 	const struct iphdr *ip = data + (ip_off & 31);
 
 	if ((const void *)(eth + 1) > end || (const void *)(ip + 1) > end || is_martian(ip))
-		return THE_KERNELS;
+		return OF_KERNEL;
 	if (eth->h_dest[0] & 1) {
 		if (ip->protocol == IPPROTO_TCP)
-			return THE_KERNELS;
+			return OF_KERNEL;
 	} else if (ip_off == sizeof(*eth) && mac && dest_mac(eth) != mac) {
-		return NOBODYS;
+		return OF_NOBODY;
 	}
 	return by_options(ip, end);
 }
@@ -578,7 +579,7 @@ static __always_inline int slot_of_datagram(struct xdp_flow_key *key, __u32 *slo
 {
 	struct xdp_flow_value *flow = counts.exact[0] ? bpf_map_lookup_elem(&flows, key) : 0;
 
-	if (!flow && (is_front(key, slot) || is_taken(key, slot)))
+	if (!flow && (match_front(key, slot) || match_claim(key, slot)))
 		return 1;
 	if (!flow)
 		flow = wildcard_flow(key, 0);
@@ -620,7 +621,7 @@ static __noinline int steer_fragment(struct xdp_md *ctx, __u32 ip_off, __u16 vla
 	if ((const void *)(eth + 1) > end || (const void *)(ip + 1) > end || ip->protocol != IPPROTO_UDP ||
 	    !(counts.exact[0] | counts.wildcard[0] | counts.claims))
 		return XDP_PASS;
-	if (!is_plain_frame(eth, ip) && whose_is(ctx, ip_off) != OURS)
+	if (!is_plain_frame(eth, ip) && packet_owner_of(ctx, ip_off) != OURS)
 		return XDP_PASS;
 	key.peer = ip->saddr;
 	key.local = ip->daddr;
@@ -705,11 +706,11 @@ int vma_steer(struct xdp_md *ctx)
 	packet.l4_bytes = total_bytes > ip_bytes ? total_bytes - ip_bytes : 0;
 	packet.is_tcp = ip->protocol == IPPROTO_TCP;
 	if (!is_plain_frame(eth, ip)) {
-		const enum whose whose = whose_is(ctx, (const void *)ip - data);
+		const enum packet_owner packet_owner = packet_owner_of(ctx, (const void *)ip - data);
 
-		if (whose == NOBODYS && packet.is_tcp)
+		if (packet_owner == OF_NOBODY && packet.is_tcp)
 			return lose_ours(ctx, &key);
-		if (whose != OURS)
+		if (packet_owner != OURS)
 			return XDP_PASS;
 	}
 	return steer_packet(ctx, &key, &packet);

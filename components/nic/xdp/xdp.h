@@ -131,11 +131,11 @@ void xdp_prog_name_ports(struct xdp_prog *prog, _Atomic uint64_t *named);
 /* Where clients put ports that they take (claims.h), and what they map it by; NULL and -1: nowhere. */
 struct xdp_claim_bucket;
 struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd);
-void xdp_prog_look_at_claims(struct xdp_prog *prog); /* from now on the program does */
+void xdp_prog_publish_claims(struct xdp_prog *prog); /* from now on the program does */
 /* Native mode, else generic (one warning); 0 or -errno. *generic tells. Idempotent. */
 int xdp_prog_attach(struct xdp_prog *prog, bool *generic);
 /* What is sent to another MAC is not ours: to be called when the interface's may have changed, since attach. */
-void xdp_prog_look_at_mac(struct xdp_prog *prog);
+void xdp_prog_refresh_mac(struct xdp_prog *prog);
 void xdp_prog_detach(struct xdp_prog *prog);
 /* In a child after fork: closes the fds that it inherited and nothing else; the parent's objects live on. */
 void xdp_prog_close_in_child(struct xdp_prog *prog);
@@ -153,7 +153,7 @@ struct xdp_group;
 struct xdp_group *xdp_prog_groups(const struct xdp_prog *prog);
 void xdp_prog_slot_rented(struct xdp_prog *prog, uint32_t slot); /* anew: what was noted of it is void */
 /* Segments of this connection, which has no flow, go to `slot`, as long as its listener is a group's. */
-void xdp_prog_note_recent(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot);
+void xdp_prog_add_recent(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot);
 int xdp_prog_flow_begin_grace(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
                               uint32_t group);                                /* of a listener's, that is there */
 int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key); /* or minisock */

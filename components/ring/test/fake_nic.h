@@ -44,7 +44,7 @@ struct fake_nic {
 	unsigned posted_count, arrived_count, queued_count, done_count;
 
 	unsigned polls;
-	bool tells_quiet; /* rx_is_quiet knows */
+	bool tells_quiet; /* rx_is_empty knows */
 	unsigned tx_room; /* segments that tx takes until it is full */
 	int kick_result;  /* of every kick while kick_failures > 0 */
 	unsigned kick_failures;
@@ -295,7 +295,7 @@ static const struct vma_nic_ops fake_ops = {
         .flow_del = fake_flow_del,
         .post_rx = fake_post_rx,
         .poll_rx = fake_poll_rx,
-        .rx_is_quiet = fake_rx_is_quiet,
+        .rx_is_empty = fake_rx_is_quiet,
         .tx = fake_tx,
         .kick = fake_kick,
         .reap_tx = fake_reap_tx,

@@ -72,7 +72,7 @@ static inline void fix_l4_checksum(uint8_t *frame, uint32_t l4_len, uint32_t fie
 static inline uint32_t tcp_frame(uint8_t *out, uint16_t src_port, uint16_t dst_port, uint8_t flags, const void *payload,
                                  uint32_t payload_len)
 {
-	uint32_t l4_len = VMA_PKT_TCP_LEN + payload_len;
+	uint32_t l4_len = VMA_PKT_TCP_HLEN + payload_len;
 
 	udp_frame(out, src_port, dst_port, "", 0);
 	set16(out + 14 + 2, (uint16_t)(20 + l4_len));

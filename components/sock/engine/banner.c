@@ -39,7 +39,7 @@ static void command_line(char *out, size_t size)
 			out[i] = ' ';
 }
 
-static void show_machine(void)
+static void log_machine(void)
 {
 	const time_t now = time(NULL);
 	struct utsname machine;
@@ -86,6 +86,6 @@ void engine_banner(const struct vma_conf *conf)
 	vma_log_info(RULE);
 	vma_log_info("VMA_VERSION: %s-0 %s built on %s", VMA_VERSION, KIND, __DATE__);
 	vma_log_info("Cmd Line: %s", line);
-	show_machine();
+	log_machine();
 	vma_conf_banner(conf);
 }

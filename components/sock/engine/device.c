@@ -127,7 +127,7 @@ static struct vma_device *device_find(struct vma_engine *engine, uint32_t ifinde
 	return device;
 }
 
-static struct vma_device *device_make(struct vma_engine *engine, uint32_t ifindex)
+static struct vma_device *device_create(struct vma_engine *engine, uint32_t ifindex)
 {
 	struct vma_device *device = vma_alloc(sizeof(*device));
 
@@ -166,7 +166,7 @@ static int device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_de
 		return 0;
 	}
 	if (device == NULL)
-		device = device_make(engine, ifindex);
+		device = device_create(engine, ifindex);
 	if (device == NULL)
 		return -ENOMEM;
 	now = vma_now_ns();

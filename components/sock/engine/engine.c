@@ -188,7 +188,7 @@ struct vma_engine *vma_engine_start(void)
 
 struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd)
 {
-	_Atomic uint32_t *given = &engine->priv->stats_given;
+	_Atomic uint32_t *given = &engine->priv->stats_in_use;
 	struct vma_stats_socket *block;
 	char name[VMA_STATS_NAME_MAX];
 
@@ -207,7 +207,7 @@ void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *bl
 	if (block == NULL)
 		return;
 	vma_stats_drop(engine->stats, block);
-	atomic_fetch_sub_explicit(&engine->priv->stats_given, 1, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&engine->priv->stats_in_use, 1, memory_order_relaxed);
 }
 
 /* ---- the end ---- */
@@ -271,7 +271,7 @@ struct wants {
  * A connection that a forked child uses becomes the kernel's; its other sockets are offloaded. A listener that came
  * through exec is the kernel's, but the engine watches for what waits with the process that made it.
  */
-static void look_for_wants(struct vma_file *file, void *arg)
+static void collect_wants(struct vma_file *file, void *arg)
 {
 	struct wants *wants = arg;
 	const int fd = atomic_load_explicit(&file->fd, memory_order_relaxed);
@@ -292,7 +292,7 @@ void vma_engine_start_early(void)
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL)
 		return;
 	self = vma_enter();
-	vma_file_each(look_for_wants, &wants);
+	vma_file_each(collect_wants, &wants);
 	if (wants.engine)
 		engine = vma_engine_start();
 	if (engine != NULL && wants.devices)
@@ -301,7 +301,7 @@ void vma_engine_start_early(void)
 	errno = saved;
 }
 
-static __attribute__((cold)) void leave_behind(struct vma_engine *engine)
+static __attribute__((cold)) void guard_engine_fds(struct vma_engine *engine)
 {
 	int fds[FDS_MAX];
 	unsigned n = vma_net_fds(engine->net, fds, FDS_MAX);
@@ -326,7 +326,7 @@ __attribute__((cold)) void vma_engine_fork_child(void)
 	ring_ctxs_fork_child();
 	internal_fork_child();
 	if (engine != NULL)
-		leave_behind(engine);
+		guard_engine_fds(engine);
 	file_fork_child();
 	vma_leave(self);
 }

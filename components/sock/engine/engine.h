@@ -14,9 +14,9 @@
 #include <vma/sock_engine.h>
 
 struct vma_engine_priv {
-	struct vma_device *devices;   /* under the lock of devices */
-	_Atomic uint32_t stats_given; /* blocks of sockets */
-	char vmad_path[4096];         /* "": there is none */
+	struct vma_device *devices;    /* under the lock of devices */
+	_Atomic uint32_t stats_in_use; /* blocks of sockets */
+	char vmad_path[4096];          /* "": there is none */
 };
 
 struct vma_device_priv {
@@ -75,31 +75,31 @@ void taken_fork_child(void);
 int taken_pid(const char *fdinfo);
 int taken_innermost_pid(const char *fdinfo);
 
-/* reason.c: vma_sock_tell, inside. */
-void sock_tell_inside(int fd, bool serves);
+/* reason.c: vma_sock_log_reason, inside. */
+void sock_log_reason_inside(int fd, bool serves);
 
 /* notify.c: has ops->net_changed called for every file, soon. */
 void notify_files(void);
 
 /* ring_disarm.c: when nobody has armed a ring that is busy for a while, arrivals stop paying for it. */
 #define RING_CTX_BUSY_DRIVES 256 /* between two looks; a power of two */
-void ring_ctx_look_busy(struct vma_ring_ctx *ring_ctx) __attribute__((cold));
-static inline void ring_ctx_note_busy(struct vma_ring_ctx *ring_ctx)
+void ring_ctx_check_busy(struct vma_ring_ctx *ring_ctx) __attribute__((cold));
+static inline void ring_ctx_count_busy(struct vma_ring_ctx *ring_ctx)
 {
 	uint32_t busy = atomic_load_explicit(&ring_ctx->busy, memory_order_relaxed) + 1;
 
 	/* Between two drivers a step may be lost, which makes a look later. */
 	atomic_store_explicit(&ring_ctx->busy, busy, memory_order_relaxed);
 	if (__builtin_expect(busy % RING_CTX_BUSY_DRIVES == 0, 0))
-		ring_ctx_look_busy(ring_ctx);
+		ring_ctx_check_busy(ring_ctx);
 }
 /* Before an arm, by whoever sleeps on the ring's descriptor then, after what it is found by: watcher, armed. */
-static inline void ring_ctx_note_arm(struct vma_ring_ctx *ring_ctx)
+static inline void ring_ctx_count_arm(struct vma_ring_ctx *ring_ctx)
 {
 	atomic_fetch_add_explicit(&ring_ctx->arms, 1, memory_order_relaxed);
 }
 /* Nobody sleeps there, perhaps: then it is unarmed. */
-void ring_disarm_ask(struct vma_ring_ctx *ring_ctx);
+void ring_disarm_schedule(struct vma_ring_ctx *ring_ctx);
 /* This thread, a busy poller, has driven it: once for each arm. */
 void ring_disarm_busy_polled(struct vma_ring_ctx *ring_ctx);
 
@@ -108,7 +108,7 @@ void ring_disarm_busy_polled(struct vma_ring_ctx *ring_ctx);
  * about to close.
  */
 void ring_housekeeping_expect_end(void);
-void ring_housekeeping_forget(struct vma_ring_ctx *ring_ctx);
+void ring_housekeeping_remove(struct vma_ring_ctx *ring_ctx);
 
 /* task.c: the internal thread only, inside. */
 void tasks_run(void);

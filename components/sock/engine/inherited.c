@@ -35,25 +35,25 @@
 #include "engine.h"
 #include "taken.h"
 
-#define TIMEOUT_NS 5000000000ULL
-#define SILENCE_NS 10000000000ULL /* who has not answered is not asked for so long */
-#define NAP_NS 200000
-enum { NAME_BYTES = 48, NAMES_MAX = 4096, SILENT_MAX = 16, WAITS_MAX = 16 };
+#define REPLY_TIMEOUT_NS 5000000000ULL
+#define UNRESPONSIVE_NS 10000000000ULL /* who has not answered is not asked for so long */
+#define SLEEP_NS 200000
+enum { NAME_BYTES = 48, NAMES_MAX = 4096, UNRESPONSIVE_MAX = 16, WAITS_MAX = 16 };
 
 bool (*vma_inherited_listener)(int fd, int waiting_fd);
 
 /* ---- who may have it ---- */
 
 struct names {
-	uint32_t n, left; /* that have not answered */
+	uint32_t n, unanswered; /* that have not answered */
 	struct {
 		char text[NAME_BYTES]; /* empty: it has answered */
 	} at[NAMES_MAX];
 };
 
 static struct {
-	_Atomic uint64_t name, until_ns;
-} silent[SILENT_MAX];
+	_Atomic uint64_t name_hash, until_ns;
+} unresponsive[UNRESPONSIVE_MAX];
 
 static uint64_t inherited_number_of(const char *text)
 {
@@ -64,25 +64,26 @@ static uint64_t inherited_number_of(const char *text)
 	return h;
 }
 
-static bool inherited_is_silent(const char *text, uint64_t now)
+static bool inherited_is_unresponsive(const char *text, uint64_t now)
 {
-	for (int i = 0; i < SILENT_MAX; i++)
-		if (atomic_load(&silent[i].name) == inherited_number_of(text) && now < atomic_load(&silent[i].until_ns))
+	for (int i = 0; i < UNRESPONSIVE_MAX; i++)
+		if (atomic_load(&unresponsive[i].name_hash) == inherited_number_of(text) &&
+		    now < atomic_load(&unresponsive[i].until_ns))
 			return true;
 	return false;
 }
 
-static void inherited_note_silent(const struct names *names)
+static void inherited_mark_unresponsive(const struct names *names)
 {
 	static _Atomic uint32_t at;
-	const uint64_t until = vma_now_ns() + SILENCE_NS;
+	const uint64_t until = vma_now_ns() + UNRESPONSIVE_NS;
 
 	for (uint32_t i = 0; i < names->n; i++) {
 		if (names->at[i].text[0] != '\0') {
-			const uint32_t place = atomic_fetch_add(&at, 1) % SILENT_MAX;
+			const uint32_t place = atomic_fetch_add(&at, 1) % UNRESPONSIVE_MAX;
 
-			atomic_store(&silent[place].until_ns, until);
-			atomic_store(&silent[place].name, inherited_number_of(names->at[i].text));
+			atomic_store(&unresponsive[place].until_ns, until);
+			atomic_store(&unresponsive[place].name_hash, inherited_number_of(names->at[i].text));
 		}
 	}
 }
@@ -93,7 +94,7 @@ static void inherited_take_line(struct names *names, const char *line, uint64_t 
 	const char *at = strstr(line, " @" TAKEN_NAME);
 	size_t len = at != NULL ? strlen(at + 2) : 0;
 
-	if (len == 0 || len >= NAME_BYTES || names->n == NAMES_MAX || inherited_is_silent(at + 2, now))
+	if (len == 0 || len >= NAME_BYTES || names->n == NAMES_MAX || inherited_is_unresponsive(at + 2, now))
 		return;
 	memcpy(names->at[names->n].text, at + 2, len + 1);
 	names->n++;
@@ -123,23 +124,24 @@ static void inherited_read_names(struct names *names)
 	const int fd = list_fd >= 0 ? list_fd : inherited_open_list();
 	const uint64_t now = vma_now_ns();
 	char text[2048];
-	size_t kept = 0;
+	size_t deferred_signals = 0;
 	long n, at = 0;
 
-	while (fd >= 0 && (n = syscall(SYS_pread64, fd, text + kept, sizeof(text) - 1 - kept, at)) > 0) {
+	while (fd >= 0 &&
+	       (n = syscall(SYS_pread64, fd, text + deferred_signals, sizeof(text) - 1 - deferred_signals, at)) > 0) {
 		char *line = text, *end;
 
 		at += n;
-		kept += (size_t)n;
-		text[kept] = '\0';
-		for (; (end = memchr(line, '\n', kept - (size_t)(line - text))) != NULL; line = end + 1) {
+		deferred_signals += (size_t)n;
+		text[deferred_signals] = '\0';
+		for (; (end = memchr(line, '\n', deferred_signals - (size_t)(line - text))) != NULL; line = end + 1) {
 			*end = '\0';
 			inherited_take_line(names, line, now);
 		}
-		kept -= (size_t)(line - text);
-		if (kept == sizeof(text) - 1)
-			kept = 0; /* no line of ours */
-		memmove(text, line, kept);
+		deferred_signals -= (size_t)(line - text);
+		if (deferred_signals == sizeof(text) - 1)
+			deferred_signals = 0; /* no line of ours */
+		memmove(text, line, deferred_signals);
 	}
 	if (fd >= 0 && fd != list_fd)
 		syscall(SYS_close, fd);
@@ -148,9 +150,9 @@ static void inherited_read_names(struct names *names)
 /* ---- the conversation ---- */
 
 /* The queue of a socket is short, and the server's thread takes few at a time. */
-static int inherited_send_patiently(int fd, const struct vma_named_message *message, uint64_t deadline_ns)
+static int inherited_send_blocking(int fd, const struct vma_named_message *message, uint64_t deadline_ns)
 {
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	int rc;
 
 	while ((rc = vma_named_send(fd, message)) == -EAGAIN && vma_now_ns() < deadline_ns)
@@ -158,34 +160,36 @@ static int inherited_send_patiently(int fd, const struct vma_named_message *mess
 	return rc;
 }
 
-static void inherited_ask_all(int fd, struct names *names, struct inherited_question *question, uint64_t deadline_ns)
+static void inherited_send_requests(int fd, struct names *names, struct inherited_request *question,
+                                    uint64_t deadline_ns)
 {
 	struct vma_named_message message = {.data = question, .size = sizeof(*question), .fd = -1};
 
-	names->left = 0;
+	names->unanswered = 0;
 	for (uint32_t i = 0; i < names->n; i++) {
 		vma_named_address(names->at[i].text, &message);
-		if (inherited_send_patiently(fd, &message, deadline_ns) == 0)
-			names->left++;
+		if (inherited_send_blocking(fd, &message, deadline_ns) == 0)
+			names->unanswered++;
 		else
 			names->at[i].text[0] = '\0'; /* it is gone */
 	}
 }
 
 /* False: it has answered before, or was not asked. */
-static bool inherited_note_answer(struct names *names, const struct vma_named_message *message, bool is_last)
+static bool inherited_record_reply(struct names *names, const struct vma_named_message *message, bool is_last)
 {
-	struct vma_named_message asked;
+	struct vma_named_message requested;
 
 	for (uint32_t i = 0; i < names->n; i++) {
 		if (names->at[i].text[0] == '\0')
 			continue;
-		vma_named_address(names->at[i].text, &asked);
-		if (asked.name_len != message->name_len || memcmp(&asked.name, &message->name, asked.name_len) != 0)
+		vma_named_address(names->at[i].text, &requested);
+		if (requested.name_len != message->name_len ||
+		    memcmp(&requested.name, &message->name, requested.name_len) != 0)
 			continue;
 		if (is_last) {
 			names->at[i].text[0] = '\0';
-			names->left--;
+			names->unanswered--;
 		}
 		return true;
 	}
@@ -193,8 +197,8 @@ static bool inherited_note_answer(struct names *names, const struct vma_named_me
 }
 
 /* One answer; the first descriptor that comes with one is kept. */
-static void inherited_take_answer(int fd, struct names *names, struct inherited_question *question, int socket_fd,
-                                  uint64_t deadline_ns, int *waiting_fd)
+static void inherited_receive_reply(int fd, struct names *names, struct inherited_request *question, int socket_fd,
+                                    uint64_t deadline_ns, int *waiting_fd)
 {
 	uint8_t answer = TAKEN_NOT_MINE;
 	struct vma_named_message message = {.data = &answer, .size = sizeof(answer)};
@@ -206,12 +210,12 @@ static void inherited_take_answer(int fd, struct names *names, struct inherited_
 	trusted = vma_named_is_trusted(&sender);
 	if (vma_named_receive(fd, &message, trusted) < 0)
 		return;
-	if (inherited_note_answer(names, &message, !trusted || answer != TAKEN_SHOW_SOCKET) && trusted &&
+	if (inherited_record_reply(names, &message, !trusted || answer != TAKEN_SHOW_SOCKET) && trusted &&
 	    answer == TAKEN_SHOW_SOCKET) {
 		message.data = question;
 		message.size = sizeof(*question);
 		message.fd = socket_fd;
-		inherited_send_patiently(fd, &message, deadline_ns);
+		inherited_send_blocking(fd, &message, deadline_ns);
 		return;
 	}
 	if (answer == TAKEN_HANDED_OVER && *waiting_fd < 0) {
@@ -225,20 +229,20 @@ static void inherited_take_answer(int fd, struct names *names, struct inherited_
 		syscall(SYS_close, message.fd);
 }
 
-static int inherited_converse(int fd, struct names *names, int socket_fd, uint64_t cookie)
+static int inherited_exchange(int fd, struct names *names, int socket_fd, uint64_t cookie)
 {
-	struct inherited_question question = {.cookie = cookie, .number = socket_fd};
-	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
+	struct inherited_request question = {.cookie = cookie, .number = socket_fd};
+	const uint64_t deadline_ns = vma_now_ns() + REPLY_TIMEOUT_NS;
 	int waiting_fd = -1;
 
-	inherited_ask_all(fd, names, &question, deadline_ns);
-	while (names->left > 0 && vma_named_await(fd, POLLIN, deadline_ns))
-		inherited_take_answer(fd, names, &question, socket_fd, deadline_ns, &waiting_fd);
-	inherited_note_silent(names);
+	inherited_send_requests(fd, names, &question, deadline_ns);
+	while (names->unanswered > 0 && vma_named_await(fd, POLLIN, deadline_ns))
+		inherited_receive_reply(fd, names, &question, socket_fd, deadline_ns, &waiting_fd);
+	inherited_mark_unresponsive(names);
 	return waiting_fd;
 }
 
-int vma_inherited_ask(int socket_fd)
+int vma_inherited_request_socket(int socket_fd)
 {
 	const uint64_t cookie = vma_sock_cookie(socket_fd);
 	struct names *names;
@@ -250,9 +254,9 @@ int vma_inherited_ask(int socket_fd)
 	if (names == MAP_FAILED)
 		return -1;
 	inherited_read_names(names);
-	fd = names->n != 0 ? vma_named_ask() : -1;
+	fd = names->n != 0 ? vma_named_open() : -1;
 	if (fd >= 0) {
-		waiting_fd = inherited_converse(fd, names, socket_fd, cookie);
+		waiting_fd = inherited_exchange(fd, names, socket_fd, cookie);
 		syscall(SYS_close, fd);
 	}
 	munmap(names, sizeof(*names));
@@ -267,7 +271,7 @@ static struct {
 } waits[WAITS_MAX];
 static uint32_t n_waits; /* changes before there are threads */
 
-void vma_inherited_note_waits(int fd)
+void vma_inherited_register_waits(int fd)
 {
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
 	socklen_t len = sizeof(name);
@@ -303,8 +307,8 @@ static int inherited_take_waits(uint64_t cookie)
 
 struct inherited {
 	struct vma_file file;
-	pthread_mutex_t asking;  /* not file.lock, which is taken when another file gets the number */
-	bool asked, is_listener; /* a TCP socket stands in its place */
+	pthread_mutex_t request_lock; /* not file.lock, which is taken when another file gets the number */
+	bool requested, is_listener;  /* a TCP socket stands in its place */
 };
 
 static bool inherited_listens(int fd)
@@ -313,14 +317,14 @@ static bool inherited_listens(int fd)
 }
 
 /* What has waited longest: of two that may be, the one that this process has had itself. */
-static int inherited_ask(int fd)
+static int inherited_request_socket(int fd)
 {
-	const int asked = vma_inherited_ask(fd), mine = inherited_take_waits(vma_sock_cookie(fd));
+	const int requested = vma_inherited_request_socket(fd), mine = inherited_take_waits(vma_sock_cookie(fd));
 
 	if (mine < 0)
-		return asked;
-	if (asked >= 0)
-		syscall(SYS_close, asked);
+		return requested;
+	if (requested >= 0)
+		syscall(SYS_close, requested);
 	return mine;
 }
 
@@ -339,20 +343,20 @@ static void inherited_touch(struct vma_file *file, int fd)
 	struct inherited *inherited = (struct inherited *)file;
 	int waiting_fd = -1;
 
-	pthread_mutex_lock(&inherited->asking);
-	if (!inherited->asked) {
-		inherited->asked = true;
-		waiting_fd = inherited_ask(fd);
+	pthread_mutex_lock(&inherited->request_lock);
+	if (!inherited->requested) {
+		inherited->requested = true;
+		waiting_fd = inherited_request_socket(fd);
 		inherited->is_listener = waiting_fd >= 0 && vma_inherited_listener != NULL && inherited_listens(fd);
 		if (waiting_fd >= 0 && !inherited->is_listener)
 			syscall(SYS_close, waiting_fd);
 		if (inherited->is_listener)
 			inherited->is_listener = inherited_give_listener(fd, waiting_fd);
-		sock_tell_inside(fd, true);
+		sock_log_reason_inside(fd, true);
 	} else if (inherited->is_listener) {
 		vma_inherited_listener(fd, -1);
 	}
-	pthread_mutex_unlock(&inherited->asking);
+	pthread_mutex_unlock(&inherited->request_lock);
 }
 
 /* Passed on without having been used. */
@@ -364,7 +368,7 @@ static void inherited_hand_over(struct vma_file *file)
 /* A thread that is not here may have been asking. */
 static __attribute__((cold)) void inherited_forked(struct vma_file *file)
 {
-	pthread_mutex_init(&((struct inherited *)file)->asking, NULL);
+	pthread_mutex_init(&((struct inherited *)file)->request_lock, NULL);
 }
 
 static enum vma_sock_reason inherited_reason_of(struct vma_file *file)
@@ -403,7 +407,7 @@ static const struct vma_file_ops connection_ops = {USE, USES(setsockopt), USES(g
 #undef USE
 #undef USES
 
-void vma_inherited_note(int fd)
+void vma_inherited_register(int fd)
 {
 	struct inherited *inherited = vma_alloc(sizeof(*inherited));
 
@@ -414,7 +418,7 @@ void vma_inherited_note(int fd)
 	              vma_sock_get_int(fd, SOL_SOCKET, SO_PROTOCOL, 0) == IPPROTO_TCP && !inherited_listens(fd)
 	                      ? &connection_ops
 	                      : &ops);
-	pthread_mutex_init(&inherited->asking, NULL);
+	pthread_mutex_init(&inherited->request_lock, NULL);
 	inherited->file.os_only = true;
 	atomic_store(&vma_file_touches, true);
 	if (vma_fd_install(fd, &inherited->file) < 0)

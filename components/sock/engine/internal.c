@@ -69,7 +69,7 @@ void internal_wake_by(uint64_t at_ns)
  * it set for ever. What has no type of file is what eventfds, and nothing that a program writes to, are: it is ours
  * unless the child has closed the number and made another such descriptor under it.
  */
-bool internal_nudge(void)
+bool internal_wake_from_vfork(void)
 {
 	const uint64_t one = 1;
 	struct stat stat;
@@ -80,10 +80,10 @@ bool internal_nudge(void)
 
 uint64_t internal_sleeps_until(void)
 {
-	return sleep_time_ask(&internal.sleeps);
+	return sleep_time_load(&internal.sleeps);
 }
 
-static void take_wake(void)
+static void consume_wake(void)
 {
 	uint64_t count;
 
@@ -120,7 +120,7 @@ void internal_set_remove(int fd)
 
 /* ---- the loop ---- */
 
-static struct timespec left_until(uint64_t deadline)
+static struct timespec timespec_until(uint64_t deadline)
 {
 	const uint64_t now = vma_now_ns(), left = deadline > now ? deadline - now : 0;
 
@@ -139,7 +139,7 @@ static long wait_for_events(struct epoll_event *events, uint64_t deadline)
 {
 	static bool coarse;
 	const bool forever = deadline == NO_DEADLINE;
-	const struct timespec left = left_until(forever ? 0 : deadline);
+	const struct timespec left = timespec_until(forever ? 0 : deadline);
 	long n = -1;
 
 	if (!coarse) {
@@ -206,7 +206,7 @@ static void internal_take_event(const struct epoll_event *event)
 		if (number >= INTERNAL_WAKE_WATCHED)
 			run_watched(number - INTERNAL_WAKE_WATCHED);
 		else
-			take_wake();
+			consume_wake();
 		break;
 	case INTERNAL_RING_CTX:
 		ring_housekeeping_take_event(internal.engine, number);
@@ -223,23 +223,23 @@ static uint64_t earlier_ns(uint64_t a, uint64_t b)
 }
 
 /* Returns when the next turn is due at the latest. */
-static uint64_t internal_turn(const struct epoll_event *events, long n)
+static uint64_t internal_run_once(const struct epoll_event *events, long n)
 {
 	struct vma_thread *self = vma_enter();
 	uint64_t now, next;
 
 	for (long i = 0; i < n; i++)
 		internal_take_event(&events[i]);
-	tcp_housekeeping_turn_pruning();
+	tcp_housekeeping_run_pruning();
 	tasks_run();
 	vfork_handoffs_run();
 	now = vma_now_ns();
-	next = ring_housekeeping_turn(internal.engine, now);
-	next = earlier_ns(next, tcp_housekeeping_turn(&internal.engine->conf, now));
-	next = earlier_ns(next, notify_turn(internal.engine, now));
+	next = ring_housekeeping_run(internal.engine, now);
+	next = earlier_ns(next, tcp_housekeeping_run(&internal.engine->conf, now));
+	next = earlier_ns(next, notify_run(internal.engine, now));
 	vma_leave(self);
 	vma_retire_poll();
-	return earlier_ns(next, ring_housekeeping_turn_ending(now));
+	return earlier_ns(next, ring_housekeeping_run_ending(now));
 }
 
 static void set_affinity(const char *wanted)
@@ -276,11 +276,11 @@ static void join_cpuset(const char *folder)
 }
 
 /* See sleep_time.h. */
-static uint64_t say_when(uint64_t deadline)
+static uint64_t publish_sleep_time(uint64_t deadline)
 {
 	struct vma_thread *self;
 
-	sleep_time_say(&internal.sleeps, deadline);
+	sleep_time_publish(&internal.sleeps, deadline);
 	self = vma_enter();
 	deadline = earlier_ns(deadline,
 	                      earlier_ns(ring_housekeeping_again(), earlier_ns(tcp_housekeeping_again(), tasks_due())));
@@ -295,7 +295,7 @@ static uint64_t say_when(uint64_t deadline)
  */
 static _Atomic uint32_t begun; /* a futex */
 
-static void say_begun(void)
+static void signal_begun(void)
 {
 	atomic_store(&begun, 1);
 	syscall(SYS_futex, &begun, FUTEX_WAKE, 1, NULL, NULL, 0);
@@ -313,15 +313,15 @@ static void *internal_thread_main(void *arg)
 	uint64_t deadline = NO_DEADLINE;
 
 	(void)arg;
-	say_begun();
+	signal_begun();
 	pthread_setname_np(pthread_self(), "vma-internal");
 	join_cpuset(internal.engine->conf.internal_thread_cpuset);
 	set_affinity(internal.engine->conf.internal_thread_affinity);
 	for (;;) {
-		long n = wait_for_events(events, say_when(deadline));
+		long n = wait_for_events(events, publish_sleep_time(deadline));
 
-		sleep_time_say(&internal.sleeps, 0);
-		deadline = internal_turn(events, n);
+		sleep_time_publish(&internal.sleeps, 0);
+		deadline = internal_run_once(events, n);
 	}
 	return NULL;
 }
@@ -390,7 +390,7 @@ __attribute__((cold)) void internal_fork_child(void)
 	for (unsigned place = 0; place < WATCHED_MAX; place++)
 		atomic_store(&watched[place], NULL);
 	atomic_store(&internal.woken, false);
-	sleep_time_say(&internal.sleeps, 0);
+	sleep_time_publish(&internal.sleeps, 0);
 	ring_housekeeping_fork_child();
 	tcp_housekeeping_fork_child();
 	icmp_housekeeping_fork_child();

@@ -28,14 +28,14 @@ void internal_set_remove(int fd);
 /* vfork_handoff.c: files that a vfork child passes on to its next program. */
 void vfork_handoffs_run(void);
 /* The thread begins a turn; from a vfork child, whose descriptors are copies. False: it has none any more. */
-bool internal_nudge(void);
+bool internal_wake_from_vfork(void);
 
 /*
  * ring_housekeeping.c: frames sent LATER, ring contexts that nobody drives, retired ring contexts. Each returns its
  * deadline.
  */
-uint64_t ring_housekeeping_turn(struct vma_engine *engine, uint64_t now);
-uint64_t ring_housekeeping_turn_ending(uint64_t now); /* after retired memory was ended */
+uint64_t ring_housekeeping_run(struct vma_engine *engine, uint64_t now);
+uint64_t ring_housekeeping_run_ending(uint64_t now); /* after retired memory was ended */
 /*
  * When the next turn is to be, for what was sent LATER since the last one, or for a thread that has begun to busy-poll;
  * after internal_wake_by knows that.
@@ -52,12 +52,12 @@ void ring_housekeeping_fork_child(void);
 /* Whether the thread drives ring contexts that nobody else does: the user may have switched that off. */
 bool ring_housekeeping_drives(void);
 /* Any thread, as it begins to busy-poll (wait/busy_poller.c). */
-void ring_housekeeping_note_busy_poller(void);
+void ring_housekeeping_on_busy_poller(void);
 /* Any thread: a ring context that the internal thread has armed sends much. */
-void ring_housekeeping_note_sends(struct vma_ring_ctx *ring_ctx);
+void ring_housekeeping_on_sends(struct vma_ring_ctx *ring_ctx);
 
 /* tcp_housekeeping.c: ring contexts with a stack, connections to be steered, connections that have ended. */
-uint64_t tcp_housekeeping_turn(const struct vma_conf *conf, uint64_t now);
+uint64_t tcp_housekeeping_run(const struct vma_conf *conf, uint64_t now);
 /* When the next turn is to be, for what has come since the last one; after internal_wake_by knows when that will be. */
 uint64_t tcp_housekeeping_again(void);
 bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx,
@@ -69,7 +69,7 @@ void tcp_housekeeping_retire(struct vma_tcp_conn *conn, void *ring_ctx);
 void tcp_housekeeping_prune(void *ring_ctx);
 void tcp_housekeeping_idle(void *ring_ctx);
 /* Before the tasks: a shadow that gives its port back does so when the NIC has forgotten the connection. */
-void tcp_housekeeping_turn_pruning(void);
+void tcp_housekeeping_run_pruning(void);
 void tcp_housekeeping_fork_child(void);
 
 /* icmp_housekeeping.c: ICMP errors about connections. */
@@ -79,7 +79,7 @@ void icmp_housekeeping_fork_child(void);
 
 /* notify.c: changes of the network, refused offloads, errors of shadows. */
 void notify_start(struct vma_engine *engine);
-uint64_t notify_turn(struct vma_engine *engine, uint64_t now);
+uint64_t notify_run(struct vma_engine *engine, uint64_t now);
 void notify_take_error(uint64_t number);
 void notify_fork_child(void);
 

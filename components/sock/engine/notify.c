@@ -46,7 +46,7 @@ struct round {
 	bool again; /* somebody still is */
 };
 
-static void file_tell_net_changed(struct vma_file *file, void *arg)
+static void file_notify_net_changed(struct vma_file *file, void *arg)
 {
 	struct round *round = arg;
 
@@ -56,16 +56,16 @@ static void file_tell_net_changed(struct vma_file *file, void *arg)
 	round->again |= is_refused(file);
 }
 
-static void tell_files(bool all)
+static void notify_all_files(bool all)
 {
 	struct round round = {.all = all};
 
-	vma_file_each(file_tell_net_changed, &round);
+	vma_file_each(file_notify_net_changed, &round);
 	if (round.again)
 		atomic_store(&notify.retry, true);
 }
 
-static void turn_net(const struct vma_net *net, uint64_t now)
+static void notify_run_net(const struct vma_net *net, uint64_t now)
 {
 	const uint64_t generation = vma_net_generation(net);
 
@@ -77,10 +77,10 @@ static void turn_net(const struct vma_net *net, uint64_t now)
 	notify.net_seen = generation;
 	atomic_store(&notify.tell, false);
 	notify.net_round_ns = now;
-	tell_files(true);
+	notify_all_files(true);
 }
 
-static void turn_retry(uint64_t now)
+static void notify_run_retry(uint64_t now)
 {
 	if (notify.retry_ns == 0 && atomic_load(&notify.retry))
 		notify.retry_ns = now + RETRY_NS;
@@ -88,17 +88,17 @@ static void turn_retry(uint64_t now)
 		return;
 	notify.retry_ns = 0;
 	atomic_store(&notify.retry, false);
-	tell_files(false);
+	notify_all_files(false);
 	if (atomic_load(&notify.retry))
 		notify.retry_ns = now + RETRY_NS;
 }
 
-uint64_t notify_turn(struct vma_engine *engine, uint64_t now)
+uint64_t notify_run(struct vma_engine *engine, uint64_t now)
 {
 	uint64_t next = NO_DEADLINE;
 
-	turn_net(engine->net, now);
-	turn_retry(now);
+	notify_run_net(engine->net, now);
+	notify_run_retry(now);
 	if (notify.net_ns != 0)
 		next = notify.net_ns;
 	if (notify.retry_ns != 0 && notify.retry_ns < next)

@@ -81,7 +81,7 @@ union name {
 	struct sockaddr_in6 in6;
 };
 
-static bool ask_name(long call, int fd, union name *name)
+static bool query_name(long call, int fd, union name *name)
 {
 	socklen_t len = sizeof(*name);
 
@@ -141,7 +141,7 @@ static bool name_interface_of(const union name *name, struct vma_net_link *link)
 
 /* ---- the sentence ---- */
 
-struct sentence {
+struct reason_message {
 	char socket[128]; /* "TCP port 80, bound to ::," */
 	char detail[272]; /* " (eth0)", or nothing */
 	bool is_local;    /* the socket talks to this host */
@@ -160,7 +160,7 @@ static bool is_tcp(const struct vma_file *file, int fd)
 	return file->kind == VMA_FILE_TCP;
 }
 
-static void describe_socket(struct sentence *out, struct vma_file *file, int fd)
+static void describe_socket(struct reason_message *out, struct vma_file *file, int fd)
 {
 	const char *kind = is_tcp(file, fd) ? "TCP" : "UDP";
 	union name local, peer;
@@ -170,14 +170,14 @@ static void describe_socket(struct sentence *out, struct vma_file *file, int fd)
 	out->detail[0] = '\0';
 	out->is_local = false;
 	out->served = 0;
-	if (!ask_name(SYS_getsockname, fd, &local) || name_port_be(&local) == 0) {
+	if (!query_name(SYS_getsockname, fd, &local) || name_port_be(&local) == 0) {
 		snprintf(out->socket, sizeof(out->socket), "a %s socket", kind);
 		return;
 	}
 	out->is_local = name_is_loopback(&local);
 	if (name_interface_of(&local, &link))
 		snprintf(out->detail, sizeof(out->detail), " (%s)", link.name);
-	if (ask_name(SYS_getpeername, fd, &peer)) {
+	if (query_name(SYS_getpeername, fd, &peer)) {
 		out->is_local |= name_is_loopback(&peer);
 		address_text(&peer, text);
 		snprintf(out->socket, sizeof(out->socket), "%s from port %u to %s port %u", kind, name_port_be(&local),
@@ -198,7 +198,7 @@ static bool reason_is_v6only(int fd)
 	return syscall(SYS_getsockopt, fd, IPPROTO_IPV6, IPV6_V6ONLY, &value, &len) == 0 && value != 0;
 }
 
-static void describe_reason(struct sentence *out, struct vma_file *file, int fd, enum vma_sock_reason reason)
+static void describe_reason(struct reason_message *out, struct vma_file *file, int fd, enum vma_sock_reason reason)
 {
 	const char *detail;
 
@@ -218,16 +218,17 @@ static void describe_reason(struct sentence *out, struct vma_file *file, int fd,
 	}
 }
 
-#define SENTENCE "%s: %s is the kernel's: %s%s%s%s"
-#define SENTENCE_WORDS(sentence, reason)                                                                               \
-	program_invocation_short_name, (sentence)->socket, vma_sock_reason_text(reason), (sentence)->detail,           \
-	        remedy_of(reason) != NULL ? "; " : "", remedy_of(reason) != NULL ? remedy_of(reason) : ""
+#define REASON_FORMAT "%s: %s is the kernel's: %s%s%s%s"
+#define REASON_FORMAT_ARGS(reason_message, reason)                                                                     \
+	program_invocation_short_name, (reason_message)->socket, vma_sock_reason_text(reason),                         \
+	        (reason_message)->detail, remedy_of(reason) != NULL ? "; " : "",                                       \
+	        remedy_of(reason) != NULL ? remedy_of(reason) : ""
 
 int vma_sock_query(int fd, const char **text)
 {
 	static _Thread_local char answer[512];
 	enum vma_sock_reason reason;
-	struct sentence sentence;
+	struct reason_message reason_message;
 	struct vma_thread *self;
 	struct vma_file *file;
 
@@ -243,8 +244,8 @@ int vma_sock_query(int fd, const char **text)
 	} else if (text != NULL && is_no_matter(reason)) {
 		*text = vma_sock_reason_text(reason);
 	} else if (text != NULL) {
-		describe_reason(&sentence, file, fd, reason);
-		snprintf(answer, sizeof(answer), SENTENCE, SENTENCE_WORDS(&sentence, reason));
+		describe_reason(&reason_message, file, fd, reason);
+		snprintf(answer, sizeof(answer), REASON_FORMAT, REASON_FORMAT_ARGS(&reason_message, reason));
 		*text = answer;
 	}
 	vma_leave(self);
@@ -254,7 +255,7 @@ int vma_sock_query(int fd, const char **text)
 /* ---- the log ---- */
 
 /* Of sockets without a port that is served: each reason once for each protocol, without a question to the kernel. */
-static bool is_told(const struct vma_file *file, enum vma_sock_reason reason, bool tells_now)
+static bool reason_check_logged(const struct vma_file *file, enum vma_sock_reason reason, bool tells_now)
 {
 	static _Atomic uint64_t told[2];
 	_Atomic uint64_t *of = &told[file->kind == VMA_FILE_TCP];
@@ -269,23 +270,23 @@ static bool is_told(const struct vma_file *file, enum vma_sock_reason reason, bo
 }
 _Static_assert(sizeof(reason_texts) / sizeof(reason_texts[0]) <= 64, "a bit each");
 
-static void tell_reason(struct vma_file *file, int fd, enum vma_sock_reason reason, bool serves)
+static void log_reason(struct vma_file *file, int fd, enum vma_sock_reason reason, bool serves)
 {
 	enum vma_log_level level = VMA_LOG_INFO;
-	struct sentence sentence;
+	struct reason_message reason_message;
 
-	if (!serves && is_told(file, reason, false))
+	if (!serves && reason_check_logged(file, reason, false))
 		return;
-	describe_reason(&sentence, file, fd, reason);
-	if (sentence.is_local || reason == VMA_SOCK_LOCAL)
+	describe_reason(&reason_message, file, fd, reason);
+	if (reason_message.is_local || reason == VMA_SOCK_LOCAL)
 		level = VMA_LOG_DETAILS;
-	else if (sentence.served == 0 && is_told(file, reason, true))
+	else if (reason_message.served == 0 && reason_check_logged(file, reason, true))
 		return;
 	if (vma_log_on(level))
-		vma_log_once(level, SENTENCE, SENTENCE_WORDS(&sentence, reason));
+		vma_log_once(level, REASON_FORMAT, REASON_FORMAT_ARGS(&reason_message, reason));
 }
 
-void sock_tell_inside(int fd, bool serves)
+void sock_log_reason_inside(int fd, bool serves)
 {
 	struct vma_file *file = vma_fd_lookup(fd);
 	enum vma_sock_reason reason;
@@ -294,10 +295,10 @@ void sock_tell_inside(int fd, bool serves)
 		return;
 	reason = file_reason_of(file);
 	if (!is_no_matter(reason) && (reason != VMA_SOCK_LOCAL || vma_log_on(VMA_LOG_DETAILS)))
-		tell_reason(file, fd, reason, serves);
+		log_reason(file, fd, reason, serves);
 }
 
-void vma_sock_tell(int fd, bool serves)
+void vma_sock_log_reason(int fd, bool serves)
 {
 	const int saved = errno;
 	struct vma_thread *self;
@@ -305,7 +306,7 @@ void vma_sock_tell(int fd, bool serves)
 	if (!vma_log_on(VMA_LOG_INFO))
 		return;
 	self = vma_enter();
-	sock_tell_inside(fd, serves);
+	sock_log_reason_inside(fd, serves);
 	vma_leave(self);
 	errno = saved;
 }

@@ -76,7 +76,7 @@ static void chain_remove(struct vma_ring_ctx *ring_ctx)
 
 /* ---- making and ending ---- */
 
-static int make_ring(struct vma_device *device, uint32_t id, struct vma_ring **out)
+static int create_ring(struct vma_device *device, uint32_t id, struct vma_ring **out)
 {
 	struct vma_engine *engine = device->engine;
 	char name[sizeof(device->nic->info.name) + 16];
@@ -126,7 +126,7 @@ static int ring_ctx_create_new(struct vma_device *device, const struct vma_ring_
 	/* The ring of the whole interface stays: a program that opens a socket per request does not rent one each time.
 	 */
 	atomic_init(&ring_ctx->refs, key->logic == VMA_RING_LOGIC_PER_INTERFACE ? 1 : 0);
-	rc = make_ring(device, ring_ctx->id, &ring_ctx->ring);
+	rc = create_ring(device, ring_ctx->id, &ring_ctx->ring);
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "%s: no more queue pairs: %s", vma_nic_info(device->nic)->name,
 		             strerrordesc_np(-rc));
@@ -209,7 +209,7 @@ static void end_ring_ctx(struct vma_retired *retired)
 	struct vma_ring_ctx *ring_ctx =
 	        (struct vma_ring_ctx *)((char *)retired - offsetof(struct vma_ring_ctx, retired));
 
-	ring_housekeeping_forget(ring_ctx);
+	ring_housekeeping_remove(ring_ctx);
 	ring_ctx_tcp_end(ring_ctx);
 	vma_ring_destroy(ring_ctx->ring);
 	vma_free(ring_ctx);
@@ -271,7 +271,7 @@ __attribute__((cold)) void ring_ctxs_fork_child(void)
 /* ---- the data path ---- */
 
 /* One sleeper for each datagram, as far as there are any; epoll sets once. */
-static inline void tell_after_release(struct vma_file *file, uint32_t datagrams)
+static inline void wake_after_release(struct vma_file *file, uint32_t datagrams)
 {
 	struct vma_watchers *watchers;
 
@@ -285,12 +285,12 @@ static inline void tell_after_release(struct vma_file *file, uint32_t datagrams)
 		vma_file_wake_watchers(file, watchers, VMA_FILE_READABLE);
 }
 
-void vma_file_tell_readable(struct vma_file *file, uint32_t datagrams)
+void vma_file_notify_readable(struct vma_file *file, uint32_t datagrams)
 {
 #ifndef VMA_TSAN
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
-	tell_after_release(file, datagrams);
+	wake_after_release(file, datagrams);
 }
 
 /*
@@ -304,17 +304,17 @@ static inline int ring_ctx_drive(struct vma_thread *self, struct vma_ring *ring,
 	int n;
 
 	self->gathers = true;
-	n = timers ? vma_ring_progress(ring) : vma_ring_look(ring);
+	n = timers ? vma_ring_progress(ring) : vma_ring_poll(ring);
 	self->gathers = false;
 	if (self->readable != NULL) {
-		tell_after_release(self->readable, self->datagrams);
+		wake_after_release(self->readable, self->datagrams);
 		self->readable = NULL;
 	}
 	return n;
 }
 
 /* Between two threads a step may be lost; that it moves is all that counts. */
-void vma_ring_ctxs_note_accept_slow(uint64_t rings)
+void vma_ring_ctxs_count_accept_slow(uint64_t rings)
 {
 	for (; rings != 0; rings &= rings - 1) {
 		struct vma_ring_ctx *ring_ctx =
@@ -324,9 +324,10 @@ void vma_ring_ctxs_note_accept_slow(uint64_t rings)
 			struct vma_nic_member *member = ring_ctx->member;
 
 			if (member != NULL && atomic_load_explicit(&member->groups, memory_order_relaxed) != 0)
-				atomic_store_explicit(&member->asks,
-				                      atomic_load_explicit(&member->asks, memory_order_relaxed) + 1,
-				                      memory_order_relaxed);
+				atomic_store_explicit(
+				        &member->accept_calls,
+				        atomic_load_explicit(&member->accept_calls, memory_order_relaxed) + 1,
+				        memory_order_relaxed);
 		}
 	}
 }
@@ -363,7 +364,7 @@ static inline __attribute__((always_inline)) int ring_ctxs_progress_some(uint64_
 			total += n;
 			driven = true;
 			if (n != 0)
-				ring_ctx_note_busy(ring_ctx);
+				ring_ctx_count_busy(ring_ctx);
 			/* Between two drivers a step may be lost; that it moves is all that counts. */
 			atomic_store_explicit(&ring_ctx->driven,
 			                      atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed) + 1,
@@ -383,13 +384,13 @@ int vma_ring_ctxs_catch_up(uint64_t rings)
 	return ring_ctxs_progress_some(rings, true, true);
 }
 
-void vma_ring_ctxs_look_in_slow(struct vma_thread *self)
+void vma_ring_ctxs_drive_overdue_slow(struct vma_thread *self)
 {
-	vma_ring_ctxs_progress(self->look_in_rings);
-	self->look_in_tsc = vma_tsc();
+	vma_ring_ctxs_progress(self->overdue_rings);
+	self->overdue_tsc = vma_tsc();
 }
 
-int ring_ctxs_look(uint64_t rings)
+int ring_ctxs_poll(uint64_t rings)
 {
 	return ring_ctxs_progress_some(rings, false, false);
 }

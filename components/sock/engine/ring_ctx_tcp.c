@@ -77,7 +77,7 @@ static bool wants_timestamps(const struct vma_conf *conf)
  */
 static struct vma_tcp_memory memory;
 
-static void know_memory(void)
+static void init_memory_limits(void)
 {
 	const int64_t page = sysconf(_SC_PAGESIZE);
 	int64_t pressure = sysconf(_SC_PHYS_PAGES) / 16, limit = pressure / 2 * 3;
@@ -89,7 +89,7 @@ static void know_memory(void)
 	memory.limit = limit * page;
 }
 
-static int ring_ctx_tcp_make(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
+static int ring_ctx_tcp_create(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
 {
 	struct vma_engine *engine = ring_ctx->device->engine;
 	struct vma_tcp_attr attr = {
@@ -122,7 +122,7 @@ static int ring_ctx_tcp_make(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out
 	};
 
 	if (memory.limit == 0)
-		know_memory();
+		init_memory_limits();
 
 	/* Without it sequence numbers could be guessed. */
 	if (syscall(SYS_getrandom, attr.secret, sizeof(attr.secret), 0) != (long)sizeof(attr.secret))
@@ -139,7 +139,7 @@ int vma_ring_ctx_tcp(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
 		pthread_mutex_lock(&make_lock);
 		tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_relaxed);
 		if (tcp == NULL)
-			rc = ring_ctx_tcp_make(ring_ctx, &tcp);
+			rc = ring_ctx_tcp_create(ring_ctx, &tcp);
 		if (rc == 0)
 			atomic_store_explicit(&ring_ctx->tcp, tcp, memory_order_release);
 		pthread_mutex_unlock(&make_lock);

@@ -4,8 +4,8 @@
  * An armed XDP socket costs the kernel a wake-up for each packet that comes and for each that has been sent, also if no
  * thread sleeps. That is some 6 % of the rate of 64-byte datagrams on either side. There are three cases:
  *   receivers spin    after RING_CTX_BUSY_DRIVES drives that found something, without an arm between
- *   only senders      no thread drives, so the internal thread has armed the ring; after SENDS_ARMED frames it takes
- *                     that back, and looks at the ring at each interval while SENDS_BUSY frames leave in one
+ *   only senders      no thread drives, so the internal thread has armed the ring; after DISARM_SENDS_MAX frames it
+ *                     takes that back, and looks at the ring at each interval while SENDS_BUSY frames leave in one
  *   a busy poller     a watcher sleeps, but a spinner takes the packets, and arms again when it leaves
  *                     (wait/busy_poller.c)
  *
@@ -17,7 +17,7 @@
 #include "internal.h"
 #include "../wait/wait.h"
 
-#define SENDS_ARMED 1024
+#define DISARM_SENDS_MAX 1024
 
 static struct vma_ring_ctx *of_disarm(struct vma_ring_command *command)
 {
@@ -29,7 +29,7 @@ static void ring_disarm_run(struct vma_ring_command *command)
 {
 	struct vma_ring_ctx *ring_ctx = of_disarm(command);
 
-	atomic_store_explicit(&ring_ctx->disarm_asked, false, memory_order_release);
+	atomic_store_explicit(&ring_ctx->disarm_scheduled, false, memory_order_release);
 	if (atomic_load_explicit(&ring_ctx->armed, memory_order_relaxed))
 		return;
 	if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) == NULL ||
@@ -38,16 +38,16 @@ static void ring_disarm_run(struct vma_ring_command *command)
 }
 
 /* The flag says that the command is in the queue. Taken down there (release), it gives the command to who asks next. */
-void ring_disarm_ask(struct vma_ring_ctx *ring_ctx)
+void ring_disarm_schedule(struct vma_ring_ctx *ring_ctx)
 {
-	if (atomic_exchange_explicit(&ring_ctx->disarm_asked, true, memory_order_acquire))
+	if (atomic_exchange_explicit(&ring_ctx->disarm_scheduled, true, memory_order_acquire))
 		return;
 	ring_ctx->disarm.run = ring_disarm_run;
 	vma_ring_post(ring_ctx->ring, &ring_ctx->disarm);
 }
 
 /* By two drivers at once, at worst a look comes early or late. */
-void ring_ctx_look_busy(struct vma_ring_ctx *ring_ctx)
+void ring_ctx_check_busy(struct vma_ring_ctx *ring_ctx)
 {
 	const uint32_t arms = atomic_load_explicit(&ring_ctx->arms, memory_order_relaxed);
 
@@ -55,7 +55,7 @@ void ring_ctx_look_busy(struct vma_ring_ctx *ring_ctx)
 	    arms == atomic_load_explicit(&ring_ctx->arms_taken_down, memory_order_relaxed))
 		return;
 	atomic_store_explicit(&ring_ctx->arms_taken_down, arms, memory_order_relaxed);
-	ring_disarm_ask(ring_ctx);
+	ring_disarm_schedule(ring_ctx);
 }
 
 void ring_disarm_busy_polled(struct vma_ring_ctx *ring_ctx)
@@ -66,11 +66,12 @@ void ring_disarm_busy_polled(struct vma_ring_ctx *ring_ctx)
 	    atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) == NULL)
 		return;
 	atomic_store_explicit(&ring_ctx->arms_taken_down, arms, memory_order_relaxed);
-	ring_disarm_ask(ring_ctx);
+	ring_disarm_schedule(ring_ctx);
 }
 
 void vma_ring_ctx_sent_armed(struct vma_ring_ctx *ring_ctx)
 {
-	if (atomic_fetch_add_explicit(&ring_ctx->sends, 1, memory_order_relaxed) % SENDS_ARMED == SENDS_ARMED - 1)
-		ring_housekeeping_note_sends(ring_ctx);
+	if (atomic_fetch_add_explicit(&ring_ctx->sends, 1, memory_order_relaxed) % DISARM_SENDS_MAX ==
+	    DISARM_SENDS_MAX - 1)
+		ring_housekeeping_on_sends(ring_ctx);
 }

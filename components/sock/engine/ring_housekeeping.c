@@ -19,7 +19,7 @@
 
 #define BUSY_POLL_NS (1 * MS)
 #define SEND_LATER_NS (1 * MS)
-#define SEND_LATER_SOON_NS (SEND_LATER_NS / 4) /* a turn that comes anyway takes along what is as old as this */
+#define SEND_LATER_COALESCE_NS (SEND_LATER_NS / 4) /* a turn that comes anyway takes along what is as old as this */
 #define SENDS_BUSY 64 /* frames between two looks: a ring context that sends more is looked at, not slept on */
 #define END_FIRST_NS (2 * MS)
 #define END_LAST_NS (1000 * MS)
@@ -81,13 +81,13 @@ static uint64_t later_due(uint64_t after_ns)
 }
 
 /* When the next turn is due for them. */
-static uint64_t turn_later(uint64_t now)
+static uint64_t housekeeping_send_later(uint64_t now)
 {
 	uint64_t ring_ctxs;
 
 	if (atomic_load(&housekeeping.later) == 0)
 		return NO_DEADLINE;
-	if (now < later_due(SEND_LATER_SOON_NS))
+	if (now < later_due(SEND_LATER_COALESCE_NS))
 		return later_due(SEND_LATER_NS);
 	ring_ctxs = atomic_exchange(&housekeeping.later, 0);
 	ring_ctxs_each(flush_bit, &ring_ctxs);
@@ -109,7 +109,7 @@ bool ring_housekeeping_arm(struct vma_ring_ctx *ring_ctx)
 	const bool in_set = ring_ctx->armed;
 
 	ring_ctx->armed = true;
-	ring_ctx_note_arm(ring_ctx);
+	ring_ctx_count_arm(ring_ctx);
 	if (vma_ring_arm(ring_ctx->ring) == 0 &&
 	    (in_set || internal_set_add(vma_ring_fd(ring_ctx->ring), EPOLLIN, INTERNAL_RING_CTX, ring_ctx->id) == 0))
 		return true;
@@ -144,7 +144,7 @@ static uint64_t sent_since(struct vma_ring_ctx *ring_ctx)
 	return ring_ctx->sent_seen - before;
 }
 
-void ring_housekeeping_note_sends(struct vma_ring_ctx *ring_ctx)
+void ring_housekeeping_on_sends(struct vma_ring_ctx *ring_ctx)
 {
 	if (atomic_fetch_or(&housekeeping.sending, vma_ring_ctx_bit(ring_ctx)) == 0)
 		internal_wake();
@@ -156,10 +156,10 @@ static void disarm_sender(struct vma_ring_ctx *ring_ctx, void *arg)
 		return;
 	ring_housekeeping_disarm(ring_ctx);
 	sent_since(ring_ctx);
-	ring_disarm_ask(ring_ctx);
+	ring_disarm_schedule(ring_ctx);
 }
 
-static void turn_sending(void)
+static void housekeeping_send(void)
 {
 	uint64_t ring_ctxs;
 
@@ -184,7 +184,7 @@ static bool ring_housekeeping_drive(struct vma_ring_ctx *ring_ctx, int64_t max)
 	return total > 0 || n < 0;
 }
 
-static void ring_housekeeping_look_after(struct vma_ring_ctx *ring_ctx, void *arg)
+static void ring_housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	const uint64_t driven = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 
@@ -217,13 +217,13 @@ bool ring_housekeeping_drives(void)
  * The busy poller is counted before (A). So, as with LATER frames, the thread sees it in this look, or in the one at
  * `busy_polled` before it sleeps.
  */
-void ring_housekeeping_note_busy_poller(void)
+void ring_housekeeping_on_busy_poller(void)
 {
 	if (!atomic_load(&housekeeping.busy_polled) && !atomic_exchange(&housekeeping.busy_polled, true))
 		internal_wake_by(vma_now_ns() + BUSY_POLL_NS);
 }
 
-static void look_for_busy_poller(struct vma_ring_ctx *ring_ctx, void *arg)
+static void find_busy_poller(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	*(bool *)arg |= busy_poller_exists(ring_ctx->id % 64);
 }
@@ -234,11 +234,11 @@ static uint64_t interval_of(const struct vma_conf *conf)
 	bool busy_polled = atomic_load(&housekeeping.busy_polled) && atomic_exchange(&housekeeping.busy_polled, false);
 
 	if (!busy_polled)
-		ring_ctxs_each(look_for_busy_poller, &busy_polled);
+		ring_ctxs_each(find_busy_poller, &busy_polled);
 	return busy_polled && interval > BUSY_POLL_NS ? BUSY_POLL_NS : interval;
 }
 
-static void turn_driving(const struct vma_conf *conf, uint64_t now)
+static void housekeeping_drive_rings(const struct vma_conf *conf, uint64_t now)
 {
 	int64_t max = conf->progress_engine_wce_max;
 	const uint64_t interval = interval_of(conf);
@@ -249,7 +249,7 @@ static void turn_driving(const struct vma_conf *conf, uint64_t now)
 		return;
 	}
 	if (housekeeping.drive_ns != 0 && now >= housekeeping.drive_ns) {
-		ring_ctxs_each(ring_housekeeping_look_after, &max);
+		ring_ctxs_each(ring_housekeeping_serve, &max);
 		housekeeping.drive_ns = 0;
 	}
 	ring_ctxs_each(count_awake, &awake);
@@ -259,12 +259,12 @@ static void turn_driving(const struct vma_conf *conf, uint64_t now)
 		housekeeping.drive_ns = now + interval;
 }
 
-uint64_t ring_housekeeping_turn(struct vma_engine *engine, uint64_t now)
+uint64_t ring_housekeeping_run(struct vma_engine *engine, uint64_t now)
 {
-	uint64_t next = turn_later(now);
+	uint64_t next = housekeeping_send_later(now);
 
-	turn_sending();
-	turn_driving(&engine->conf, now);
+	housekeeping_send();
+	housekeeping_drive_rings(&engine->conf, now);
 	if (housekeeping.drive_ns != 0 && housekeeping.drive_ns < next)
 		next = housekeeping.drive_ns;
 	return next;
@@ -278,7 +278,7 @@ void ring_housekeeping_expect_end(void)
 	internal_wake();
 }
 
-void ring_housekeeping_forget(struct vma_ring_ctx *ring_ctx)
+void ring_housekeeping_remove(struct vma_ring_ctx *ring_ctx)
 {
 	internal_set_remove(vma_ring_fd(ring_ctx->ring));
 	atomic_fetch_sub(&housekeeping.ending, 1);
@@ -288,7 +288,7 @@ void ring_housekeeping_forget(struct vma_ring_ctx *ring_ctx)
  * Retired ring contexts give their queue pairs back only when they are ended, which takes everybody who is inside to
  * leave: microseconds, as a rule. Who stays inside for long is waited for with ever longer pauses.
  */
-uint64_t ring_housekeeping_turn_ending(uint64_t now)
+uint64_t ring_housekeeping_run_ending(uint64_t now)
 {
 	if (atomic_load(&housekeeping.ending) == 0) {
 		housekeeping.end_ns = housekeeping.end_step_ns = 0;

@@ -19,12 +19,12 @@ struct sleep_time {
 };
 
 /* A. If that is after the time, wake it. */
-static inline uint64_t sleep_time_ask(struct sleep_time *time)
+static inline uint64_t sleep_time_load(struct sleep_time *time)
 {
 	return atomic_fetch_or(&time->until, 0);
 }
 /* B, and D with 0. */
-static inline void sleep_time_say(struct sleep_time *time, uint64_t until)
+static inline void sleep_time_publish(struct sleep_time *time, uint64_t until)
 {
 	atomic_exchange(&time->until, until);
 }

@@ -51,8 +51,8 @@
 #define PID_FS_MAGIC 0x50494446
 #endif
 
-#define TIMEOUT_NS 5000000000ULL
-#define SILENCE_NS 10000000000ULL /* an owner that has not answered is not asked for so long */
+#define REPLY_TIMEOUT_NS 5000000000ULL
+#define UNRESPONSIVE_NS 10000000000ULL /* an owner that has not answered is not asked for so long */
 enum { MESSAGES_IN_MS = 8, NAME_BYTES = 48 };
 
 /* ---- what a pidfd says ---- */
@@ -124,7 +124,7 @@ static struct {
  * A number leaves the table before the kernel closes it: if the file is still there after the look at the socket, the
  * socket is the file's.
  */
-static enum taken_answer question_answer(const struct taken_question *question, int shown)
+static enum taken_reply serve_taken_request(const struct taken_request *question, int shown)
 {
 	struct vma_file *file = vma_fd_lookup(question->number);
 
@@ -144,7 +144,7 @@ struct search {
 	struct vma_file *found;
 };
 
-static void look(struct vma_file *file, void *arg)
+static void search_file(struct vma_file *file, void *arg)
 {
 	struct search *search = arg;
 	const int fd = atomic_load(&file->fd);
@@ -167,15 +167,15 @@ static int is_same_file(int fd, pid_t other, int number)
  * question that nothing comes of costs a system call for each socket, so the next one waits for the next
  * millisecond.
  */
-static enum taken_answer answer_inherited(const struct inherited_question *question,
-                                          const struct vma_named_message *message, int *waiting_fd)
+static enum taken_reply serve_inherited_request(const struct inherited_request *question,
+                                                const struct vma_named_message *message, int *waiting_fd)
 {
 	struct search search = {.cookie = question->cookie};
 	const bool is_trusted = vma_named_is_trusted(&message->sender);
 	int same;
 
 	if (question->cookie != 0)
-		vma_file_each(look, &search);
+		vma_file_each(search_file, &search);
 	if (search.found == NULL) {
 		server.messages = is_trusted ? server.messages : MESSAGES_IN_MS;
 		return is_trusted ? TAKEN_NOT_MINE : TAKEN_REFUSED;
@@ -192,14 +192,14 @@ static enum taken_answer answer_inherited(const struct inherited_question *quest
 }
 
 /* False: there is none. */
-static bool answer_one(void)
+static bool serve_one_request(void)
 {
 	union {
-		struct taken_question taken;
-		struct inherited_question inherited;
+		struct taken_request taken;
+		struct inherited_request inherited;
 	} question;
 	struct vma_named_message message = {.data = &question, .size = sizeof(question)};
-	enum taken_answer answer = TAKEN_REFUSED;
+	enum taken_reply answer = TAKEN_REFUSED;
 	struct vma_named_sender sender;
 	int rc = vma_named_peek(server.fd, &sender), waiting_fd = -1;
 	uint8_t byte;
@@ -209,9 +209,9 @@ static bool answer_one(void)
 	if (rc < 0)
 		return false;
 	if (rc == sizeof(question.taken) && vma_named_is_trusted(&message.sender))
-		answer = question_answer(&question.taken, message.fd);
+		answer = serve_taken_request(&question.taken, message.fd);
 	else if (rc == sizeof(question.inherited))
-		answer = answer_inherited(&question.inherited, &message, &waiting_fd);
+		answer = serve_inherited_request(&question.inherited, &message, &waiting_fd);
 	if (message.fd >= 0)
 		syscall(SYS_close, message.fd);
 	byte = (uint8_t)answer;
@@ -226,7 +226,7 @@ static bool answer_one(void)
  * The descriptor is watched for edges: a message that comes while others are left does not wake the thread again and
  * again, and what is left is looked at a millisecond later.
  */
-static void answer_some(void)
+static void serve_requests(void)
 {
 	const uint64_t now = vma_now_ns();
 
@@ -235,18 +235,18 @@ static void answer_some(void)
 		server.messages = 0;
 	}
 	while (server.messages < MESSAGES_IN_MS) {
-		if (!answer_one())
+		if (!serve_one_request())
 			return;
 		server.messages++;
 	}
 	vma_engine_post_lazily(&server.rest);
 }
 
-static void taken_answer_task(struct vma_task *task)
+static void taken_serve_task(struct vma_task *task)
 {
 	(void)task;
 	if (server.fd >= 0)
-		answer_some();
+		serve_requests();
 }
 
 /* Without a name its sockets stay with this process. */
@@ -262,7 +262,7 @@ void taken_serve(void)
 	syscall(SYS_close, pidfd);
 	if (rc >= 0) {
 		server.fd = rc;
-		server.answer.run = server.rest.run = taken_answer_task;
+		server.answer.run = server.rest.run = taken_serve_task;
 		rc = vma_engine_watch(server.fd, EPOLLIN | EPOLLET, &server.answer);
 	}
 	if (rc >= 0)
@@ -289,7 +289,7 @@ __attribute__((cold)) void taken_fork_child(void)
 static _Atomic int silent_pid;
 static _Atomic uint64_t silent_until_ns;
 
-static int taken_converse(int fd, int pid, const struct taken_question *question, int shown, uint64_t deadline_ns)
+static int taken_exchange(int fd, int pid, const struct taken_request *question, int shown, uint64_t deadline_ns)
 {
 	const struct vma_named_message asked = {.data = (void *)question, .size = sizeof(*question), .fd = shown};
 	uint8_t answer = TAKEN_NOT_MINE;
@@ -309,10 +309,10 @@ static int taken_converse(int fd, int pid, const struct taken_question *question
 	return answered.sender.pid == pid ? answer : -EPERM;
 }
 
-static int ask_by_name(const char *name, int pid, int number, int copy)
+static int request_by_name(const char *name, int pid, int number, int copy)
 {
-	const struct taken_question question = {.cookie = vma_sock_cookie(copy), .number = number};
-	const uint64_t now = vma_now_ns(), deadline_ns = now + TIMEOUT_NS;
+	const struct taken_request question = {.cookie = vma_sock_cookie(copy), .number = number};
+	const uint64_t now = vma_now_ns(), deadline_ns = now + REPLY_TIMEOUT_NS;
 	int fd, rc;
 
 	if (question.cookie == 0)
@@ -322,25 +322,25 @@ static int ask_by_name(const char *name, int pid, int number, int copy)
 	fd = vma_named_connect(name);
 	if (fd < 0)
 		return fd;
-	rc = taken_converse(fd, pid, &question, -1, deadline_ns);
+	rc = taken_exchange(fd, pid, &question, -1, deadline_ns);
 	if (rc == TAKEN_SHOW_SOCKET)
-		rc = taken_converse(fd, pid, &question, copy, deadline_ns);
+		rc = taken_exchange(fd, pid, &question, copy, deadline_ns);
 	syscall(SYS_close, fd);
 	if (rc == -ETIMEDOUT) {
-		atomic_store(&silent_until_ns, vma_now_ns() + SILENCE_NS);
+		atomic_store(&silent_until_ns, vma_now_ns() + UNRESPONSIVE_NS);
 		atomic_store(&silent_pid, pid);
 	}
 	return rc == TAKEN_SHOW_SOCKET ? -EPROTO : rc;
 }
 
-int vma_engine_ask_owner(int pidfd, int number, int copy)
+int vma_engine_request_hand_over(int pidfd, int number, int copy)
 {
 	char name[NAME_BYTES], text[1024];
 	const int saved = errno, pid = read_fdinfo(pidfd, text, sizeof(text)) ? taken_pid(text) : 0;
 	int rc = -ESRCH;
 
 	if (pid > 0 && name_of_process(pidfd, name))
-		rc = ask_by_name(name, pid, number, copy);
+		rc = request_by_name(name, pid, number, copy);
 	errno = saved;
 	switch (rc) {
 	case TAKEN_NOT_MINE:

@@ -9,16 +9,16 @@
 
 #define TAKEN_NAME "vma/process/" /* and the inode of the pidfd */
 
-enum taken_answer { TAKEN_NOT_MINE, TAKEN_SHOW_SOCKET, TAKEN_HANDED_OVER, TAKEN_STAYS, TAKEN_REFUSED };
+enum taken_reply { TAKEN_NOT_MINE, TAKEN_SHOW_SOCKET, TAKEN_HANDED_OVER, TAKEN_STAYS, TAKEN_REFUSED };
 
 /* "Your descriptor `number`". */
-struct taken_question {
+struct taken_request {
 	uint64_t cookie;
 	int32_t number;
 };
 
 /* "Whichever of your descriptors is the file of mine of this number". Told from the other one by its size. */
-struct inherited_question {
+struct inherited_request {
 	uint64_t cookie, zero;
 	int32_t number;
 };

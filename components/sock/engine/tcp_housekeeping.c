@@ -30,9 +30,10 @@
 
 #include "internal.h"
 
-#define LOOK_FIRST_NS (MS / 10)
-#define LOOK_LAST_NS MS
-#define SOON_NS (5 * MS)   /* a thread that drives the ring context so soon after it was armed drives it all the time */
+#define CHECK_INTERVAL_MIN_NS (MS / 10)
+#define CHECK_INTERVAL_MAX_NS MS
+#define ALWAYS_DRIVEN_NS                                                                                               \
+	(5 * MS)           /* a thread that drives the ring context so soon after it was armed drives it all the time */
 #define STEER_NS (50 * MS) /* an accepted connection waits for one to two of these */
 #define STEER_AT_ONCE 16   /* each may cost a conversation with vmad; timers are to be kept meanwhile */
 #define PRUNE_NS MS        /* rules that nobody needs any more: so many as end in this time are deleted together */
@@ -61,13 +62,13 @@ _Static_assert(sizeof(struct ended) <= VMA_TCP_HOST_SPACE, "what a connection ha
 static struct {
 	/* The internal thread's. Times are 0 when there is none. */
 	ck_stack_entry_t *older, *younger; /* connections accepted before the last period, and in it */
-	uint64_t steer_ns, retire_ns, abandoned_ns, idle_ns;
-	uint64_t turn_ns; /* when its last turn looked */
+	uint64_t steer_due_ns, retire_due_ns, abandoned_due_ns, idle_due_ns;
+	uint64_t last_run_ns; /* when its last turn looked */
 	unsigned retire_times;
 
 	_Alignas(64) ck_stack_t accepted; /* struct pending_steer */
 	ck_stack_t ended;                 /* struct ended */
-	_Atomic bool hurry;               /* all that wait are to be steered now */
+	_Atomic bool steer_all_now;       /* all that wait are to be steered now */
 	_Atomic bool idle;                /* a stack has blocks of ports and no connection, or had none */
 	_Atomic bool used;                /* there has been a stack */
 	_Atomic uint32_t abandoned;       /* ring contexts that nobody holds but for the connections that end on them */
@@ -101,8 +102,8 @@ static bool drive_all(struct vma_ring_ctx *ring_ctx, int64_t max)
 static void housekeeping_watch_ring_ctx(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
 {
 	ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
-	ring_ctx->look_step_ns = step;
-	ring_ctx->look_ns = now + step;
+	ring_ctx->check_interval_ns = step;
+	ring_ctx->check_ns = now + step;
 }
 
 static bool others_drive(const struct vma_ring_ctx *ring_ctx)
@@ -124,7 +125,7 @@ static void housekeeping_take_over(struct vma_ring_ctx *ring_ctx, uint64_t now, 
 		ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 		ring_ctx->armed_ns = now;
 	} else {
-		housekeeping_leave_to_others(ring_ctx, now, LOOK_FIRST_NS);
+		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MIN_NS);
 	}
 }
 
@@ -136,21 +137,22 @@ bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma
 	if (tcp_of(ring_ctx) == NULL)
 		return false;
 	if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != NULL)
-		housekeeping_leave_to_others(ring_ctx, now, LOOK_LAST_NS);
+		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
 	else if (others_drive(ring_ctx))
 		housekeeping_leave_to_others(ring_ctx, now,
-		                             now - ring_ctx->armed_ns < SOON_NS ? LOOK_LAST_NS : LOOK_FIRST_NS);
+		                             now - ring_ctx->armed_ns < ALWAYS_DRIVEN_NS ? CHECK_INTERVAL_MAX_NS
+		                                                                         : CHECK_INTERVAL_MIN_NS);
 	else
 		housekeeping_take_over(ring_ctx, now, most_packets(conf));
 	return true;
 }
 
-static void housekeeping_look(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
+static void housekeeping_check(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
 {
-	uint64_t step = ring_ctx->look_step_ns * 2;
+	uint64_t step = ring_ctx->check_interval_ns * 2;
 
 	if (others_drive(ring_ctx))
-		housekeeping_watch_ring_ctx(ring_ctx, now, step < LOOK_LAST_NS ? step : LOOK_LAST_NS);
+		housekeeping_watch_ring_ctx(ring_ctx, now, step < CHECK_INTERVAL_MAX_NS ? step : CHECK_INTERVAL_MAX_NS);
 	else
 		housekeeping_take_over(ring_ctx, now, max);
 }
@@ -175,7 +177,7 @@ static uint64_t keep_timers(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tcp, 
 		return due;
 	vma_ring_progress(ring_ctx->ring);
 	due = vma_tcp_due(tcp);
-	return due > now ? due : now + LOOK_FIRST_NS; /* somebody is at it at this moment */
+	return due > now ? due : now + CHECK_INTERVAL_MIN_NS; /* somebody is at it at this moment */
 }
 
 /* See the top. */
@@ -184,21 +186,21 @@ static bool others_keep_timers(const struct vma_ring_ctx *ring_ctx)
 	return !ring_ctx->armed && atomic_load(&ring_ctx->watcher) == NULL;
 }
 
-static void housekeeping_look_after(struct vma_ring_ctx *ring_ctx, void *arg)
+static void housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct round *round = arg;
 	struct vma_tcp *tcp = tcp_of(ring_ctx);
 
 	if (tcp == NULL)
 		return;
-	if (!ring_ctx->armed && ring_ctx->look_ns == 0)
-		housekeeping_watch_ring_ctx(ring_ctx, round->now, LOOK_FIRST_NS);
-	if (!ring_ctx->armed && round->now >= ring_ctx->look_ns)
-		housekeeping_look(ring_ctx, round->now, round->max);
+	if (!ring_ctx->armed && ring_ctx->check_ns == 0)
+		housekeeping_watch_ring_ctx(ring_ctx, round->now, CHECK_INTERVAL_MIN_NS);
+	if (!ring_ctx->armed && round->now >= ring_ctx->check_ns)
+		housekeeping_check(ring_ctx, round->now, round->max);
 	if (!others_keep_timers(ring_ctx))
 		make_earlier(&round->next, keep_timers(ring_ctx, tcp, round->now));
 	if (!ring_ctx->armed)
-		make_earlier(&round->next, ring_ctx->look_ns);
+		make_earlier(&round->next, ring_ctx->check_ns);
 	if (atomic_load(&ring_ctx->to_prune))
 		make_earlier(&round->next, round->now + PRUNE_NS);
 }
@@ -227,13 +229,14 @@ void tcp_housekeeping_due(void *arg)
  * What was due when the turn looked is being driven by somebody else, or was left to them (keep_timers): not to sleep
  * until they have done it would take the core from them, if they have none at this moment.
  */
-static void look_at_due(struct vma_ring_ctx *ring_ctx, void *arg)
+static void housekeeping_check_due(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct vma_tcp *tcp = tcp_of(ring_ctx);
 	uint64_t due = tcp != NULL ? vma_tcp_due(tcp) : NO_DEADLINE;
 
 	if (!others_keep_timers(ring_ctx))
-		make_earlier(arg, due > housekeeping.turn_ns ? due : housekeeping.turn_ns + LOOK_FIRST_NS);
+		make_earlier(arg,
+		             due > housekeeping.last_run_ns ? due : housekeeping.last_run_ns + CHECK_INTERVAL_MIN_NS);
 	if (atomic_load(&ring_ctx->to_prune))
 		make_earlier(arg, vma_now_ns() + PRUNE_NS);
 }
@@ -259,7 +262,7 @@ static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg
 		atomic_store(&ring_ctx->to_prune, true);
 }
 
-void tcp_housekeeping_turn_pruning(void)
+void tcp_housekeeping_run_pruning(void)
 {
 	if (atomic_load(&housekeeping.used))
 		ring_ctxs_each(housekeeping_prune_ring_ctx, NULL);
@@ -285,15 +288,15 @@ static void housekeeping_give_back(struct vma_ring_ctx *ring_ctx, void *arg)
 }
 
 /* Who has a connection again by then is left out, and says so when that has ended. */
-static uint64_t turn_idle(uint64_t now)
+static uint64_t housekeeping_run_idle(uint64_t now)
 {
 	if (!atomic_load(&housekeeping.idle))
 		return NO_DEADLINE;
-	if (housekeeping.idle_ns == 0)
-		housekeeping.idle_ns = now + IDLE_NS;
-	if (now < housekeeping.idle_ns)
-		return housekeeping.idle_ns;
-	housekeeping.idle_ns = 0;
+	if (housekeeping.idle_due_ns == 0)
+		housekeeping.idle_due_ns = now + IDLE_NS;
+	if (now < housekeeping.idle_due_ns)
+		return housekeeping.idle_due_ns;
+	housekeeping.idle_due_ns = 0;
 	atomic_store(&housekeeping.idle, false);
 	ring_ctxs_each(housekeeping_give_back, NULL);
 	return NO_DEADLINE;
@@ -319,17 +322,17 @@ static void end_if_empty(struct vma_ring_ctx *ring_ctx, void *arg)
 	ring_ctx_put_last(ring_ctx);
 }
 
-static uint64_t turn_abandoned(uint64_t now)
+static uint64_t housekeeping_run_abandoned(uint64_t now)
 {
 	if (atomic_load(&housekeeping.abandoned) == 0) {
-		housekeeping.abandoned_ns = 0;
+		housekeeping.abandoned_due_ns = 0;
 		return NO_DEADLINE;
 	}
-	if (housekeeping.abandoned_ns != 0 && now >= housekeeping.abandoned_ns)
+	if (housekeeping.abandoned_due_ns != 0 && now >= housekeeping.abandoned_due_ns)
 		ring_ctxs_each(end_if_empty, NULL);
-	if (housekeeping.abandoned_ns <= now)
-		housekeeping.abandoned_ns = now + ABANDONED_NS;
-	return housekeeping.abandoned_ns;
+	if (housekeeping.abandoned_due_ns <= now)
+		housekeeping.abandoned_due_ns = now + ABANDONED_NS;
+	return housekeeping.abandoned_due_ns;
 }
 
 /* ---- connections that were accepted ---- */
@@ -348,7 +351,7 @@ void vma_engine_steer(struct vma_tcp_conn *conn)
 
 void vma_engine_steer_now(void)
 {
-	atomic_store(&housekeeping.hurry, true);
+	atomic_store(&housekeeping.steer_all_now, true);
 	internal_wake();
 }
 
@@ -375,20 +378,20 @@ static void stack_append(ck_stack_entry_t **list, ck_stack_entry_t *more)
 /* Those accepted since the last period become the younger ones, and those the older ones, who are steered. */
 static void grow_older(uint64_t now)
 {
-	const bool hurry = atomic_exchange(&housekeeping.hurry, false);
+	const bool steer_all_now = atomic_exchange(&housekeeping.steer_all_now, false);
 
-	if (!hurry && now < housekeeping.steer_ns)
+	if (!steer_all_now && now < housekeeping.steer_due_ns)
 		return;
 	stack_append(&housekeeping.older, housekeeping.younger);
 	housekeeping.younger = vma_mpsc_take_all(&housekeeping.accepted);
-	housekeeping.steer_ns = now + STEER_NS;
-	if (hurry) {
+	housekeeping.steer_due_ns = now + STEER_NS;
+	if (steer_all_now) {
 		stack_append(&housekeeping.older, housekeeping.younger);
 		housekeeping.younger = NULL;
 	}
 }
 
-static uint64_t turn_steering(uint64_t now)
+static uint64_t housekeeping_run_steering(uint64_t now)
 {
 	grow_older(now);
 	for (unsigned i = 0; i < STEER_AT_ONCE && housekeeping.older != NULL; i++) {
@@ -399,7 +402,7 @@ static uint64_t turn_steering(uint64_t now)
 	}
 	if (housekeeping.older != NULL)
 		return now;
-	return housekeeping.younger != NULL ? housekeeping.steer_ns : NO_DEADLINE;
+	return housekeeping.younger != NULL ? housekeeping.steer_due_ns : NO_DEADLINE;
 }
 
 /* ---- connections that have ended ---- */
@@ -420,7 +423,7 @@ static void free_conn(struct vma_retired *retired)
 	vma_tcp_conn_free(((struct ended *)retired)->conn); /* its stack may be gone */
 }
 
-static uint64_t turn_ended(uint64_t now)
+static uint64_t housekeeping_run_ended(uint64_t now)
 {
 	ck_stack_entry_t *entry = vma_mpsc_take_all(&housekeeping.ended);
 
@@ -432,16 +435,16 @@ static uint64_t turn_ended(uint64_t now)
 		entry = ck_pr_load_ptr(&entry->next);
 		vma_retire(&ended->retired, free_conn);
 	}
-	if (housekeeping.retire_times > 0 && now >= housekeeping.retire_ns) {
+	if (housekeeping.retire_times > 0 && now >= housekeeping.retire_due_ns) {
 		housekeeping.retire_times--;
-		housekeeping.retire_ns = now + RETIRE_NS;
+		housekeeping.retire_due_ns = now + RETIRE_NS;
 	}
-	return housekeeping.retire_times > 0 ? housekeeping.retire_ns : NO_DEADLINE;
+	return housekeeping.retire_times > 0 ? housekeeping.retire_due_ns : NO_DEADLINE;
 }
 
 /* ---- turns ---- */
 
-uint64_t tcp_housekeeping_turn(const struct vma_conf *conf, uint64_t now)
+uint64_t tcp_housekeeping_run(const struct vma_conf *conf, uint64_t now)
 {
 	struct round round = {
 	        .now = now,
@@ -451,12 +454,12 @@ uint64_t tcp_housekeeping_turn(const struct vma_conf *conf, uint64_t now)
 
 	if (!atomic_load(&housekeeping.used))
 		return NO_DEADLINE;
-	housekeeping.turn_ns = now;
-	ring_ctxs_each(housekeeping_look_after, &round);
-	make_earlier(&round.next, turn_steering(now));
-	make_earlier(&round.next, turn_ended(now));
-	make_earlier(&round.next, turn_abandoned(now));
-	make_earlier(&round.next, turn_idle(now));
+	housekeeping.last_run_ns = now;
+	ring_ctxs_each(housekeeping_serve, &round);
+	make_earlier(&round.next, housekeeping_run_steering(now));
+	make_earlier(&round.next, housekeeping_run_ended(now));
+	make_earlier(&round.next, housekeeping_run_abandoned(now));
+	make_earlier(&round.next, housekeeping_run_idle(now));
 	return round.next;
 }
 
@@ -466,11 +469,11 @@ uint64_t tcp_housekeeping_again(void)
 
 	if (!atomic_load(&housekeeping.used))
 		return NO_DEADLINE;
-	ring_ctxs_each(look_at_due, &next);
+	ring_ctxs_each(housekeeping_check_due, &next);
 	if (ck_pr_load_ptr(&housekeeping.accepted.head) != NULL || ck_pr_load_ptr(&housekeeping.ended.head) != NULL)
 		make_earlier(&next, vma_now_ns() + STEER_NS);
 	if (atomic_load(&housekeeping.idle))
-		make_earlier(&next, housekeeping.idle_ns != 0 ? housekeeping.idle_ns : vma_now_ns() + IDLE_NS);
+		make_earlier(&next, housekeeping.idle_due_ns != 0 ? housekeeping.idle_due_ns : vma_now_ns() + IDLE_NS);
 	return next;
 }
 

@@ -23,7 +23,7 @@
 #include "internal.h"
 
 #define TIMEOUT_NS 5000000000ULL
-#define NAP_NS 50000
+#define SLEEP_NS 50000
 
 static _Atomic bool asked;
 
@@ -51,13 +51,13 @@ static bool vfork_handoff_is_due(struct vma_file *file)
 
 void vma_engine_hand_over(struct vma_file *file)
 {
-	const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	const int saved = errno;
 	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
 
 	atomic_store(&file->handoff, true);
 	atomic_store(&asked, true);
-	if (!internal_nudge())
+	if (!internal_wake_from_vfork())
 		atomic_store(&file->handoff, false); /* a thread that starts later is not to do it */
 	while (vfork_handoff_is_due(file) && vma_now_ns() < deadline_ns)
 		syscall(SYS_nanosleep, &nap, NULL);

@@ -119,7 +119,7 @@ static __attribute__((cold)) void file_forked(struct vma_file *file, void *arg)
 }
 
 /* A copy that nobody announced (raw clone) may find the list in the middle of a change: forwards it is whole always. */
-static void mend_list(void)
+static void rebuild_prev_links(void)
 {
 	struct vma_file *before = NULL, *file = atomic_load_explicit(&all, memory_order_relaxed);
 
@@ -132,6 +132,6 @@ static void mend_list(void)
 __attribute__((cold)) void file_fork_child(void)
 {
 	pthread_mutex_init(&all_lock, NULL);
-	mend_list();
+	rebuild_prev_links();
 	vma_file_each(file_forked, NULL);
 }

@@ -12,10 +12,10 @@ void file_fork_parent(void);
 void file_fork_child(void);
 
 /* watch.c: tells all watchers that descriptor fd, or with -1 the last one, is being closed. Inside. */
-void file_tell_closed(struct vma_file *file, int fd);
+void file_notify_closed(struct vma_file *file, int fd);
 
 /* table.c: the place of a number, made if need be; NULL: no memory, or no number that a kernel gives out. */
 struct vma_file *_Atomic *fd_slot(int fd);
-void fd_note_highest(int fd);
+void fd_raise_highest(int fd);
 
 #endif

@@ -23,7 +23,7 @@ int vma_fd_guard_here(int fd)
 	if (slot == NULL)
 		return fd < 0 ? -EBADF : -ENOMEM;
 	vma_fd_remove(fd); /* closed unseen: the kernel gave the number to us */
-	fd_note_highest(fd);
+	fd_raise_highest(fd);
 	atomic_store(slot, &guard);
 	return fd;
 }

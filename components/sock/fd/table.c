@@ -55,7 +55,7 @@ struct vma_file *vma_fd_high(unsigned fd)
 }
 
 /* Of two who make the same one the first wins; the other frees its own. Zeroed memory is published by the release. */
-static struct leaf *make_leaf(unsigned fd)
+static struct leaf *create_leaf(unsigned fd)
 {
 	struct leaf *mine = vma_alloc(sizeof(*mine)), *there = NULL;
 
@@ -66,7 +66,7 @@ static struct leaf *make_leaf(unsigned fd)
 	return there;
 }
 
-static struct page *fd_page_make(struct leaf *leaf, unsigned fd)
+static struct page *fd_page_create(struct leaf *leaf, unsigned fd)
 {
 	struct page *mine = vma_alloc(sizeof(*mine)), *there = NULL;
 
@@ -83,10 +83,10 @@ static struct vma_file *_Atomic *high_slot(unsigned fd)
 	struct page *page;
 
 	if (leaf == NULL)
-		leaf = make_leaf(fd);
+		leaf = create_leaf(fd);
 	page = leaf != NULL ? page_of(leaf, fd) : NULL;
 	if (leaf != NULL && page == NULL)
-		page = fd_page_make(leaf, fd);
+		page = fd_page_create(leaf, fd);
 	return page != NULL ? &page->slot[fd % PAGE_SLOTS] : NULL;
 }
 
@@ -97,7 +97,7 @@ struct vma_file *_Atomic *fd_slot(int fd)
 	return fd < VMA_FD_LOW ? &vma_fd_low[fd] : high_slot((unsigned)fd);
 }
 
-void fd_note_highest(int fd)
+void fd_raise_highest(int fd)
 {
 	int seen = atomic_load_explicit(&highest, memory_order_relaxed);
 
@@ -182,7 +182,7 @@ static void fd_drop_file(struct vma_file *file, int fd)
 	last = file_take_slot(file);
 	if (!last)
 		choose_number(file, fd);
-	file_tell_closed(file, last ? -1 : fd);
+	file_notify_closed(file, last ? -1 : fd);
 	if (!last)
 		return;
 	file_list_remove(file);
@@ -205,7 +205,7 @@ int vma_fd_install(int fd, struct vma_file *file)
 	alive = add_slot(file);
 	before = atomic_exchange(slot, alive ? file : NULL);
 	if (alive) {
-		fd_note_highest(fd);
+		fd_raise_highest(fd);
 		atomic_compare_exchange_strong(&file->fd, &none, fd);
 	}
 	if (before != NULL)

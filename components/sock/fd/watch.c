@@ -62,7 +62,7 @@ int vma_file_watch(struct vma_file *file, struct vma_watcher *watcher)
  * Taking out must not fail. Without memory for a smaller array the place is given to another watcher, who is told
  * everything twice, which is harmless; its own removal then clears both places.
  */
-static void give_place_to(struct vma_watchers *watchers, const struct vma_watcher *gone, struct vma_watcher *other)
+static void replace_watcher(struct vma_watchers *watchers, const struct vma_watcher *gone, struct vma_watcher *other)
 {
 	for (uint32_t i = 0; i < watchers->n; i++)
 		if (watchers->watcher[i] == gone)
@@ -92,7 +92,7 @@ void vma_file_unwatch(struct vma_file *file, struct vma_watcher *watcher)
 	if (other == NULL || fresh != NULL)
 		watchers_publish(file, old, fresh);
 	else
-		give_place_to(old, watcher, other);
+		replace_watcher(old, watcher, other);
 	pthread_mutex_unlock(&file->lock);
 }
 
@@ -116,7 +116,7 @@ void vma_file_set_own_poll(struct vma_file *file, bool own)
 		watchers->watcher[i]->shadow(watchers->watcher[i]);
 }
 
-void file_tell_closed(struct vma_file *file, int fd)
+void file_notify_closed(struct vma_file *file, int fd)
 {
 	struct vma_watchers *watchers;
 

@@ -83,7 +83,7 @@ static void *sleep_and_deal(void *arg)
 	while (!atomic_load(&stop_sleeper)) {
 		deal();
 		sleep_time_dawdle(&random);
-		sleep_time_say(&sleeper, UINT64_MAX);
+		sleep_time_publish(&sleeper, UINT64_MAX);
 		if (!anything()) {
 			pthread_mutex_lock(&lock);
 			while (!woken)
@@ -91,7 +91,7 @@ static void *sleep_and_deal(void *arg)
 			woken = false;
 			pthread_mutex_unlock(&lock);
 		}
-		sleep_time_say(&sleeper, 0);
+		sleep_time_publish(&sleeper, 0);
 	}
 	return NULL;
 }
@@ -122,7 +122,7 @@ static void *publish(void *arg)
 	while (!atomic_load(&stop)) {
 		sleep_time_dawdle(&random);
 		atomic_store_explicit(&due[i], ++rounds[i], memory_order_relaxed);
-		if (sleep_time_ask(&sleeper) > rounds[i]) {
+		if (sleep_time_load(&sleeper) > rounds[i]) {
 			wakes[i]++;
 			sleep_time_wake();
 		}
@@ -176,11 +176,11 @@ static void test_who_comes_early_enough_is_not_woken(void **state)
 	struct sleep_time time = {0};
 
 	(void)state;
-	assert_int_equal(sleep_time_ask(&time), 0); /* awake: it looks by itself */
-	sleep_time_say(&time, 100);
-	assert_int_equal(sleep_time_ask(&time), 100);
-	sleep_time_say(&time, 0);
-	assert_int_equal(sleep_time_ask(&time), 0);
+	assert_int_equal(sleep_time_load(&time), 0); /* awake: it looks by itself */
+	sleep_time_publish(&time, 100);
+	assert_int_equal(sleep_time_load(&time), 100);
+	sleep_time_publish(&time, 0);
+	assert_int_equal(sleep_time_load(&time), 0);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -50,7 +50,7 @@ static uint64_t tell_no_rings(struct vma_wait *wait)
 	return 0;
 }
 
-static void announce(struct vma_wait *wait, bool on)
+static void set_queued(struct vma_wait *wait, bool on)
 {
 	if (on)
 		vma_waitq_add(&target_of(wait)->file.waitq, wait->self);
@@ -58,7 +58,7 @@ static void announce(struct vma_wait *wait, bool on)
 		vma_waitq_remove(&target_of(wait)->file.waitq, wait->self);
 }
 
-static const struct vma_wait_ops ops = {.ready = tell_ready, .rings = tell_no_rings, .announce = announce};
+static const struct vma_wait_ops ops = {.ready = tell_ready, .rings = tell_no_rings, .set_queued = set_queued};
 
 static void tell_take(struct target *target)
 {

@@ -64,7 +64,7 @@ static void *unarm(void *arg)
 {
 	while (!atomic_load(&stop)) {
 		vma_enter();
-		ring_disarm_ask(fixture.ring_ctx);
+		ring_disarm_schedule(fixture.ring_ctx);
 		vma_leave(vma_thread_self());
 		usleep(20);
 	}

@@ -125,7 +125,7 @@ static int busy_poll_end(void **state)
 
 static bool is_unarmed(void)
 {
-	return !atomic_load(&fixture.ring_ctx->disarm_asked) &&
+	return !atomic_load(&fixture.ring_ctx->disarm_scheduled) &&
 	       atomic_load(&fixture.ring_ctx->arms) == atomic_load(&fixture.ring_ctx->arms_taken_down);
 }
 

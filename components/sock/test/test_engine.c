@@ -477,7 +477,7 @@ static void test_ring_that_is_busy_and_not_slept_on_is_unarmed(void **state)
 	assert_int_equal(vma_ring_attach(ring_ctx->ring, &flow), 0);
 	drive_busily(ring_ctx, 3 * RING_CTX_BUSY_DRIVES);
 	atomic_store(&ring_ctx->armed, false);
-	ring_ctx_note_arm(ring_ctx);
+	ring_ctx_count_arm(ring_ctx);
 	assert_int_equal(vma_ring_arm(ring_ctx->ring), 0);
 	atomic_store(&unarmed, 0);
 	drive_busily(ring_ctx, RING_CTX_BUSY_DRIVES - 1); /* somebody has armed it in this time */
@@ -486,7 +486,7 @@ static void test_ring_that_is_busy_and_not_slept_on_is_unarmed(void **state)
 	drive_busily(ring_ctx, 2 * RING_CTX_BUSY_DRIVES);
 	assert_int_equal(atomic_load(&unarmed), 0);
 	atomic_store(&ring_ctx->watcher, NULL);
-	ring_ctx_note_arm(ring_ctx); /* as one who has slept, and is up again */
+	ring_ctx_count_arm(ring_ctx); /* as one who has slept, and is up again */
 	drive_busily(ring_ctx, 2 * RING_CTX_BUSY_DRIVES);
 	assert_int_equal(atomic_load(&unarmed), 1);
 	drive_busily(ring_ctx, 3 * RING_CTX_BUSY_DRIVES); /* once is enough */

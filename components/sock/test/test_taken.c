@@ -62,7 +62,7 @@ static int ask_from_elsewhere(int number, int copy, uid_t uid)
 	if (child == 0) {
 		if (uid != 0 && setuid(uid) != 0)
 			_exit(99);
-		_exit(-vma_engine_ask_owner(self, number, copy) & 0xff);
+		_exit(-vma_engine_request_hand_over(self, number, copy) & 0xff);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	close(self);

@@ -72,9 +72,9 @@ static void test_every_thread_has_its_own(void **state)
 static void *waits_for_rings(void *arg)
 {
 	struct vma_thread *self = vma_thread_self();
-	const bool fresh = self->look_in_rings == 0;
+	const bool fresh = self->overdue_rings == 0;
 
-	self->look_in_rings = 1;
+	self->overdue_rings = 1;
 	return fresh ? NULL : arg;
 }
 

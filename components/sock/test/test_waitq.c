@@ -24,7 +24,7 @@ static int waitq_begin(void **state)
 	for (int i = 0; i < SLEEPERS; i++) {
 		atomic_store(&sleeper[i].state, VMA_THREAD_ASLEEP);
 		atomic_store(&sleeper[i].wake_fd, eventfd(0, EFD_NONBLOCK));
-		sleeper[i].unserved = false;
+		sleeper[i].wakeup_unused = false;
 	}
 	return 0;
 }
@@ -151,7 +151,7 @@ static void test_wake_spent_on_one_who_takes_nothing_is_passed_on(void **state)
 	waitq_add(2);
 	vma_waitq_wake(&q, false);
 	assert_true(is_woken(0));
-	sleeper[0].unserved = true;
+	sleeper[0].wakeup_unused = true;
 	vma_waitq_remove(&q, &sleeper[0]);
 	assert_true(is_woken(1));
 	assert_true(waitq_is_empty());

@@ -45,7 +45,7 @@ struct thing_wait {
 	struct vma_spin spin;
 	uint64_t rings;
 	_Atomic unsigned looks, asks, abandoned;
-	int os;                                   /* what ask_os says */
+	int os;                                   /* what poll_os says */
 	void (*on_look)(struct thing_wait *self); /* NULL: nothing else to do */
 };
 
@@ -87,9 +87,9 @@ static void fixture_abandon(struct vma_wait *wait)
 }
 static const struct vma_wait_ops fixture_ops = {
         .ready = fixture_ready,
-        .ask_os = fixture_ask_os,
+        .poll_os = fixture_ask_os,
         .rings = fixture_rings,
-        .announce = fixture_announce,
+        .set_queued = fixture_announce,
         .abandon = fixture_abandon,
 };
 

@@ -28,8 +28,8 @@
 #include "thread.h"
 
 #define SIGNALS 65
-#define LOOK_NSEC 10000000  /* between two looks for handlers that were installed unseen */
-#define KERNEL_MASK_BYTES 8 /* what the kernel has of a sigset_t */
+#define CHECK_INTERVAL_NSEC 10000000 /* between two looks for handlers that were installed unseen */
+#define KERNEL_MASK_BYTES 8          /* what the kernel has of a sigset_t */
 
 typedef void (*any_handler)(int sig, siginfo_t *info, void *context);
 #define DEFAULT ((any_handler)(void *)SIG_DFL)
@@ -62,7 +62,7 @@ static bool is_fault_signal(int sig)
 /* What an instruction may raise. */
 static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
 #define FAULTS ((int)(sizeof(faults) / sizeof(*faults)))
-_Static_assert(sizeof(((struct vma_thread *)0)->kept_info) / sizeof(siginfo_t) == FAULTS, "a place for each");
+_Static_assert(sizeof(((struct vma_thread *)0)->deferred_siginfo) / sizeof(siginfo_t) == FAULTS, "a place for each");
 
 /* Its index, -1: none of them. */
 static int fault_index(int sig)
@@ -90,7 +90,7 @@ static uint64_t sigset_bit_of(int sig)
 }
 
 /* What must come through even now: faults are answers (vma_copy), and two signals are the C library's own. */
-static void hold_all(sigset_t *mask)
+static void block_all_signals(sigset_t *mask)
 {
 	uint64_t bits = ~(sigset_bit_of(32) | sigset_bit_of(33));
 
@@ -99,24 +99,24 @@ static void hold_all(sigset_t *mask)
 	memcpy(mask, &bits, KERNEL_MASK_BYTES);
 }
 
-static void keep_signal(struct vma_thread *self, int index, const siginfo_t *info)
+static void defer_signal(struct vma_thread *self, int index, const siginfo_t *info)
 {
-	if (self->kept & 1U << index)
+	if (self->deferred_signals & 1U << index)
 		return;
-	self->kept_info[index] = *info;
-	self->kept |= 1U << index;
+	self->deferred_siginfo[index] = *info;
+	self->deferred_signals |= 1U << index;
 }
 
 /* With everything blocked, so that they come when the mask is given back. */
-static void queue_kept(struct vma_thread *self)
+static void requeue_deferred_signals(struct vma_thread *self)
 {
 	const uint64_t all = UINT64_MAX;
 
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, NULL, KERNEL_MASK_BYTES);
 	for (int i = 0; i < FAULTS; i++)
-		if (self->kept & 1U << i)
-			queue_again(faults[i], &self->kept_info[i]);
-	self->kept = 0;
+		if (self->deferred_signals & 1U << i)
+			queue_again(faults[i], &self->deferred_siginfo[i]);
+	self->deferred_signals = 0;
 }
 
 /*
@@ -129,13 +129,13 @@ static void put_back_signal(struct vma_thread *self, int sig, siginfo_t *info, u
 	const int index = fault_index(sig);
 	sigset_t mask;
 
-	hold_all(&mask);
+	block_all_signals(&mask);
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, NULL, KERNEL_MASK_BYTES);
 	memcpy(&self->mask, &context->uc_sigmask, KERNEL_MASK_BYTES);
 	self->signals_held = true;
-	hold_all(&context->uc_sigmask);
+	block_all_signals(&context->uc_sigmask);
 	if (index >= 0)
-		keep_signal(self, index, info);
+		defer_signal(self, index, info);
 	else
 		queue_again(sig, info);
 }
@@ -145,8 +145,8 @@ void vma_leave_signals(struct vma_thread *self)
 	sigset_t mask;
 	int saved = errno;
 
-	if (self->kept != 0)
-		queue_kept(self);
+	if (self->deferred_signals != 0)
+		requeue_deferred_signals(self);
 	memcpy(&mask, &self->mask, KERNEL_MASK_BYTES);
 	self->signals_held = false;
 	atomic_signal_fence(memory_order_seq_cst);
@@ -170,7 +170,7 @@ static void act_by_default(int sig, siginfo_t *info)
  * SA_RESETHAND, which is not given to the kernel: a signal put back would meet the default action. False: another
  * thread's signal was the one, and this one is for the default action.
  */
-static bool take_once(int sig, any_handler handler)
+static bool reset_one_shot(int sig, any_handler handler)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL, .sa_flags = atomic_load(&signals[sig].flags)};
 
@@ -197,7 +197,7 @@ static void call_app_handler(int sig, siginfo_t *info, void *context)
 		return;
 	if (sig == SIGINT && tells_interrupts)
 		vma_log_info("interrupted by SIGINT, sent by process %d", (int)info->si_pid);
-	if (is_action(handler) || ((flags & SA_RESETHAND) && !take_once(sig, handler))) {
+	if (is_action(handler) || ((flags & SA_RESETHAND) && !reset_one_shot(sig, handler))) {
 		act_by_default(sig, info);
 		return;
 	}
@@ -330,7 +330,7 @@ static int current_action(int sig, struct sigaction *out)
  * Under the lock. Wraps handlers that were installed unseen: by the C library's own sigaction in a program that has
  * opened this library by name, or by a system call. How many of them there were, and how many restart calls.
  */
-static void wrap_unseen(unsigned *found, unsigned *restarting)
+static void wrap_new_handlers(unsigned *found, unsigned *restarting)
 {
 	struct sigaction action;
 
@@ -351,12 +351,12 @@ static void wrap_unseen(unsigned *found, unsigned *restarting)
  * The C library's own signals (setuid, pthread_cancel) end a sleep as well, and restart calls: so does what is not
  * found here. If several handlers are found, nobody knows which of them ran: then the call ends.
  */
-void signals_ran_unseen(struct vma_thread *self)
+void signals_check_unwrapped(struct vma_thread *self)
 {
 	unsigned found, restarting;
 
 	pthread_mutex_lock(&lock);
-	wrap_unseen(&found, &restarting);
+	wrap_new_handlers(&found, &restarting);
 	pthread_mutex_unlock(&lock);
 	if (found == 0)
 		return;
@@ -365,17 +365,17 @@ void signals_ran_unseen(struct vma_thread *self)
 		self->interrupts++;
 }
 
-void signals_look(void)
+void signals_scan(void)
 {
 	static _Atomic uint64_t due_tsc;
 	uint64_t now = vma_tsc(), due = atomic_load_explicit(&due_tsc, memory_order_relaxed);
 	unsigned found, restarting;
 
 	/* One of the threads that spin. */
-	if (now < due || !atomic_compare_exchange_strong(&due_tsc, &due, now + vma_tsc_of_nsec(LOOK_NSEC)))
+	if (now < due || !atomic_compare_exchange_strong(&due_tsc, &due, now + vma_tsc_of_nsec(CHECK_INTERVAL_NSEC)))
 		return;
 	pthread_mutex_lock(&lock);
-	wrap_unseen(&found, &restarting);
+	wrap_new_handlers(&found, &restarting);
 	pthread_mutex_unlock(&lock);
 }
 

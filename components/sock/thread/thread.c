@@ -87,7 +87,7 @@ static struct vma_thread *claim_free(uint32_t tid)
 	return NULL;
 }
 
-static struct vma_thread *thread_make(uint32_t tid)
+static struct vma_thread *thread_create(uint32_t tid)
 {
 	struct vma_thread *thread = vma_alloc(sizeof(*thread));
 	unsigned index;
@@ -122,17 +122,17 @@ struct vma_thread *vma_thread_self_slow(void)
 		pthread_once(&once, threads_start);
 		self = claim_free(tid);
 		if (self == NULL)
-			self = thread_make(tid);
+			self = thread_create(tid);
 		self->inside = 0;
 		self->signals_held = self->copying = false;
 		self->tx_ring = NULL;
 		self->tx_burst = self->tx_queued = self->tx_batch = 0;
-		self->unserved = self->gathers = self->tx_brief = false;
+		self->wakeup_unused = self->gathers = self->tx_short_lived = false;
 		self->woke = NULL;
-		self->busy_polls = self->asks = 0;
+		self->busy_polls = self->accept_rings = 0;
 		self->readable = NULL;
 		self->sleeps = 0;
-		self->look_in_rings = 0;
+		self->overdue_rings = 0;
 		pthread_setspecific(key, self);
 		vma_thread_cache = self;
 	}
@@ -156,7 +156,7 @@ struct vma_thread *vma_thread_at(unsigned index)
  * What a thread of the parent's was in the middle of. Written only where it differs: each page that a child writes to
  * is copied. Its section of ck_epoch ends; the list of records and the epoch are whole at any time, and stay.
  */
-static void thread_forget(struct vma_thread *thread)
+static void thread_reset(struct vma_thread *thread)
 {
 	int fd = atomic_load(&thread->wake_fd);
 
@@ -168,9 +168,9 @@ static void thread_forget(struct vma_thread *thread)
 		atomic_store(&thread->state, VMA_THREAD_AWAKE);
 	if (atomic_load(&thread->rings) != 0)
 		atomic_store(&thread->rings, 0);
-	if (thread->spinning || thread->asks != 0 || thread->busy_polls != 0 || thread->woke != NULL) {
+	if (thread->spinning || thread->accept_rings != 0 || thread->busy_polls != 0 || thread->woke != NULL) {
 		thread->spinning = false;
-		thread->asks = thread->busy_polls = 0;
+		thread->accept_rings = thread->busy_polls = 0;
 		thread->woke = NULL;
 	}
 	if (thread->tx_ring != NULL || thread->tx_queued != 0) {
@@ -179,9 +179,9 @@ static void thread_forget(struct vma_thread *thread)
 	}
 }
 
-static void forget_other(struct vma_thread *thread)
+static void reset_other_thread(struct vma_thread *thread)
 {
-	thread_forget(thread);
+	thread_reset(thread);
 	if (thread->inside != 0)
 		thread->inside = 0;
 	if (thread->epoch.active != 0)
@@ -191,7 +191,7 @@ static void forget_other(struct vma_thread *thread)
 }
 
 /* What waited there is lost to the child: its end may touch what is the parent's. */
-static void forget_retired(void)
+static void reset_retired(void)
 {
 	bool empty = retired_record.n_pending == 0;
 
@@ -217,15 +217,15 @@ __attribute__((cold)) void vma_threads_forked_child(void)
 	if (used == 0)
 		return;
 	vma_sections_are_light = vma_sections_are_light && register_barrier();
-	forget_retired();
+	reset_retired();
 	for (unsigned i = 0; i < used; i++) {
 		struct vma_thread *thread = atomic_load(&table[i]);
 
 		if (thread != self)
-			forget_other(thread);
+			reset_other_thread(thread);
 	}
 	if (self != NULL) {
-		thread_forget(self);
+		thread_reset(self);
 		atomic_store(&self->tid, (uint32_t)syscall(SYS_gettid));
 	}
 }
@@ -267,7 +267,7 @@ void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *ret
  *
  * False: nothing may end now.
  */
-static bool see_sections(void)
+static bool flush_sections(void)
 {
 	return !vma_sections_are_light || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
@@ -296,7 +296,7 @@ void vma_retire_poll(void)
 
 	ck_stack_init(&due);
 	pthread_mutex_lock(&retired_lock);
-	if (retired_record.n_pending != 0 && see_sections())
+	if (retired_record.n_pending != 0 && flush_sections())
 		ck_epoch_poll_deferred(&retired_record, &due);
 	atomic_store_explicit(&retired_left, retired_record.n_pending, memory_order_relaxed);
 	pthread_mutex_unlock(&retired_lock);

@@ -5,7 +5,7 @@
 #include <vma/sock_thread.h>
 
 /* False: it was not asleep. */
-bool vma_thread_wake_told(struct vma_thread *thread);
+bool vma_thread_wake_once(struct vma_thread *thread);
 
 /* A handler of the application is about to run in this thread, which sleeps or is about to: it must not leave anybody
  * waiting for it, should the handler never come back. Async-signal-safe. */
@@ -24,9 +24,9 @@ extern bool signals_are_unseen;
 void backtrace_init(void);
 void backtrace_tell(int sig, const siginfo_t *info);
 /* Now and then while a thread spins; the time since the last look is asked for here. */
-void signals_look(void);
+void signals_scan(void);
 /* A sleep of this thread was interrupted, and no wrapped handler has run: counts one that was not wrapped. */
-void signals_ran_unseen(struct vma_thread *self);
+void signals_check_unwrapped(struct vma_thread *self);
 
 /* In a forked child, whose only thread is here: nobody else installs a handler, sleeps or spins. */
 void vma_signals_forked_child(void);

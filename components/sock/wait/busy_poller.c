@@ -56,7 +56,7 @@ static bool busy_poller_begin(struct vma_thread *self, unsigned bit)
 		return false;
 	atomic_fetch_add(&busy_polls[bit], BUSY_POLLER);
 	self->busy_polls |= 1ULL << bit;
-	ring_housekeeping_note_busy_poller();
+	ring_housekeeping_on_busy_poller();
 	return true;
 }
 
@@ -87,7 +87,7 @@ static void arm_for_watchers(unsigned bit, const struct vma_thread *self, bool m
 		if (watcher == NULL)
 			continue;
 		if (may_drive)
-			ring_ctx_note_arm(ring_ctx);
+			ring_ctx_count_arm(ring_ctx);
 		if (!may_drive || vma_ring_arm(ring_ctx->ring) != 0)
 			vma_thread_wake(watcher);
 	}

@@ -64,7 +64,7 @@ static int load_read(struct load *load)
  * Who moves next_tsc on to UINT64_MAX has fd and cores to itself until it stores the next time, with release, for the
  * acquire of the next one. If the file cannot be read that time never comes, and nothing is high.
  */
-static __attribute__((noinline)) void load_look(struct load *load, uint64_t now_tsc, uint64_t next_tsc)
+static __attribute__((noinline)) void load_sample(struct load *load, uint64_t now_tsc, uint64_t next_tsc)
 {
 	const int saved = errno;
 	int runnable;
@@ -84,7 +84,7 @@ bool load_is_high(struct load *load, uint64_t now_tsc)
 	uint64_t next_tsc = atomic_load_explicit(&load->next_tsc, memory_order_relaxed);
 
 	if (__builtin_expect(now_tsc >= next_tsc, 0))
-		load_look(load, now_tsc, next_tsc);
+		load_sample(load, now_tsc, next_tsc);
 	return atomic_load_explicit(&load->high, memory_order_relaxed);
 }
 

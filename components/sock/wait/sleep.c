@@ -41,7 +41,7 @@
  */
 static _Atomic uint32_t sleepers[64];
 /* And how many of them for a listener there. */
-static _Atomic uint32_t askers[64];
+static _Atomic uint32_t acceptors[64];
 
 bool has_sleepers(unsigned bit)
 {
@@ -61,7 +61,7 @@ void pass_watch_to_next(unsigned bit, const struct vma_thread *self)
 
 		if (thread == NULL || thread == self || (atomic_load(&thread->rings) >> bit & 1) == 0)
 			continue;
-		if (vma_thread_wake_told(thread))
+		if (vma_thread_wake_once(thread))
 			return;
 	}
 }
@@ -71,38 +71,38 @@ void pass_watch_to_next(unsigned bit, const struct vma_thread *self)
  * threads may come and go at the same time and leave the older number: until the next sleep the process counts as one
  * that works, or as one that sleeps, which what it does not accept will show.
  */
-static void tell_of_askers(unsigned bit)
+static void publish_accept_sleepers(unsigned bit)
 {
-	const uint32_t sleeps = atomic_load(&askers[bit]) != 0;
+	const uint32_t sleeps = atomic_load(&acceptors[bit]) != 0;
 
 	for (struct vma_ring_ctx *ring_ctx = first_ring_ctx(bit); ring_ctx != NULL; ring_ctx = next_ring_ctx(ring_ctx))
 		if (ring_ctx->member != NULL)
 			atomic_store_explicit(&ring_ctx->member->sleeps, sleeps, memory_order_relaxed);
 }
 
-static void begin_asking(struct vma_thread *self, uint64_t rings)
+static void begin_accept_wait(struct vma_thread *self, uint64_t rings)
 {
-	self->asks = rings;
+	self->accept_rings = rings;
 	for (; rings != 0; rings &= rings - 1) {
 		const unsigned bit = (unsigned)__builtin_ctzll(rings);
 
-		atomic_fetch_add(&askers[bit], 1);
-		tell_of_askers(bit);
+		atomic_fetch_add(&acceptors[bit], 1);
+		publish_accept_sleepers(bit);
 	}
 }
 
 /* Until now it has asked. */
-static void end_asking(struct vma_thread *self)
+static void end_accept_wait(struct vma_thread *self)
 {
-	uint64_t rings = self->asks;
+	uint64_t rings = self->accept_rings;
 
-	self->asks = 0;
-	vma_ring_ctxs_note_accept(rings);
+	self->accept_rings = 0;
+	vma_ring_ctxs_count_accept(rings);
 	for (; rings != 0; rings &= rings - 1) {
 		const unsigned bit = (unsigned)__builtin_ctzll(rings);
 
-		atomic_fetch_sub(&askers[bit], 1);
-		tell_of_askers(bit);
+		atomic_fetch_sub(&acceptors[bit], 1);
+		publish_accept_sleepers(bit);
 	}
 }
 
@@ -118,7 +118,7 @@ static void sleeper_leave(struct vma_thread *self)
 {
 	uint64_t rings = atomic_exchange(&self->rings, 0);
 
-	end_asking(self);
+	end_accept_wait(self);
 	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
 	for (; rings != 0; rings &= rings - 1) {
 		unsigned bit = (unsigned)__builtin_ctzll(rings);
@@ -153,9 +153,9 @@ void vma_wait_interrupted(struct vma_thread *self)
 		return;
 	}
 	self->waiting = NULL;
-	self->unserved = true;
+	self->wakeup_unused = true;
 	sleeper_leave(self);
-	wait->ops->announce(wait, false);
+	wait->ops->set_queued(wait, false);
 	vma_leave(self);
 }
 
@@ -187,7 +187,7 @@ void vma_wait_forked_child(void)
 {
 	for (unsigned bit = 0; bit < 64; bit++) {
 		atomic_store(&sleepers[bit], 0);
-		atomic_store(&askers[bit], 0);
+		atomic_store(&acceptors[bit], 0);
 	}
 	busy_poller_forked_child();
 	spin_forked_child();
@@ -217,7 +217,7 @@ struct pollset {
 	struct vma_wait *wait;
 	struct pollfd *fds, stack[FDS_ON_STACK];
 	unsigned n;
-	bool look_again;                      /* something may have come while arming */
+	bool poll_again;                      /* something may have come while arming */
 	bool crowded;                         /* the last sleep was on our own descriptors alone */
 	bool interrupted;                     /* a handler has ended it */
 	uint8_t bit_of[VMA_THREAD_RING_CTXS]; /* rings, of the descriptors behind the thread's own */
@@ -233,7 +233,7 @@ static int sleep_arm_ring(const struct pollset *pollset, struct vma_ring_ctx *ri
 {
 	if ((pollset->rung_twice & vma_ring_ctx_bit(ring_ctx)) == 0 && busy_poller_covers(ring_ctx->id % 64))
 		return 0;
-	ring_ctx_note_arm(ring_ctx);
+	ring_ctx_count_arm(ring_ctx);
 	return vma_ring_arm(ring_ctx->ring);
 }
 
@@ -247,7 +247,7 @@ static void sleep_watch_ring(struct pollset *pollset, struct vma_ring_ctx *ring_
 		return;
 	tcp_housekeeping_due(ring_ctx);
 	rc = sleep_arm_ring(pollset, ring_ctx);
-	pollset->look_again |= rc == 1 || rc == -EBUSY;
+	pollset->poll_again |= rc == 1 || rc == -EBUSY;
 	if (rc == -EBUSY)
 		vma_ring_idle(ring_ctx->ring, VMA_RING_RX, &pollset->backoff, BUSY_NSEC);
 	else
@@ -258,12 +258,12 @@ static void sleep_watch_ring(struct pollset *pollset, struct vma_ring_ctx *ring_
 	pollset->fds[pollset->n++] = (struct pollfd){.fd = vma_ring_fd(ring_ctx->ring), .events = POLLIN};
 }
 
-static void make_pollset(struct pollset *pollset)
+static void create_pollset(struct pollset *pollset)
 {
 	struct vma_wait *wait = pollset->wait;
 
 	pollset->n = wait->nfds;
-	pollset->look_again = false;
+	pollset->poll_again = false;
 	if (wait->nfds != 0)
 		memcpy(pollset->fds, wait->fds, wait->nfds * sizeof(*wait->fds));
 	pollset->fds[pollset->n++] = (struct pollfd){.fd = atomic_load(&wait->self->wake_fd), .events = POLLIN};
@@ -289,9 +289,9 @@ void wait_cancelled(void *arg)
 	struct vma_wait *wait = arg;
 	struct vma_thread *self = vma_enter();
 
-	self->unserved = true;
+	self->wakeup_unused = true;
 	vma_wait_tidy(self);
-	wait->ops->announce(wait, false);
+	wait->ops->set_queued(wait, false);
 	if (wait->ops->abandon != NULL)
 		wait->ops->abandon(wait);
 	vma_leave(self);
@@ -390,8 +390,8 @@ static int sleep_once(struct pollset *pollset)
 	uint32_t going = VMA_THREAD_GOING, signals;
 	int rc;
 
-	make_pollset(pollset);
-	if (pollset->look_again)
+	create_pollset(pollset);
+	if (pollset->poll_again)
 		return 0;
 	rc = wait->ops->ready(wait); /* what came before the announcement */
 	if (rc != 0 || !atomic_compare_exchange_strong(&self->state, &going, VMA_THREAD_ASLEEP))
@@ -403,10 +403,10 @@ static int sleep_once(struct pollset *pollset)
 	vma_enter();
 	self->sleeps--;
 	if (pollset->interrupted && self->signals == signals)
-		signals_ran_unseen(self);
+		signals_check_unwrapped(self);
 	/* It looks before it sleeps again: what it now delivers to itself, say, costs no system call. */
 	atomic_exchange(&self->state, VMA_THREAD_GOING);
-	return sleep_woken_up(pollset) ? wait_ask(wait) : 0;
+	return sleep_woken_up(pollset) ? wait_poll_os(wait) : 0;
 }
 
 /* In queues and counted, anew if a wake-up or a handler has ended that, or the rings are others. */
@@ -414,21 +414,21 @@ static uint64_t wait_settle(struct vma_wait *wait)
 {
 	struct vma_thread *self = wait->self;
 	uint64_t rings = wait->ops->rings(wait);
-	const uint64_t asks = wait_asks_of(wait) & rings;
+	const uint64_t accept_rings = wait_accept_rings_of(wait) & rings;
 
 	if (rings != atomic_load_explicit(&self->rings, memory_order_relaxed)) {
 		sleeper_leave(self);
 		sleeper_enter(self, rings);
 	}
-	if (asks != self->asks) {
-		end_asking(self);
-		begin_asking(self, asks);
+	if (accept_rings != self->accept_rings) {
+		end_accept_wait(self);
+		begin_accept_wait(self, accept_rings);
 	}
 	/* GOING first: who takes this thread out of a queue from now on also ends its sleep. An exchange: what whoever
 	 * did so before has changed is seen by the look to come. */
 	atomic_exchange(&self->state, VMA_THREAD_GOING);
 	self->waiting = wait;
-	wait->ops->announce(wait, true);
+	wait->ops->set_queued(wait, true);
 	return rings;
 }
 
@@ -457,14 +457,14 @@ int wait_asleep(struct vma_wait *wait, uint32_t signals)
 		if (rc == 0)
 			rc = wait_interrupted(wait, signals);
 		if (rc == 0 && wait_is_over(wait)) {
-			rc = wait_ask(wait);
+			rc = wait_poll_os(wait);
 			break;
 		}
 	}
 	free_pollset(&pollset);
-	self->unserved = rc <= 0;
+	self->wakeup_unused = rc <= 0;
 	vma_wait_tidy(self);
 	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
-	wait->ops->announce(wait, false);
+	wait->ops->set_queued(wait, false);
 	return rc;
 }

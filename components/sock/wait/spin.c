@@ -32,7 +32,7 @@
 #define BUDGET_MAX_NSEC 1000000u
 #define BUDGET_FIRST_NSEC 500000u
 #define GAP_NSEC 100000 /* between two looks: a descheduled spinner */
-#define GIVEN_NSEC 10000
+#define YIELD_TO_WOKEN_NSEC 10000
 #define SCARCE_TIMES 16
 #define SCARCE_MAX_NSEC 50000000
 
@@ -54,7 +54,7 @@ static bool is_scarce(uint64_t now_tsc)
 }
 
 /* How long it may spin is what the user has said: a wait has one bound, of time (VMA_SELECT_POLL) or of looks. */
-static bool spin_is_asked_for(const struct vma_wait *wait)
+static bool spin_is_configured(const struct vma_wait *wait)
 {
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
@@ -89,7 +89,7 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 		if (is_scarce(state->last_tsc) ||
 		    atomic_load_explicit(&spinners, memory_order_relaxed) >= spin_places())
 			return false;
-		if (load_is_high(&load, state->last_tsc) && !spin_is_asked_for(wait))
+		if (load_is_high(&load, state->last_tsc) && !spin_is_configured(wait))
 			return false;
 		nsec = atomic_load_explicit(&wait->spin->budget_nsec, memory_order_relaxed);
 		if (nsec == 0)
@@ -104,40 +104,40 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 }
 
 /* It has yielded to one whom it has woken: false if that one still is not up, after all the time that it was given. */
-static bool woken_is_up(struct spin_state *state, struct vma_thread *self, uint64_t now)
+static bool check_woken_runs(struct spin_state *state, struct vma_thread *self, uint64_t now)
 {
 	if (atomic_load_explicit(&self->woke->state, memory_order_relaxed) != VMA_THREAD_WOKEN) {
 		self->woke = NULL;
-		state->given_to = NULL;
+		state->yielding_to = NULL;
 		return true;
 	}
-	if (state->given_to != self->woke) {
-		state->given_to = self->woke;
-		state->given_tsc = now;
+	if (state->yielding_to != self->woke) {
+		state->yielding_to = self->woke;
+		state->yielding_since_tsc = now;
 	}
-	return now - state->given_tsc < vma_tsc_of_nsec(GIVEN_NSEC);
+	return now - state->yielding_since_tsc < vma_tsc_of_nsec(YIELD_TO_WOKEN_NSEC);
 }
 
 /* Looked at now and then only: it is a line that all spinners write. */
-static void see_crowd(struct spin_state *state)
+static void update_crowded(struct spin_state *state)
 {
-	if (++state->looks % 64 == 0)
-		state->crowded = atomic_load_explicit(&spinners, memory_order_relaxed) > spin_places();
+	if (++state->polls % 64 == 0)
+		state->too_many_spinners = atomic_load_explicit(&spinners, memory_order_relaxed) > spin_places();
 }
 
-bool spin_goes_on(struct spin_state *state, struct vma_thread *self)
+bool spin_step(struct spin_state *state, struct vma_thread *self)
 {
 	uint64_t now, penalty;
 
 	if (state->until_tsc == UINT64_MAX) { /* the time is not asked for: that takes as long as a look */
 		self->woke = NULL;
-		see_crowd(state);
+		update_crowded(state);
 		return true;
 	}
 	now = vma_tsc();
 	if (self->woke != NULL) {
 		state->last_tsc = now; /* it was away of its own will */
-		return woken_is_up(state, self, now) && now < state->until_tsc;
+		return check_woken_runs(state, self, now) && now < state->until_tsc;
 	}
 	if (now - state->last_tsc > vma_tsc_of_nsec(GAP_NSEC)) {
 		penalty = (now - state->last_tsc) * SCARCE_TIMES;
@@ -174,7 +174,7 @@ static uint32_t budget_of(const struct vma_spin *spin)
 	return budget != 0 ? budget : BUDGET_FIRST_NSEC;
 }
 
-void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks)
+void spin_adapt(struct vma_spin *spin, bool paid, uint64_t ticks)
 {
 	uint32_t budget = budget_of(spin);
 
@@ -185,7 +185,7 @@ void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks)
 	atomic_store_explicit(&spin->budget_nsec, budget, memory_order_relaxed);
 }
 
-void spin_learn_os(struct vma_spin *spin)
+void spin_adapt_os(struct vma_spin *spin)
 {
 	uint32_t budget = budget_of(spin) / 4;
 

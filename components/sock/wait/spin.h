@@ -7,21 +7,21 @@
 struct spin_state {
 	uint64_t until_tsc; /* UINT64_MAX: the user wants it for ever */
 	uint64_t last_tsc;
-	const struct vma_thread *given_to; /* whom it has woken and gives the core to, NULL: nobody; since when */
-	uint64_t given_tsc;
-	uint32_t looks;
-	bool crowded; /* for ever, and more threads of this process spin than should: yield between looks */
+	const struct vma_thread *yielding_to; /* whom it has woken and gives the core to, NULL: nobody; since when */
+	uint64_t yielding_since_tsc;
+	uint32_t polls;
+	bool too_many_spinners; /* for ever, and more threads of this process spin than should: yield between looks */
 };
 /* False: it should sleep at once. */
 bool spin_begin(struct spin_state *state, const struct vma_wait *wait);
-bool spin_goes_on(struct spin_state *state, struct vma_thread *self);
+bool spin_step(struct spin_state *state, struct vma_thread *self);
 /* Inside. Twice is as good as once: also for a spin that may be left by a jump, or was. */
 void spin_leave(struct vma_thread *self);
 /* In a forked child, whose only thread is here. */
 void spin_forked_child(void);
 /* The wait took so long, and (`paid`) ended because what it waited for came: the next one learns from it. */
-void spin_learn(struct vma_spin *spin, bool paid, uint64_t ticks);
+void spin_adapt(struct vma_spin *spin, bool paid, uint64_t ticks);
 /* It was mixed, and the OS has ended it. */
-void spin_learn_os(struct vma_spin *spin);
+void spin_adapt_os(struct vma_spin *spin);
 
 #endif

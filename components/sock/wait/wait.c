@@ -11,8 +11,8 @@
 #include "spin.h"
 #include "wait.h"
 
-#define LOOKS_INSIDE 8 /* then held signals get their chance */
-#define LOOKS_TIMED 4  /* reading the clock takes as long as a look */
+#define POLLS_INSIDE_MAX 8     /* then held signals get their chance */
+#define POLLS_PER_CLOCK_READ 4 /* reading the clock takes as long as a look */
 
 uint64_t vma_now_ns(void)
 {
@@ -24,19 +24,19 @@ uint64_t vma_now_ns(void)
 
 /* ---- awake ---- */
 
-struct looks {
+struct polls {
 	int64_t done;
 	uint32_t os;
 	struct vma_ring_backoff backoff;
 };
 
 /* All rings are driven by others: not for nothing, but one of them may be descheduled. */
-static void be_patient(uint64_t rings, struct looks *looks)
+static void wait_for_drivers(uint64_t rings, struct polls *polls)
 {
 	struct vma_ring_ctx *ring_ctx = first_ring_ctx((unsigned)__builtin_ctzll(rings));
 
 	if (ring_ctx != NULL)
-		vma_ring_idle(ring_ctx->ring, VMA_RING_RX, &looks->backoff, BUSY_NSEC);
+		vma_ring_idle(ring_ctx->ring, VMA_RING_RX, &polls->backoff, BUSY_NSEC);
 }
 
 /* They may be others than at the last look, if a set has lost its last member there, say: a busy poller drives. */
@@ -53,36 +53,36 @@ static uint64_t rings_of(struct vma_wait *wait)
  * One look: 1, 0, -errno. An answer of `ready` other than 0 is never asked for again: what was told by it (an edge, a
  * one-shot event) is not told twice.
  */
-static int wait_look(struct vma_wait *wait, struct looks *looks)
+static int wait_poll_once(struct vma_wait *wait, struct polls *polls)
 {
 	const uint64_t rings = rings_of(wait);
 	/* Timers are asked for as often as the clock is read here. */
-	const bool timers = looks->done % LOOKS_TIMED == 0;
-	const int driven = timers ? vma_ring_ctxs_progress(rings) : ring_ctxs_look(rings);
+	const bool timers = polls->done % POLLS_PER_CLOCK_READ == 0;
+	const int driven = timers ? vma_ring_ctxs_progress(rings) : ring_ctxs_poll(rings);
 	const bool busy = driven == -EBUSY;
 	int rc = wait->ops->ready(wait);
 
 	if (timers)
-		vma_ring_ctxs_note_accept(wait_asks_of(wait));
+		vma_ring_ctxs_count_accept(wait_accept_rings_of(wait));
 	if (rc == 0 && driven > 0)
 		busy_poller(wait->self, rings);
 
 	if (!busy)
-		looks->backoff = (struct vma_ring_backoff){0};
+		polls->backoff = (struct vma_ring_backoff){0};
 	if (busy && rc == 0) {
-		be_patient(rings, looks);
+		wait_for_drivers(rings, polls);
 		rc = wait->ops->ready(wait);
 	}
-	looks->done++;
-	if (rc == 0 && wait->os_ratio != 0 && ++looks->os >= wait->os_ratio) {
-		looks->os = 0;
-		rc = wait_ask(wait);
+	polls->done++;
+	if (rc == 0 && wait->os_ratio != 0 && ++polls->os >= wait->os_ratio) {
+		polls->os = 0;
+		rc = wait_poll_os(wait);
 	}
 	return rc;
 }
 
 /* Outside for a moment, in which handlers run, cancellation acts, and others get the core if they should. */
-static void wait_breathe(struct vma_wait *wait, bool yield)
+static void wait_step_outside(struct vma_wait *wait, bool yield)
 {
 	struct vma_thread *self = wait->self;
 
@@ -94,13 +94,13 @@ static void wait_breathe(struct vma_wait *wait, bool yield)
 	pthread_cleanup_pop(0);
 	vma_enter();
 	if (__builtin_expect(signals_are_unseen, 0))
-		signals_look();
+		signals_scan();
 }
 
 static int wait_spin(struct vma_wait *wait, uint32_t signals)
 {
 	struct spin_state state;
-	struct looks looks = {0};
+	struct polls polls = {0};
 	int rc = 0;
 
 	if (wait->spin_loops == 0 || wait->spin_nsec == 0 || (wait->ops->rings(wait) == 0 && !wait->without_rings))
@@ -108,15 +108,16 @@ static int wait_spin(struct vma_wait *wait, uint32_t signals)
 	if (!spin_begin(&state, wait))
 		return 0;
 	do {
-		rc = wait_look(wait, &looks);
-		if (rc != 0 || (looks.done % LOOKS_INSIDE != 0 && wait->self->woke == NULL))
+		rc = wait_poll_once(wait, &polls);
+		if (rc != 0 || (polls.done % POLLS_INSIDE_MAX != 0 && wait->self->woke == NULL))
 			continue;
-		wait_breathe(wait, wait->yield || wait->self->woke != NULL || state.crowded);
+		wait_step_outside(wait, wait->yield || wait->self->woke != NULL || state.too_many_spinners);
 		rc = wait_interrupted(wait, signals);
 		if (rc == 0 && wait_is_over(wait))
 			break;
-	} while (rc == 0 && (wait->spin_loops < 0 || looks.done < wait->spin_loops) &&
-	         ((looks.done % LOOKS_TIMED != 0 && wait->self->woke == NULL) || spin_goes_on(&state, wait->self)));
+	} while (rc == 0 && (wait->spin_loops < 0 || polls.done < wait->spin_loops) &&
+	         ((polls.done % POLLS_PER_CLOCK_READ != 0 && wait->self->woke == NULL) ||
+	          spin_step(&state, wait->self)));
 	spin_leave(wait->self);
 	return rc;
 }
@@ -133,17 +134,17 @@ static int wait_now(struct vma_wait *wait, uint32_t signals)
 	if (rc != 0)
 		return rc;
 	if (wait_is_over(wait))
-		return wait_ask(wait);
+		return wait_poll_os(wait);
 	begun = vma_tsc();
 	rc = wait_spin(wait, signals);
 	if (rc == 0)
-		rc = wait_is_over(wait) ? wait_ask(wait) : wait_asleep(wait, signals);
+		rc = wait_is_over(wait) ? wait_poll_os(wait) : wait_asleep(wait, signals);
 	if (for_ever) /* such a wait asks nobody how long to spin, and what it was for waits for its end */
 		return rc;
 	if (wait->mixed && wait->by_os)
-		spin_learn_os(wait->spin);
+		spin_adapt_os(wait->spin);
 	else
-		spin_learn(wait->spin, rc == 1, vma_tsc() - begun);
+		spin_adapt(wait->spin, rc == 1, vma_tsc() - begun);
 	return rc;
 }
 

@@ -20,18 +20,18 @@ static inline bool wait_is_over(const struct vma_wait *wait)
 	return wait->deadline_ns != UINT64_MAX && (wait->deadline_ns == 0 || vma_now_ns() >= wait->deadline_ns);
 }
 
-static inline int wait_ask(struct vma_wait *wait)
+static inline int wait_poll_os(struct vma_wait *wait)
 {
-	int rc = wait->ops->ask_os == NULL ? 0 : wait->ops->ask_os(wait);
+	int rc = wait->ops->poll_os == NULL ? 0 : wait->ops->poll_os(wait);
 
 	wait->by_os |= rc > 0;
 	return rc;
 }
 
 /* The rings whose listeners it waits for. */
-static inline uint64_t wait_asks_of(struct vma_wait *wait)
+static inline uint64_t wait_accept_rings_of(struct vma_wait *wait)
 {
-	return wait->ops->asks != NULL ? wait->ops->asks(wait) : 0;
+	return wait->ops->accept_rings != NULL ? wait->ops->accept_rings(wait) : 0;
 }
 
 /* -EINTR once a handler has run since the wait began. */
@@ -50,8 +50,8 @@ static inline struct vma_ring_ctx *next_ring_ctx(const struct vma_ring_ctx *ring
 	return atomic_load_explicit(&ring_ctx->next, memory_order_acquire);
 }
 
-/* engine/ring_ctx.c: vma_ring_ctxs_progress, but for timers of stacks: see vma_ring_look. */
-int ring_ctxs_look(uint64_t rings);
+/* engine/ring_ctx.c: vma_ring_ctxs_progress, but for timers of stacks: see vma_ring_poll. */
+int ring_ctxs_poll(uint64_t rings);
 /* 1, 0 (the deadline), -errno; signals as they were when the wait began. */
 int wait_asleep(struct vma_wait *wait, uint32_t signals);
 /* sleep.c: somebody else who sleeps for these rings, if there is one, gets up and claims the watch. */

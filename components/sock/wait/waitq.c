@@ -12,7 +12,7 @@
 
 #include "../thread/thread.h"
 
-bool vma_thread_wake_told(struct vma_thread *thread)
+bool vma_thread_wake_once(struct vma_thread *thread)
 {
 	/* Only the first to find it asleep pays; it looks at everything when it gets up. */
 	uint32_t before = atomic_exchange(&thread->state, VMA_THREAD_WOKEN);
@@ -33,7 +33,7 @@ bool vma_thread_wake_told(struct vma_thread *thread)
 
 void vma_thread_wake(struct vma_thread *thread)
 {
-	vma_thread_wake_told(thread);
+	vma_thread_wake_once(thread);
 }
 
 static bool claim_slot(struct vma_waitq *q, struct vma_thread *self)
@@ -80,12 +80,12 @@ bool vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self)
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
 		if (atomic_load_explicit(&q->slot[i], memory_order_relaxed) == self && waitq_take_slot(q, i, self))
 			return true;
-	if (self->unserved)
+	if (self->wakeup_unused)
 		vma_waitq_wake(q, false);
 	return false;
 }
 
-static void wake_everybody(void)
+static void waitq_wake_all(void)
 {
 	unsigned count = vma_thread_count();
 
@@ -103,11 +103,11 @@ void vma_waitq_wake_slow(struct vma_waitq *q, bool all)
 		struct vma_thread *thread = atomic_load(&q->slot[i]);
 
 		/* One that is awake already has been told of something else, and may not come by here. */
-		if (waitq_take_slot(q, i, thread) && vma_thread_wake_told(thread) && !all)
+		if (waitq_take_slot(q, i, thread) && vma_thread_wake_once(thread) && !all)
 			return;
 	}
 	if (atomic_exchange(&q->overflow, 0) != 0) {
 		atomic_fetch_sub(&q->used, 1);
-		wake_everybody();
+		waitq_wake_all();
 	}
 }

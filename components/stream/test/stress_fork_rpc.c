@@ -55,7 +55,7 @@ static int tear_down(void **state)
 /* ---- the parent ---- */
 
 /* Odd ones are unknown. */
-static enum fork_rpc_answer fork_rpc_answer(uint64_t id)
+static enum fork_rpc_result fork_rpc_result(uint64_t id)
 {
 	atomic_fetch_add(&tally->answered[id % NUMBERS], 1);
 	return id % 2 != 0 ? FORK_RPC_UNKNOWN : FORK_RPC_DONE;
@@ -69,7 +69,7 @@ static void answer_for(uint64_t ns)
 
 	while (vma_now_ns() < end_ns) {
 		if (poll(&fd, 1, 10) == 1 && read(event_fd, &times, sizeof(times)) > 0)
-			fork_rpc_answer_all(page, fork_rpc_answer);
+			fork_rpc_serve_all(page, fork_rpc_result);
 	}
 }
 
@@ -96,9 +96,9 @@ static bool is_dead(void *arg)
 	return false;
 }
 
-static void fork_rpc_count(uint64_t id, enum fork_rpc_answer got)
+static void fork_rpc_count(uint64_t id, enum fork_rpc_result got)
 {
-	if (got == FORK_RPC_IN_VAIN)
+	if (got == FORK_RPC_TIMED_OUT)
 		atomic_fetch_add(&tally->in_vain, 1);
 	else if (got != (id % 2 != 0 ? FORK_RPC_UNKNOWN : FORK_RPC_DONE))
 		atomic_fetch_add(&tally->wrong, 1);
@@ -226,10 +226,10 @@ static void test_a_parent_that_is_gone_or_dead_is_not_waited_for(void **state)
 	uint64_t begin_ns = vma_now_ns();
 
 	(void)state;
-	assert_int_equal(fork_rpc_call(page, 2, &parent), FORK_RPC_IN_VAIN);
+	assert_int_equal(fork_rpc_call(page, 2, &parent), FORK_RPC_TIMED_OUT);
 	parent.is_alive = is_alive;
 	fork_rpc_leave(page);
-	assert_int_equal(fork_rpc_call(page, 2, &parent), FORK_RPC_IN_VAIN);
+	assert_int_equal(fork_rpc_call(page, 2, &parent), FORK_RPC_TIMED_OUT);
 	assert_true(vma_now_ns() - begin_ns < 5000000000);
 	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++)
 		assert_int_equal(atomic_load(&page->slot[i].owner), 0);

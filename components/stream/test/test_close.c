@@ -224,12 +224,12 @@ static void test_closed_by_another_thread_a_send_goes_first_or_not_at_all(void *
 
 	(void)state;
 	vma_file_get(file);
-	stream_turn_take(&stream_sock(file)->writer); /* a send is copying */
+	stream_io_lock_acquire(&stream_sock(file)->writer); /* a send is copying */
 	pthread_create(&sender, NULL, send_found, file);
 	usleep(20000);
 	pthread_create(&closer, NULL, close_now, &fd);
 	fixture_never(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
-	stream_turn_give(&stream_sock(file)->writer);
+	stream_io_lock_release(&stream_sock(file)->writer);
 	pthread_join(sender, &sent);
 	pthread_join(closer, NULL);
 	assert_true((intptr_t)sent == 4 || (intptr_t)sent == -EBADF);

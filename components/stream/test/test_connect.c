@@ -353,7 +353,7 @@ static void test_segments_are_as_small_as_the_environment_says(void **state)
 	conf->mss = 600;
 	fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	vma_tcp_info(stream_conn(fixture_sock_of(fd)), &info);
-	assert_int_equal(info.known.tcpi_snd_mss, 600);
+	assert_int_equal(info.kernel.tcpi_snd_mss, 600);
 	fixture_pair_end(fd, listener, peer);
 	conf->mss = 10;
 	fd = fixture_stream_socket(SOCK_NONBLOCK);

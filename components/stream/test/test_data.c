@@ -382,7 +382,7 @@ static void test_a_receive_buffer_is_no_smaller_than_the_environment_says(void *
 		assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVBUF, 4000), 0);
 		fixture_drive();
 		vma_tcp_info(stream_conn(fixture_sock_of(p.fd)), &info);
-		assert_int_equal(info.known.tcpi_rcv_ssthresh, given ? conf->rx_bytes_min : 4000);
+		assert_int_equal(info.kernel.tcpi_rcv_ssthresh, given ? conf->rx_bytes_min : 4000);
 		pair_end(&p);
 	}
 	conf->given[VMA_CONF_AT_rx_bytes_min] = false;
@@ -581,7 +581,7 @@ static void test_several_readers_get_every_byte_once(void **state)
 	for (unsigned i = 0; i < READERS; i++)
 		pthread_create(&thread[i], NULL, read_numbers, &p.fd);
 	while (sent < NUMBERS) {
-		if (vma_tcp_tx_room(p.peer->conn) < sizeof(sent)) {
+		if (vma_tcp_tx_space(p.peer->conn) < sizeof(sent)) {
 			usleep(100);
 			continue;
 		}
@@ -645,7 +645,7 @@ static void release_internal_thread(void)
 /* Of a thread that has n descriptors ready, and whose 20 us are not over however slow the machine is. */
 static void queue(struct pair *p, const char *text, int n)
 {
-	vma_thread_has_ready(vma_thread_self(), n);
+	vma_thread_set_tx_batch(vma_thread_self(), n);
 	assert_int_equal(do_send(p->fd, text, strlen(text), 0), strlen(text));
 	vma_thread_self()->tx_queued_tsc = vma_tsc() + vma_tsc_of_nsec(1000000000);
 }
@@ -725,23 +725,23 @@ static void test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago(v
 	(void)state;
 	fixture_peer_send(p.peer, out, 300);
 	fixture_until(queued(p.fd) == 300);
-	vma_thread_has_ready(self, 0);
-	self->look_in_rings = 1;
+	vma_thread_set_tx_batch(self, 0);
+	self->overdue_rings = 1;
 	for (int i = 0; i < 100 && !spared; i++) {
-		self->look_in_tsc = vma_tsc();
+		self->overdue_tsc = vma_tsc();
 		before = atomic_load(driven);
 		assert_int_equal(do_recv(p.fd, in, 1, 0), 1);
 		spared = atomic_load(driven) == before;
 	}
 	assert_true(spared);
-	self->look_in_tsc = 0;
+	self->overdue_tsc = 0;
 	assert_int_equal(do_recv(p.fd, in, 1, 0), 1);
 	assert_true(atomic_load(driven) > before);
 	before = atomic_load(driven);
-	self->look_in_tsc = 0;
+	self->overdue_tsc = 0;
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
 	assert_true(atomic_load(driven) > before);
-	self->look_in_rings = 0;
+	self->overdue_rings = 0;
 	fixture_until(data_comes(&p, 1));
 	pair_end(&p);
 }
@@ -756,7 +756,7 @@ static bool leaves_at_once(const struct pair *p, int ready, int before, size_t *
 {
 	bool left;
 
-	vma_thread_has_ready(vma_thread_self(), ready);
+	vma_thread_set_tx_batch(vma_thread_self(), ready);
 	for (int i = 0; i < before; i++)
 		assert_int_equal(do_send(p->fd, "x", 1, 0), 1);
 	assert_int_equal(do_send(p->fd, "x", 1, 0), 1);
@@ -792,7 +792,7 @@ static void test_who_sends_and_then_computes_is_not_forgotten(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	vma_thread_has_ready(vma_thread_self(), 2);
+	vma_thread_set_tx_batch(vma_thread_self(), 2);
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
 	for (uint64_t end_ns = vma_now_ns() + FIXTURE_TIMEOUT_NS; !data_comes(&p, 1) && vma_now_ns() < end_ns;)
 		;

@@ -499,8 +499,8 @@ static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up
 	(void)state;
 	stream_fork_queue_leave(fixture_sock_of(fd));
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);
-	stream_ask_update(fixture_sock_of(fd));
-	fixture_until(!atomic_load(&fixture_sock_of(fd)->update_asked));
+	stream_schedule_update(fixture_sock_of(fd));
+	fixture_until(!atomic_load(&fixture_sock_of(fd)->update_scheduled));
 	fixture_settle();
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);
 	assert_int_equal(do_poll(fd), 0);

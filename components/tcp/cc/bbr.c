@@ -134,7 +134,7 @@ static uint64_t bbr_highest(const struct tcp_bbr *bbr)
  * The filter ages only when there is a sample: what was known before a time in which the application sent little is
  * still known after it. Only when the highest of all has become too old the others are looked at.
  */
-static void keep_rate(struct tcp_bbr *bbr, uint64_t bytes_per_sec)
+static void bbr_update_max_bw(struct tcp_bbr *bbr, uint64_t bytes_per_sec)
 {
 	uint64_t *rate = &bbr->rate[bbr->round % BBR_RATE_ROUNDS];
 	uint64_t passed = bbr->round - bbr->rate_round, old = 0;
@@ -154,9 +154,9 @@ static void keep_rate(struct tcp_bbr *bbr, uint64_t bytes_per_sec)
 		bbr->max_rate = bbr_highest(bbr);
 }
 
-static void see_rate(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
+static void bbr_update_bw(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
 {
-	bbr->round_start = s->is_known && s->prior_delivered >= bbr->round_end;
+	bbr->round_start = s->is_valid && s->prior_delivered >= bbr->round_end;
 	if (bbr->round_start) {
 		bbr->round++;
 		bbr->round_end = bbr->delivered;
@@ -164,22 +164,22 @@ static void see_rate(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
 	}
 	/* An application that sends little does not make the path slow: 4.1.2.3. */
 	if (s->bytes_per_sec && (!s->app_limited || s->bytes_per_sec >= bbr->max_rate))
-		keep_rate(bbr, s->bytes_per_sec);
+		bbr_update_max_bw(bbr, s->bytes_per_sec);
 }
 
 /* ---- acknowledgements in bursts ---- */
 
-static void see_bursts(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+static void bbr_update_ack_aggregation(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
 	struct tcp_bbr *bbr = &cc->bbr;
-	uint64_t expected, extra;
+	uint64_t expected, extra_acked;
 
 	if (s->newly == 0 || bbr->max_rate == 0)
 		return;
-	if (bbr->round_start && ++bbr->extra_rounds >= EXTRA_ROUNDS) {
-		bbr->extra_rounds = 0;
-		bbr->extra_half ^= 1;
-		bbr->extra[bbr->extra_half] = 0;
+	if (bbr->round_start && ++bbr->extra_acked_rounds >= EXTRA_ROUNDS) {
+		bbr->extra_acked_rounds = 0;
+		bbr->extra_acked_half ^= 1;
+		bbr->extra_acked[bbr->extra_acked_half] = 0;
 	}
 	if (__builtin_mul_overflow(bbr->max_rate, now_ns - bbr->epoch_ns, &expected))
 		expected = UINT64_MAX;
@@ -189,21 +189,21 @@ static void see_bursts(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_
 		bbr->epoch_ns = now_ns;
 	}
 	bbr->epoch_bytes += s->newly;
-	extra = bbr->epoch_bytes - expected;
-	if (extra > cc->cwnd)
-		extra = cc->cwnd;
-	if (extra > bbr->extra[bbr->extra_half])
-		bbr->extra[bbr->extra_half] = (uint32_t)extra;
+	extra_acked = bbr->epoch_bytes - expected;
+	if (extra_acked > cc->cwnd)
+		extra_acked = cc->cwnd;
+	if (extra_acked > bbr->extra_acked[bbr->extra_acked_half])
+		bbr->extra_acked[bbr->extra_acked_half] = (uint32_t)extra_acked;
 }
 
-static uint32_t extra_window(const struct tcp_bbr *bbr)
+static uint32_t ack_aggregation_cwnd(const struct tcp_bbr *bbr)
 {
 	uint64_t most = bbr->max_rate / (NS_PER_S / EXTRA_MAX_NS);
-	uint32_t extra = bbr->extra[0] > bbr->extra[1] ? bbr->extra[0] : bbr->extra[1];
+	uint32_t extra_acked = bbr->extra_acked[0] > bbr->extra_acked[1] ? bbr->extra_acked[0] : bbr->extra_acked[1];
 
 	if (!bbr->full)
 		return 0;
-	return extra < most ? extra : (uint32_t)most;
+	return extra_acked < most ? extra_acked : (uint32_t)most;
 }
 
 /* ---- the cycle of PROBE_BW, 4.3.4 ---- */
@@ -240,7 +240,7 @@ static bool phase_is_over(const struct tcp_cc *cc, const struct tcp_cc_sample *s
 
 /* ---- STARTUP and DRAIN, 4.3.2, 4.3.3 ---- */
 
-static void see_full(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
+static void bbr_check_full_bw_reached(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
 {
 	if (bbr->full || !bbr->round_start || s->app_limited)
 		return;
@@ -252,7 +252,7 @@ static void see_full(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
 	bbr->full = ++bbr->full_rounds >= FULL_ROUNDS;
 }
 
-static void see_drained(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+static void bbr_check_drain(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
 	struct tcp_bbr *bbr = &cc->bbr;
 
@@ -314,7 +314,7 @@ static void probe_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t
 		end_probe_rtt(cc, now_ns);
 }
 
-static void see_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+static void bbr_update_min_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
 	struct tcp_bbr *bbr = &cc->bbr;
 	bool is_old = bbr->min_rtt_ns != UINT64_MAX && now_ns > bbr->min_rtt_at_ns + MIN_RTT_WINDOW_NS;
@@ -370,7 +370,7 @@ static void set_cwnd(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 	uint32_t least = MIN_SEGMENTS * cc->mss;
 
 	if (s->newly && !recovery_window(cc, s)) {
-		uint32_t most = at_most_cwnd((uint64_t)bbr_target(cc, cwnd_gain(bbr)) + extra_window(bbr));
+		uint32_t most = at_most_cwnd((uint64_t)bbr_target(cc, cwnd_gain(bbr)) + ack_aggregation_cwnd(bbr));
 		uint32_t grown = at_most_cwnd((uint64_t)cc->cwnd + s->newly);
 
 		if (bbr->full)
@@ -402,13 +402,13 @@ static bool bbr_sampled(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64
 	struct tcp_bbr *bbr = &cc->bbr;
 
 	bbr->delivered = s->delivered;
-	see_rate(bbr, s);
-	see_bursts(cc, s, now_ns);
+	bbr_update_bw(bbr, s);
+	bbr_update_ack_aggregation(cc, s, now_ns);
 	if (bbr->mode == PROBE_BW && phase_is_over(cc, s, now_ns))
 		begin_phase(bbr, (uint8_t)((bbr->cycle + 1) % CYCLE), now_ns);
-	see_full(bbr, s);
-	see_drained(cc, s, now_ns);
-	see_rtt(cc, s, now_ns);
+	bbr_check_full_bw_reached(bbr, s);
+	bbr_check_drain(cc, s, now_ns);
+	bbr_update_min_rtt(cc, s, now_ns);
 	if (cc->pacing_rate == 0 && s->rtt_ns)
 		first_pacing(cc, s->rtt_ns);
 	if (bbr->max_rate)

@@ -27,7 +27,7 @@ struct tcp_cc_sample {
 	uint32_t newly;                      /* bytes that it has found delivered, */
 	uint32_t lost;                       /* and lost */
 	uint32_t in_flight, prior_in_flight; /* after it, and before */
-	bool is_known, app_limited;
+	bool is_valid, app_limited;
 	enum { CC_OPEN, CC_RECOVERY, CC_LOSS } phase; /* recovery's; LOSS: after a timeout */
 };
 
@@ -70,9 +70,9 @@ struct tcp_bbr {
 	uint64_t cycle_ns;                  /* when this phase of the cycle began */
 	uint64_t full_rate;                 /* STARTUP: the rate that has to be exceeded */
 	uint64_t epoch_ns, epoch_bytes;     /* what has been acknowledged since, faster than the rate of the path, */
-	uint32_t extra[2], extra_rounds;    /* and how much it was, of the last rounds, in two halves */
-	uint32_t prior_cwnd;                /* before recovery or PROBE_RTT */
-	uint8_t mode, cycle, full_rounds, extra_half, phase;
+	uint32_t extra_acked[2], extra_acked_rounds; /* and how much it was, of the last rounds, in two halves */
+	uint32_t prior_cwnd;                         /* before recovery or PROBE_RTT */
+	uint8_t mode, cycle, full_rounds, extra_acked_half, phase;
 	bool full, round_start, conserving, idle_restart, probe_rtt_round_done;
 };
 struct tcp_cc {

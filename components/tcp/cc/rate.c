@@ -19,7 +19,7 @@ void rate_sent(struct tcp_rate *rate, struct tcp_seg *seg, bool nothing_out, uin
 	seg->rate_delivered = (uint32_t)rate->delivered;
 	seg->rate_delivered_ago = ns_ago(now_ns, rate->delivered_ns);
 	seg->rate_first_ago = ns_ago(now_ns, rate->first_sent_ns);
-	seg->rate_marks = rate->app_limited ? RATE_NOTED | RATE_APP_LIMITED : RATE_NOTED;
+	seg->rate_marks = rate->app_limited ? RATE_SAMPLED | RATE_APP_LIMITED : RATE_SAMPLED;
 }
 
 void rate_ack_begin(struct tcp_rate *rate)
@@ -34,7 +34,7 @@ void rate_delivered(struct tcp_rate *rate, struct tcp_seg *seg, uint64_t now_ns)
 
 	rate->delivered += seg->len;
 	rate->delivered_ns = now_ns;
-	if (!(seg->rate_marks & RATE_NOTED))
+	if (!(seg->rate_marks & RATE_SAMPLED))
 		return;
 	if (!rate->sampled || prior > rate->prior_delivered ||
 	    (prior == rate->prior_delivered && seg->sent_ns >= rate->sent_ns)) {
@@ -66,7 +66,7 @@ void rate_ack_end(struct tcp_rate *rate, uint64_t min_rtt_ns, uint64_t now_ns, s
 		rate->app_limited = 0;
 	if (!rate->sampled)
 		return;
-	sample->is_known = true;
+	sample->is_valid = true;
 	sample->app_limited = rate->sample_app_limited;
 	sample->prior_delivered = rate->prior_delivered;
 	elapsed_ns = now_ns - rate->prior_ns;
@@ -96,8 +96,8 @@ void pace_sent(struct tcp_pace *pace, const struct tcp_cc *cc, uint32_t bytes, u
 		late_max_ns = late_max_ns > LATE_NS ? late_max_ns : LATE_NS;
 		if (now_ns - pace->next_ns > late_max_ns)
 			pace->next_ns = now_ns - late_max_ns;
-		pace->left = cc->quantum;
+		pace->quantum_left = cc->quantum;
 	}
-	pace->left -= bytes < pace->left ? bytes : pace->left;
+	pace->quantum_left -= bytes < pace->quantum_left ? bytes : pace->quantum_left;
 	pace->next_ns += bytes * TCP_NS_PER_S / cc->pacing_rate;
 }

@@ -57,13 +57,13 @@ struct tcp_sack_run {
 };
 struct tcp_sack_index {
 	struct tcp_sack_run *at;
-	uint32_t begin, end, room; /* those from begin to before end are in use; begin == end: there is no index */
-	uint32_t last_length;      /* segments in the last one */
-	struct tcp_seg *last;      /* as far as the index reaches */
+	uint32_t begin, end, capacity; /* those from begin to before end are in use; begin == end: there is no index */
+	uint32_t last_length;          /* segments in the last one */
+	struct tcp_seg *last;          /* as far as the index reaches */
 };
 struct tcp_recovery {
 	enum { TCP_RECOVERY_OPEN, TCP_RECOVERY_DISORDER, TCP_RECOVERY_FAST, TCP_RECOVERY_LOSS } state;
-	bool recover_known;
+	bool recover_valid;
 	uint32_t recover;    /* RFC 6582/6675: snd_nxt when recovery began */
 	uint32_t pipe_bytes; /* RFC 6675: in flight, by the scoreboard; as of the last ACK or retransmission */
 	uint32_t sacked_bytes, lost_bytes, retransmitted_bytes; /* of segments that carry the mark */
@@ -145,8 +145,8 @@ struct tcp_recovery {
  *               nothing is out and nothing waits (is_quiet):                no retransmission, no new data
  * rx/pingpong.c: a message that acknowledges the one segment that is out,
  *               or nothing, while nothing is to be decided, for both
- *               halves of an ACK:                                           recovery_answered, recovery_acked_last
- *               and if nothing is to be sent then (tcp_pingpong_is_all),
+ *               halves of an ACK:                                           recovery_all_acked, recovery_acked_last
+ *               and if nothing is to be sent then (tcp_pingpong_finish),
  *               no output and no timers_retransmit_update follow:           persist_end only
  */
 
@@ -169,6 +169,6 @@ void recovery_output_done(struct vma_tcp_conn *conn);
 bool recovery_is_held_back(const struct vma_tcp_conn *conn); /* something waits for nothing but its time */
 /* tx/output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
 void recovery_rescan(struct vma_tcp_conn *conn);
-void recovery_forget(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
+void recovery_reset(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
 
 #endif

@@ -20,12 +20,12 @@
 void recovery_init(struct vma_tcp_conn *conn)
 {
 	conn->recovery = (struct tcp_recovery){.dup_threshold = DUP_THRESHOLD};
-	scoreboard_forget(conn);
+	scoreboard_reset(conn);
 }
 
-void recovery_forget(struct vma_tcp_conn *conn)
+void recovery_reset(struct vma_tcp_conn *conn)
 {
-	scoreboard_forget(conn);
+	scoreboard_reset(conn);
 	conn->recovery.dup_bytes = 0;
 	conn->recovery.probe_wanted = conn->recovery.probe_new = conn->recovery.tail_probe_out = false;
 }
@@ -49,7 +49,7 @@ static bool recovery_in_handshake(const struct vma_tcp_conn *conn)
 
 /* ---- the beginning of a recovery ---- */
 
-static void remember_for_undo(struct vma_tcp_conn *conn)
+static void save_undo_state(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -66,7 +66,7 @@ static void recovery_begin(struct vma_tcp_conn *conn, int state)
 
 	r->state = state;
 	r->recover = conn->pcb->snd_nxt;
-	r->recover_known = true;
+	r->recover_valid = true;
 	r->rescued = false;
 	r->tail_probe_out = r->probe_wanted = r->probe_new = false;
 }
@@ -76,7 +76,7 @@ static void enter_fast(struct vma_tcp_conn *conn)
 	struct tcp_recovery *r = &conn->recovery;
 	uint32_t flight = scoreboard_out(conn);
 
-	remember_for_undo(conn);
+	save_undo_state(conn);
 	recovery_begin(conn, TCP_RECOVERY_FAST);
 	r->prr_delivered = r->prr_out = 0;
 	r->prr_flight = flight ? flight : 1;
@@ -116,7 +116,7 @@ static void prr_update(struct vma_tcp_conn *conn)
 	conn->cc.cwnd = allowed < CC_CWND_MAX ? (uint32_t)allowed : CC_CWND_MAX;
 }
 
-static void recovery_leave(struct vma_tcp_conn *conn)
+static void recovery_exit(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -232,7 +232,7 @@ static bool newreno_lost(const struct vma_tcp_conn *conn)
 	const struct tcp_recovery *r = &conn->recovery;
 
 	return !scoreboard_has_sack(conn) && r->delta.dup && r->dup_acks >= DUP_THRESHOLD &&
-	       (!r->recover_known || TCP_SEQ_GT(conn->pcb->lastack, r->recover));
+	       (!r->recover_valid || TCP_SEQ_GT(conn->pcb->lastack, r->recover));
 }
 
 static void ack_while_open(struct vma_tcp_conn *conn)
@@ -257,7 +257,7 @@ static void ack_in_fast(struct vma_tcp_conn *conn)
 	struct tcp_recovery *r = &conn->recovery;
 
 	if (TCP_SEQ_GEQ(conn->pcb->lastack, r->recover)) {
-		recovery_leave(conn);
+		recovery_exit(conn);
 		return;
 	}
 	if (!scoreboard_has_sack(conn) && r->delta.acked && conn->pcb->unacked && !conn->pcb->unacked->marks)
@@ -271,7 +271,7 @@ static void ack_in_loss(struct vma_tcp_conn *conn)
 
 	recovery_grow(conn);
 	if (TCP_SEQ_GEQ(conn->pcb->lastack, r->recover))
-		recovery_leave(conn);
+		recovery_exit(conn);
 	else if (r->frto)
 		recovery_frto(conn);
 }
@@ -293,7 +293,7 @@ static int phase_of(const struct tcp_recovery *r)
 	return r->state == TCP_RECOVERY_FAST || r->lost_bytes ? CC_RECOVERY : CC_OPEN;
 }
 
-static void give_sample(struct vma_tcp_conn *conn)
+static void feed_cc_sample(struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 	struct tcp_cc_sample s = {.rtt_ns = r->delta.rtt_ns,
@@ -327,7 +327,7 @@ void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	count_duplicates(conn);
 	if (r->delta.acked)
 		recovery_progress(conn);
-	recovery_tail_probe_answer(conn, ack);
+	recovery_tail_probe_acked(conn, ack);
 	if (!recovery_undo(conn, ack)) {
 		if (r->delta.acked || r->delta.sacked)
 			scoreboard_detect_losses(conn);
@@ -340,7 +340,7 @@ void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	}
 	r->pipe_bytes = recovery_pipe(conn);
 	if (cc_has_model(&conn->cc) && had_something_out(conn))
-		give_sample(conn);
+		feed_cc_sample(conn);
 	r->delta.acked = r->delta.delivered = 0;
 }
 
@@ -352,7 +352,7 @@ static void sample_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_t
 	rate_ack_begin(&conn->rate);
 	rate_delivered(&conn->rate, seg, conn->tcp->now_ns);
 	r->delta = (struct tcp_ack_delta){.delivered = acked, .in_flight = acked, .rtt_ns = rtt_ns};
-	give_sample(conn);
+	feed_cc_sample(conn);
 	r->delta.delivered = 0;
 }
 
@@ -418,7 +418,7 @@ void recovery_timeout(struct vma_tcp_conn *conn)
 	conn->counts.timeouts++;
 	TCP_COUNT(conn->tcp, timeouts, 1);
 	if (first)
-		remember_for_undo(conn);
+		save_undo_state(conn);
 	if (!recovery_in_handshake(conn)) {
 		if (first)
 			cc_timeout(&conn->cc, scoreboard_out(conn), conn->tcp->now_ns);
@@ -442,7 +442,7 @@ void recovery_rescan(struct vma_tcp_conn *conn)
 	r->dup_bytes = 0;
 	/* Lost for their size, not by congestion (RFC 1191 6.4): sent again at once, and the window stays. */
 	if (scoreboard_waiting(conn) && r->state < TCP_RECOVERY_FAST) {
-		remember_for_undo(conn);
+		save_undo_state(conn);
 		recovery_begin(conn, TCP_RECOVERY_LOSS);
 	}
 }

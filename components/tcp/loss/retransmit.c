@@ -4,7 +4,7 @@
 
 /* ---- new data ---- */
 
-void recovery_note_rate(struct vma_tcp_conn *conn, struct tcp_seg *seg, bool nothing_out)
+void recovery_record_rate(struct vma_tcp_conn *conn, struct tcp_seg *seg, bool nothing_out)
 {
 	uint64_t now_ns = conn->tcp->now_ns;
 
@@ -98,7 +98,7 @@ static int seg_send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	seg->sent_ns = conn->tcp->now_ns;
 	seg->send_number = ++r->sends;
 	if (cc_has_model(&conn->cc))
-		recovery_note_rate(conn, seg, false);
+		recovery_record_rate(conn, seg, false);
 	if (seg->sends < UINT8_MAX)
 		seg->sends++;
 	r->total_retransmits++;
@@ -217,7 +217,7 @@ static int send_tail_probe(struct vma_tcp_conn *conn)
  * 7.4.2. If what the probe repeated had been lost, the probe has repaired it without any sign: that must count as the
  * loss it was. If it had arrived, there is a DSACK, or an ACK twice.
  */
-void recovery_tail_probe_answer(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+void recovery_tail_probe_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
 

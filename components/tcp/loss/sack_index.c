@@ -7,17 +7,18 @@
 #define STRETCHES_LEAST 16
 
 /* Room for one more run: what has been acknowledged makes it, or memory does. */
-static bool sack_index_make_room(struct vma_tcp_conn *conn, struct tcp_sack_index *index)
+static bool sack_index_grow(struct vma_tcp_conn *conn, struct tcp_sack_index *index)
 {
-	uint32_t used = index->end - index->begin, room = index->room > 0 ? 2 * index->room : STRETCHES_LEAST;
+	uint32_t used = index->end - index->begin,
+	         capacity = index->capacity > 0 ? 2 * index->capacity : STRETCHES_LEAST;
 	struct tcp_sack_run *grown;
 
-	if (index->end < index->room)
+	if (index->end < index->capacity)
 		return true;
-	if (index->begin > index->room / 2) {
+	if (index->begin > index->capacity / 2) {
 		memmove(index->at, index->at + index->begin, used * sizeof(*index->at));
 	} else {
-		grown = conn->memory.alloc(room * sizeof(*grown));
+		grown = conn->memory.alloc(capacity * sizeof(*grown));
 		if (grown == NULL)
 			return false;
 		if (index->at != NULL) {
@@ -25,7 +26,7 @@ static bool sack_index_make_room(struct vma_tcp_conn *conn, struct tcp_sack_inde
 			conn->memory.free(index->at);
 		}
 		index->at = grown;
-		index->room = room;
+		index->capacity = capacity;
 	}
 	index->begin = 0;
 	index->end = used;
@@ -51,7 +52,7 @@ static void drop_acknowledged(struct tcp_sack_index *index, uint32_t una)
 static bool sack_index_append(struct vma_tcp_conn *conn, struct tcp_sack_index *index, struct tcp_seg *seg)
 {
 	if (index->begin == index->end || index->last_length >= SACK_RUN_LENGTH) {
-		if (sack_index_make_room(conn, index)) {
+		if (sack_index_grow(conn, index)) {
 			index->at[index->end++] = (struct tcp_sack_run){.seq = seg_seq(seg), .first = seg};
 			index->last_length = 0;
 		} else if (index->begin == index->end) {

@@ -50,7 +50,7 @@ static void list_wait(struct tcp_recovery *r, struct tcp_seg *seg)
  * The original's, not the repetition's (RFC 8985 6.2, step 2): too quick; or by a time stamp from before it, which an
  * ACK for something out of order always bears, so that it must be one that advances.
  */
-static bool answers_original(const struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct tcp_ack *ack)
+static bool acks_original(const struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct tcp_ack *ack)
 {
 	uint64_t now_ns = conn->tcp->now_ns;
 	uint32_t ms_ago = (uint32_t)(now_ns / TCP_NS_PER_MS - seg->sent_ns / TCP_NS_PER_MS);
@@ -64,7 +64,7 @@ static bool answers_original(const struct vma_tcp_conn *conn, const struct tcp_s
 /* RFC 8985 6.2, step 2, and the rest of it. */
 static void newest_delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct tcp_ack *ack)
 {
-	if (seg->sends > 1 && answers_original(conn, seg, ack))
+	if (seg->sends > 1 && acks_original(conn, seg, ack))
 		return;
 	scoreboard_newest(&conn->recovery, seg, conn->tcp->now_ns);
 }
@@ -101,7 +101,7 @@ static void seg_delivered(struct vma_tcp_conn *conn, struct tcp_seg *seg, const 
 	r->delta.rtt_ns = conn->tcp->now_ns - seg->sent_ns;
 	if (r->delta.rtt_ns == 0)
 		r->delta.rtt_ns = 1;
-	if (r->recover_known && TCP_SEQ_LEQ(seg_end(seg), r->recover))
+	if (r->recover_valid && TCP_SEQ_LEQ(seg_end(seg), r->recover))
 		r->delta.original = true;
 	if (of->had_sacked && TCP_SEQ_LT(seg_end(seg), of->high_sacked))
 		scoreboard_reordered(conn, seg_seq(seg), of->high_sacked);
@@ -121,7 +121,7 @@ static void unmark_lost(struct tcp_recovery *r, struct tcp_seg *seg)
 }
 
 /* seg leaves the list, and with it all before it: a search that has passed it begins at the head again. */
-static void forget_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
+static void unlink_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
 {
 	if (seg == r->checked) {
 		r->checked = NULL;
@@ -149,7 +149,7 @@ void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 		}
 		unmark_lost(r, seg);
 		seg->marks = 0;
-		forget_segment(r, seg);
+		unlink_segment(r, seg);
 	}
 	r->delta.acked = ack->ackno - r->delta.una;
 	r->delta.delivered = r->delta.acked > sacked ? r->delta.acked - sacked : 0;
@@ -202,7 +202,7 @@ static void mark_part(struct vma_tcp_conn *conn, uint32_t from, uint32_t to, con
  * What the blocks of the last ACK cover is marked already: only the parts between them are searched. `to`: the end of
  * the part that begins at `at`. Returns whether that part is one of those blocks.
  */
-static bool sack_is_known(const struct tcp_recovery *r, uint32_t at, uint32_t *to)
+static bool sack_is_marked(const struct tcp_recovery *r, uint32_t at, uint32_t *to)
 {
 	for (unsigned i = 0; i < r->blocks; i++) {
 		uint32_t left = r->block[i].left, right = r->block[i].right;
@@ -224,7 +224,7 @@ static void mark_block(struct vma_tcp_conn *conn, uint32_t left, uint32_t right,
 
 	for (; at != right; at = to) {
 		to = right;
-		if (!sack_is_known(&conn->recovery, at, &to))
+		if (!sack_is_marked(&conn->recovery, at, &to))
 			mark_part(conn, at, to, &whole, of);
 	}
 }
@@ -241,7 +241,7 @@ static bool is_dsack(const struct tcp_ack *ack)
 	return ack->blocks > 1 && TCP_SEQ_GEQ(left, ack->block[1].left) && TCP_SEQ_LEQ(right, ack->block[1].right);
 }
 
-static void note_dsack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+static void count_dsack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint32_t right = ack->block[0].right;
@@ -277,7 +277,7 @@ void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	unsigned known = 0;
 
 	if (ack->blocks > 0 && is_dsack(ack))
-		note_dsack(conn, ack);
+		count_dsack(conn, ack);
 	if (ack->blocks > 0)
 		sack_index_extend(conn, TCP_SEQ_GT(ack->ackno, conn->pcb->lastack) ? ack->ackno : conn->pcb->lastack);
 	for (unsigned i = 0; i < ack->blocks; i++) {
@@ -321,7 +321,7 @@ static uint64_t reorder_window_ns(const struct vma_tcp_conn *conn)
 }
 
 /* RFC 8985 6.2, step 5. Not yet, but later: notes when. */
-static bool is_overdue(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint64_t window_ns)
+static bool check_overdue(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint64_t window_ns)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t due_ns = seg->sent_ns + r->rack_rtt_ns + window_ns;
@@ -347,7 +347,7 @@ static void detect_lost_originals(struct vma_tcp_conn *conn, uint64_t window_ns)
 			bool by_count =
 			        !r->reordering_seen && r->sacked_segments - r->sacked_checked >= r->dup_threshold;
 
-			if (!by_count && !is_overdue(conn, seg, window_ns))
+			if (!by_count && !check_overdue(conn, seg, window_ns))
 				return;
 			scoreboard_lose(conn, seg);
 		}
@@ -360,7 +360,7 @@ static void detect_lost_retransmissions(struct vma_tcp_conn *conn, uint64_t wind
 {
 	struct tcp_seg *seg;
 
-	while ((seg = conn->recovery.resent.first) != NULL && is_overdue(conn, seg, window_ns))
+	while ((seg = conn->recovery.resent.first) != NULL && check_overdue(conn, seg, window_ns))
 		scoreboard_lose(conn, seg);
 }
 
@@ -412,7 +412,7 @@ void scoreboard_count(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	scoreboard_forget(conn);
+	scoreboard_reset(conn);
 	for (struct tcp_seg *seg = conn->pcb ? conn->pcb->unacked : NULL; seg; seg = seg->next) {
 		if (seg->marks & SEG_SACKED) {
 			seg->marks = SEG_SACKED;
@@ -451,7 +451,7 @@ void scoreboard_lose_none(struct vma_tcp_conn *conn)
 	scoreboard_count(conn);
 }
 
-void scoreboard_forget(struct vma_tcp_conn *conn)
+void scoreboard_reset(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 

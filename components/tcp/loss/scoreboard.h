@@ -91,7 +91,7 @@ struct tcp_seg *scoreboard_next_lost(struct vma_tcp_conn *conn); /* that waits; 
 void scoreboard_resent(struct vma_tcp_conn *conn, struct tcp_seg *seg);
 /* seg has become two, which carry the same marks; the sums are what they were. */
 void scoreboard_cut(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_seg *half);
-void scoreboard_count(struct vma_tcp_conn *conn);  /* all sums from the marks, all searches from the head */
-void scoreboard_forget(struct vma_tcp_conn *conn); /* no segment is there any more */
+void scoreboard_count(struct vma_tcp_conn *conn); /* all sums from the marks, all searches from the head */
+void scoreboard_reset(struct vma_tcp_conn *conn); /* no segment is there any more */
 
 #endif

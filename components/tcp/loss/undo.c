@@ -7,7 +7,7 @@
  */
 #include "recovery.h"
 
-static void take_back(struct vma_tcp_conn *conn)
+static void undo_reduction(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	bool was_reordered = r->state == TCP_RECOVERY_FAST && TCP_SEQ_GT(r->high_sacked, r->delta.una);
@@ -55,7 +55,7 @@ bool recovery_undo(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	if (!by_dsack && !by_time_stamp && !original_after_timeout(conn))
 		return false;
 	if (r->state == TCP_RECOVERY_FAST || r->state == TCP_RECOVERY_LOSS) {
-		take_back(conn);
+		undo_reduction(conn);
 		return true;
 	}
 	/* The recovery is over already: only the window is to be given back. */

@@ -78,7 +78,7 @@ static err_t lwip_on_recv(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t 
 	}
 	conn->counts.bytes_in += p->tot_len;
 	TCP_COUNT(conn->tcp, bytes_in, p->tot_len);
-	conn->bytes_came = true;
+	conn->data_received = true;
 	pbuf_free(p);
 	return ERR_OK;
 }

@@ -138,7 +138,7 @@ static void *count_object(struct vma_tcp *tcp, void *object)
 }
 
 /* NULL: none is kept. Not counted yet. */
-static inline void *memory_take_kept(struct tcp_port_memory *memory, enum memory_kind kind)
+static inline void *memory_pop_free(struct tcp_port_memory *memory, enum memory_kind kind)
 {
 	struct free_object *object = memory->free[kind].first;
 
@@ -159,7 +159,7 @@ static void memory_keep(struct tcp_port_memory *memory, enum memory_kind kind, v
 }
 
 /* Segments that are kept whole do not lie idle when the host has nothing: one becomes what it is made of. */
-static bool take_apart(struct tcp_port_memory *memory)
+static bool split_whole_segment(struct tcp_port_memory *memory)
 {
 	struct tcp_seg *seg = memory->whole;
 
@@ -185,8 +185,8 @@ static void *__attribute__((cold, noinline)) get_new(struct vma_tcp *tcp, enum m
 
 	if (object && kind == MEMORY_SEGMENT && ++tcp->memory->segments > SEGMENTS_FREE_OF_CHARGE)
 		memory_charge(tcp, (int64_t)SEGMENT_BYTES);
-	if (!object && take_apart(tcp->memory))
-		object = memory_take_kept(tcp->memory, kind);
+	if (!object && split_whole_segment(tcp->memory))
+		object = memory_pop_free(tcp->memory, kind);
 	return count_object(tcp, object);
 }
 
@@ -194,7 +194,7 @@ static void *__attribute__((cold, noinline)) get_new(struct vma_tcp *tcp, enum m
 static inline void *port_memory_get(struct vma_tcp *tcp, enum memory_kind kind)
 {
 	struct tcp_port_memory *memory = tcp->memory;
-	void *object = memory_take_kept(memory, kind);
+	void *object = memory_pop_free(memory, kind);
 
 	if (__builtin_expect(object == NULL, 0))
 		return get_new(tcp, kind);

@@ -246,7 +246,7 @@ struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packet
 }
 
 /* Of a packet that could not be had as a whole: the references of the buffers are not the pbufs' yet. */
-static void forget_pbufs(struct vma_tcp *tcp, struct pbuf *head)
+static void free_pbufs(struct vma_tcp *tcp, struct pbuf *head)
 {
 	while (head != NULL) {
 		struct pbuf *p = head;
@@ -278,7 +278,7 @@ struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet, const uin
 
 		*link = rx_data(tcp, buf, skip, len);
 		if (*link == NULL) {
-			forget_pbufs(tcp, head);
+			free_pbufs(tcp, head);
 			return NULL;
 		}
 		(*link)->tot_len = (u16_t)left;

@@ -4,7 +4,7 @@
  * lwIP's own lists and scratch variables are thread-local (adapted at build time). While a driver works on a
  * connection, tcp_active_pcbs holds only its pcb (or, for a handshake, tcp_listen_pcbs the listener's). lwip_enter and
  * lwip_leave see to that. Outside them no function of lwIP is called. The exception is code that only frees its
- * objects, between lwip_give and lwip_given.
+ * objects, between lwip_give and lwip_cursor_reset.
  *
  * Threads: the driver. Several drivers, of different rings, may run lwIP at the same time.
  */
@@ -47,7 +47,7 @@ static inline void lwip_give(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
 {
 	lwip_at = (struct lwip_at){.tcp = tcp, .conn = conn};
 }
-static inline void lwip_given(void)
+static inline void lwip_cursor_reset(void)
 {
 	lwip_at = (struct lwip_at){0};
 }

@@ -70,7 +70,7 @@ static bool awaits_urgent(const struct vma_tcp_conn *conn)
 }
 
 /* Takes what can be taken as one from the head of the burst. */
-static void take_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
+static void merge_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
 {
 	struct vma_bufarena *arena = conn->tcp->arena;
 	struct segment next;
@@ -156,7 +156,7 @@ static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	struct tcp_seg *syn = pcb->unacked != NULL ? pcb->unacked : pcb->unsent;
 
 	conn->peer_mss = pcb->mss; /* before anything of this side changes it */
-	recovery_forget(conn);
+	recovery_reset(conn);
 	TCPH_SET_FLAG(syn->tcphdr, TCP_ACK);
 	syn->marks = 0;
 	pcb->unsent = syn;
@@ -166,7 +166,7 @@ static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	pcb->snd_wl1 = s->seq - 1;
 	pcb->snd_wl2 = pcb->lastack;
 	pcb->state = SYN_RCVD;
-	tcp_forgo_options(conn);
+	tcp_drop_unagreed_options(conn);
 }
 
 struct before {
@@ -210,13 +210,13 @@ static void conclude_segment(struct vma_tcp_conn *conn, const struct segment *s,
 	if (s->len != 0 && came == 0 && pcb->flags & TF_ACK_NOW)
 		window_behind_hole(conn, s->len, before->ack_now);
 	release_acked(conn);
-	conn->ack_came = true;
+	conn->ack_received = true;
 }
 
 /* ---- one segment, or several as one, through lwIP ---- */
 
 /* A time stamp says something where it was agreed upon; or is about to be, by the answer to a SYN. */
-static void note_ack(struct vma_tcp_conn *conn, const struct segment *s, struct tcp_ack *ack)
+static void parse_ack(struct vma_tcp_conn *conn, const struct segment *s, struct tcp_ack *ack)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	bool stamped = pcb->flags & TF_TIMESTAMP || (pcb->state == SYN_SENT && !conn->tcp->attr.no_timestamps);
@@ -233,8 +233,8 @@ static void note_ack(struct vma_tcp_conn *conn, const struct segment *s, struct 
 /*
  * The kernel's rule, in place of lwIP's and RFC 9293's: what acknowledges something new says the window of now, also if
  * it is a segment sent again, whose number is an old one; the size of before would move the edge to where the peer
- * never told it. What acknowledges less than is known says nothing, whatever its number (take_duplicate gives it a new
- * one).
+ * never told it. What acknowledges less than is known says nothing, whatever its number (receive_duplicate gives it a
+ * new one).
  */
 static void update_window(struct tcp_pcb *pcb, const struct segment *s, const struct before *before)
 {
@@ -286,7 +286,7 @@ static void report_duplicate(struct vma_tcp_conn *conn, const struct segment *s)
 }
 
 /* All of it has been taken before; the rest is an ACK. */
-static void take_duplicate(struct vma_tcp_conn *conn, struct run *run)
+static void receive_duplicate(struct vma_tcp_conn *conn, struct run *run)
 {
 	struct segment *s = &run->s;
 
@@ -323,7 +323,7 @@ static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct befo
 	struct pbuf *p;
 
 	if (has_data && TCP_SEQ_LEQ(s->end, conn->pcb->rcv_nxt)) {
-		take_duplicate(conn, run);
+		receive_duplicate(conn, run);
 		before->ack_now = true;
 	} else if (has_data && budget_refuses(conn)) {
 		refuse_data(conn, run);
@@ -359,7 +359,7 @@ static void feed_run(struct vma_tcp_conn *conn, struct run *run)
 	                        .state = conn->pcb->state,
 	                        .ack_now = conn->pcb->flags & TF_ACK_NOW};
 
-	note_ack(conn, s, &conn->tcp->ack);
+	parse_ack(conn, s, &conn->tcp->ack);
 	if (!conn->tcp->predicts_nothing && !awaits_urgent(conn) && !budget_refuses(conn) &&
 	    tcp_predict(conn, s, run->packets, run->n)) {
 		conn->last_in_ns = conn->tcp->now_ns;
@@ -372,21 +372,21 @@ static void feed_run(struct vma_tcp_conn *conn, struct run *run)
 		return;
 	}
 	conn->last_in_ns = conn->tcp->now_ns;
-	note_ack(conn, s, &conn->tcp->ack); /* once more: tcp_validate may have changed it */
-	urgent_note(conn, s);
+	parse_ack(conn, s, &conn->tcp->ack); /* once more: tcp_validate may have changed it */
+	urgent_update(conn, s);
 	through_lwip(conn, run, &before);
 }
 
 void tcp_input_burst(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp *tcp = conn->tcp;
-	bool merge = tcp->gro_left > 0;
+	bool merge = tcp->gro_conns_left > 0;
 	struct run run;
 
 	if (merge)
-		tcp->gro_left--;
+		tcp->gro_conns_left--;
 	while (conn->burst != NULL && conn->pcb != NULL && conn->pcb->state != TIME_WAIT) {
-		take_run(conn, &run, merge);
+		merge_run(conn, &run, merge);
 		TCP_COUNT(tcp, segments_in, run.n);
 		conn->counts.segments_in += run.n;
 		conn->data_segments_in += run.s.len != 0 ? run.n : 0;

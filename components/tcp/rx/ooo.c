@@ -78,7 +78,7 @@ static bool prune_farthest(struct vma_tcp_conn *conn, uint32_t beyond)
 	return true;
 }
 
-static bool has_room(const struct vma_tcp_conn *conn)
+static bool ooo_has_space(const struct vma_tcp_conn *conn)
 {
 	const struct vma_tcp *tcp = conn->tcp;
 
@@ -92,5 +92,5 @@ bool ooo_may_keep(struct vma_tcp_conn *conn, const struct segment *s, unsigned s
 {
 	if (steps > OOO_STEPS)
 		return false;
-	return has_room(conn) || (prune_farthest(conn, s->end) && has_room(conn));
+	return ooo_has_space(conn) || (prune_farthest(conn, s->end) && ooo_has_space(conn));
 }

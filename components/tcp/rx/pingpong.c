@@ -97,7 +97,7 @@ static inline bool acks_all(const struct tcp_pcb *pcb, const struct pingpong_seg
  * (dup_acks), so there is nothing to be set back (loss/recovery.c). What a recovery before has left to be decided is
  * decided there.
  */
-static inline bool is_calm(const struct vma_tcp_conn *conn)
+static inline bool is_plain_established(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -140,20 +140,20 @@ static inline bool pingpong_put(struct tcp_fifo *fifo, const uint8_t *data, uint
 	return true;
 }
 
-static inline void take_data(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
+static inline void receive_data(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	struct tcp_pcb *pcb = conn->pcb;
 
 	vma_buf_put(tcp->arena, conn->burst);
 	conn->burst = conn->burst_last = NULL;
-	tcp->gro_left -= tcp->gro_left > 0;
+	tcp->gro_conns_left -= tcp->gro_conns_left > 0;
 	TCP_COUNT(tcp, segments_in, 1);
 	conn->counts.segments_in++;
 	conn->data_segments_in++;
 	TCP_COUNT(tcp, bytes_in, m->len);
 	conn->counts.bytes_in += m->len;
-	conn->bytes_came = true;
+	conn->data_received = true;
 	conn->last_in_ns = tcp->now_ns;
 	if (m->stamped)
 		predict_time_stamp(pcb, m->seq, m->len, m->ts_val);
@@ -169,7 +169,7 @@ static inline void pingpong_take_ack(struct vma_tcp_conn *conn, const struct pin
 
 	predict_window(pcb, m->seq, m->ack, (uint32_t)m->window << pcb->snd_scale);
 	pcb->lastack = m->ack;
-	recovery_answered(conn);
+	recovery_all_acked(conn);
 	if (seg == NULL)
 		return;
 	recovery_acked_last(conn, seg, acked);
@@ -177,7 +177,7 @@ static inline void pingpong_take_ack(struct vma_tcp_conn *conn, const struct pin
 	pcb->snd_buf += seg->len;
 	lwip_give(conn->tcp, conn);
 	pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen - memory_segment_free(conn->tcp, seg));
-	lwip_given();
+	lwip_cursor_reset();
 }
 
 /* As conclude_segment of input.c: what was fed has been sent and acknowledged, all of it. */
@@ -193,19 +193,19 @@ static inline void pingpong_conclude(struct vma_tcp_conn *conn, const struct pin
 		conn->snd_wnd_max = pcb->snd_wnd;
 	window_received(conn, m->len, m->len, m->push);
 	predict_release(conn, conn->lwip_end, conn->lwip_end);
-	conn->ack_came = true;
+	conn->ack_received = true;
 }
 
 bool tcp_pingpong(struct vma_tcp_conn *conn)
 {
 	struct pingpong_segment m;
 
-	if (!pingpong_read(conn, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) || !is_calm(conn) ||
+	if (!pingpong_read(conn, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) || !is_plain_established(conn) ||
 	    !may_predict(conn))
 		return false;
 	if (!pingpong_put(&conn->rx, m.data, m.len))
 		return false;
-	take_data(conn, &m);
+	receive_data(conn, &m);
 	pingpong_take_ack(conn, &m);
 	pingpong_conclude(conn, &m);
 	return true;

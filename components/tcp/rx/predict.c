@@ -50,7 +50,7 @@ static bool predict_take_bytes(struct vma_tcp_conn *conn, uint32_t len, struct v
 	fifo_commit(&conn->rx, len);
 	conn->counts.bytes_in += len;
 	TCP_COUNT(conn->tcp, bytes_in, len);
-	conn->bytes_came = true;
+	conn->data_received = true;
 	return true;
 }
 

@@ -67,7 +67,7 @@ bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn)
 	return ended && vma_tcp_rx_bytes(conn) == 0;
 }
 
-static void keep_step(struct vma_tcp_conn *conn, size_t step)
+static void set_rx_step(struct vma_tcp_conn *conn, size_t step)
 {
 	if (__builtin_expect(conn->rx_step != step, 0))
 		conn->rx_step = step;
@@ -81,7 +81,7 @@ static __attribute__((noinline)) unsigned front_with_mark(struct vma_tcp_conn *c
 	unsigned used;
 
 	rules_of(conn, &step, &limit);
-	keep_step(conn, step);
+	set_rx_step(conn, step);
 	if (skip >= limit)
 		return 0;
 	used = fifo_front(&conn->rx, skip + step, spans, n);
@@ -108,7 +108,7 @@ unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *
 	if (__builtin_expect(atomic_load_explicit(&conn->urgent_at, memory_order_acquire) >= 0, 0) ||
 	    __builtin_expect(atomic_load_explicit(&conn->urgent_passed, memory_order_relaxed) >= 0, 0))
 		return front_with_mark(conn, skip, spans, n);
-	keep_step(conn, 0);
+	set_rx_step(conn, 0);
 	return fifo_front(&conn->rx, skip, spans, n);
 }
 

@@ -7,7 +7,7 @@
  */
 #include "validate.h"
 
-static void urgent_announce(struct vma_tcp_conn *conn, const struct segment *s)
+static void urgent_raise(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	uint32_t at = s->seq + s->urgent - 1;
 	uint64_t produced = fifo_produced(&conn->rx); /* less than rcv_nxt when there was no memory for what came */
@@ -25,7 +25,7 @@ static void urgent_announce(struct vma_tcp_conn *conn, const struct segment *s)
 }
 
 /* When the byte is in this segment. */
-static void urgent_take(struct vma_tcp_conn *conn, const struct segment *s)
+static void urgent_extract(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	int64_t offset = atomic_load_explicit(&conn->urgent_at, memory_order_relaxed);
 	uint32_t at = conn->rx_seq + (uint32_t)offset - s->seq;
@@ -38,12 +38,12 @@ static void urgent_take(struct vma_tcp_conn *conn, const struct segment *s)
 	conn->events |= VMA_TCP_URGENT;
 }
 
-void urgent_note(struct vma_tcp_conn *conn, const struct segment *s)
+void urgent_update(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	if (!conn->connected)
 		return;
 	if (s->urgent != 0)
-		urgent_announce(conn, s);
+		urgent_raise(conn, s);
 	if (s->len != 0)
-		urgent_take(conn, s);
+		urgent_extract(conn, s);
 }

@@ -7,16 +7,16 @@
 
 #include "validate.h"
 
-#define ANSWER_EVERY_NS (500 * TCP_NS_PER_MS)    /* the kernel's tcp_invalid_ratelimit */
-#define PAWS_IDLE_NS (24 * 86400 * TCP_NS_PER_S) /* RFC 7323 5.5 */
+#define INVALID_RATELIMIT_NS (500 * TCP_NS_PER_MS) /* the kernel's tcp_invalid_ratelimit */
+#define PAWS_IDLE_NS (24 * 86400 * TCP_NS_PER_S)   /* RFC 7323 5.5 */
 
 /* ---- answers ---- */
 
-static bool may_challenge(struct vma_tcp_conn *conn)
+static bool take_challenge_token(struct vma_tcp_conn *conn)
 {
 	uint64_t now = conn->tcp->now_ns;
 
-	if (conn->challenge_window_ns != 0 && now - conn->challenge_window_ns < ANSWER_EVERY_NS)
+	if (conn->challenge_window_ns != 0 && now - conn->challenge_window_ns < INVALID_RATELIMIT_NS)
 		return false;
 	conn->challenge_window_ns = now;
 	return true;
@@ -25,7 +25,7 @@ static bool may_challenge(struct vma_tcp_conn *conn)
 /* RFC 5961: the peer, if it is the peer, says it again with the right numbers. */
 static void send_challenge(struct vma_tcp_conn *conn)
 {
-	if (!may_challenge(conn))
+	if (!take_challenge_token(conn))
 		return;
 	TCP_COUNT(conn->tcp, challenge_acks, 1);
 	conn->counts.challenge_acks++;
@@ -33,11 +33,11 @@ static void send_challenge(struct vma_tcp_conn *conn)
 }
 
 /* An ACK for what is out of the window; two ends that disagree do not answer each other's ACKs for ever. */
-static void answer_unacceptable(struct vma_tcp_conn *conn, const struct segment *s)
+static void ack_unacceptable(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	uint32_t rcv_nxt = conn->pcb->rcv_nxt;
 
-	if (s->len == 0 && !may_challenge(conn))
+	if (s->len == 0 && !take_challenge_token(conn))
 		return;
 	if (s->len != 0 && TCP_SEQ_LT(s->seq, rcv_nxt))
 		window_duplicate(conn, s->seq, TCP_SEQ_LT(s->end, rcv_nxt) ? s->end : rcv_nxt);
@@ -52,7 +52,7 @@ static void reset_for(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
-	if (s->flags & TCP_RST || !tcp_may_reply(conn->tcp))
+	if (s->flags & TCP_RST || !tcp_take_reply_token(conn->tcp))
 		return;
 	tcp_rst(pcb, s->ack, s->end, &pcb->local_ip, &pcb->remote_ip, pcb->local_port, pcb->remote_port);
 }
@@ -69,7 +69,7 @@ static bool validate_syn_sent(struct vma_tcp_conn *conn, const struct segment *s
 		return (s->flags & (TCP_RST | TCP_SYN)) == TCP_SYN;
 	if (TCP_SEQ_LEQ(s->ack, pcb->lastack) || TCP_SEQ_GT(s->ack, pcb->snd_nxt)) {
 		reset_for(conn, s);
-		timers_syn_soon(conn);
+		timers_expedite_syn(conn);
 		return false;
 	}
 	return (s->flags & (TCP_RST | TCP_SYN)) != 0;
@@ -110,7 +110,7 @@ static bool validate_syn(struct vma_tcp_conn *conn, const struct segment *s)
 
 	if (pcb->state != SYN_RCVD || s->seq + 1 != pcb->rcv_nxt || s->flags & TCP_ACK)
 		send_challenge(conn);
-	else if (pcb->unacked != NULL && may_challenge(conn))
+	else if (pcb->unacked != NULL && take_challenge_token(conn))
 		tcp_output_again(conn, pcb->unacked);
 	return false;
 }
@@ -154,7 +154,7 @@ static bool is_deferred(const struct vma_tcp_conn *conn, const struct segment *s
 	uint64_t defer_ns = (uint64_t)tcp_option(conn, VMA_TCP_OPT_DEFER_ACCEPT) * TCP_NS_PER_S;
 
 	return conn->pcb->state == SYN_RCVD && conn->passive && s->seq == s->end &&
-	       conn->tcp->now_ns - conn->born_ns < defer_ns;
+	       conn->tcp->now_ns - conn->created_ns < defer_ns;
 }
 
 /* In the window, and no SYN or RST. */
@@ -181,7 +181,7 @@ static bool validate_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 	if (segment_is_too_old(conn, s) && !(s->flags & TCP_RST)) {
 		TCP_COUNT(conn->tcp, paws_drops, 1);
 		conn->counts.paws_drops++;
-		answer_unacceptable(conn, s);
+		ack_unacceptable(conn, s);
 		return false;
 	}
 	/* The SYN-ACK of a simultaneous open: its SYN is known, its ACK is what matters. */
@@ -189,7 +189,7 @@ static bool validate_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 	    s->seq + 1 == pcb->rcv_nxt)
 		segment_drop_syn(s, conn->pcb->snd_scale);
 	if (!is_in_window(conn, s) && !(s->flags & (TCP_RST | TCP_SYN))) {
-		answer_unacceptable(conn, s);
+		ack_unacceptable(conn, s);
 		return false;
 	}
 	if (s->flags & TCP_RST) {

@@ -8,6 +8,6 @@
 bool tcp_validate(struct vma_tcp_conn *conn, struct segment *s);
 
 /* urgent.c: what an acceptable segment says of urgent data, and the byte itself. */
-void urgent_note(struct vma_tcp_conn *conn, const struct segment *s);
+void urgent_update(struct vma_tcp_conn *conn, const struct segment *s);
 
 #endif

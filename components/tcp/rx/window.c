@@ -104,7 +104,7 @@ void window_limits(struct vma_tcp_conn *conn)
 		atomic_store_explicit(&conn->rcvbuf, rcvbuf_first(conn), memory_order_relaxed);
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0)
 		atomic_store_explicit(&conn->sndbuf, bytes_within(conn, sndbuf), memory_order_relaxed);
-	conn->made_room = true;
+	conn->tx_space_freed = true;
 }
 
 /* The SYN's window is not scaled; what it said is the edge. */
@@ -200,7 +200,7 @@ static uint64_t free_space(uint64_t rcvbuf, uint64_t queued)
 }
 
 /* Silly windows are not announced (RFC 9293 3.8.6.2.2): less than a segment, or a sixteenth of the buffer, is none. */
-static uint64_t worth_announcing(uint64_t rcvbuf, uint64_t space, uint32_t mss)
+static uint64_t worth_advertising(uint64_t rcvbuf, uint64_t space, uint32_t mss)
 {
 	if (mss > rcvbuf)
 		mss = (uint32_t)rcvbuf;
@@ -222,7 +222,7 @@ static uint32_t window_now(const struct vma_tcp_conn *conn)
  * gets so much that way, and after that sees the edge move back by less than a unit (RFC 7323 2.4), although what it
  * has sent up to the old edge is taken.
  */
-static uint32_t keep_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
+static uint32_t round_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
 {
 	uint64_t up = (now + (uint64_t)unit - 1) & ~(uint64_t)(unit - 1);
 	uint64_t limit = (rcvbuf > 65535 ? rcvbuf : 65535) + ROUNDING_MAX; /* a SYN announces that much */
@@ -249,16 +249,16 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 	uint32_t now = window_now(conn), unit = UINT32_C(1) << pcb->rcv_scale, chosen;
 	uint64_t queued = fifo_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
 
-	chosen = at_most_window(worth_announcing(rcvbuf, free_space(rcvbuf, queued), conn->window.rcv_mss),
+	chosen = at_most_window(worth_advertising(rcvbuf, free_space(rcvbuf, queued), conn->window.rcv_mss),
 	                        (uint64_t)65535 << pcb->rcv_scale);
 	if (__builtin_expect(budget_is_tight(conn->tcp), 0))
 		chosen = (uint32_t)when_tight(conn, rcvbuf, queued, chosen);
 	chosen &= ~(unit - 1);
-	return chosen >= now ? chosen : keep_window(rcvbuf, queued, now, unit);
+	return chosen >= now ? chosen : round_window(rcvbuf, queued, now, unit);
 }
 
-/* The peer is told of `window` bytes, which are not fewer than it knows of, or what keep_window makes of these. */
-static inline uint16_t window_to_announce(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
+/* The peer is told of `window` bytes, which are not fewer than it knows of, or what round_window makes of these. */
+static inline uint16_t window_to_advertise(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct vma_tcp *tcp = conn->tcp;
@@ -275,23 +275,23 @@ static inline uint16_t window_to_announce(struct vma_tcp_conn *conn, uint32_t wi
 		conn->window.ato_ns = ATO_MIN_NS;
 	conn->window.ack_ns = tcp->now_ns;
 	conn->window.ack_held = false;
-	conn->window.hold_rest -= conn->window.hold_rest != 0;
+	conn->window.acks_before_hold -= conn->window.acks_before_hold != 0;
 	if (!conn->window.sacks_held) /* data takes no blocks along */
 		timers_no_delack(conn);
 	return (uint16_t)at_most_window(window >> pcb->rcv_scale, 65535);
 }
 
-static uint16_t __attribute__((noinline)) announce_chosen(struct vma_tcp_conn *conn)
+static uint16_t __attribute__((noinline)) advertise_chosen(struct vma_tcp_conn *conn)
 {
 	uint32_t window = choose_window(conn), now = window_now(conn);
 
 	if (window == 0 && now == 0 && conn->window.rcv_edge != conn->pcb->rcv_nxt)
 		TCP_COUNT(conn->tcp, zero_windows, 1);
-	return window_to_announce(conn, window, now);
+	return window_to_advertise(conn, window, now);
 }
 
 /* At first the usual case of choose_window: at least half the buffer is free, and the edge does not move back. */
-uint16_t window_announce(struct vma_tcp_conn *conn)
+uint16_t window_advertise(struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), queued = fifo_bytes(&conn->rx);
@@ -301,8 +301,8 @@ uint16_t window_announce(struct vma_tcp_conn *conn)
 	if (__builtin_expect(queued > rcvbuf / 2 || pcb->refused_data != NULL || window < now || window == 0 ||
 	                             budget_is_tight(conn->tcp) || conn->tcp->predicts_nothing,
 	                     0))
-		return announce_chosen(conn);
-	return window_to_announce(conn, window, now);
+		return advertise_chosen(conn);
+	return window_to_advertise(conn, window, now);
 }
 
 /*
@@ -322,8 +322,8 @@ bool window_wants_update(const struct vma_tcp_conn *conn)
 	now = edge > produced ? edge - produced : 0;
 	if (2 * now > rcvbuf)
 		return false;
-	next = worth_announcing(rcvbuf, free_space(rcvbuf, queued),
-	                        atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
+	next = worth_advertising(rcvbuf, free_space(rcvbuf, queued),
+	                         atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
 	next = at_most_window(next, atomic_load_explicit(&conn->window_max, memory_order_relaxed));
 	return next != 0 && next >= 2 * now;
 }
@@ -362,7 +362,7 @@ static void more_quick_acks(struct vma_tcp_conn *conn)
 }
 
 /* The kernel's tcp_event_data_recv: the pace at which data comes is how long an answer may take. */
-static void note_pace(struct vma_tcp_conn *conn)
+static void update_ato(struct vma_tcp_conn *conn)
 {
 	uint64_t now = conn->tcp->now_ns, gap = now - conn->window.last_data_in_ns;
 
@@ -395,8 +395,8 @@ static bool window_hold(struct vma_tcp_conn *conn, uint32_t waiting)
 
 	if (waiting >= HOLD_SEGMENTS * conn->window.rcv_mss)
 		conn->window.hold_failed = 0;
-	if (conn->window.hold_rest != 0 || since_ns >= HOLD_NS || waiting >= HOLD_SEGMENTS * conn->window.rcv_mss ||
-	    waiting > window_now(conn))
+	if (conn->window.acks_before_hold != 0 || since_ns >= HOLD_NS ||
+	    waiting >= HOLD_SEGMENTS * conn->window.rcv_mss || waiting > window_now(conn))
 		return false;
 	if (!conn->window.ack_held)
 		timers_delack(conn, HOLD_NS - since_ns);
@@ -425,9 +425,9 @@ void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment
 	uint32_t waiting = pcb->rcv_nxt - conn->window.rcv_wup;
 
 	if (segment > conn->window.rcv_mss)
-		conn->window.rcv_mss = at_most_window(segment, tcp_mss_announced(conn));
+		conn->window.rcv_mss = at_most_window(segment, tcp_mss_advertised(conn));
 	conn->pushed = push;
-	note_pace(conn);
+	update_ato(conn);
 	if (segment >= conn->window.rcv_mss)
 		rcv_rtt_sample(conn);
 	rcvbuf_grow(conn);
@@ -475,7 +475,7 @@ static bool is_another_place(const struct vma_tcp_conn *conn)
 	return TCP_SEQ_GT(newest->left, conn->window.sack_left) || TCP_SEQ_LT(newest->right, conn->window.sack_right);
 }
 
-static void note_place(struct vma_tcp_conn *conn)
+static void update_sack_place(struct vma_tcp_conn *conn)
 {
 	conn->window.sack_places += conn->window.sacks_waiting != 0 && is_another_place(conn);
 	conn->window.sack_left = conn->pcb->rcv_sacks[0].left;
@@ -496,7 +496,7 @@ void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged)
 		conn->window.hole_acks = 0;
 	}
 	if (pcb->flags & TF_SACK && pcb->ooseq != NULL)
-		note_place(conn);
+		update_sack_place(conn);
 	conn->window.sacks_waiting += bytes;
 	if (flagged || !(pcb->flags & TF_SACK) || pcb->ooseq == NULL || conn->window.hole_acks < HOLE_ACKS ||
 	    window_sacks_are_full(conn) || conn->window.sacks_waiting >= HOLE_SEGMENTS * conn->window.rcv_mss)
@@ -534,8 +534,8 @@ void window_delack_fired(struct vma_tcp_conn *conn)
 	if (conn->window.sacks_held) {
 		conn->window.sacks_held = false;
 	} else if (conn->window.ack_held) {
-		conn->window.hold_rest = HOLD_REST_MIN << conn->window.hold_failed;
-		conn->window.hold_failed += conn->window.hold_rest < HOLD_REST_MAX;
+		conn->window.acks_before_hold = HOLD_REST_MIN << conn->window.hold_failed;
+		conn->window.hold_failed += conn->window.acks_before_hold < HOLD_REST_MAX;
 	} else if (conn->window.pingpong) {
 		conn->window.pingpong = false;
 		conn->window.ato_ns = ATO_MIN_NS;

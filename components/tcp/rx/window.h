@@ -17,10 +17,10 @@ struct tcp_window {
 	uint64_t rcv_space_ns;
 	uint64_t rcv_rtt_ns;
 	uint32_t rcv_rtt_ecr, rcv_space;
-	uint32_t quick_acks; /* left to send at once */
-	bool pingpong;       /* interactive: ACKs may be delayed */
-	bool ack_held;       /* in a fast stream, for a few microseconds */
-	uint32_t hold_rest;  /* ACKs to send before one is held again */
+	uint32_t quick_acks;       /* left to send at once */
+	bool pingpong;             /* interactive: ACKs may be delayed */
+	bool ack_held;             /* in a fast stream, for a few microseconds */
+	uint32_t acks_before_hold; /* ACKs to send before one is held again */
 	uint32_t hold_failed;
 	bool sacks_held;          /* behind a hole, for a twentieth of the round trip */
 	uint32_t hole, hole_acks; /* rcv_nxt, and the ACKs that have said it while something behind it was there */
@@ -51,7 +51,7 @@ void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged)
 bool window_sacks_are_full(const struct vma_tcp_conn *conn);
 void window_acking(struct vma_tcp_conn *conn); /* an ACK is about to leave that reports what is behind holes */
 /* The window field of a segment that leaves now, and that it acknowledges all that has come. */
-uint16_t window_announce(struct vma_tcp_conn *conn);
+uint16_t window_advertise(struct vma_tcp_conn *conn);
 /* New data has left. An answer that comes soon after a question: a conversation. */
 static inline void window_data_sent(struct tcp_window *window, uint64_t now_ns)
 {

@@ -405,7 +405,7 @@ static inline void transfer(struct app *from, struct app *to, size_t n, uint64_t
 
 			fixture_settle();
 			next = fixture_next_ns();
-			if (sent < n && vma_tcp_tx_room(from->conn) != 0)
+			if (sent < n && vma_tcp_tx_space(from->conn) != 0)
 				continue;
 			if (vma_tcp_rx_bytes(to->conn) != 0)
 				continue;

@@ -36,7 +36,7 @@ enum { FAST, SLOW, PATHS };
 	X(uint64_t, produced, fifo_produced(&conn->rx))                                                                \
 	X(uint64_t, lwip_end, conn->lwip_end)                                                                          \
 	X(uint64_t, acked, atomic_load(&conn->acked))                                                                  \
-	X(uint64_t, given, atomic_load(&conn->given))                                                                  \
+	X(uint64_t, snd_max, atomic_load(&conn->snd_max))                                                              \
 	X(uint64_t, released, fifo_consumed(&conn->tx))                                                                \
 	X(uint64_t, in_use, port_memory_in_use(side[0].tcp))                                                           \
 	X(uint64_t, stack_due_ns, vma_tcp_due(side[0].tcp))                                                            \
@@ -56,14 +56,14 @@ enum { FAST, SLOW, PATHS };
 	X(uint64_t, last_data_out_ns, conn->window.last_data_out_ns)                                                   \
 	X(uint64_t, out_segments, conn->out_segments)                                                                  \
 	X(uint64_t, ack_held, conn->window.ack_held)                                                                   \
-	X(uint64_t, hold_rest, conn->window.hold_rest)                                                                 \
+	X(uint64_t, acks_before_hold, conn->window.acks_before_hold)                                                   \
 	X(uint64_t, pingpong, conn->window.pingpong)                                                                   \
 	X(uint64_t, pushed, conn->pushed)                                                                              \
 	X(uint64_t, ack_waits, atomic_load(&conn->ack_waits))                                                          \
 	X(uint64_t, is_busy, conn->is_busy)                                                                            \
 	X(uint64_t, push_once, conn->push_once)                                                                        \
-	X(uint64_t, ack_came, conn->ack_came)                                                                          \
-	X(uint64_t, made_room, conn->made_room)                                                                        \
+	X(uint64_t, ack_received, conn->ack_received)                                                                  \
+	X(uint64_t, tx_space_freed, conn->tx_space_freed)                                                              \
 	X(uint64_t, urgent_mode, conn->urgent_mode)                                                                    \
 	X(uint64_t, sent, raw.count)                                                                                   \
 	X(uint64_t, sent_segments, known_sent())

@@ -563,7 +563,7 @@ static void sim_check_readiness(struct sim_peer *peer)
 	if ((bits & EPOLLIN) != 0 && (bits & EPOLLRDNORM) == 0)
 		sim_peer_fail(peer, "EPOLLIN without EPOLLRDNORM");
 	if (vma_tcp_state(peer->conn) == TCP_ESTABLISHED && !peer->shut_wr && (bits & EPOLLOUT) != 0 &&
-	    vma_tcp_tx_room(peer->conn) == 0)
+	    vma_tcp_tx_space(peer->conn) == 0)
 		sim_peer_fail(peer, "EPOLLOUT, but no room");
 	if (vma_tcp_error(peer->conn) != 0 && vma_tcp_state(peer->conn) == TCP_CLOSE && (bits & EPOLLERR) == 0)
 		sim_peer_fail(peer, "error %d, but no EPOLLERR", vma_tcp_error(peer->conn));

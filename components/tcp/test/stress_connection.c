@@ -123,7 +123,7 @@ static void connection_write_all(struct end *end, uint64_t total)
 		if (n == 0) {
 			/* Only what was told says that there is room again. */
 			while (!(atomic_exchange(&end->events, 0) & VMA_TCP_WRITABLE) &&
-			       (memory.limit != 0 || vma_tcp_tx_room(end->conn) == 0))
+			       (memory.limit != 0 || vma_tcp_tx_space(end->conn) == 0))
 				connection_idle(&since);
 			continue;
 		}
@@ -340,7 +340,7 @@ static void test_many_threads_share_little_memory(void **state)
 	memory = (struct vma_tcp_memory){.pressure = 1, .limit = WORKERS * 24576};
 	atomic_store(&connections, 0);
 	converse_for_a_while();
-	assert_true(atomic_load(&memory.was_spent));
+	assert_true(atomic_load(&memory.was_exhausted));
 	assert_int_equal(atomic_load(&memory.used), 0);
 }
 

@@ -238,7 +238,7 @@ static void test_rate_is_what_was_delivered_since_the_segment_was_sent(void **st
 	assert_int_equal(sample.delivered, 4000);
 	/* The fifth was sent when one had been delivered, and is the fifth delivered: four in 4 ms. */
 	bbr_ack(&seg[4], 4 * MS, SECOND + 8 * MS);
-	assert_true(sample.is_known);
+	assert_true(sample.is_valid);
 	assert_int_equal(sample.prior_delivered, 1000);
 	assert_int_equal(sample.bytes_per_sec, 1000000);
 	bbr_ack(&seg[5], 4 * MS, SECOND + 8 * MS + MS / 2);
@@ -268,7 +268,7 @@ static void test_sample_of_less_than_a_round_trip_counts_for_nothing(void **stat
 	rate = (struct tcp_rate){0};
 	seg = sent_at(SECOND, true);
 	bbr_ack(&seg, 5 * MS, SECOND + 3 * MS);
-	assert_true(sample.is_known);
+	assert_true(sample.is_valid);
 	assert_int_equal(sample.bytes_per_sec, 0);
 }
 
@@ -361,7 +361,7 @@ static void bbr_one_round(uint64_t bytes_per_sec, uint64_t rtt_ns, uint32_t byte
 	                          .newly = bytes,
 	                          .in_flight = in_flight,
 	                          .prior_in_flight = in_flight + bytes,
-	                          .is_known = true,
+	                          .is_valid = true,
 	                          .app_limited = app_limited};
 
 	now_ns += rtt_ns;
@@ -454,7 +454,7 @@ static void test_window_is_two_products_and_three_quanta(void **state)
 		bbr_one_round(10000000, 10 * MS + 1, 100000, 100000);
 	assert_int_equal(cc.quantum, 9000);
 	assert_in_range(cc.cwnd, 2 * 100000 + 3 * 9000,
-	                2 * 100000 + 3 * 9000 + 2000 + cc.bbr.extra[0] + cc.bbr.extra[1]);
+	                2 * 100000 + 3 * 9000 + 2000 + cc.bbr.extra_acked[0] + cc.bbr.extra_acked[1]);
 }
 
 static void test_quantum_is_a_millisecond_between_two_segments_and_64_kilobytes(void **state)
@@ -491,7 +491,7 @@ static void test_rate_is_the_highest_of_ten_rounds(void **state)
 
 static void test_application_that_sends_little_does_not_make_the_path_slow(void **state)
 {
-	struct tcp_cc_sample s = {.bytes_per_sec = 1000, .newly = 1000, .is_known = true, .app_limited = true};
+	struct tcp_cc_sample s = {.bytes_per_sec = 1000, .newly = 1000, .is_valid = true, .app_limited = true};
 
 	(void)state;
 	bbr_fill();
@@ -574,7 +574,7 @@ static void test_recovery_sends_what_is_delivered_and_then_has_its_window_back(v
 	                           .lost = 5000,
 	                           .in_flight = 90000,
 	                           .prior_in_flight = 96000,
-	                           .is_known = true,
+	                           .is_valid = true,
 	                           .phase = CC_RECOVERY};
 	cc_sampled(&cc, &s, now_ns += MS);
 	assert_int_equal(cc.cwnd, 91000);

@@ -122,12 +122,12 @@ static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
 }
 
 struct kept_late {
-	struct vma_tcp_straggler late;
+	struct vma_tcp_late_sink late;
 	unsigned packets;
 	uint32_t bytes, seq;
 };
 
-static void keep_late(struct vma_tcp_straggler *late, struct vma_buf *packet)
+static void keep_late(struct vma_tcp_late_sink *late, struct vma_buf *packet)
 {
 	struct kept_late *kept = (struct kept_late *)late;
 	const uint8_t *tcp = (const uint8_t *)vma_buf_data(fixture_arena, packet) + packet->l4_off;

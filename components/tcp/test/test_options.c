@@ -198,17 +198,17 @@ static void test_info_says_what_the_connection_is_like(void **state)
 	transfer(client, server, 100000, SEC);
 	fixture_run(100 * MS);
 	vma_tcp_info(client->conn, &info);
-	assert_int_equal(info.known.tcpi_state, TCP_ESTABLISHED);
-	assert_int_equal(info.known.tcpi_ca_state, TCP_CA_Open);
-	assert_int_equal(info.known.tcpi_snd_mss, 1448);
-	assert_int_equal(info.known.tcpi_advmss, 1448);
-	assert_int_equal(info.known.tcpi_pmtu, 1500);
-	assert_in_range(info.known.tcpi_rtt, 9000, 60000);
-	assert_true(info.known.tcpi_snd_cwnd > 10);
-	assert_int_equal(info.known.tcpi_unacked, 0);
-	assert_int_equal(info.known.tcpi_options, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
-	assert_int_equal(info.known.tcpi_snd_wscale, 7);
-	assert_in_range(info.known.tcpi_last_data_sent, 50, 1000);
+	assert_int_equal(info.kernel.tcpi_state, TCP_ESTABLISHED);
+	assert_int_equal(info.kernel.tcpi_ca_state, TCP_CA_Open);
+	assert_int_equal(info.kernel.tcpi_snd_mss, 1448);
+	assert_int_equal(info.kernel.tcpi_advmss, 1448);
+	assert_int_equal(info.kernel.tcpi_pmtu, 1500);
+	assert_in_range(info.kernel.tcpi_rtt, 9000, 60000);
+	assert_true(info.kernel.tcpi_snd_cwnd > 10);
+	assert_int_equal(info.kernel.tcpi_unacked, 0);
+	assert_int_equal(info.kernel.tcpi_options, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
+	assert_int_equal(info.kernel.tcpi_snd_wscale, 7);
+	assert_in_range(info.kernel.tcpi_last_data_sent, 50, 1000);
 	assert_int_equal(info.bytes_acked, 100001); /* with the SYN */
 	assert_int_equal(info.bytes_sent, 100000);
 	assert_int_equal(info.bytes_retrans, 0);
@@ -221,8 +221,8 @@ static void test_info_says_what_the_connection_is_like(void **state)
 	assert_int_equal(info.bytes_acked, 0); /* its SYN was the listener's */
 	assert_int_equal(info.data_segs_in, sent);
 	assert_true(info.rcv_wnd > 10000);
-	assert_int_equal(info.known.tcpi_rcv_mss, 1448);
-	assert_in_range(info.known.tcpi_rcv_rtt, 9000, 60000);
+	assert_int_equal(info.kernel.tcpi_rcv_mss, 1448);
+	assert_in_range(info.kernel.tcpi_rcv_rtt, 9000, 60000);
 	wire_faults(0, none);
 	wire_faults(1, none);
 	app_free(client);

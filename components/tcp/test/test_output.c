@@ -107,7 +107,7 @@ static void test_what_was_told_of_the_route_is_in_force_for_whoever_asks_next(vo
 	assert_int_equal(vma_tcp_set_path(app->conn, &path), 0);
 	vma_tcp_info(app->conn, &info);
 	vma_ring_release(side[0].ring);
-	assert_int_equal(info.known.tcpi_snd_cwnd, 17);
+	assert_int_equal(info.kernel.tcpi_snd_cwnd, 17);
 	app_free(app);
 }
 
@@ -148,7 +148,7 @@ static void note_when(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	(void)conn, (void)arg;
 	if (events & VMA_TCP_READABLE)
-		told_in_between = side[0].tcp->answers_wait;
+		told_in_between = side[0].tcp->output_deferred;
 }
 
 static void test_what_comes_while_another_sends_much_is_told_in_between(void **state)

@@ -425,7 +425,7 @@ static void look_step(struct known *known)
 	fixture_readiness(app); /* a writer who finds no room */
 	paths_look(known);
 	known->counts.no_memory = known->stack_counts.no_memory = 0; /* how often it was asked for */
-	known->made_room = 0;                                        /* until it is told */
+	known->tx_space_freed = 0;                                   /* until it is told */
 }
 
 static void paths_converse(uint32_t number, int which, struct played *played)

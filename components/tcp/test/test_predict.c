@@ -8,11 +8,11 @@ struct known {
 	uint32_t rcv_nxt, rcv_wnd, snd_nxt, snd_lbb, lastack, snd_wnd, snd_wl1, snd_wl2, snd_buf, snd_queuelen;
 	uint32_t ts_recent, ts_lastacksent, state, flags;
 	uint32_t rcv_edge, rcv_wup, quick_acks, snd_wnd_max, cwnd, events, frames;
-	uint64_t produced, lwip_end, acked, given, released, segments_in, bytes_in, said;
+	uint64_t produced, lwip_end, acked, snd_max, released, segments_in, bytes_in, said;
 	bool unacked, pingpong;
 	/* what tx/output.c, recovery and the timers note of what leaves */
 	uint32_t state_of_recovery, sends, pipe_bytes, flight_max, flight_max_end, timeouts, snd_sml;
-	uint32_t out_segments, hold_rest, tail_probe_end;
+	uint32_t out_segments, acks_before_hold, tail_probe_end;
 	uint64_t rto_from_ns, probe_from_ns, last_sent_ns, persist_due_ns, last_data_out_ns, ack_ns, ato_ns, delack_ns;
 	uint64_t timer_ns, segments_out, bytes_out, due_ns;
 	bool window_limited, probe_wanted, probe_new, tail_probe_out, push_once, is_busy, ack_held, timer_is_set;
@@ -32,7 +32,7 @@ static void look_at_output(struct app *app, struct known *k)
 	k->timeouts = r->timeouts;
 	k->snd_sml = conn->snd_sml;
 	k->out_segments = conn->out_segments;
-	k->hold_rest = conn->window.hold_rest;
+	k->acks_before_hold = conn->window.acks_before_hold;
 	k->tail_probe_end = r->tail_probe_end;
 	k->rto_from_ns = r->rto_from_ns;
 	k->probe_from_ns = r->probe_from_ns;
@@ -108,7 +108,7 @@ static struct known predict_look(struct app *app)
 	k.produced = fifo_produced(&conn->rx);
 	k.lwip_end = conn->lwip_end;
 	k.acked = atomic_load(&conn->acked);
-	k.given = atomic_load(&conn->given);
+	k.snd_max = atomic_load(&conn->snd_max);
 	k.released = fifo_consumed(&conn->tx);
 	k.segments_in = counts_of(0).segments_in;
 	k.bytes_in = counts_of(0).bytes_in;

@@ -51,7 +51,7 @@ static void describe_peer(const struct sim_peer *peer)
 		printf("#       state %d, error %d, queued in %" PRIu64 " out %" PRIu64 " unsent %" PRIu64
 		       " room %" PRIu64 ", readiness %#x\n",
 		       vma_tcp_state(peer->conn), vma_tcp_error(peer->conn), vma_tcp_rx_bytes(peer->conn),
-		       vma_tcp_tx_queued(peer->conn), vma_tcp_tx_unsent(peer->conn), vma_tcp_tx_room(peer->conn),
+		       vma_tcp_tx_queued(peer->conn), vma_tcp_tx_unsent(peer->conn), vma_tcp_tx_space(peer->conn),
 		       vma_tcp_readiness(peer->conn));
 }
 

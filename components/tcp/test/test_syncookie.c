@@ -14,13 +14,13 @@ static struct syncookie_tuple some_names(void)
 
 static void test_cookie_brings_back_the_largest_size_that_fits(void **state)
 {
-	static const uint16_t given[] = {48, 64, 536, 1219, 1448, 1460, 8959, 8960, 65535};
+	static const uint16_t snd_max[] = {48, 64, 536, 1219, 1448, 1460, 8959, 8960, 65535};
 	static const uint16_t back[] = {64, 64, 536, 536, 1440, 1460, 1460, 8960, 8960};
 	struct syncookie_tuple names = some_names();
 
 	(void)state;
-	for (unsigned i = 0; i < sizeof(given) / sizeof(given[0]); i++)
-		assert_int_equal(syncookie_check(secret, &names, syncookie_make(secret, &names, given[i], SEC), SEC),
+	for (unsigned i = 0; i < sizeof(snd_max) / sizeof(snd_max[0]); i++)
+		assert_int_equal(syncookie_check(secret, &names, syncookie_make(secret, &names, snd_max[i], SEC), SEC),
 		                 back[i]);
 }
 
@@ -187,9 +187,9 @@ static void test_time_stamps_bring_back_scaling_and_sack(void **state)
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
 	vma_tcp_info(fixture_last_accepted()->conn, &info);
-	assert_int_equal(info.known.tcpi_options & 7, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
-	assert_int_equal(info.known.tcpi_snd_wscale, 9);
-	assert_int_equal(info.known.tcpi_snd_mss, 1448);
+	assert_int_equal(info.kernel.tcpi_options & 7, TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE);
+	assert_int_equal(info.kernel.tcpi_snd_wscale, 9);
+	assert_int_equal(info.kernel.tcpi_snd_mss, 1448);
 	raw_send_bytes(1, 1, 100);
 	assert_int_equal(read_bytes(fixture_last_accepted(), 1000), 100);
 }

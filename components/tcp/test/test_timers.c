@@ -133,7 +133,7 @@ static void test_deferred_accept_repeats_nothing_until_its_time_is_over(void **s
 	(void)state;
 	begin_in_the_void(SYN_RCVD);
 	w.conn.passive = true;
-	w.conn.born_ns = w.tcp.now_ns;
+	w.conn.created_ns = w.tcp.now_ns;
 	w.conn.defer_data = true;
 	option(VMA_TCP_OPT_DEFER_ACCEPT, 10);
 	send_flag(TCP_SYN | TCP_ACK);
@@ -436,14 +436,14 @@ static void test_a_peer_is_asked_at_once_unless_something_unacknowledged_asks_an
 {
 	(void)state;
 	fixture_begin(VMA_TCP_CC_CUBIC);
-	keepalive_ask(&w.conn);
+	keepalive_probe(&w.conn);
 	assert_int_equal(w.keepalives, 1);
 	assert_int_equal(w.conn.todo, 0);
 	w.conn.connected = false;
-	keepalive_ask(&w.conn);
+	keepalive_probe(&w.conn);
 	w.conn.connected = true;
 	append(new_segment(w.pcb.snd_nxt, 100, 0));
-	keepalive_ask(&w.conn);
+	keepalive_probe(&w.conn);
 	assert_int_equal(w.keepalives, 1);
 }
 
@@ -452,9 +452,9 @@ static void test_a_peer_that_cannot_be_asked_for_want_of_a_frame_is_asked_later(
 	(void)state;
 	fixture_begin(VMA_TCP_CC_CUBIC);
 	w.frames = 0;
-	keepalive_ask(&w.conn);
+	keepalive_probe(&w.conn);
 	assert_int_equal(w.keepalives, 0);
-	assert_int_equal(w.conn.todo, TCP_WORK_ASK);
+	assert_int_equal(w.conn.todo, TCP_WORK_KEEPALIVE);
 	assert_true(w.conn.in_retry);
 }
 

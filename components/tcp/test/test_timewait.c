@@ -155,7 +155,7 @@ static void test_a_port_that_was_asked_for_is_used_again_at_once_with_time_stamp
 	                                 .family = AF_INET,
 	                                 .local_port_be = htons(1000),
 	                                 .peer_port_be = htons(RAW_PORT),
-	                                 .port_given = true};
+	                                 .port_is_bound = true};
 	struct app app = {0};
 	uint32_t old_isn;
 
@@ -184,7 +184,7 @@ static void test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_
 	                                 .options = &side[0].options,
 	                                 .path = path_to(0, 1500),
 	                                 .family = AF_INET,
-	                                 .port_given = true};
+	                                 .port_is_bound = true};
 	struct app app = {0}, *before;
 	struct vma_flow_key key;
 	uint32_t old_isn;

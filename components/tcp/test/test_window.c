@@ -549,7 +549,7 @@ static void test_writer_hears_of_room(void **state)
 	while (fixture_send_bytes(client, 100000) != 0)
 		fixture_run(MS);
 	take_events(client);
-	assert_int_equal(vma_tcp_tx_room(client->conn), 0);
+	assert_int_equal(vma_tcp_tx_space(client->conn), 0);
 	assert_false(fixture_readiness(client) & EPOLLOUT);
 	fixture_run(10 * MS);
 	assert_false(client->events & VMA_TCP_WRITABLE);
@@ -571,14 +571,14 @@ static void test_notsent_lowat_limits_what_waits(void **state)
 	app = raw_connect();
 	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, 1000);
 	fixture_settle();
-	assert_true(vma_tcp_tx_room(app->conn) > 0);
+	assert_true(vma_tcp_tx_space(app->conn) > 0);
 	fixture_send_bytes(app, 1000);
 	fixture_settle();
-	assert_int_equal(vma_tcp_tx_room(app->conn), 0);
+	assert_int_equal(vma_tcp_tx_space(app->conn), 0);
 	assert_false(fixture_readiness(app) & EPOLLOUT);
 	raw.window = 5000;
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_true(vma_tcp_tx_room(app->conn) > 0);
+	assert_true(vma_tcp_tx_space(app->conn) > 0);
 	assert_true(app->events & VMA_TCP_WRITABLE);
 	app_free(app);
 }
@@ -593,12 +593,12 @@ static void test_notsent_lowat_limits_one_write(void **state)
 	side[0].options.sndbuf = 1 << 20;
 	app = raw_connect();
 	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, 100000);
-	assert_int_equal(vma_tcp_tx_room(app->conn), 131072); /* 64 KB at a time */
+	assert_int_equal(vma_tcp_tx_space(app->conn), 131072); /* 64 KB at a time */
 	while ((more = fixture_send_bytes(app, 1 << 20)) != 0)
 		sent += more;
 	assert_in_range(sent, 100000, 131072);
 	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, -1);
-	assert_true(vma_tcp_tx_room(app->conn) > 1 << 20);
+	assert_true(vma_tcp_tx_space(app->conn) > 1 << 20);
 	app_free(app);
 }
 

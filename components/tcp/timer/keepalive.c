@@ -69,12 +69,12 @@ static void fire_keepalive(struct vma_tcp_conn *conn)
 	}
 }
 
-void keepalive_ask(struct vma_tcp_conn *conn)
+void keepalive_probe(struct vma_tcp_conn *conn)
 {
 	if (!conn->connected || conn->pcb->state == TIME_WAIT || conn->pcb->unacked || persist_waits(conn))
 		return;
 	if (tcp_output_probe(conn) < 0) {
-		conn->todo |= TCP_WORK_ASK;
+		conn->todo |= TCP_WORK_KEEPALIVE;
 		tcp_retry(conn);
 	}
 }

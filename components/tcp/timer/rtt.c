@@ -9,7 +9,7 @@ void rtt_init(struct tcp_rtt *rtt)
 	*rtt = (struct tcp_rtt){0};
 }
 
-static void keep_min(struct tcp_rtt *rtt, uint64_t sample_ns, uint64_t now_ns)
+static void rtt_update_min(struct tcp_rtt *rtt, uint64_t sample_ns, uint64_t now_ns)
 {
 	if (rtt->min_ns && sample_ns > rtt->min_ns && now_ns - rtt->min_at_ns <= MIN_WINDOW_NS)
 		return;
@@ -25,7 +25,7 @@ void rtt_sample(struct tcp_rtt *rtt, uint64_t sample_ns, uint64_t now_ns)
 		sample_ns = 1;
 	if (sample_ns > RTT_RTO_MAX_NS)
 		sample_ns = RTT_RTO_MAX_NS;
-	keep_min(rtt, sample_ns, now_ns);
+	rtt_update_min(rtt, sample_ns, now_ns);
 	rtt->latest_ns = sample_ns;
 	if (rtt->srtt_ns == 0) {
 		rtt->srtt_ns = sample_ns;

@@ -18,8 +18,8 @@
 
 #include "timers.h"
 
-#define PROBE_MARGIN_NS TCP_NS_PER_MS   /* the kernel's two jiffies: what the receiver needs to answer */
-#define SYN_SOON_NS (2 * TCP_NS_PER_MS) /* to a peer that has just been reset */
+#define PROBE_MARGIN_NS TCP_NS_PER_MS        /* the kernel's two jiffies: what the receiver needs to answer */
+#define SYN_AFTER_RST_NS (2 * TCP_NS_PER_MS) /* to a peer that has just been reset */
 #define RENEGED_LEAST_NS (10 * TCP_NS_PER_MS)
 #define SYN_LINEAR 4 /* tcp_syn_linear_timeouts */
 #define SHRUNK_WINDOW_NS (2 * RTT_RTO_MAX_NS)
@@ -177,7 +177,7 @@ static bool handshake_is_over(const struct vma_tcp_conn *conn)
 		uint64_t defer_ns = (uint64_t)tcp_option(conn, VMA_TCP_OPT_DEFER_ACCEPT) * TCP_NS_PER_S;
 
 		return r->timeouts >= (uint32_t)tcp_option(conn, VMA_TCP_OPT_SYNACK_RETRIES) &&
-		       (!conn->defer_data || conn->tcp->now_ns - conn->born_ns >= defer_ns);
+		       (!conn->defer_data || conn->tcp->now_ns - conn->created_ns >= defer_ns);
 	}
 	return r->timeouts >= tries + SYN_LINEAR || tried_enough(conn, tries, RTT_RTO_INIT_NS);
 }
@@ -206,18 +206,18 @@ static bool is_hopeless(const struct vma_tcp_conn *conn)
 
 /* A peer that has answered a SYN-ACK while data is waited for (TCP_DEFER_ACCEPT) needs no further one until that ends.
  */
-static bool is_answered(const struct vma_tcp_conn *conn)
+static bool waits_for_defer_accept(const struct vma_tcp_conn *conn)
 {
 	uint64_t defer_ns = (uint64_t)tcp_option(conn, VMA_TCP_OPT_DEFER_ACCEPT) * TCP_NS_PER_S;
 
-	return conn->pcb->state == SYN_RCVD && conn->defer_data && conn->tcp->now_ns - conn->born_ns < defer_ns;
+	return conn->pcb->state == SYN_RCVD && conn->defer_data && conn->tcp->now_ns - conn->created_ns < defer_ns;
 }
 
 static void timed_out(struct vma_tcp_conn *conn)
 {
 	if (is_hopeless(conn)) {
 		timers_give_up(conn, false);
-	} else if (is_answered(conn)) {
+	} else if (waits_for_defer_accept(conn)) {
 		conn->recovery.timeouts++;
 		conn->recovery.rto_from_ns = conn->tcp->now_ns;
 	} else {
@@ -296,9 +296,9 @@ void timers_retransmit_update(struct vma_tcp_conn *conn)
 }
 
 /* Once, as the kernel: two ends that do not understand each other do not go on like this. */
-void timers_syn_soon(struct vma_tcp_conn *conn)
+void timers_expedite_syn(struct vma_tcp_conn *conn)
 {
-	const uint64_t from_ns = conn->tcp->now_ns + SYN_SOON_NS - handshake_rto_ns(conn);
+	const uint64_t from_ns = conn->tcp->now_ns + SYN_AFTER_RST_NS - handshake_rto_ns(conn);
 
 	if (conn->recovery.timeouts != 0 || from_ns >= conn->recovery.rto_from_ns)
 		return;

@@ -93,8 +93,8 @@ static inline __attribute__((always_inline)) err_t send_frame(struct vma_tcp_con
 	flag = frame_checksum_flag(tcp->nic, l4_len);
 	tcp_frame_out(tcp, buf, off, len, flag); /* leaves when it is complete: at the end of the output */
 	frame_count(conn, n);
-	window = window_announce(conn);
-	to = frame + conn->path.ip_off + VMA_PKT_IP4_LEN;
+	window = window_advertise(conn);
+	to = frame + conn->path.ip_off + VMA_PKT_IP4_HLEN;
 	addresses = frame_address_sum(&conn->key);
 	frame_write_path(conn, frame, addresses, l4_len);
 	*out = w = compose_words_of(conn, stamped, push);

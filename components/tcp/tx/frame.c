@@ -14,7 +14,7 @@ static uint16_t window_of(struct vma_tcp_conn *conn, const uint8_t *from)
 	uint8_t flags = from[13];
 
 	if (flags & TCP_ACK && !(flags & TCP_SYN) && conn->connected)
-		return window_announce(conn);
+		return window_advertise(conn);
 	return (uint16_t)(from[14] << 8 | from[15]);
 }
 
@@ -26,7 +26,7 @@ static uint64_t frame_write_options(const struct vma_tcp_conn *conn, uint8_t *to
 
 	for (uint32_t i = 0; i < len; i += 4) {
 		uint32_t word =
-		        syn && i == 0 ? lwip_htonl(0x02040000 | tcp_mss_announced(conn)) : frame_load32(from + i);
+		        syn && i == 0 ? lwip_htonl(0x02040000 | tcp_mss_advertised(conn)) : frame_load32(from + i);
 
 		frame_store32(to + i, word);
 		sum += word;
@@ -72,7 +72,7 @@ static void write_payload(struct copy_sum *sum, uint8_t *to, const struct pbuf *
 /* What the NIC has to be told of it. */
 static uint16_t write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const struct pbuf *p)
 {
-	uint8_t *tcp = frame + conn->path.ip_off + VMA_PKT_IP4_LEN;
+	uint8_t *tcp = frame + conn->path.ip_off + VMA_PKT_IP4_HLEN;
 	uint32_t l4_len = p->tot_len, hdr_len = (uint32_t)(((const uint8_t *)p->payload)[12] >> 4) * 4;
 	uint64_t addresses = frame_address_sum(&conn->key), pseudo = frame_pseudo_sum(addresses, l4_len);
 	const uint16_t flag = frame_checksum_flag(conn->tcp->nic, l4_len);

@@ -56,7 +56,7 @@ static inline void frame_write_path(struct vma_tcp_conn *conn, uint8_t *frame, u
 	bool fragments = tcp_option(conn, VMA_TCP_OPT_PMTUDISC) == 0; /* IP_PMTUDISC_DONT */
 	/* 16 bits each: numbers of 32, which need not be cut off again. */
 	uint32_t first = 0x45 | (uint32_t)(uint8_t)tcp_option(conn, VMA_TCP_OPT_TOS) << 8;
-	uint32_t len = lwip_htons((uint16_t)(VMA_PKT_IP4_LEN + l4_len)), id = lwip_htons(conn->ip_id);
+	uint32_t len = lwip_htons((uint16_t)(VMA_PKT_IP4_HLEN + l4_len)), id = lwip_htons(conn->ip_id);
 	uint32_t off = fragments ? 0 : lwip_htons(FRAME_DONT_FRAGMENT);
 	uint32_t ttl = (uint8_t)tcp_option(conn, VMA_TCP_OPT_TTL) | IPPROTO_TCP << 8;
 	uint64_t sum = addresses + (first + len + id + off + ttl);
@@ -97,7 +97,7 @@ static inline bool frame_needs_sum(const struct vma_nic_info *nic, uint16_t flag
 /* A buffer for a frame of len bytes, which begins at *off of it. Not counted: for who goes on by another way. */
 static inline err_t frame_buf_try(struct vma_tcp *tcp, uint32_t len, struct vma_buf **out, uint32_t *off)
 {
-	struct vma_buf *buf = tcp_frame_room(tcp) ? vma_ring_tx_buf(tcp->ring) : NULL;
+	struct vma_buf *buf = tcp_frame_space(tcp) ? vma_ring_tx_buf(tcp->ring) : NULL;
 
 	if (__builtin_expect(buf == NULL, 0))
 		return ERR_MEM;

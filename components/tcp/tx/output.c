@@ -12,8 +12,8 @@
 #include "../loss/recovery.h"
 #include "../small_mss_quota.h"
 
-#define MSS_OF_A_FULL_ROW 512
-#define ROW_LEAST 4
+#define FULL_BURST_MSS 512
+#define BURST_SEGMENTS_MIN 4
 
 #define QUEUE_MARGIN 16 /* pbufs that a segment may need, below lwIP's limit of them */
 
@@ -41,18 +41,18 @@ static bool fits_window(const struct tcp_pcb *pcb)
 }
 
 /* What has been sent once: up to here. */
-static inline void note_given_to(struct vma_tcp_conn *conn, uint64_t given)
+static inline void set_snd_max(struct vma_tcp_conn *conn, uint64_t snd_max)
 {
-	conn->made_room |= given != atomic_load_explicit(&conn->given, memory_order_relaxed) &&
-	                   tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
-	atomic_store_explicit(&conn->given, given, memory_order_release);
+	conn->tx_space_freed |= snd_max != atomic_load_explicit(&conn->snd_max, memory_order_relaxed) &&
+	                        tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
+	atomic_store_explicit(&conn->snd_max, snd_max, memory_order_release);
 }
 
-static void note_conn_given(struct vma_tcp_conn *conn)
+static void update_snd_max(struct vma_tcp_conn *conn)
 {
-	uint64_t given = tcp_tx_offset(conn, conn->pcb->snd_nxt);
+	uint64_t snd_max = tcp_tx_offset(conn, conn->pcb->snd_nxt);
 
-	note_given_to(conn, given < conn->lwip_end ? given : conn->lwip_end);
+	set_snd_max(conn, snd_max < conn->lwip_end ? snd_max : conn->lwip_end);
 }
 
 /* What is in pcb->unsent leaves; with fin, the last of it with FIN. False: not all of it could. */
@@ -69,7 +69,7 @@ static bool output_transmit(struct vma_tcp_conn *conn, bool fin)
 	for (seg = last != NULL ? last->next : pcb->unacked; seg != NULL; seg = seg->next)
 		recovery_sent(conn, seg);
 	if (conn->connected)
-		note_conn_given(conn);
+		update_snd_max(conn);
 	if (pcb->unsent != NULL && fits_window(pcb))
 		tcp_retry(conn);
 	return pcb->unsent == NULL;
@@ -108,7 +108,7 @@ static inline bool waits_for_more(const struct vma_tcp_conn *conn, uint64_t prod
 		return false;
 	if (tcp_option(conn, VMA_TCP_OPT_CORK))
 		return true;
-	if (atomic_load_explicit(&conn->more_from, memory_order_relaxed) == produced && !conn->ack_came)
+	if (atomic_load_explicit(&conn->more_from, memory_order_relaxed) == produced && !conn->ack_received)
 		return true;
 	if (tcp_option(conn, VMA_TCP_OPT_NODELAY))
 		return false;
@@ -124,7 +124,7 @@ static uint32_t segment_max(const struct vma_tcp_conn *conn)
 	return most != 0 && most < conn->mss ? most : conn->mss;
 }
 
-static uint32_t window_left(const struct tcp_pcb *pcb)
+static uint32_t usable_window(const struct tcp_pcb *pcb)
 {
 	int32_t left = (int32_t)(pcb->lastack + pcb->snd_wnd - pcb->snd_nxt);
 
@@ -180,8 +180,8 @@ static bool __attribute__((noinline)) feed_by_lwip(struct vma_tcp_conn *conn, ui
 }
 
 /* A segment of n bytes that has been composed. */
-static inline __attribute__((always_inline)) void note_composed(struct vma_tcp_conn *conn, struct tcp_seg *seg,
-                                                                uint32_t n)
+static inline __attribute__((always_inline)) void count_composed(struct vma_tcp_conn *conn, struct tcp_seg *seg,
+                                                                 uint32_t n)
 {
 	const uint32_t end = conn->pcb->snd_lbb;
 
@@ -189,7 +189,7 @@ static inline __attribute__((always_inline)) void note_composed(struct vma_tcp_c
 		conn->snd_sml = end;
 	window_data_sent(&conn->window, conn->tcp->now_ns);
 	recovery_sent_at(conn, seg, end - n, n);
-	note_given_to(conn, conn->lwip_end); /* all that lwIP has: tcp_compose leaves nothing behind */
+	set_snd_max(conn, conn->lwip_end); /* all that lwIP has: tcp_compose leaves nothing behind */
 }
 
 /* The same by the fast path, if it can. */
@@ -199,7 +199,7 @@ static inline __attribute__((always_inline)) bool feed_segment(struct vma_tcp_co
 
 	if (__builtin_expect(seg == NULL, 0))
 		return feed_by_lwip(conn, n, produced);
-	note_composed(conn, seg, n);
+	count_composed(conn, seg, n);
 	return true;
 }
 
@@ -208,7 +208,7 @@ static bool segment_may_leave(const struct vma_tcp_conn *conn, uint32_t n)
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint32_t allowed = recovery_may_send(conn);
 
-	if (window_left(pcb) < n || pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN)
+	if (usable_window(pcb) < n || pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN)
 		return false;
 	/* Segments take memory, too. What is out comes back by acknowledgements, which let more go. */
 	if (budget_is_spent(conn->tcp) && scoreboard_out(conn) >= BUDGET_SND_LEAST)
@@ -216,7 +216,7 @@ static bool segment_may_leave(const struct vma_tcp_conn *conn, uint32_t n)
 	return allowed >= n || (allowed != 0 && pcb->unacked == NULL);
 }
 
-static void note_urgent(struct vma_tcp_conn *conn)
+static void set_urgent_pointer(struct vma_tcp_conn *conn)
 {
 	uint64_t behind = atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed);
 
@@ -253,7 +253,7 @@ static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
 		return 0;
 	if (conn->urgent_mode || atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed) != 0)
 		return 0;
-	if ((waits < most && waits_for_more(conn, produced)) || window_left(pcb) < waits ||
+	if ((waits < most && waits_for_more(conn, produced)) || usable_window(pcb) < waits ||
 	    pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN || conn->cc.cwnd < out + waits)
 		return 0;
 	if (pcb->unacked != NULL)
@@ -267,29 +267,29 @@ static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
  * Segments that may leave in a row while other connections wait. A frame costs the same whatever is in it: a peer with
  * a small MSS would have its share of the frames, and the others next to none of the bytes.
  */
-static inline uint32_t row_segments_max(const struct vma_tcp_conn *conn)
+static inline uint32_t burst_segments_max(const struct vma_tcp_conn *conn)
 {
-	uint32_t row = TCP_FRAMES * conn->mss / MSS_OF_A_FULL_ROW;
+	uint32_t row = TCP_FRAMES * conn->mss / FULL_BURST_MSS;
 
-	return row < ROW_LEAST ? ROW_LEAST : row;
+	return row < BURST_SEGMENTS_MIN ? BURST_SEGMENTS_MIN : row;
 }
 
 static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
 {
-	uint32_t most = segment_max(conn), row = row_segments_max(conn);
+	uint32_t most = segment_max(conn), row = burst_segments_max(conn);
 	const bool small = conn_has_small_mss(conn);
 	uint64_t produced;
 
 	while ((produced = fifo_produced(&conn->tx)) != conn->lwip_end) {
 		uint32_t n = produced - conn->lwip_end < most ? (uint32_t)(produced - conn->lwip_end) : most;
 
-		note_urgent(conn);
+		set_urgent_pointer(conn);
 		if (n < most && waits_for_more(conn, produced))
 			break;
 		if (!segment_may_leave(conn, n) || (__builtin_expect(small, 0) && !small_mss_quota_take(conn)) ||
 		    !feed_segment(conn, n, produced))
 			break;
-		if (__builtin_expect(conn->tcp->answers_wait || (--row == 0 && conn->tcp->ready != NULL), 0)) {
+		if (__builtin_expect(conn->tcp->output_deferred || (--row == 0 && conn->tcp->ready != NULL), 0)) {
 			tcp_ready(conn);
 			break;
 		}
@@ -315,7 +315,7 @@ static inline void feed_alone(struct vma_tcp_conn *conn, uint32_t n)
 {
 	conn->tcp->alone++;
 	if (feed_segment(conn, n, conn->lwip_end + n)) {
-		if (__builtin_expect(conn->tcp->answers_wait, 0))
+		if (__builtin_expect(conn->tcp->output_deferred, 0))
 			tcp_ready(conn);
 		else if (__builtin_expect(fifo_produced(&conn->tx) != conn->lwip_end, 0))
 			feed_more(conn);
@@ -368,7 +368,7 @@ static bool has_report(const struct vma_tcp_conn *conn)
 }
 
 /* Nothing is to be sent, or sent again, and no FIN: all that follows would find that out for itself. */
-static bool is_quiet(const struct vma_tcp_conn *conn)
+static bool has_nothing_to_send(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -385,7 +385,7 @@ static void output_conn(struct vma_tcp_conn *conn)
 
 	if (asked != 0)
 		feed_alone(conn, asked);
-	else if (is_quiet(conn))
+	else if (has_nothing_to_send(conn))
 		conn->recovery.probe_wanted = conn->push_once = false;
 	else if (recovery_retransmit(conn) != 0)
 		tcp_retry(conn);
@@ -401,7 +401,7 @@ void tcp_output_conn(struct vma_tcp_conn *conn)
 		tcp_process_refused_data(conn->pcb);
 	output_conn(conn);
 	tcp_frames_leave(conn->tcp);
-	conn->ack_came = false;
+	conn->ack_received = false;
 	if (cc_has_model(&conn->cc)) /* it is for nobody else */
 		recovery_output_done(conn);
 	timers_retransmit_update(conn);
@@ -425,9 +425,9 @@ bool tcp_output_message(struct vma_tcp_conn *conn)
 		return false;
 	tcp_frames_leave(tcp);
 	tcp->alone++;
-	note_composed(conn, tcp_compose_segment(conn, n, &composed), n);
-	conn->ack_came = false;
-	if (__builtin_expect(fifo_produced(&conn->tx) != conn->lwip_end || tcp->answers_wait, 0))
+	count_composed(conn, tcp_compose_segment(conn, n, &composed), n);
+	conn->ack_received = false;
+	if (__builtin_expect(fifo_produced(&conn->tx) != conn->lwip_end || tcp->output_deferred, 0))
 		tcp_ready(conn);
 	if (fifo_produced(&conn->tx) == conn->lwip_end)
 		conn->push_once = false;
@@ -442,7 +442,7 @@ bool tcp_output_message(struct vma_tcp_conn *conn)
 static int output_force(struct vma_tcp_conn *conn)
 {
 	uint64_t produced = fifo_produced(&conn->tx);
-	uint32_t n = segment_max(conn), left = window_left(conn->pcb);
+	uint32_t n = segment_max(conn), left = usable_window(conn->pcb);
 
 	if (conn->pcb->unsent != NULL && !fits_window(conn->pcb))
 		return 0;

@@ -22,7 +22,7 @@ static inline uint64_t sndbuf_now(const struct vma_tcp_conn *conn)
  * As the kernel's sk_stream_memory_free: one byte is enough to write. 0: there is none, or TCP_NOTSENT_LOWAT has a word
  * in it.
  */
-static inline uint64_t usual_room(const struct vma_tcp_conn *conn)
+static inline uint64_t sndbuf_space(const struct vma_tcp_conn *conn)
 {
 	uint64_t used = fifo_bytes(&conn->tx), sndbuf = sndbuf_now(conn);
 
@@ -33,7 +33,7 @@ static inline uint64_t usual_room(const struct vma_tcp_conn *conn)
  * TCP_NOTSENT_LOWAT bounds one call, too. The kernel looks at it before each buffer that it fills, and one holds 64 KB
  * where the interface cuts segments: what is written may go that far beyond it.
  */
-uint64_t vma_tcp_tx_room(const struct vma_tcp_conn *conn)
+uint64_t vma_tcp_tx_space(const struct vma_tcp_conn *conn)
 {
 	uint64_t used = fifo_bytes(&conn->tx), sndbuf = sndbuf_now(conn), unsent, most;
 	uint32_t lowat = (uint32_t)tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT);
@@ -58,22 +58,22 @@ uint64_t vma_tcp_tx_queued(const struct vma_tcp_conn *conn)
 
 uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn)
 {
-	uint64_t given = atomic_load_explicit(&conn->given, memory_order_acquire);
+	uint64_t snd_max = atomic_load_explicit(&conn->snd_max, memory_order_acquire);
 
-	return fifo_produced(&conn->tx) - given;
+	return fifo_produced(&conn->tx) - snd_max;
 }
 
 /* There is perhaps no room. */
 static int __attribute__((noinline))
 reserve_late(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsigned n)
 {
-	uint64_t room = vma_tcp_tx_room(conn);
+	uint64_t room = vma_tcp_tx_space(conn);
 	unsigned used;
 
 	if (room == 0) {
-		if (tcp_wants_room(conn))
+		if (tcp_request_writeable(conn))
 			return conn_sends_ended(conn) ? -EPIPE : 0;
-		room = vma_tcp_tx_room(conn);
+		room = vma_tcp_tx_space(conn);
 	}
 	if (bytes == 0 || room == 0)
 		return 0;
@@ -88,7 +88,7 @@ int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *sp
 
 	if (__builtin_expect(conn_sends_ended(conn), 0))
 		return -EPIPE;
-	room = usual_room(conn);
+	room = sndbuf_space(conn);
 	if (__builtin_expect(room == 0, 0))
 		return reserve_late(conn, bytes, spans, n);
 	if (bytes == 0)

@@ -137,7 +137,7 @@ static int control_fixture_fake_device_get(struct vma_engine *engine, uint32_t i
 }
 
 #define vma_net_link(...) fake_link(__VA_ARGS__)
-#define vma_net_link_known(...) fake_link(__VA_ARGS__)
+#define vma_net_link_cached(...) fake_link(__VA_ARGS__)
 #define vma_net_links(...) fake_links(__VA_ARGS__)
 #define vma_net_addrs(...) fake_addrs(__VA_ARGS__)
 #define vma_net_path_get(...) control_fixture_fake_path_get(__VA_ARGS__)

@@ -56,7 +56,7 @@ void udp_flows_update(struct udp_sock *sock)
 	fixture.takes_up++;
 }
 
-void udp_ask_take_up(struct udp_sock *sock)
+void udp_schedule_take_up(struct udp_sock *sock)
 {
 	(void)sock;
 	fixture.takes_up++;
@@ -78,7 +78,7 @@ bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *d
 	return true;
 }
 
-void udp_left(struct udp_sock *sock)
+void udp_finish_close(struct udp_sock *sock)
 {
 	(void)sock;
 }
@@ -193,7 +193,7 @@ static inline struct udp_sock *udp_fixture_socket(bool bind_it)
 	assert_non_null(sock);
 	assert_true(fd >= 0);
 	vma_file_init(&sock->file, VMA_FILE_UDP, &fixture_ops);
-	udp_data_init(sock);
+	udp_dst_init(sock);
 	pthread_mutex_init(&sock->reader, NULL);
 	atomic_store(&sock->rcvbuf, 212992);
 	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
@@ -227,7 +227,7 @@ static inline void fixture_close(struct udp_sock *sock)
 	struct vma_thread *self = vma_enter();
 	int fd = fixture_fd(sock);
 
-	udp_data_end(sock);
+	udp_dst_fini(sock);
 	vma_fd_remove(fd);
 	vma_leave(self);
 	vma_os.close(fd);

@@ -13,7 +13,7 @@ static inline void forks(void)
 {
 	struct vma_thread *self = vma_enter();
 
-	udp_fork_shared_make();
+	udp_fork_shared_create();
 	vma_leave(self);
 }
 

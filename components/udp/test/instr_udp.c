@@ -27,7 +27,7 @@
 #include "../dst.h"
 #include "../recv.h"
 
-enum { PAYLOAD = 64 - VMA_PKT_ETH_LEN - VMA_PKT_IP4_LEN - VMA_PKT_UDP_LEN, WARM_UP = 1024 };
+enum { PAYLOAD = 64 - VMA_PKT_ETH_HLEN - VMA_PKT_IP4_HLEN - VMA_PKT_UDP_HLEN, WARM_UP = 1024 };
 
 struct message {
 	struct msghdr msg;
@@ -206,7 +206,7 @@ static struct udp_sock *udp_make_socket(void)
 	int fd = vma_os.socket(AF_INET, SOCK_DGRAM, 0);
 
 	vma_file_init(&sock->file, VMA_FILE_UDP, &ops);
-	udp_data_init(sock);
+	udp_dst_init(sock);
 	atomic_store(&sock->rcvbuf, 212992);
 	atomic_store(&sock->rcvtimeo_ns, UINT64_MAX);
 	udp_must(vma_os.bind(fd, (struct sockaddr *)&addr, sizeof(addr)), "bind");

@@ -14,9 +14,9 @@ static const struct udp_datagram datagram = {
 static const uint32_t all_rx_opts = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_PKTINFO |
                                     UDP_RX_OPT_RECVTTL | UDP_RX_OPT_RECVTOS | UDP_RX_OPT_ORIGDST | UDP_RX_OPT_RXQ_OVFL;
 
-static struct udp_cmsgs filled(uint32_t rx_opts, size_t room)
+static struct udp_cmsgs filled(uint32_t rx_opts, size_t capacity)
 {
-	struct udp_cmsgs cmsgs = {.room = room};
+	struct udp_cmsgs cmsgs = {.capacity = capacity};
 
 	udp_cmsg_fill(&cmsgs, rx_opts, &datagram, 1500000000123456789, 7);
 	return cmsgs;
@@ -37,7 +37,7 @@ static unsigned list(void *control, size_t len, int (*out)[2], unsigned max)
 
 static void test_no_request_gives_no_message(void **state)
 {
-	struct udp_cmsgs cmsgs = filled(0, UDP_CMSG_ROOM);
+	struct udp_cmsgs cmsgs = filled(0, UDP_CMSG_BYTES_MAX);
 
 	(void)state;
 	assert_int_equal(cmsgs.used, 0);
@@ -46,7 +46,7 @@ static void test_no_request_gives_no_message(void **state)
 
 static void test_everything_at_once_fits(void **state)
 {
-	struct udp_cmsgs cmsgs = filled(all_rx_opts, UDP_CMSG_ROOM);
+	struct udp_cmsgs cmsgs = filled(all_rx_opts, UDP_CMSG_BYTES_MAX);
 	int seen[16][2];
 
 	(void)state;
@@ -56,7 +56,7 @@ static void test_everything_at_once_fits(void **state)
 
 static void test_stamp_in_nanoseconds_overrules_that_in_microseconds(void **state)
 {
-	struct udp_cmsgs cmsgs = filled(UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS, UDP_CMSG_ROOM);
+	struct udp_cmsgs cmsgs = filled(UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS, UDP_CMSG_BYTES_MAX);
 	struct timespec at;
 	int seen[4][2];
 
@@ -71,7 +71,7 @@ static void test_stamp_in_nanoseconds_overrules_that_in_microseconds(void **stat
 static void test_new_names_give_new_types(void **state)
 {
 	struct udp_cmsgs cmsgs =
-	        filled(UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_STAMP_NEW, UDP_CMSG_ROOM);
+	        filled(UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_STAMP_NEW, UDP_CMSG_BYTES_MAX);
 	int seen[4][2];
 
 	(void)state;
@@ -82,7 +82,7 @@ static void test_new_names_give_new_types(void **state)
 
 static void test_drops_are_told_only_when_there_were_any(void **state)
 {
-	struct udp_cmsgs cmsgs = {.room = UDP_CMSG_ROOM};
+	struct udp_cmsgs cmsgs = {.capacity = UDP_CMSG_BYTES_MAX};
 	struct udp_datagram calm = datagram;
 
 	(void)state;
@@ -94,7 +94,7 @@ static void test_drops_are_told_only_when_there_were_any(void **state)
 /* ---- the kernel as judge ---- */
 
 struct heard {
-	uint8_t control[UDP_CMSG_ROOM];
+	uint8_t control[UDP_CMSG_BYTES_MAX];
 	size_t len;
 	int flags;
 };
@@ -119,9 +119,9 @@ static int kernel_socket(struct sockaddr_in *addr)
 	return fd;
 }
 
-static bool cmsg_hear(int fd, const struct sockaddr_in *addr, size_t room, struct heard *heard)
+static bool cmsg_hear(int fd, const struct sockaddr_in *addr, size_t capacity, struct heard *heard)
 {
-	struct msghdr msg = {.msg_control = heard->control, .msg_controllen = room};
+	struct msghdr msg = {.msg_control = heard->control, .msg_controllen = capacity};
 
 	if (sendto(fd, "x", 1, 0, (const struct sockaddr *)addr, sizeof(*addr)) != 1)
 		return false;
@@ -157,15 +157,15 @@ static void test_order_and_cuts_are_the_kernels_at_every_room(void **state)
 	int fd = kernel_socket(&addr);
 
 	(void)state;
-	if (fd < 0 || !cmsg_hear(fd, &addr, UDP_CMSG_ROOM, &heard)) {
+	if (fd < 0 || !cmsg_hear(fd, &addr, UDP_CMSG_BYTES_MAX, &heard)) {
 		if (fd >= 0)
 			close(fd);
 		vma_test_skip("there is no loopback here");
 	}
-	for (size_t room = 0; room <= UDP_CMSG_ROOM; room++) {
-		struct udp_cmsgs ours = filled(rx_opts, room);
+	for (size_t capacity = 0; capacity <= UDP_CMSG_BYTES_MAX; capacity++) {
+		struct udp_cmsgs ours = filled(rx_opts, capacity);
 
-		assert_true(cmsg_hear(fd, &addr, room, &heard));
+		assert_true(cmsg_hear(fd, &addr, capacity, &heard));
 		assert_same_shape(&heard, &ours);
 	}
 	close(fd);

@@ -330,7 +330,7 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 
 static bool has_task(int fd)
 {
-	return atomic_load(&control_fixture_sock_of(fd)->flows->task_asked);
+	return atomic_load(&control_fixture_sock_of(fd)->flows->task_scheduled);
 }
 
 static void test_a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_again(void **state)
@@ -511,7 +511,7 @@ static struct {
 	bool found_queued, found_moved; /* was told, and found something: in a queue, or with all queues empty */
 } looker;
 
-static void look_again(struct vma_watcher *watcher, uint32_t events)
+static void poll_again(struct vma_watcher *watcher, uint32_t events)
 {
 	(void)watcher;
 	(void)events;
@@ -531,7 +531,7 @@ static void rings_are_others(struct vma_watcher *watcher, uint64_t rings)
 static void watch_and_send(int fd, const char *text)
 {
 	looker.sock = control_fixture_sock_of(fd);
-	looker.watcher = (struct vma_watcher){.ready = look_again, .rings = rings_are_others};
+	looker.watcher = (struct vma_watcher){.ready = poll_again, .rings = rings_are_others};
 	looker.found_queued = looker.found_moved = false;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	update(fd);
@@ -614,7 +614,7 @@ static void test_a_closed_socket_lives_until_the_last_call_that_waits_has_left(v
 	other = fixture_socket();
 	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", port), -EADDRINUSE);
 	atomic_fetch_sub(&sock->waiting, 1);
-	udp_left(sock);
+	udp_finish_close(sock);
 	assert_null(sock->flows->members);
 	assert_int_equal(control_fixture_bind_to(other, "10.77.0.1", port), 0);
 	vma_file_put(&sock->file);

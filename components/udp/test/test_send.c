@@ -374,7 +374,7 @@ static void test_one_more_destination_of_a_slot_is_offloaded_once_its_path_is_kn
 	(void)state;
 	udp_send_reset();
 	assert_int_equal(send_send_to(&other, "x", 1, 0), 1);
-	atomic_store(&sock->dst_asked_tsc, vma_tsc()); /* no place in the cache for a while */
+	atomic_store(&sock->dst_requested_tsc, vma_tsc()); /* no place in the cache for a while */
 	atomic_store(&sock->dst_made_tsc, vma_tsc());
 	send_send_to(&to, "first", 5, 0); /* the kernel's, whatever it thinks of 10.0.0.2 from 127.0.0.1 */
 	assert_int_equal(sent(), 1);
@@ -876,7 +876,7 @@ static void test_destination_of_a_rule_is_not_asked_for_again_and_again(void **s
 		send_send_to(&to, "x", 1, 0);
 	assert_int_equal(sent(), 0);
 	assert_int_equal(atomic_load(&fake_net.gets), 1);
-	assert_int_equal(atomic_load(&sock->dst_asked_tsc), 0);
+	assert_int_equal(atomic_load(&sock->dst_requested_tsc), 0);
 }
 
 static void test_destination_of_a_rule_is_the_kernels_also_if_another_has_its_slot(void **state)

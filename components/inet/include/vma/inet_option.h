@@ -12,19 +12,19 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-enum vma_inet_how {                     /* how it is told whether an option is set */
-	            VMA_INET_BY_VALUE,  /* an int that is not 0 */
-	            VMA_INET_BY_ONE,    /* by 1, and then not 0 */
-	            VMA_INET_BY_SIGN,   /* an int that is not negative */
-	            VMA_INET_BY_LENGTH, /* a value of any bytes */
-	            VMA_INET_BY_RATE,   /* a number of 32 or 64 bits that is not the highest */
-	            VMA_INET_ALWAYS,
-	            VMA_INET_NEVER,
+enum vma_inet_enabled_by {                     /* how it is told whether an option is set */
+	                   VMA_INET_BY_VALUE,  /* an int that is not 0 */
+	                   VMA_INET_BY_ONE,    /* by 1, and then not 0 */
+	                   VMA_INET_BY_SIGN,   /* an int that is not negative */
+	                   VMA_INET_BY_LENGTH, /* a value of any bytes */
+	                   VMA_INET_BY_RATE,   /* a number of 32 or 64 bits that is not the highest */
+	                   VMA_INET_ALWAYS,
+	                   VMA_INET_NEVER,
 };
 
 /* After the kernel has taken the call. */
-bool vma_inet_option_is_set(int fd, int level, int name, enum vma_inet_how how);
+bool vma_inet_option_is_set(int fd, int level, int name, enum vma_inet_enabled_by how);
 /* Before the kernel is asked: not of the value that takes the option away, nor of one that cannot be read. */
-bool vma_inet_option_turns_on(int level, enum vma_inet_how how, const void *value, socklen_t len);
+bool vma_inet_option_enables(int level, enum vma_inet_enabled_by how, const void *value, socklen_t len);
 
 #endif

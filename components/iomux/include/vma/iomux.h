@@ -51,7 +51,7 @@ int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const
  * A set that is not ours was made, or the kernel's epoll_ctl has added something to it: a set that becomes ours may be
  * in it. A number that was copied, to -1 if that failed, may be a set's: when that becomes ours it does so under both.
  */
-void vma_iomux_epoll_note(int epfd);
-void vma_iomux_epoll_note_copy(int from, int to);
+void vma_iomux_epoll_record(int epfd);
+void vma_iomux_epoll_record_copy(int from, int to);
 
 #endif

@@ -79,7 +79,7 @@ struct vma_net_link {
 
 /* -ENODEV: there is none. link_known: as of what was heard by the last control call or process, for who has just made
  * one. */
-int vma_net_link_known(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out);
+int vma_net_link_cached(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out);
 int vma_net_link(struct vma_net *net, uint32_t ifindex, struct vma_net_link *out);
 int vma_net_link_by_name(struct vma_net *net, const char *name, struct vma_net_link *out);
 /* Fills up to max, returns how many there are. */
@@ -234,8 +234,8 @@ _Static_assert(sizeof(struct vma_net_template) == 104, "whole words, no padding"
  */
 struct vma_net_path {
 	_Atomic uint32_t version;
-	_Atomic uint32_t asked; /* what the data path wants: the first to ask leaves the request */
-	_Atomic uint32_t used;  /* found since the cache was last swept */
+	_Atomic uint32_t requested; /* what the data path wants: the first to ask leaves the request */
+	_Atomic uint32_t used;      /* found since the cache was last swept */
 	_Alignas(64) struct {
 		_Atomic uint64_t words[VMA_NET_TEMPLATE_WORDS + VMA_NET_KEY_WORDS];
 	} slot[2];
@@ -265,8 +265,8 @@ int vma_net_path_resolve(struct vma_net *net, struct vma_net_path *path);
 bool vma_net_find(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out);
 bool vma_net_want(struct vma_net *net, const struct vma_net_key *key);
 /* As find, for a sender of what find told: ask for a probe or a recheck by key (VMA_NET_ASK_*). No lock. */
-enum vma_net_ask { VMA_NET_ASK_PROBE = 1 << 0, VMA_NET_ASK_RECHECK = 1 << 1 };
-void vma_net_ask(struct vma_net *net, const struct vma_net_key *key, unsigned what);
+enum vma_net_request { VMA_NET_REQUEST_PROBE = 1 << 0, VMA_NET_REQUEST_RECHECK = 1 << 1 };
+void vma_net_request(struct vma_net *net, const struct vma_net_key *key, unsigned what);
 
 /* A consistent copy. */
 void vma_net_path_read(const struct vma_net_path *path, struct vma_net_template *out);

@@ -224,7 +224,7 @@ struct vma_nic_ops {
 	int (*pace)(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes); /* NULL: none */
 	unsigned (*post_rx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 	unsigned (*poll_rx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
-	bool (*rx_is_quiet)(const struct vma_nic_qp *qp); /* NULL: never known */
+	bool (*rx_is_empty)(const struct vma_nic_qp *qp); /* NULL: never known */
 	unsigned (*tx)(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
 	int (*kick)(struct vma_nic_qp *qp);
 	unsigned (*reap_tx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
@@ -358,9 +358,9 @@ static inline unsigned vma_nic_poll_rx(struct vma_nic_qp *qp, struct vma_buf **b
 }
 /* Any thread, no half held, also while it rebinds: true if the receive queue is empty at this moment; false also where
  * that cannot be said so cheaply. */
-static inline bool vma_nic_rx_is_quiet(const struct vma_nic_qp *qp)
+static inline bool vma_nic_rx_is_empty(const struct vma_nic_qp *qp)
 {
-	return qp->ops->rx_is_quiet != NULL && qp->ops->rx_is_quiet(qp);
+	return qp->ops->rx_is_empty != NULL && qp->ops->rx_is_empty(qp);
 }
 /* Queues up to n segments, whole packets only; returns the number of segments taken. Nothing leaves before kick. A
  * buffer that does not belong to the queue pair's memory (it was rebound meanwhile) is taken and dropped. A packet that

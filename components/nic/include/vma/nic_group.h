@@ -17,7 +17,8 @@
  * If a client writes here what is not true, connections of its own service are moved or kept. The owner checks every
  * index and reads each field once.
  *
- * Threads: any thread of the client writes `asks`, `sleeps`, `accepts`. Pending entries are made with the receive flag
+ * Threads: any thread of the client writes `accept_calls`, `sleeps`, `accepted`. Pending entries are made with the
+ * receive flag
  *          of the ring.
  * Progress: no call waits.
  * Memory: vma_nic_qp.member, mapped until the queue pair is destroyed; NULL if a backend has no groups.
@@ -52,15 +53,15 @@ _Static_assert(sizeof(struct vma_pending) == 64, "a cache line, no padding");
 
 #define VMA_PENDING_MAX 1023
 struct vma_nic_member {
-	_Atomic uint32_t groups;     /* the owner's: listeners of this queue pair that others serve, too */
-	uint32_t clock_ms;           /* the owner's: what its clients' clocks of TCP time stamps begin with */
-	_Atomic uint64_t changed_ns; /* the owner's: when a group of this queue pair gained or lost a member */
-	_Atomic uint32_t asks;       /* counts: accept of a listener, and waits for one of them */
-	_Atomic uint32_t sleeps;     /* a thread sleeps until a listener has something */
-	_Atomic uint32_t accepts;    /* counts pending entries that were accepted */
-	_Atomic uint32_t waiting;    /* pending entries: 0 says that there is nothing to look at */
-	_Atomic uint32_t adopted;    /* `number` of the last connection that was made, or could not be */
-	uint32_t isn_key[4];         /* the owner's, the same for all: of what shared listeners' SYN-ACKs begin with */
+	_Atomic uint32_t groups;       /* the owner's: listeners of this queue pair that others serve, too */
+	uint32_t clock_ms;             /* the owner's: what its clients' clocks of TCP time stamps begin with */
+	_Atomic uint64_t changed_ns;   /* the owner's: when a group of this queue pair gained or lost a member */
+	_Atomic uint32_t accept_calls; /* counts: accept of a listener, and waits for one of them */
+	_Atomic uint32_t sleeps;       /* a thread sleeps until a listener has something */
+	_Atomic uint32_t accepted;     /* counts pending entries that were accepted */
+	_Atomic uint32_t waiting;      /* pending entries: 0 says that there is nothing to look at */
+	_Atomic uint32_t adopted;      /* `number` of the last connection that was made, or could not be */
+	uint32_t isn_key[4]; /* the owner's, the same for all: of what shared listeners' SYN-ACKs begin with */
 	uint8_t rest[12];
 	struct vma_pending pending[VMA_PENDING_MAX];
 };

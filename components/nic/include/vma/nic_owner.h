@@ -33,7 +33,7 @@ struct vma_vmad_attr {
 	bool (*stops_for_good)(int stop_fd);
 	unsigned keep_seconds; /* so long an fdstore (owner/fdstore.h) waits for another vmad; 0, or not as root: there
 	                          is none */
-	bool anew;             /* what another vmad has left is not taken over */
+	bool discard_state;    /* what another vmad has left is not taken over */
 	void (*owns)(void);    /* called once, when the interface is owned; may be NULL */
 };
 

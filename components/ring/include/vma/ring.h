@@ -163,7 +163,7 @@ struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key 
 int vma_ring_progress(struct vma_ring *ring);
 /* The same, but the protocol is not asked whether it is due, which costs a look at the clock: for who looks without a
  * break, and asks every few times. */
-int vma_ring_look(struct vma_ring *ring);
+int vma_ring_poll(struct vma_ring *ring);
 int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns);
 int vma_ring_fd(const struct vma_ring *ring);
 /*

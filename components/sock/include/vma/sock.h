@@ -103,9 +103,9 @@ struct vma_file_ops {
 	uint64_t (*rings)(struct vma_file *file);
 	/*
 	 * Of these, those on which it listens: who calls accept on it, or waits for it to be readable, serves what
-	 * comes there (vma_ring_ctxs_note_accept). NULL: none.
+	 * comes there (vma_ring_ctxs_count_accept). NULL: none.
 	 */
-	uint64_t (*asks)(struct vma_file *file);
+	uint64_t (*accept_rings)(struct vma_file *file);
 	/* The last descriptor has gone: flows end now. The memory lives until the last reference is put. */
 	void (*close)(struct vma_file *file);
 	void (*destroy)(struct vma_file *file);
@@ -184,7 +184,7 @@ struct vma_file {
 	struct vma_file *_Atomic next_all;
 	struct vma_file *prev_all;
 	/* An errno that ended a call of several messages after the first: the next call's, as the kernel's sk_err. */
-	_Atomic int left_error;
+	_Atomic int deferred_error;
 	_Atomic uint32_t rule_line; /* of the rule that is the reason (VMA_SOCK_RULE), or leaves sends to the kernel */
 	struct vma_retired retired;
 };
@@ -234,7 +234,7 @@ static inline void vma_file_ready(struct vma_file *file, uint32_t events)
  * queued and the look for sleepers, for all of a burst and at no cost of its own. One file is remembered: that of a
  * datagram for another one is told then.
  */
-void vma_file_tell_readable(struct vma_file *file, uint32_t datagrams);
+void vma_file_notify_readable(struct vma_file *file, uint32_t datagrams);
 static inline void vma_file_readable(struct vma_file *file)
 {
 	struct vma_thread *self = vma_thread_cache;
@@ -245,7 +245,7 @@ static inline void vma_file_readable(struct vma_file *file)
 	}
 	if (__builtin_expect(self->readable != file, 0)) {
 		if (self->readable != NULL)
-			vma_file_tell_readable(self->readable, self->datagrams);
+			vma_file_notify_readable(self->readable, self->datagrams);
 		self->readable = file;
 		self->datagrams = 0;
 	}
@@ -325,6 +325,6 @@ int vma_sock_query(int fd, const char **text);
  * After a call by which it is decided: if fd is the OS's, the log says why, at INFO, once for each port that is served
  * and each other reason. `serves`: by bind or listen. Outside; keeps errno.
  */
-void vma_sock_tell(int fd, bool serves) __attribute__((cold));
+void vma_sock_log_reason(int fd, bool serves) __attribute__((cold));
 
 #endif

@@ -133,7 +133,7 @@ struct vma_ring_ctx {
 	_Atomic uint32_t busy;                /* moves with every drive that found something */
 	_Atomic uint32_t arms_seen, arms_taken_down;
 	struct vma_ring_command disarm;
-	_Atomic bool disarm_asked; /* and posted */
+	_Atomic bool disarm_scheduled; /* and posted */
 
 	struct vma_tcp *_Atomic tcp; /* NULL: nobody has asked for it */
 	_Atomic bool abandoned;      /* the last reference is the internal thread's, for connections that end on it */
@@ -141,9 +141,9 @@ struct vma_ring_ctx {
 
 	/* the internal thread's */
 	_Alignas(64) uint64_t driven_seen, sent_seen;
-	uint64_t look_ns, look_step_ns; /* with a stack, see engine/tcp_housekeeping.c; */
-	uint64_t armed_ns;              /* when it last was, after it was looked at */
-	_Atomic bool armed;             /* it sleeps on the ring's descriptor, or is about to */
+	uint64_t check_ns, check_interval_ns; /* with a stack, see engine/tcp_housekeeping.c; */
+	uint64_t armed_ns;                    /* when it last was, after it was looked at */
+	_Atomic bool armed;                   /* it sleeps on the ring's descriptor, or is about to */
 
 	/* by who sends while `armed` */
 	_Alignas(64) _Atomic uint32_t sends;
@@ -185,11 +185,11 @@ int vma_ring_ctxs_catch_up(uint64_t rings);
  * its share of new connections (<vma/nic_group.h>). Of a ring, not of a listener: where a process has several on one
  * ring, whoever serves one of them is taken to serve all, and what it does not accept goes to others somewhat later.
  */
-void vma_ring_ctxs_note_accept_slow(uint64_t rings);
-static inline void vma_ring_ctxs_note_accept(uint64_t rings)
+void vma_ring_ctxs_count_accept_slow(uint64_t rings);
+static inline void vma_ring_ctxs_count_accept(uint64_t rings)
 {
 	if (rings != 0)
-		vma_ring_ctxs_note_accept_slow(rings);
+		vma_ring_ctxs_count_accept_slow(rings);
 }
 /*
  * A step that has handled so many packets (VMA_CQ_POLL_BATCH_MAX as it is by default) may have left some. After such a
@@ -206,13 +206,13 @@ static inline void vma_ring_ctxs_note_accept(uint64_t rings)
  * of a connection, look in when the last look is a while ago. Inside, with no lock; the rings are those of the thread's
  * last wait.
  */
-void vma_ring_ctxs_look_in_slow(struct vma_thread *self);
-#define VMA_LOOK_IN_NSEC 50000
+void vma_ring_ctxs_drive_overdue_slow(struct vma_thread *self);
+#define VMA_DRIVE_OVERDUE_NSEC 50000
 static inline void vma_ring_ctxs_drive_overdue(struct vma_thread *self)
 {
-	if (__builtin_expect(self->look_in_rings != 0, 0) &&
-	    vma_tsc() - self->look_in_tsc > vma_tsc_of_nsec(VMA_LOOK_IN_NSEC))
-		vma_ring_ctxs_look_in_slow(self);
+	if (__builtin_expect(self->overdue_rings != 0, 0) &&
+	    vma_tsc() - self->overdue_tsc > vma_tsc_of_nsec(VMA_DRIVE_OVERDUE_NSEC))
+		vma_ring_ctxs_drive_overdue_slow(self);
 }
 
 /* ---- the internal thread ---- */
@@ -241,26 +241,26 @@ void vma_engine_hand_over(struct vma_file *file);
  * offloads the socket, it calls the file's ops->hand_over. 1: it has done so; 0: there is nothing to hand over there;
  * -EOPNOTSUPP: it could not; -ECONNREFUSED, -ETIMEDOUT (five seconds), ...: it could not be asked. Outside.
  */
-int vma_engine_ask_owner(int pidfd, int number, int copy) __attribute__((cold));
+int vma_engine_request_hand_over(int pidfd, int number, int copy) __attribute__((cold));
 /*
  * Descriptor fd is a UDP or TCP socket that this program has had since it was executed: it gets a file, which asks for
  * the socket when it is used. Outside.
  */
-void vma_inherited_note(int fd) __attribute__((cold));
+void vma_inherited_register(int fd) __attribute__((cold));
 /*
  * The processes of this network namespace that have the library are asked for the socket: who has it under a number of
  * its own, the same open file, calls ops->exec_export. Returns the first descriptor that one of them sends, or -1.
  * Waits until all have answered; no longer than a second, and five for those that have the socket. Makes no use of the
  * engine.
  */
-int vma_inherited_ask(int fd) __attribute__((cold));
+int vma_inherited_request_socket(int fd) __attribute__((cold));
 /*
  * Descriptor fd is a unix socket that this program has had since it was executed: if its name is of VMA_WAITS_FORMAT,
  * it is the library's, and what waited for accept on the listener with that cookie comes by it. Outside.
  */
 #define VMA_WAITS_FORMAT "vma/waits/%llx"
 #define VMA_WAITS_BYTES 32
-void vma_inherited_note_waits(int fd) __attribute__((cold));
+void vma_inherited_register_waits(int fd) __attribute__((cold));
 /*
  * What touch does with a listener that came by exec: the descriptor passes, unless it is false: then the listener
  * stays the kernel's, as it is. -1: only if this process has it under another number. Set once, by interpose.

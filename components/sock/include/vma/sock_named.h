@@ -24,7 +24,7 @@ int vma_named_serve(const char *text);
 /* For one conversation with the server: connected, with a name of its own to be answered at. -ECONNREFUSED: none. */
 int vma_named_connect(const char *text);
 /* For a conversation with several servers: not connected, with a name of its own. */
-int vma_named_ask(void);
+int vma_named_open(void);
 /* Until the socket is readable (POLLIN) or writable (POLLOUT), or this time has come. */
 bool vma_named_await(int fd, short events, uint64_t deadline_ns);
 

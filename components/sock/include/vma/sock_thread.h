@@ -50,25 +50,26 @@ struct vma_thread {
 	struct vma_ring *tx_ring; /* holds frames sent LATER, or sends queued, by this thread: vma_inet_flush_sends */
 	uint32_t tx_queued;       /* so many sends, the first of them then: */
 	uint64_t tx_queued_tsc;
-	uint32_t tx_batch; /* sends to come that may be queued: vma_thread_has_ready */
-	bool tx_brief;     /* it accepts connections that are closed once they are answered: stream/forking.c */
-	uint32_t tx_burst; /* sends in a row with no other call between them */
+	uint32_t tx_batch;   /* sends to come that may be queued: vma_thread_set_tx_batch */
+	bool tx_short_lived; /* it accepts connections that are closed once they are answered: stream/forking.c */
+	uint32_t tx_burst;   /* sends in a row with no other call between them */
 	uint64_t tx_last_tsc;
-	uint64_t look_in_rings; /* of its last select, poll or epoll_wait: driven while it works for the OS's members */
-	uint64_t look_in_tsc;   /* when, last: vma_ring_ctxs_drive_overdue */
+	uint64_t overdue_rings; /* of its last select, poll or epoll_wait: driven while it works for the OS's members */
+	uint64_t overdue_tsc;   /* when, last: vma_ring_ctxs_drive_overdue */
 	bool gathers;           /* drives rings: vma_file_readable */
 	struct vma_file *readable; /* has got so many datagrams meanwhile, of which nobody was told; NULL: none */
 	uint32_t datagrams;
 	void *copy_resume[5]; /* __builtin_setjmp's */
 	sigset_t mask;
-	uint32_t kept; /* signals that wait here, since they may not be blocked: a bit each, see thread/signals.c */
-	siginfo_t kept_info[6];   /* theirs */
-	struct vma_wait *waiting; /* asleep, or about to: what for */
-	uint32_t sleeps;          /* of this thread now, the last in a handler that interrupted the one before */
-	bool unserved;       /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
-	bool spinning;       /* counted as a spinner */
-	uint64_t asks;       /* asleep: the rings whose listeners it waits for, by bit */
-	uint64_t busy_polls; /* rings, by bit, whose sleepers it drives for: wait/busy_poller.c */
+	/* Signals that wait here, since they may not be blocked: a bit each, see thread/signals.c. */
+	uint32_t deferred_signals;
+	siginfo_t deferred_siginfo[6]; /* theirs */
+	struct vma_wait *waiting;      /* asleep, or about to: what for */
+	uint32_t sleeps;               /* of this thread now, the last in a handler that interrupted the one before */
+	bool wakeup_unused; /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
+	bool spinning;      /* counted as a spinner */
+	uint64_t accept_rings;   /* asleep: the rings whose listeners it waits for, by bit */
+	uint64_t busy_polls;     /* rings, by bit, whose sleepers it drives for: wait/busy_poller.c */
 	struct vma_thread *woke; /* the last whom it has woken, until that one is seen to be up */
 	ck_epoch_record_t epoch;
 
@@ -101,9 +102,9 @@ static inline struct vma_thread *vma_thread_self(void)
  * count and no state, since the thread may never wait that way again. If the thread's connections are closed once they
  * are answered, what follows an answer is the end of its connection, so one descriptor is enough.
  */
-static inline void vma_thread_has_ready(struct vma_thread *self, int n)
+static inline void vma_thread_set_tx_batch(struct vma_thread *self, int n)
 {
-	self->tx_batch = n > 1 || (n == 1 && self->tx_brief) ? 4 * (uint32_t)n : 0;
+	self->tx_batch = n > 1 || (n == 1 && self->tx_short_lived) ? 4 * (uint32_t)n : 0;
 }
 /* Threads that exist: index 0..count-1; NULL for one that is free. */
 unsigned vma_thread_count(void);
@@ -263,14 +264,14 @@ struct vma_wait_ops {
 	 * system call. */
 	int (*ready)(struct vma_wait *wait);
 	/* As ready, by asking the OS. NULL: nothing to ask. */
-	int (*ask_os)(struct vma_wait *wait);
+	int (*poll_os)(struct vma_wait *wait);
 	/* Rings to drive and to watch, one bit each (vma_ring_ctx_bit). */
 	uint64_t (*rings)(struct vma_wait *wait);
 	/* Those of them on whose listeners the thread waits, as ops.asks of files. NULL: it waits for none. */
-	uint64_t (*asks)(struct vma_wait *wait);
+	uint64_t (*accept_rings)(struct vma_wait *wait);
 	/* Puts the thread into (out of) the wait queues of what it waits for. Out must be harmless when it is not in.
 	 */
-	void (*announce)(struct vma_wait *wait, bool on);
+	void (*set_queued)(struct vma_wait *wait, bool on);
 	/* The thread is cancelled in its sleep, and is outside: give up references. NULL: nothing to give up. */
 	void (*abandon)(struct vma_wait *wait);
 };
@@ -296,9 +297,9 @@ struct vma_wait {
 	bool handled; /* a handler ran meanwhile, whatever has ended the wait */
 	bool restart; /* every handler that ran had SA_RESTART */
 	bool slept;
-	bool by_os; /* ask_os has ended it */
+	bool by_os; /* poll_os has ended it */
 };
-/* 1 ready; 0 the deadline passed; -EINTR a handler ran; what ready or ask_os said. */
+/* 1 ready; 0 the deadline passed; -EINTR a handler ran; what ready or poll_os said. */
 int vma_wait(struct vma_wait *wait);
 
 uint64_t vma_now_ns(void); /* CLOCK_MONOTONIC */

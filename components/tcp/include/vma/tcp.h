@@ -89,7 +89,7 @@ const char *vma_tcp_cc_name(int algorithm);
 struct vma_tcp_memory {
 	_Atomic int64_t used;
 	int64_t pressure, limit;
-	_Atomic bool was_spent; /* once; driver's and writers' */
+	_Atomic bool was_exhausted; /* once; driver's and writers' */
 };
 
 struct vma_tcp_attr {
@@ -229,8 +229,8 @@ struct vma_tcp_conn_attr {
 	uint8_t local[16], peer[16];
 	uint64_t shadow_cookie;
 	int shadow_fd;
-	bool covered;    /* as vma_tcp_ask_port_block says: it has no rule of its own before vma_tcp_steer */
-	bool port_given; /* by the application: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
+	bool covered;       /* as vma_tcp_request_port_block says: it has no rule of its own before vma_tcp_steer */
+	bool port_is_bound; /* by the program: what is in TIME_WAIT makes way at once (RFC 6191), not after a second */
 	/*
 	 * What has been in TIME_WAIT for 250 ms makes way also without time stamps: for who has no other port left.
 	 * The new connection's numbers begin above all old ones of this side. Those of a peer that chooses them by a
@@ -251,7 +251,7 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
  * it is young (attr.covered): 1; 0; -EADDRINUSE, it may not, and others may have the port. As vma_ring_ports: asked
  * once more when a kernel socket has been bound to the port alone, it must still be 1; otherwise vma_tcp_steer.
  */
-int vma_tcp_ask_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
+int vma_tcp_request_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
 void vma_tcp_ports_release(struct vma_tcp *tcp); /* control path: gives blocks back, if there is no connection */
 /* Control path. The local port, network order, whose connection with these addresses and this peer's port has been in
  * TIME_WAIT for longest, and for more than 250 ms; 0: none. */
@@ -309,7 +309,7 @@ int64_t vma_tcp_rx_mark(const struct vma_tcp_conn *conn);
 
 /* ---- writing: one writer at a time ---- */
 
-uint64_t vma_tcp_tx_room(const struct vma_tcp_conn *conn);   /* bytes that fit now */
+uint64_t vma_tcp_tx_space(const struct vma_tcp_conn *conn);  /* bytes that fit now */
 uint64_t vma_tcp_tx_queued(const struct vma_tcp_conn *conn); /* not acknowledged: SIOCOUTQ */
 uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn); /* SIOCOUTQNSD */
 /*
@@ -351,7 +351,7 @@ int32_t vma_tcp_get_option(const struct vma_tcp_conn *conn, enum vma_tcp_option 
  * of total_rto, ECN (there is none), and delivery_rate without a congestion control that has a model.
  */
 struct vma_tcp_info {
-	struct tcp_info known;
+	struct tcp_info kernel;
 	uint64_t pacing_rate, max_pacing_rate; /* bytes per second; UINT64_MAX: none */
 	uint64_t bytes_acked, bytes_received;  /* with this side's SYN if it came first, and the FINs */
 	uint32_t segs_out, segs_in;
@@ -495,10 +495,10 @@ ssize_t vma_tcp_export_ooo(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq,
  * not steer to us any more, and all that it had was given. Control path. With late NULL it is dropped (the peer will
  * say it again), and detach is not called.
  */
-struct vma_tcp_straggler {
-	void (*packet)(struct vma_tcp_straggler *late, struct vma_buf *packet); /* as a sink's, which returns false */
+struct vma_tcp_late_sink {
+	void (*packet)(struct vma_tcp_late_sink *late, struct vma_buf *packet); /* as a sink's, which returns false */
 };
-void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_straggler *late);
+void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late_sink *late);
 void vma_tcp_export_detach(struct vma_tcp_conn *conn);
 
 /* ---- counters ---- */

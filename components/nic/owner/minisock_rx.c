@@ -28,7 +28,7 @@
 #define TOKENS_PER_MS 100
 #define TOKENS_MAX 1000
 
-static bool answers_allowed(struct owner_minisocks *minisocks, uint64_t now)
+static bool take_reply_token(struct owner_minisocks *minisocks, uint64_t now)
 {
 	const uint64_t ms = (now - minisocks->tokens_ns) / MS;
 
@@ -64,10 +64,10 @@ static bool has_socket(struct xdp_owner *owner)
 }
 
 /* One that cannot be sent is lost, as on the way: the peer says it again. */
-static void minisock_answer(struct xdp_owner *owner, const struct vma_flow_key *key,
-                            const struct owner_segment *segment, uint64_t now)
+static void minisock_reply(struct xdp_owner *owner, const struct vma_flow_key *key, const struct owner_segment *segment,
+                           uint64_t now)
 {
-	if (answers_allowed(&owner->minisocks, now) && has_socket(owner))
+	if (take_reply_token(&owner->minisocks, now) && has_socket(owner))
 		owner_segment_send(owner->minisocks.fd, owner->ifindex, key, segment);
 }
 
@@ -88,17 +88,17 @@ static struct vma_flow_key minisock_segment_key(const struct xdp_minisock_segmen
 
 /* What a peer had on its way when its connection was cut: the first RST is enough, and another one after a
  * millisecond, should that be lost. */
-static bool minisock_peer_was_told(struct owner_minisock *minisock, const struct xdp_minisock_segment *segment,
-                                   uint64_t now)
+static bool minisock_rst_was_sent(struct owner_minisock *minisock, const struct xdp_minisock_segment *segment,
+                                  uint64_t now)
 {
 	if (segment->payload_bytes == 0)
 		return false;
-	if (minisock->told_ack == segment->ack && minisock->told_port_be == segment->key.peer_port &&
-	    now - minisock->told_ns < MS)
+	if (minisock->rst_ack == segment->ack && minisock->rst_port_be == segment->key.peer_port &&
+	    now - minisock->rst_sent_ns < MS)
 		return true;
-	minisock->told_ack = segment->ack;
-	minisock->told_port_be = segment->key.peer_port;
-	minisock->told_ns = now;
+	minisock->rst_ack = segment->ack;
+	minisock->rst_port_be = segment->key.peer_port;
+	minisock->rst_sent_ns = now;
 	return false;
 }
 
@@ -113,14 +113,14 @@ static void minisock_reset_peer(struct xdp_owner *owner, struct owner_minisock *
 	const struct vma_flow_key key = minisock_segment_key(segment);
 	struct owner_segment out = {.rst = true, .seq = segment->ack};
 
-	if (minisock_peer_was_told(minisock, segment, now))
+	if (minisock_rst_was_sent(minisock, segment, now))
 		return;
 	if (!(segment->tcp_flags & ACK)) {
 		out.seq = 0;
 		out.has_ack = true;
 		out.ack = data_end(segment) + !!(segment->tcp_flags & SYN) + !!(segment->tcp_flags & FIN);
 	}
-	minisock_answer(owner, &key, &out, now);
+	minisock_reply(owner, &key, &out, now);
 }
 
 /* ---- ACK ---- */
@@ -135,7 +135,7 @@ static void minisock_acknowledge(struct xdp_owner *owner, const struct owner_min
 	                                  .ts_val = segment->ts_ecr,
 	                                  .ts_ecr = segment->ts_val};
 
-	minisock_answer(owner, &minisock->key, &out, now);
+	minisock_reply(owner, &minisock->key, &out, now);
 }
 
 static bool is_keep_alive(const struct owner_minisock *minisock, const struct xdp_minisock_segment *segment)
@@ -198,7 +198,7 @@ static struct owner_minisock *minisock_of(struct xdp_owner *owner, const struct 
 }
 
 /* RFC 5961, 3.2: with the very number that is expected. Of a process that died nobody knows that. */
-static bool is_believed(const struct owner_minisock *minisock, const struct xdp_minisock_segment *segment)
+static bool rst_is_valid(const struct owner_minisock *minisock, const struct xdp_minisock_segment *segment)
 {
 	const bool is_known = minisock->state == MINISOCK_FIN_WAIT || minisock->state == MINISOCK_TIME_WAIT;
 
@@ -212,7 +212,7 @@ static void minisock_take_segment(struct xdp_owner *owner, struct owner_minisock
 	if (minisock->state == MINISOCK_WAITS || minisock->state == MINISOCK_PARKED || is_from_nobody(segment))
 		return;
 	if (segment->tcp_flags & RST) {
-		if (is_believed(minisock, segment))
+		if (rst_is_valid(minisock, segment))
 			owner_minisock_live_on(owner, minisock, MINISOCK_DELETED,
 			                       now); /* as many come as there were segments */
 	} else if (minisock->state == MINISOCK_DELETED || minisock->state == MINISOCK_RESET ||

@@ -1,4 +1,4 @@
-/* settings.c - the host's defaults for TCP sockets. */
+/* sysctl.c - the host's defaults for TCP sockets. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
@@ -17,7 +17,7 @@ static struct vma_tcp_options options;
 static _Atomic bool known;
 
 /* By system calls: the C library's open is interposed, and this is inside. */
-bool settings_read(const char *name, char *text, size_t size)
+bool sysctl_read(const char *name, char *text, size_t size)
 {
 	char path[96];
 	long fd, got;
@@ -46,7 +46,7 @@ static void of_number(const char *name, int32_t *value)
 	char text[64];
 	int got;
 
-	if (settings_read(name, text, sizeof(text)) && sscanf(text, "%d", &got) == 1)
+	if (sysctl_read(name, text, sizeof(text)) && sscanf(text, "%d", &got) == 1)
 		*value = got;
 }
 
@@ -55,7 +55,7 @@ static void of_unsigned(const char *name, int32_t *value)
 	char text[64];
 	uint32_t got;
 
-	if (settings_read(name, text, sizeof(text)) && sscanf(text, "%" SCNu32, &got) == 1)
+	if (sysctl_read(name, text, sizeof(text)) && sscanf(text, "%" SCNu32, &got) == 1)
 		*value = (int32_t)got;
 }
 
@@ -65,7 +65,7 @@ static void of_memory(const char *name, int32_t *initial, int32_t *max)
 	char text[96];
 	int got[3];
 
-	if (!settings_read(name, text, sizeof(text)) || sscanf(text, "%d %d %d", &got[0], &got[1], &got[2]) != 3)
+	if (!sysctl_read(name, text, sizeof(text)) || sscanf(text, "%d %d %d", &got[0], &got[1], &got[2]) != 3)
 		return;
 	*initial = got[1];
 	*max = got[2] > got[1] ? got[2] : got[1];
