@@ -265,7 +265,7 @@ static bool can_accept(struct stream_sock *listener, const struct stream_wait_fo
 
 static int accept_either(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
 {
-	bool os_first = atomic_fetch_add_explicit(&listener->accepted, 1, memory_order_relaxed) % OS_FIRST == 0;
+	bool os_first = atomic_fetch_add_explicit(&listener->accept_calls, 1, memory_order_relaxed) % OS_FIRST == 0;
 	int rc = os_first ? accept_os(listener, fd, addr, len, flags) : -EAGAIN;
 
 	if (rc == -EAGAIN && stream_fork_queue_waits(listener))

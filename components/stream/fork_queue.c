@@ -285,7 +285,7 @@ void stream_fork_queue_exec_failed(struct stream_sock *listener)
 
 static bool has_unaccepted(const struct stream_sock *listener)
 {
-	return atomic_load(&listener->n_queued) != 0 && atomic_load(&listener->accepted) == 0;
+	return atomic_load(&listener->n_queued) != 0 && atomic_load(&listener->accept_calls) == 0;
 }
 
 /* In the child, before it forgets the queue, which is the parent's. */

@@ -99,7 +99,7 @@ struct stream_sock {
 	ck_stack_entry_t link;                        /* a connection that waits in its listener's queue */
 	struct stream_listen *listen;                 /* under file.lock */
 	_Atomic bool os_accept;                       /* the shadow's queue is asked by one thread at a time */
-	_Atomic uint32_t accepted;                    /* which queue comes first */
+	_Atomic uint32_t accept_calls;                /* which queue comes first */
 	_Atomic bool was_polled;                      /* accepted from, or polled, in this process */
 	struct stream_fork_queue *_Atomic fork_queue; /* made at a fork, or with exec_exported; NULL: not made */
 	struct vma_task fork_queue_task;              /* something waits there */

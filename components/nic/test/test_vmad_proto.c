@@ -252,7 +252,7 @@ static void test_a_vmad_that_takes_long_to_end_is_waited_for(void **state)
 	if (geteuid() != 0 || unshare(CLONE_NEWNET) < 0) { /* starting a vmad needs capabilities */
 		close(host);
 		fixture->ended = true;
-		skip();
+		vma_test_skip("starting a vmad needs its capabilities");
 	}
 	number = how.ifindex;
 	listen_for_clients(fixture);
