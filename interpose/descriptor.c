@@ -28,7 +28,7 @@ static void remove_fd(int fd)
 	const int saved = errno;
 	struct vma_thread *self = vma_enter();
 
-	if (self->tx_queued == 0)
+	if (self->tx_batched == 0)
 		vma_inet_flush_sends(self);
 	vma_fd_remove(fd);
 	vma_inet_flush_sends(self);

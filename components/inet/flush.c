@@ -19,10 +19,10 @@ static struct vma_ring_ctx *ring_ctx_with_ring(const struct vma_ring *ring)
 void vma_inet_flush_sends_slow(struct vma_thread *self)
 {
 	struct vma_ring *ring = self->tx_ring;
-	const bool queued = self->tx_queued != 0;
+	const bool queued = self->tx_batched != 0;
 
 	self->tx_ring = NULL;
-	self->tx_queued = 0;
+	self->tx_batched = 0;
 	if (ring_ctx_with_ring(ring) == NULL)
 		return;
 	/* Who has the flag looks at the queue once more before, or after, it gives it back. */

@@ -298,7 +298,7 @@ void ring_rx_release(struct vma_ring *ring, uint32_t tid)
 	rx_release(ring, tid);
 }
 
-void vma_ring_queue(struct vma_ring *ring, struct vma_ring_command *command)
+void vma_ring_post_deferred(struct vma_ring *ring, struct vma_ring_command *command)
 {
 	_Static_assert(offsetof(struct vma_ring_command, link) == 0 &&
 	                       sizeof(command->link) == sizeof(ck_stack_entry_t),
@@ -310,7 +310,7 @@ void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command)
 {
 	uint32_t tid = drive_tid();
 
-	vma_ring_queue(ring, command);
+	vma_ring_post_deferred(ring, command);
 	if (drive_try(&ring->rx, tid))
 		ring_rx_release(ring, tid);
 }

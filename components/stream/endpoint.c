@@ -231,7 +231,7 @@ static void listen_endpoint_end(struct endpoint *endpoint)
 void endpoint_finish(struct endpoint *endpoint)
 {
 	if (endpoint->used == 1)
-		vma_tcp_listener_finish(endpoint->listener, FINISH_NS);
+		vma_tcp_listener_drain(endpoint->listener, FINISH_NS);
 }
 
 bool endpoint_withdraw(struct endpoint *endpoint)

@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 #include <vma/log.h>
-#include <vma/sock_named.h>
+#include <vma/sock_unix.h>
 
 #include "stream_priv.h"
 
@@ -246,12 +246,12 @@ static void offer(struct stream_sock *listener, int fd)
 {
 	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 	char text[VMA_WAITS_BYTES];
-	struct vma_named_message name;
+	struct vma_unix_message name;
 
 	if (!stream_fork_queue_waits(listener))
 		return;
 	snprintf(text, sizeof(text), VMA_WAITS_FORMAT, (unsigned long long)vma_sock_cookie(fd));
-	vma_named_address(text, &name);
+	vma_unix_address(text, &name);
 	if (syscall(SYS_bind, fork_queue->fd[1], &name.name, name.name_len) != 0 && errno != EINVAL) /* EINVAL: it is */
 		vma_log_debug("what waits for accept ends with this program: %s", strerrordesc_np(errno));
 	vma_os.fcntl(fork_queue->fd[1], F_SETFD, NULL);

@@ -46,7 +46,7 @@
 #include <unistd.h>
 
 #include <vma/log.h>
-#include <vma/sock_named.h>
+#include <vma/sock_unix.h>
 
 #include "stream_priv.h"
 
@@ -244,7 +244,7 @@ static int copy_of_socket(const struct stream_passed *passed)
 	return -1;
 }
 
-static void send_page(const struct stream_passed *passed, struct vma_named_message *asked)
+static void send_page(const struct stream_passed *passed, struct vma_unix_message *asked)
 {
 	const struct ends ends = {
 	        .page_fd = passed->page_fd, .event_fd = passed->event_fd, .socket_fd = copy_of_socket(passed)};
@@ -268,10 +268,10 @@ static void send_page(const struct stream_passed *passed, struct vma_named_messa
 }
 
 /* Nothing but a byte: the asker need not wait for more. */
-static void passed_refuse(const struct stream_passed *passed, struct vma_named_message *asked)
+static void passed_refuse(const struct stream_passed *passed, struct vma_unix_message *asked)
 {
 	vma_log_debug("user %u asks for a listener that is not theirs", asked->sender.uid);
-	vma_named_send(passed->server_fd, asked);
+	vma_unix_send(passed->server_fd, asked);
 }
 
 /* The internal thread's, which has other things to do: who asks without end is heard now and then. */
@@ -281,11 +281,11 @@ static void passed_serve_task(struct vma_task *task)
 
 	for (int i = 0; i < REQUESTS_PER_RUN; i++) {
 		char byte = 0;
-		struct vma_named_message asked = {.data = &byte, .size = sizeof(byte)};
+		struct vma_unix_message asked = {.data = &byte, .size = sizeof(byte)};
 
-		if (vma_named_receive(passed->server_fd, &asked, false) < 0)
+		if (vma_unix_receive(passed->server_fd, &asked, false) < 0)
 			return;
-		if (vma_named_is_trusted(&asked.sender))
+		if (vma_unix_is_trusted(&asked.sender))
 			send_page(passed, &asked);
 		else
 			passed_refuse(passed, &asked);
@@ -299,7 +299,7 @@ static int passed_serve(struct stream_passed *passed, uint64_t cookie)
 	int fd, rc;
 
 	passed_name_of(cookie, name);
-	fd = vma_named_serve(name);
+	fd = vma_unix_serve(name);
 	if (fd < 0)
 		return fd;
 	passed->answer.run = passed_serve_task;
@@ -340,7 +340,7 @@ static bool receive_ends(int fd, struct ends *ends)
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 
-	if (!vma_named_await(fd, POLLIN, vma_now_ns() + REPLY_TIMEOUT_MS * 1000000ULL) ||
+	if (!vma_unix_await(fd, POLLIN, vma_now_ns() + REPLY_TIMEOUT_MS * 1000000ULL) ||
 	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 || !read_rights(&msg, ends))
 		return false;
 	ends->page_fd = passed_guard_fd(ends->page_fd);
@@ -356,7 +356,7 @@ static bool find_page(uint64_t cookie, struct ends *ends)
 	int fd;
 
 	passed_name_of(cookie, name);
-	fd = vma_named_connect(name);
+	fd = vma_unix_connect(name);
 	if (fd < 0)
 		return false;
 	found = syscall(SYS_sendto, fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) == 1 && receive_ends(fd, ends);

@@ -310,7 +310,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	int error;
 
 	/* A tx batch need not leave before bytes that have come already are read. */
-	if (recv_is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_has_queued(vma_thread_self()))
+	if (recv_is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_has_batched(vma_thread_self()))
 		vma_inet_flush_sends(vma_thread_self());
 	if (__builtin_expect(recv_is_os(sock), 0)) {
 		error = sock->file.os_only || flags & MSG_ERRQUEUE ? 0 : atomic_exchange(&sock->so_error, 0);

@@ -66,20 +66,21 @@ static bool has_tx_batch(const struct vma_thread *self, const struct stream_sock
 	return self->tx_batch != 0 && sock->engine != NULL && !sock->engine->latency && !(flags & MSG_OOB);
 }
 
-bool stream_has_queued(const struct vma_thread *self)
+bool stream_has_batched(const struct vma_thread *self)
 {
-	return self->tx_queued != 0 && (int64_t)(vma_tsc() - self->tx_queued_tsc) < (int64_t)vma_tsc_of_nsec(QUEUED_NS);
+	return self->tx_batched != 0 &&
+	       (int64_t)(vma_tsc() - self->tx_batched_tsc) < (int64_t)vma_tsc_of_nsec(QUEUED_NS);
 }
 
 /* After the send: see vma_engine_later. The fence stands for the release of a flag there. */
-static void add_tx_queued(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
+static void tx_batch_add(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
 {
 	if (self->tx_ring != ring) {
 		vma_inet_flush_sends(self);
 		self->tx_ring = ring;
 	}
-	if (self->tx_queued++ == 0)
-		self->tx_queued_tsc = vma_tsc();
+	if (self->tx_batched++ == 0)
+		self->tx_batched_tsc = vma_tsc();
 #ifndef VMA_SOCK_TSAN /* which knows no fences; x86 needs none after what was exchanged */
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
@@ -399,11 +400,12 @@ static ssize_t send_ours(struct writing *w)
 		self->tx_batch--;
 	else
 		vma_inet_flush_sends(self);
-	w->queues = batched && (self->tx_queued == 0 || (self->tx_queued < QUEUED_MAX - 1 && stream_has_queued(self)));
+	w->queues =
+	        batched && (self->tx_batched == 0 || (self->tx_batched < QUEUED_MAX - 1 && stream_has_batched(self)));
 	w->nonblocking = w->flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	rc = send_staying(w);
 	if (w->queues && rc > 0)
-		add_tx_queued(self, w->ring, stream_rings(&sock->file));
+		tx_batch_add(self, w->ring, stream_rings(&sock->file));
 	else if (batched)
 		vma_inet_flush_sends(self);
 	stream_drive_overdue(self);

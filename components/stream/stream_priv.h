@@ -448,11 +448,11 @@ int stream_give_control(struct msghdr *msg, int level, int type, const void *dat
 /* The kernel's own call, outside, since it may block. */
 ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);
 /* The thread has a tx batch, which may wait a moment longer. */
-bool stream_has_queued(const struct vma_thread *self);
+bool stream_has_batched(const struct vma_thread *self);
 /* After a call that has found at once what it wanted. Not while there is a tx batch: it would leave with a drive. */
 static inline void stream_drive_overdue(struct vma_thread *self)
 {
-	if (self->tx_queued == 0)
+	if (self->tx_batched == 0)
 		vma_ring_ctxs_drive_overdue(self);
 }
 

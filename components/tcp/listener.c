@@ -666,7 +666,7 @@ static bool listener_await_successor(struct vma_tcp_listener *listener)
 	return false;
 }
 
-void vma_tcp_listener_finish(struct vma_tcp_listener *listener, uint64_t max_ns)
+void vma_tcp_listener_drain(struct vma_tcp_listener *listener, uint64_t max_ns)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	const uint64_t begun = tcp->host.now_ns(tcp->host.arg);

@@ -211,10 +211,10 @@ void tcp_post(struct vma_tcp_conn *conn, uint32_t work)
 }
 
 /* The same, left to whoever drives next: what is queued is taken before, or with, what is posted later. */
-void tcp_queue(struct vma_tcp_conn *conn, uint32_t work)
+void tcp_post_deferred(struct vma_tcp_conn *conn, uint32_t work)
 {
 	if (atomic_fetch_or_explicit(&conn->work, work, memory_order_acq_rel) == 0)
-		vma_ring_queue(conn->tcp->ring, &conn->command);
+		vma_ring_post_deferred(conn->tcp->ring, &conn->command);
 }
 
 /* The NIC is not asked now, with the receive flag, if there is somebody to do it later. */

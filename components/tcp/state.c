@@ -61,7 +61,7 @@ static bool is_writeable(const struct vma_tcp_conn *conn)
  * said so (D). A and D are exchanges of one word, so one comes first, and the other sees what was done before it: if D
  * does not see A, then A sees D, C comes before B, and B finds room.
  *
- * The exchange costs more than all else of a small message's step, so D is left out (tcp_writer_may_wait) when nobody
+ * The exchange costs more than all else of a small message's step, so D is left out (tcp_may_have_waiting_writer) when nobody
  * can be waiting. Who finds no room has seen two thirds of the buffer used (tcp_notsent_lowat apart), by bytes that the
  * driver has to release before there is room: in the step that does, or one before, more than a third is used at first.
  * A driver that has not seen those bytes when it makes room cannot have released them, and comes again for them.

@@ -91,7 +91,7 @@ static struct options read_syn(const struct segment *s)
 	return o;
 }
 
-/* At most 20 bytes, in words. What goes with time stamps only, goes without them not at all. */
+/* At most 20 bytes, in words. Window scale and SACK are kept in the time stamp, so without time stamps neither is offered. */
 static uint8_t syncookie_write_options(const struct options *o, uint8_t *to)
 {
 	uint8_t *p = to;

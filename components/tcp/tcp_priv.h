@@ -295,12 +295,12 @@ static inline void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy)
 	conn->is_busy = busy;
 	conn->tcp->busy_count += busy ? 1 : UINT32_MAX;
 }
-/* A flow of the stack's goes, and the NIC's rule with it, if there is one. */
 void tcp_check_idle(struct vma_tcp *tcp); /* host.c; a connection, or what was left of one, has gone */
+/* Detaches the flow and deletes its rule in the NIC, now or, if the host prunes, later. */
 void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow);
-/* Posts work for the driver: any thread. */
+/* Any thread. Work of the connection: tcp_post does it now if nobody drives; _deferred leaves it to the next driver. */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work);
-void tcp_queue(struct vma_tcp_conn *conn, uint32_t work);
+void tcp_post_deferred(struct vma_tcp_conn *conn, uint32_t work);
 /* When what found no frame is tried again: in a millisecond, or later while the queue pair is lost. */
 uint64_t tcp_again_ns(const struct vma_tcp *tcp);
 /* Looked at again then: there was no frame, or no memory. */
@@ -385,7 +385,7 @@ uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn);    /* any thread: as f
 bool tcp_request_writeable(const struct vma_tcp_conn *conn); /* any thread: no room, and WRITABLE will be told */
 bool tcp_readable(const struct vma_tcp_conn *conn);          /* any thread */
 /* Driver, before it makes room: whether a writer can be waiting for some. */
-static inline bool tcp_writer_may_wait(const struct vma_tcp_conn *conn)
+static inline bool tcp_may_have_waiting_writer(const struct vma_tcp_conn *conn)
 {
 	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
 

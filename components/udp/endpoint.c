@@ -249,7 +249,7 @@ static struct udp_member *member_create(struct udp_flows *flows, struct udp_endp
 	member->guest = guest;
 	member->flow = (struct vma_flow){.key = target->key,
 	                                 .sink = endpoint->shared ? sink_shared : sink_unicast,
-	                                 .flags = target->alone ? VMA_FLOW_ALONE : 0,
+	                                 .flags = target->alone ? VMA_FLOW_PORT_EXCLUSIVE : 0,
 	                                 .owner = member,
 	                                 .revoked = endpoint_on_revoked};
 	return member;

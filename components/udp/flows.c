@@ -138,7 +138,7 @@ static void arrange_guests(struct udp_flows *flows, uint16_t port_be, bool every
 static bool must_detach_first(const struct udp_member *member, const struct udp_target *target)
 {
 	return atomic_load_explicit(&member->revoked, memory_order_acquire) ||
-	       (member->flow.flags & VMA_FLOW_ALONE && !target->alone);
+	       (member->flow.flags & VMA_FLOW_PORT_EXCLUSIVE && !target->alone);
 }
 
 /* Members that are to stay are marked. */

@@ -10,7 +10,7 @@ struct udp_target {
 	uint32_t ifindex; /* the one that packets come in by: device, or a VLAN on it */
 	bool shared;      /* a group or a broadcast address: every member gets every packet */
 	bool extra;       /* the socket counts as offloaded without it */
-	bool alone;       /* VMA_FLOW_ALONE */
+	bool alone;       /* VMA_FLOW_PORT_EXCLUSIVE */
 	int error;        /* flows.c: 0 attached, else why not */
 };
 

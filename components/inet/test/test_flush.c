@@ -84,9 +84,9 @@ static void test_row_and_queue_begin_anew(void **state)
 	vma_inet_flush_sends(self);
 	assert_int_equal(self->tx_burst, 0);
 	self->tx_ring = ring_ctx->ring;
-	self->tx_queued = 3;
+	self->tx_batched = 3;
 	vma_inet_flush_sends(self);
-	assert_int_equal(self->tx_queued, 0);
+	assert_int_equal(self->tx_batched, 0);
 	/* The flag was given back. */
 	assert_true(vma_ring_try(ring_ctx->ring));
 	vma_ring_release(ring_ctx->ring);
@@ -99,10 +99,10 @@ static void test_ring_that_has_gone_is_not_touched(void **state)
 
 	(void)state;
 	self->tx_ring = (struct vma_ring *)64; /* nobody's memory */
-	self->tx_queued = 1;
+	self->tx_batched = 1;
 	vma_inet_flush_sends(self);
 	assert_null(self->tx_ring);
-	assert_int_equal(self->tx_queued, 0);
+	assert_int_equal(self->tx_batched, 0);
 	vma_leave(self);
 }
 

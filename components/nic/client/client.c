@@ -212,9 +212,9 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	atomic_store(&nic->repair_fd, -1);
 	nic->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	nic->dead_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); /* sendto() on it: ENOTSOCK */
-	nic->alive = nic_xdp_alive();
+	nic->fork_guard = nic_xdp_fork_guard();
 	rc = nic->wake_fd < 0 || nic->dead_fd < 0 ? -errno : 0;
-	if (rc == 0 && nic->alive == NULL)
+	if (rc == 0 && nic->fork_guard == NULL)
 		rc = -ENOMEM;
 	if (rc < 0)
 		not_opened(name, rc);
@@ -247,7 +247,7 @@ static void xdp_close(struct vma_nic *base)
 	const pthread_t thread = nic->thread;
 	bool join;
 
-	if (!nic_xdp_alive_here(nic))
+	if (!nic_xdp_opened_here(nic))
 		return; /* in a child: its parent's, and closed already */
 	pthread_mutex_lock(&nic->lock);
 	nic_xdp_leases_end(nic);
@@ -331,7 +331,7 @@ static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *att
 	struct xdp_qp *qp;
 	int rc;
 
-	if (!nic_xdp_alive_here(nic))
+	if (!nic_xdp_opened_here(nic))
 		return -ENODEV;
 	qp = aligned_alloc(_Alignof(struct xdp_qp), sizeof(*qp));
 	if (qp == NULL)
@@ -341,7 +341,7 @@ static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *att
 	qp->base.nic = base;
 	qp->base.arena = base->arena;
 	qp->nic = nic;
-	qp->alive = nic->alive;
+	qp->fork_guard = nic->fork_guard;
 	qp->attr = *attr;
 	snprintf(qp->name, sizeof(qp->name), "%.60s", attr->name != NULL ? attr->name : base->info.name);
 	qp->attr.name = qp->name;
@@ -365,7 +365,7 @@ static void xdp_qp_destroy(struct vma_nic_qp *base)
 	struct xdp_qp *qp = xdp_qp_of(base), **place;
 	struct nic_xdp *nic = qp->nic;
 
-	if (!nic_xdp_alive_here(nic))
+	if (!nic_xdp_opened_here(nic))
 		return;
 	pthread_mutex_lock(&nic->events);
 	pthread_mutex_lock(&nic->lock);
@@ -423,7 +423,7 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 	struct nic_xdp *nic = qp->nic;
 	int rc = 0;
 
-	if (!nic_xdp_alive_here(nic))
+	if (!nic_xdp_opened_here(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	if (!vma_nic_qp_lost(base))

@@ -88,7 +88,7 @@ struct xdp_old_ring {
 
 struct xdp_qp {
 	struct vma_nic_qp base;
-	const _Atomic uint32_t *alive; /* 0 in a forked child */
+	const _Atomic uint32_t *fork_guard; /* 0 in a forked child */
 	struct xdp_port *port;
 	struct xdp_shared *shared;
 	uint32_t slot, queues, tx_queue;
@@ -142,7 +142,7 @@ struct nic_xdp {
 	char *stats_dir;      /* NULL: vmad's default */
 	int right_fd;         /* proof that this process may rent, see xdp/right.c; -1: none */
 	bool inherited_right; /* forked children keep it: it is one that they may have */
-	const _Atomic uint32_t *alive;
+	const _Atomic uint32_t *fork_guard;
 	struct vma_stats *stats;
 	uint32_t tx_queues;
 	struct xdp_window *window;
@@ -228,14 +228,14 @@ void nic_xdp_thread_wake(struct nic_xdp *nic);
 bool nic_xdp_await_vmad(struct nic_xdp *nic);
 
 /* ---- fork.c ---- */
-const _Atomic uint32_t *nic_xdp_alive(void); /* a word that is 1 here and 0 in every child; NULL: no memory */
+const _Atomic uint32_t *nic_xdp_fork_guard(void); /* a word that is 1 here and 0 in every child; NULL: no memory */
 void nic_xdp_register(struct nic_xdp *nic);
 void nic_xdp_unregister(struct nic_xdp *nic);
 int nic_xdp_inherited_right(unsigned ifindex); /* a copy of what a parent passed on, or -1 */
 
-static inline bool nic_xdp_alive_here(const struct nic_xdp *nic)
+static inline bool nic_xdp_opened_here(const struct nic_xdp *nic)
 {
-	return atomic_load_explicit(nic->alive, memory_order_relaxed) != 0;
+	return atomic_load_explicit(nic->fork_guard, memory_order_relaxed) != 0;
 }
 
 #endif

@@ -30,7 +30,7 @@ static struct xdp_qp *data_qp_of(struct vma_nic_qp *base)
 /* Not in a forked child, and the owner lives. */
 static inline bool qp_usable(const struct xdp_qp *qp)
 {
-	return __builtin_expect(atomic_load_explicit(qp->alive, memory_order_relaxed) != 0, 1) &&
+	return __builtin_expect(atomic_load_explicit(qp->fork_guard, memory_order_relaxed) != 0, 1) &&
 	       !vma_nic_qp_lost(&qp->base);
 }
 
@@ -156,7 +156,7 @@ bool nic_xdp_rx_is_empty(const struct vma_nic_qp *base)
 	const struct xdp_qp *qp = (const struct xdp_qp *)base;
 	const _Atomic uint32_t *arrivals = atomic_load_explicit(&qp->rx_arrivals, memory_order_relaxed);
 
-	if (atomic_load_explicit(qp->alive, memory_order_relaxed) == 0 || arrivals == NULL)
+	if (atomic_load_explicit(qp->fork_guard, memory_order_relaxed) == 0 || arrivals == NULL)
 		return false;
 	return atomic_load_explicit(arrivals, memory_order_relaxed) ==
 	       atomic_load_explicit(&qp->rx_seen, memory_order_relaxed);
@@ -291,7 +291,7 @@ int nic_xdp_arm(struct vma_nic_qp *base)
 {
 	struct xdp_qp *qp = data_qp_of(base);
 
-	if (atomic_load_explicit(qp->alive, memory_order_relaxed) == 0)
+	if (atomic_load_explicit(qp->fork_guard, memory_order_relaxed) == 0)
 		return -ENODEV;
 	qp->armed = true; /* for rebind, whose sockets must wake who sleeps by then */
 	if (vma_nic_qp_lost(base))
@@ -318,7 +318,7 @@ void nic_xdp_unarm(struct vma_nic_qp *base)
 	struct xdp_qp *qp = data_qp_of(base);
 	const int saved = errno;
 
-	if (atomic_load_explicit(qp->alive, memory_order_relaxed) == 0)
+	if (atomic_load_explicit(qp->fork_guard, memory_order_relaxed) == 0)
 		return; /* the sockets are its parent's */
 	qp->armed = false;
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {

@@ -183,14 +183,14 @@ static int add_with_proof(struct xdp_qp *qp, const struct vma_flow_rule *rule, s
 	return rc;
 }
 
-/* VMA_FLOW_ALONE is not the owner's business: who asks him wants to have it looked at. */
+/* VMA_FLOW_PORT_EXCLUSIVE is not the owner's business: who asks him wants to have it looked at. */
 static int request_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
 {
 	struct nic_xdp *nic = qp->nic;
 	struct vma_flow_rule asked = *rule;
 	int rc = -EPIPE;
 
-	asked.flags &= ~(uint32_t)VMA_FLOW_ALONE;
+	asked.flags &= ~(uint32_t)VMA_FLOW_PORT_EXCLUSIVE;
 	if (nic->owner != NULL) {
 		rc = xdp_owner_flow_add(nic->owner, qp->slot, &asked);
 		nic->base.info.generic = xdp_owner_generic(nic->owner);
@@ -346,7 +346,8 @@ static struct xdp_claim *create_claim(struct xdp_qp *qp, const struct vma_flow_r
 {
 	const struct xdp_window *window = qp->lease->window;
 
-	if (!(rule->flags & VMA_FLOW_ALONE) || window->claims == NULL || xdp_flow_find(&qp->flows, &rule->key) != NULL)
+	if (!(rule->flags & VMA_FLOW_PORT_EXCLUSIVE) || window->claims == NULL ||
+	    xdp_flow_find(&qp->flows, &rule->key) != NULL)
 		return NULL;
 	return xdp_claims_take(window->claims, window->shared, qp->slot, &rule->key);
 }
@@ -358,7 +359,7 @@ static int share_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
 	struct xdp_shadows shadows = {0};
 	int rc;
 
-	if (flow == NULL || flow->claim == NULL || rule->flags & VMA_FLOW_ALONE)
+	if (flow == NULL || flow->claim == NULL || rule->flags & VMA_FLOW_PORT_EXCLUSIVE)
 		return 0;
 	rc = restore_flow(qp, flow, &shadows);
 	nic_xdp_shadows_fini(&shadows);
@@ -417,7 +418,7 @@ int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	struct xdp_claim *claim;
 	int rc, kept;
 
-	if (!nic_xdp_alive_here(nic))
+	if (!nic_xdp_opened_here(nic))
 		return -ENODEV;
 	flow = malloc(sizeof(*flow)); /* calloc passes the thread's own cache by */
 	if (flow == NULL)
@@ -446,7 +447,7 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	struct xdp_flow *flow;
 	bool known;
 
-	if (!nic_xdp_alive_here(nic))
+	if (!nic_xdp_opened_here(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	flow = xdp_flow_take(&qp->flows, key);
@@ -467,7 +468,7 @@ int nic_xdp_flow_retire(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	struct nic_xdp *nic = qp->nic;
 	int rc = -ENOENT;
 
-	if (!nic_xdp_alive_here(nic) || base->member == NULL || atomic_load(&base->member->groups) == 0)
+	if (!nic_xdp_opened_here(nic) || base->member == NULL || atomic_load(&base->member->groups) == 0)
 		return -ENOENT;
 	pthread_mutex_lock(&nic->lock);
 	if (nic->owner != NULL)
@@ -502,7 +503,7 @@ int nic_xdp_minisock_export(struct vma_nic_qp *base, const struct vma_flow_minis
 	struct nic_xdp *nic = qp->nic;
 	int rc = -EOPNOTSUPP;
 
-	if (!nic_xdp_alive_here(nic))
+	if (!nic_xdp_opened_here(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	for (int tries = 0; nic->kind == VMA_NIC_OWNER_VMAD && tries < TRIES; tries++) {

@@ -25,8 +25,8 @@
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct nic_xdp *registry;
-static _Atomic(_Atomic uint32_t *) alive;
-static bool alive_is_wiped; /* by the kernel, in a child */
+static _Atomic(_Atomic uint32_t *) fork_guard;
+static bool fork_guard_is_wiped; /* by the kernel, in a child */
 static bool hooked;
 static struct {
 	unsigned ifindex;
@@ -83,9 +83,9 @@ static __attribute__((cold)) void nic_after_fork_child(void)
 	for (struct nic_xdp *nic = registry; nic != NULL; nic = nic->next)
 		nic_child_give_up(nic);
 	registry = NULL;
-	if (alive != NULL && !alive_is_wiped)
-		atomic_store_explicit(alive, 0, memory_order_relaxed);
-	alive = NULL; /* what the child opens itself gets a page of its own */
+	if (fork_guard != NULL && !fork_guard_is_wiped)
+		atomic_store_explicit(fork_guard, 0, memory_order_relaxed);
+	fork_guard = NULL; /* what the child opens itself gets a page of its own */
 	registry_lock =
 	        (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; /* without a call, which each child would bind anew */
 }
@@ -102,27 +102,27 @@ static __attribute__((constructor(101))) void register_fork_handlers(void)
 /* A copy that nobody announced (raw clone) opens a nic: its first thread does now what its fork would have done. */
 static void detect_raw_clone(void)
 {
-	if (alive != NULL && atomic_load_explicit(alive, memory_order_relaxed) == 0)
+	if (fork_guard != NULL && atomic_load_explicit(fork_guard, memory_order_relaxed) == 0)
 		nic_after_fork_child();
 }
 
-const _Atomic uint32_t *nic_xdp_alive(void)
+const _Atomic uint32_t *nic_xdp_fork_guard(void)
 {
 	const _Atomic uint32_t *page;
 
 	detect_raw_clone();
 	pthread_mutex_lock(&registry_lock);
-	if (alive == NULL && hooked) {
+	if (fork_guard == NULL && hooked) {
 		const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
 		void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		if (map != MAP_FAILED) {
-			alive_is_wiped = madvise(map, bytes, MADV_WIPEONFORK) == 0;
-			alive = map;
-			atomic_store_explicit(alive, 1, memory_order_relaxed);
+			fork_guard_is_wiped = madvise(map, bytes, MADV_WIPEONFORK) == 0;
+			fork_guard = map;
+			atomic_store_explicit(fork_guard, 1, memory_order_relaxed);
 		}
 	}
-	page = alive;
+	page = fork_guard;
 	pthread_mutex_unlock(&registry_lock);
 	return page;
 }
@@ -166,7 +166,7 @@ int vma_nic_inherit(struct vma_nic *base, enum vma_nic_inherit to)
 
 	if (base->ops != &vma_nic_xdp_ops)
 		return -EOPNOTSUPP;
-	if (!nic_xdp_alive_here(nic))
+	if (!nic_xdp_opened_here(nic))
 		return -ENODEV;
 	if (to != VMA_NIC_INHERIT_NOBODY)
 		rc = vmad_right_share(nic->right_fd, base->info.ifindex, to == VMA_NIC_INHERIT_ANY_USER);

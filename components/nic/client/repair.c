@@ -62,7 +62,7 @@ int vma_nic_repair_begin(struct vma_nic *base)
 
 	if (base->ops != &vma_nic_xdp_ops)
 		return -EOPNOTSUPP;
-	if (!nic_xdp_alive_here(nic))
+	if (!nic_xdp_opened_here(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->repair_lock);
 	if (atomic_load(&nic->repair_fd) >= 0 && repair_channel_ended(atomic_load(&nic->repair_fd)))

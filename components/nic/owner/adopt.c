@@ -231,7 +231,7 @@ static int adopt_flows(struct xdp_owner *owner)
 	owner_parked_adopted(owner);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && rc == 0; slot++)
 		if (owner->slot[slot].state == SLOT_LEAVING || owner->slot[slot].state == SLOT_DRAINING)
-			owner_flows_end(owner, slot, owner->slot[slot].state == SLOT_DRAINING);
+			owner_flows_end_slot(owner, slot, owner->slot[slot].state == SLOT_DRAINING);
 	return rc;
 }
 

@@ -85,8 +85,8 @@ static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
 	struct owner_flow *flow = *place;
 
 	owner->slot[flow->slot].flows--;
-	owner->unpresented -= flow->unpresented != 0;
-	flow->unpresented = 0;
+	owner->unannounced -= flow->unannounced != 0;
+	flow->unannounced = 0;
 	*place = flow->next;
 	if (--owner->flows == 0)
 		owner->unused_since_ns = owner_now_ns();
@@ -424,8 +424,8 @@ void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow)
 	*place = flow;
 	owner->flows++;
 	owner->slot[flow->slot].flows++;
-	flow->unpresented = slots_of(flow);
-	owner->unpresented++;
+	flow->unannounced = slots_of(flow);
+	owner->unannounced++;
 }
 
 /* The last, as all have the same grace. */
@@ -441,10 +441,10 @@ void owner_flow_adopt_fading(struct xdp_owner *owner, struct owner_flow *flow)
 
 void owner_flow_present(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
-	if ((flow->unpresented >> slot & 1) == 0)
+	if ((flow->unannounced >> slot & 1) == 0)
 		return;
-	flow->unpresented &= ~(1ull << slot);
-	owner->unpresented -= flow->unpresented == 0;
+	flow->unannounced &= ~(1ull << slot);
+	owner->unannounced -= flow->unannounced == 0;
 }
 
 static void present_again(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot,
@@ -475,7 +475,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 	}
 	/* Several sockets of one queue pair (multicast members): none of their shadows conflicts. */
 	if (*place != NULL) {
-		if ((*place)->unpresented >> slot & 1)
+		if ((*place)->unannounced >> slot & 1)
 			present_again(owner, *place, slot, rule);
 		rc = xdp_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
 		owner_record_group(owner, *place);
@@ -696,7 +696,7 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 	}
 }
 
-void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
+void owner_flows_end_slot(struct xdp_owner *owner, uint32_t slot, bool dead)
 {
 	end_all(owner, owner->flow, slot, dead);
 	end_all(owner, owner->connection, slot, dead);
@@ -708,7 +708,7 @@ void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead)
 	owner_flow_waiters_end(owner, slot);
 }
 
-static void end_unpresented(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot)
+static void end_unannounced(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		struct owner_flow **place = &buckets[b];
@@ -716,7 +716,7 @@ static void end_unpresented(struct xdp_owner *owner, struct owner_flow **buckets
 		while (*place != NULL) {
 			struct owner_flow *flow = *place;
 
-			if ((flow->unpresented >> slot & 1) == 0) {
+			if ((flow->unannounced >> slot & 1) == 0) {
 				place = &flow->next;
 				continue;
 			}
@@ -726,16 +726,16 @@ static void end_unpresented(struct xdp_owner *owner, struct owner_flow **buckets
 	}
 }
 
-void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)
+void xdp_owner_flows_reannounced(struct xdp_owner *owner, uint32_t slot)
 {
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
 		return;
 	resume_leaving(owner, slot);
-	owner_parked_presented(owner, slot);
-	if (owner->unpresented == 0)
+	owner_parked_after_reannounce(owner, slot);
+	if (owner->unannounced == 0)
 		return;
-	end_unpresented(owner, owner->flow, slot);
-	end_unpresented(owner, owner->connection, slot);
+	end_unannounced(owner, owner->flow, slot);
+	end_unannounced(owner, owner->connection, slot);
 }
 
 /* ---- what a process leaves ---- */

@@ -258,7 +258,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 		return;
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
 		if (owner->prog != NULL)
-			owner_flows_end(owner, slot, false);
+			owner_flows_end_slot(owner, slot, false);
 		owner_close_sockets(owner, slot);
 	}
 	owner_groups_fini(owner);
@@ -391,7 +391,7 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 	if (slot == NULL || slot->state == SLOT_FREE || slot->state == SLOT_DRAINING)
 		return;
 	if (slot->state == SLOT_RENTED) {
-		owner_flows_end(owner, index, frames_too);
+		owner_flows_end_slot(owner, index, frames_too);
 		for (uint32_t queue = 0; queue < owner->queues; queue++)
 			xdp_prog_clear_socket(owner->prog, index, queue);
 		slot->state = SLOT_LEAVING;
@@ -464,7 +464,7 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	owner_minisocks_tick(owner, now);
 	owner_flows_detach_unused(owner, now);
 	/* What an adopted flow's shadows are is not known before its client has named them. */
-	if (owner->unpresented > 0 && now - owner->adopted_ns < OWNER_PRESENT_NS + KERNEL_SOCK_NS)
+	if (owner->unannounced > 0 && now - owner->adopted_ns < OWNER_REANNOUNCE_NS + KERNEL_SOCK_NS)
 		return;
 	if (owner->flows + owner->waiters > 0 && now - owner->kernel_sock_check_ns >= owner->kernel_sock_pause_ns) {
 		owner->kernel_sock_check_ns = now;

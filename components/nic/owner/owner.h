@@ -114,7 +114,7 @@ struct owner_flow {
 	uint64_t grouped_ns;        /* of a group: when it began */
 	struct xdp_cookies shadows; /* of this flow's members, the rule's own among them */
 	uint64_t grace_end_ns;      /* in `in_grace`: so long */
-	uint64_t unpresented;       /* of an adopted one: slots whose clients have not named it yet, a bit each */
+	uint64_t unannounced;       /* of an adopted one: slots whose clients have not named it yet, a bit each */
 	uint64_t suspect_cookie;    /* a kernel sock seen at the last look; if it is seen again, the flow is revoked */
 };
 
@@ -260,7 +260,7 @@ struct xdp_owner {
 	uint64_t waiting_used[OWNER_RECORD_WAITING / 64];
 	struct owner_places reset_places, listener_places, waiting_places;
 	int process_fd[XDP_SLOTS_MAX]; /* pidfds of the tenants; -1 */
-	uint32_t unpresented;          /* flows that some slot has not named */
+	uint32_t unannounced;          /* flows that some slot has not named */
 	uint64_t adopted_ns;           /* 0: it was not */
 };
 
@@ -310,7 +310,7 @@ void owner_keep_sockets(struct xdp_owner *owner, uint32_t slot);
 void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot);
 
 /* ---- adopt.c ---- */
-#define OWNER_PRESENT_NS 10000000000ull /* an adopted flow is named by its client within this time, or ends */
+#define OWNER_REANNOUNCE_NS 10000000000ull /* an adopted flow is named by its client within this time, or ends */
 /* The slot's client has named the flow. */
 void owner_flow_present(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
 
@@ -338,7 +338,7 @@ uint32_t owner_frames_missing(const struct xdp_owner *owner); /* see xdp_owner_d
 void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow);
 void owner_flow_adopt_fading(struct xdp_owner *owner, struct owner_flow *flow);
 /* All of a slot's, whose client has given it back, has left, or is dead. */
-void owner_flows_end(struct xdp_owner *owner, uint32_t slot, bool dead);
+void owner_flows_end_slot(struct xdp_owner *owner, uint32_t slot, bool dead);
 bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key);
 /* Those given up since the last call, by a client that wants the same. */
 void owner_flows_report(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
@@ -537,10 +537,12 @@ void owner_parked_fini(struct xdp_owner *owner);             /* after the miniso
 /* What the owner before has left: after the minisocks; and after what is on its way to members. */
 void owner_parked_adopt(struct xdp_owner *owner);
 void owner_parked_adopted(struct xdp_owner *owner);
-/* The record has the connection on its way to a slot. True: it is parked, as that one has died. Else it is not any more
- * if it was parked before. */
+/*
+ * The record says that the connection is being given to slot `to`. True: it is parked at that slot's listener, whose
+ * process has died. If it is parked at another slot's listener, its minisock ends; false.
+ */
 bool owner_parked_is_over(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t to);
 /* The slot's client lives, and has named its listeners: what it has closed meanwhile is kept for others. */
-void owner_parked_presented(struct xdp_owner *owner, uint32_t slot);
+void owner_parked_after_reannounce(struct xdp_owner *owner, uint32_t slot);
 
 #endif

@@ -335,7 +335,7 @@ static bool pass_to_listener(struct xdp_owner *owner, struct owner_parked_listen
 	if (!listener->client_left)
 		return listener->count > 0; /* until its minisocks have waited for long enough */
 	/* Of an adopted flow not all shadows are known before its clients have named it. */
-	if (listener->open && flow != NULL && flow->unpresented != 0 && !is_same_service(listener, flow))
+	if (listener->open && flow != NULL && flow->unannounced != 0 && !is_same_service(listener, flow))
 		return listener->count > 0;
 	if (!listener->open || (flow != NULL && !is_same_service(listener, flow)))
 		end_parked(owner, listener, NULL, now);
@@ -496,8 +496,8 @@ void owner_parked_adopted(struct xdp_owner *owner)
 			parked_take_listeners(owner, listener->slot, NULL);
 }
 
-/* Its flow ended with the last owner, whose answer has not come; or the client has deleted it again. */
-void owner_parked_presented(struct xdp_owner *owner, uint32_t slot)
+/* Of a client that lives, a parked listener is one whose close the last owner had not finished, or that was closed again. */
+void owner_parked_after_reannounce(struct xdp_owner *owner, uint32_t slot)
 {
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)

@@ -39,7 +39,7 @@ struct recheck {
 	uint32_t cookies;      /* places, a power of two */
 };
 
-static uint32_t recheck_hash(const struct recheck *check, uint64_t cookie)
+static uint32_t recheck_cookie_hash(const struct recheck *check, uint64_t cookie)
 {
 	return (uint32_t)(cookie * 0x9e3779b97f4a7c15ull >> 32) & (check->cookies - 1);
 }
@@ -47,7 +47,7 @@ static uint32_t recheck_hash(const struct recheck *check, uint64_t cookie)
 static void recheck_add_cookies(struct recheck *check, const struct xdp_cookies *set)
 {
 	for (uint32_t i = 0; i < set->n; i++) {
-		uint32_t at = recheck_hash(check, set->list[i]);
+		uint32_t at = recheck_cookie_hash(check, set->list[i]);
 
 		while (check->cookie[at] != 0 && check->cookie[at] != set->list[i])
 			at = (at + 1) & (check->cookies - 1);
@@ -57,7 +57,7 @@ static void recheck_add_cookies(struct recheck *check, const struct xdp_cookies 
 
 static bool is_shadow(const struct recheck *check, uint64_t cookie)
 {
-	uint32_t at = recheck_hash(check, cookie);
+	uint32_t at = recheck_cookie_hash(check, cookie);
 
 	while (check->cookie[at] != 0 && check->cookie[at] != cookie)
 		at = (at + 1) & (check->cookies - 1);

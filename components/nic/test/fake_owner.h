@@ -273,7 +273,7 @@ void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot)
 	(void)owner, (void)slot;
 }
 
-void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot)
+void xdp_owner_flows_reannounced(struct xdp_owner *owner, uint32_t slot)
 {
 	(void)owner, (void)slot;
 }

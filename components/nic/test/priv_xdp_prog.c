@@ -352,7 +352,7 @@ static void listener_granted_again_misses_nothing(void)
 	passed = fixture_flood(&fixture, &packet, begin_grace_and_grant_again, 2000, &sent);
 	fixture_must(passed == 0, "%u of %u segments were the kernel's", passed, sent);
 	fixture_must(sent > 100, "only %u were sent", sent);
-	owner_flows_end(&owner, 0, true);
+	owner_flows_end_slot(&owner, 0, true);
 	owner_resets_fini(&owner);
 }
 

@@ -184,8 +184,8 @@ static int teardown(void **state)
 {
 	struct fixture *fixture = *state;
 
-	owner_flows_end(&owner, A, true);
-	owner_flows_end(&owner, B, true);
+	owner_flows_end_slot(&owner, A, true);
+	owner_flows_end_slot(&owner, B, true);
 	if (owner.diag_fd >= 0)
 		close(owner.diag_fd);
 	owner_resets_fini(&owner);
@@ -306,7 +306,7 @@ static void test_whose_queue_pair_ends_does_not_want_it_any_more(void **state)
 	share(fixture);
 	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
-	owner_flows_end(&owner, A, true);
+	owner_flows_end_slot(&owner, A, true);
 	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), 0);
 	owner_flows_report(&owner, contention_tell, fixture);
 	assert_int_equal(fixture->told[A], 0); /* the slot may be another client's by now */
@@ -330,7 +330,7 @@ static void test_a_flow_granted_again_is_not_reported_as_given_up(void **state)
 	share(fixture);
 	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
-	owner_flows_end(&owner, B, true);
+	owner_flows_end_slot(&owner, B, true);
 	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
 	owner_flows_report(&owner, contention_tell, fixture);
 	assert_int_equal(fixture->told[A], 0);
@@ -417,7 +417,7 @@ static void test_a_flow_in_grace_is_replaced(void **state)
 	struct fixture *fixture = *state;
 
 	have_two_listen(fixture);
-	owner_flows_end(&owner, B, true);
+	owner_flows_end_slot(&owner, B, true);
 	assert_int_equal(steered, 1); /* A's */
 	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(steered, 1);
@@ -465,7 +465,7 @@ static void test_a_flow_in_grace_ends_with_its_client(void **state)
 	struct fixture *fixture = *state;
 
 	have_two_listen(fixture);
-	owner_flows_end(&owner, A, false);
+	owner_flows_end_slot(&owner, A, false);
 	assert_int_equal(steered, 0);
 }
 
@@ -515,7 +515,7 @@ static void test_a_block_is_its_first_ones_and_nobody_is_told(void **state)
 	assert_int_equal(owner.waiters, 0);
 	assert_null(owner.revoke_pending);
 	assert_null(owner.in_grace);
-	owner_flows_end(&owner, A, true);
+	owner_flows_end_slot(&owner, A, true);
 	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), 0);
 }
 

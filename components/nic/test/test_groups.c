@@ -98,7 +98,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	for (uint32_t slot = 0; slot < 4; slot++)
-		owner_flows_end(&owner, slot, false);
+		owner_flows_end_slot(&owner, slot, false);
 	while (owner.in_grace != NULL) {
 		now_ns += 3000 * MS;
 		owner_flows_end_grace(&owner, now_ns);
@@ -273,7 +273,7 @@ static void test_a_member_that_ends_leaves_all_that_waits(void **state)
 	groups_join(1);
 	groups_put_pending(0, 3, VMA_PENDING_HALF_OPEN);
 	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
-	owner_flows_end(&owner, 0, true);
+	owner_flows_end_slot(&owner, 0, true);
 	assert_int_equal(adopted.n, 2);
 	assert_int_equal(adopted.slot, 1);
 	assert_int_equal(share_of(1), XDP_GROUP_BUCKETS);
@@ -330,7 +330,7 @@ static void test_any_order_of_coming_and_going(void **state)
 		if (!in[slot])
 			groups_join(slot);
 		else if (seed >> 20 & 1)
-			owner_flows_end(&owner, slot, seed >> 21 & 1);
+			owner_flows_end_slot(&owner, slot, seed >> 21 & 1);
 		else
 			assert_int_equal(xdp_owner_flow_del(&owner, slot, &rule.key), 0);
 		in[slot] = !in[slot];
@@ -448,12 +448,12 @@ static void test_what_was_on_its_way_to_one_that_dies_goes_to_another(void **sta
 	atomic_store(&owner.members[1].adopted, adopted.pending.number - 2);
 	groups_put_pending(1, 4, VMA_PENDING_QUEUED);
 	sleeps(2, true);
-	owner_flows_end(&owner, 1, true);
+	owner_flows_end_slot(&owner, 1, true);
 	assert_int_equal(adopted.n, 5);
 	assert_int_equal(adopted.slot, 2);
 	assert_int_equal(adopted.pending.iss, 77 + 4);
 	assert_true(adopted.pending.handshaken);
-	owner_flows_end(&owner, 2, true);
+	owner_flows_end_slot(&owner, 2, true);
 	assert_int_equal(adopted.n, 7);
 	assert_int_equal(adopted.slot, 0);
 }
@@ -489,7 +489,7 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	assert_int_equal(atomic_load(&owner.members[0].groups), 1);
 	for (unsigned i = 0; i < 16; i++)
 		entry = groups_put_pending(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
-	owner_flows_end(&owner, 0, true);
+	owner_flows_end_slot(&owner, 0, true);
 	assert_int_equal(owner.groups, 0);
 	assert_int_equal(adopted.n, 0);
 	assert_int_equal(owner.parked, 16);
@@ -509,7 +509,7 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	assert_null(owner.parked_listeners);
 	assert_int_equal(owner.resets.count, 0);
 	/* And dies as well, before it has made them. */
-	owner_flows_end(&owner, 1, true);
+	owner_flows_end_slot(&owner, 1, true);
 	assert_int_equal(owner.parked, 16);
 	groups_join(2);
 	pass_ms(40);
@@ -525,7 +525,7 @@ static void test_what_waits_is_kept_from_the_kernel_before_its_process_is_known_
 	(void)state;
 	groups_join(0);
 	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
-	owner_flows_end(&owner, 0, false);
+	owner_flows_end_slot(&owner, 0, false);
 	assert_true(is_kept(7));
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_QUEUED); /* it may accept it */
 	groups_join(1);
@@ -582,7 +582,7 @@ static void test_nobody_comes(void **state)
 	groups_join(0);
 	for (unsigned i = 0; i < 16; i++)
 		groups_put_pending(0, i, VMA_PENDING_QUEUED);
-	owner_flows_end(&owner, 0, true);
+	owner_flows_end_slot(&owner, 0, true);
 	pass_ms(9900);
 	assert_int_equal(owner.parked, 16);
 	assert_int_equal(owner.resets.count, 0);
@@ -602,7 +602,7 @@ static void test_a_listener_that_is_closed_keeps_nothing(void **state)
 	(void)state;
 	groups_join(0);
 	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
-	owner_flows_end(&owner, 0, true);
+	owner_flows_end_slot(&owner, 0, true);
 	pass_ms(400);
 	assert_int_equal(owner.parked, 1);
 	close(listener);
@@ -618,7 +618,7 @@ static void test_a_listener_that_dies_with_its_process_keeps_nothing(void **stat
 	groups_join(0);
 	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	close(listener);
-	owner_flows_end(&owner, 0, true);
+	owner_flows_end_slot(&owner, 0, true);
 	assert_int_equal(owner.parked, 0);
 	assert_int_equal(owner.resets.count, 1);
 	listener = -1;
@@ -638,7 +638,7 @@ static void test_only_a_listeners_own_is_kept(void **state)
 	groups_put_pending(0, 4, VMA_PENDING_QUEUED);
 	groups_put_pending(0, 5, VMA_PENDING_QUEUED)->peer_port_be = htons(5004); /* again */
 	groups_put_pending(0, 6, 77);
-	owner_flows_end(&owner, 0, true);
+	owner_flows_end_slot(&owner, 0, true);
 	assert_int_equal(owner.parked, 1);
 	assert_true(is_kept(4));
 	assert_false(is_kept(3));
@@ -651,7 +651,7 @@ static void test_no_more_than_a_member_can_take_is_given_at_once(void **state)
 	groups_join(0);
 	for (unsigned i = 0; i < 200; i++)
 		groups_put_pending(0, i, VMA_PENDING_QUEUED);
-	owner_flows_end(&owner, 0, true);
+	owner_flows_end_slot(&owner, 0, true);
 	assert_int_equal(owner.parked, 200);
 	groups_join(1);
 	pass_ms(400);
@@ -738,7 +738,7 @@ static struct owner_record *bury_owner(void)
 	memcpy(owner.members, members, MEMBERS_BYTES);
 	owner.on_adopt = NULL;
 	for (uint32_t slot = 0; slot < 4; slot++)
-		owner_flows_end(&owner, slot, false);
+		owner_flows_end_slot(&owner, slot, false);
 	owner_groups_fini(&owner);
 	owner_resets_fini(&owner);
 	owner_minisocks_fini(&owner);
@@ -829,7 +829,7 @@ static void come_back(uint32_t slot)
 	life.deaf = false;
 	xdp_owner_resumed(&owner, slot);
 	xdp_owner_flow_add(&owner, slot, &rule);
-	xdp_owner_flows_presented(&owner, slot);
+	xdp_owner_flows_reannounced(&owner, slot);
 }
 
 static void end_life(void)
@@ -846,7 +846,7 @@ static void end_life(void)
 	assert_null(owner.parked_listeners);
 	atomic_store(&owner.members[1].adopted, life.seen[1]);
 	pass_ms(80);
-	owner_flows_end(&owner, 1, false);
+	owner_flows_end_slot(&owner, 1, false);
 	owner_groups_fini(&owner);
 	for (uint32_t i = 0; i < OWNER_RECORD_WAITING; i++)
 		assert_int_equal(atomic_load(&record->waiting[i].state), RECORD_NO_WAITING);
@@ -858,7 +858,7 @@ static void end_life(void)
 
 static void find_dead(void)
 {
-	owner_flows_end(&owner, 0, true);
+	owner_flows_end_slot(&owner, 0, true);
 }
 
 static void groups_close_listener(void)
@@ -904,7 +904,7 @@ static void kill_at_each_step_of(void **state, void (*first)(void), void (*what)
 			find_dead();
 		if (then == THEN_CLOSED) { /* its client has had no answer */
 			groups_close_listener();
-			xdp_owner_flows_presented(&owner, 0);
+			xdp_owner_flows_reannounced(&owner, 0);
 		}
 		/* And another one, before anybody comes. */
 		succeed(then == THEN_DEAD ? 1 : dead);

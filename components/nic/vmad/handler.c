@@ -71,7 +71,7 @@ static bool has_slot(const struct vmad_peer *peer, uint32_t slot)
 }
 
 /* What a user has, of all clients together; root may have all. */
-static bool has_enough(const struct vmad_server *server, const struct vmad_peer *of, bool slots)
+static bool user_at_quota(const struct vmad_server *server, const struct vmad_peer *of, bool slots)
 {
 	uint32_t count = 0;
 
@@ -105,7 +105,7 @@ static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const
                        struct vmad_reply *reply)
 {
 	struct xdp_rental rental;
-	int rc = has_enough(server, peer, true)
+	int rc = user_at_quota(server, peer, true)
 	                 ? -ENOSPC
 	                 : xdp_owner_rent(server->owner, wanted->rx_wre, wanted->tx_wre, &rental);
 
@@ -226,7 +226,7 @@ static int handle_flow_add(struct vmad_server *server, const struct vmad_peer *p
 
 	if (!has_slot(peer, flow->slot))
 		return -ENOENT;
-	if (has_enough(server, peer, false))
+	if (user_at_quota(server, peer, false))
 		return -ENOSPC;
 	if (nfds == 1)
 		read_proof(fds[0], flow->key.proto, &proof);
@@ -324,7 +324,7 @@ static int handle_request(struct vmad_server *server, struct vmad_peer *peer, co
 	case VMAD_RESUMED:
 		if (!has_slot(peer, msg->resume.slot))
 			return -ENOENT;
-		xdp_owner_flows_presented(server->owner, msg->resume.slot);
+		xdp_owner_flows_reannounced(server->owner, msg->resume.slot);
 		return 0;
 	case VMAD_REPAIR:
 		return open_repair(server, peer, reply);

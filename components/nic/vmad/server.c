@@ -131,7 +131,7 @@ static struct vmad_peer *place_for_peer(struct vmad_server *server, bool *gives_
 	return free_one;
 }
 
-static bool has_places_enough(const struct vmad_server *server, uid_t uid)
+static bool user_at_peer_quota(const struct vmad_server *server, uid_t uid)
 {
 	unsigned n = 0;
 
@@ -192,7 +192,7 @@ static void accept_connection(struct vmad_server *server, int listen_fd)
 		pause_accept(server, errno);
 		return;
 	}
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || has_places_enough(server, cred.uid)) {
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || user_at_peer_quota(server, cred.uid)) {
 		vmad_closer_close(server->closer, job, &fd, 1);
 		return;
 	}

@@ -32,7 +32,7 @@ static void follow_link(struct wire_qp *qp, uint32_t nonce)
 
 	vma_stats_add(&qp->count_lost, tx->produced - tx->kicked);
 	tx->nonce = nonce;
-	qp->notified_seq = 0;
+	qp->answered_arm_seq = 0;
 	tx->produced = tx->kicked = tx->consumed_cached = qp->end->index_start;
 	qp->full_since_ns = 0;
 }
@@ -147,11 +147,11 @@ static void wake_other(struct wire_qp *qp)
 	}
 	uint64_t seq = atomic_load_explicit(&wire_page(end->memory, 1 - end->side)->arm_seq, memory_order_seq_cst);
 	int bell = atomic_load_explicit(&end->doorbell_fd, memory_order_relaxed);
-	if (seq == qp->notified_seq || bell < 0)
+	if (seq == qp->answered_arm_seq || bell < 0)
 		return;
 	/* MSG_DONTWAIT belongs to the call: the peer cannot take it away as it could an eventfd's O_NONBLOCK. */
 	if (send(bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 || errno == EAGAIN)
-		qp->notified_seq = seq;
+		qp->answered_arm_seq = seq;
 }
 
 int wire_kick(struct vma_nic_qp *base)

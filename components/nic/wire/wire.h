@@ -54,8 +54,8 @@ struct wire_qp {
 	struct wire_producer tx __attribute__((aligned(WIRE_LINE)));
 	struct vma_buf **sent; /* completions: [reaped, kicked) may be reaped, [kicked, queued) wait for the kick */
 	uint32_t sent_mask, sent_reaped, sent_kicked, sent_queued;
-	uint64_t notified_seq;  /* the peer's arm_seq that was answered last */
-	uint64_t full_since_ns; /* two-process form: first refusal without progress, 0: none */
+	uint64_t answered_arm_seq; /* the peer's arm_seq that was answered last */
+	uint64_t full_since_ns;    /* two-process form: first refusal without progress, 0: none */
 	_Atomic uint64_t count_sent, count_lost, count_full, count_bad;
 };
 

@@ -39,7 +39,7 @@ void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct 
 int xdp_owner_tenant_process(const struct xdp_owner *owner, uint32_t slot); /* its pidfd, the owner's; -1 */
 bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner_tenant *tenant, bool *leaves);
 /* The slot's client has named all flows that it has: the others end. */
-void xdp_owner_flows_presented(struct xdp_owner *owner, uint32_t slot);
+void xdp_owner_flows_reannounced(struct xdp_owner *owner, uint32_t slot);
 /* The slot's client has come on another connection: what it was told on the one before may be lost. */
 void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot);
 

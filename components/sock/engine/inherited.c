@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #include <vma/log.h>
-#include <vma/sock_named.h>
+#include <vma/sock_unix.h>
 #include <vma/sock_os.h>
 
 #include "engine.h"
@@ -150,12 +150,12 @@ static void inherited_read_names(struct names *names)
 /* ---- the conversation ---- */
 
 /* The queue of a socket is short, and the server's thread takes few at a time. */
-static int inherited_send_blocking(int fd, const struct vma_named_message *message, uint64_t deadline_ns)
+static int inherited_send_blocking(int fd, const struct vma_unix_message *message, uint64_t deadline_ns)
 {
 	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	int rc;
 
-	while ((rc = vma_named_send(fd, message)) == -EAGAIN && vma_now_ns() < deadline_ns)
+	while ((rc = vma_unix_send(fd, message)) == -EAGAIN && vma_now_ns() < deadline_ns)
 		syscall(SYS_nanosleep, &nap, NULL);
 	return rc;
 }
@@ -163,11 +163,11 @@ static int inherited_send_blocking(int fd, const struct vma_named_message *messa
 static void inherited_send_requests(int fd, struct names *names, struct inherited_request *question,
                                     uint64_t deadline_ns)
 {
-	struct vma_named_message message = {.data = question, .size = sizeof(*question), .fd = -1};
+	struct vma_unix_message message = {.data = question, .size = sizeof(*question), .fd = -1};
 
 	names->unanswered = 0;
 	for (uint32_t i = 0; i < names->n; i++) {
-		vma_named_address(names->at[i].text, &message);
+		vma_unix_address(names->at[i].text, &message);
 		if (inherited_send_blocking(fd, &message, deadline_ns) == 0)
 			names->unanswered++;
 		else
@@ -176,14 +176,14 @@ static void inherited_send_requests(int fd, struct names *names, struct inherite
 }
 
 /* False: it has answered before, or was not asked. */
-static bool inherited_record_reply(struct names *names, const struct vma_named_message *message, bool is_last)
+static bool inherited_record_reply(struct names *names, const struct vma_unix_message *message, bool is_last)
 {
-	struct vma_named_message requested;
+	struct vma_unix_message requested;
 
 	for (uint32_t i = 0; i < names->n; i++) {
 		if (names->at[i].text[0] == '\0')
 			continue;
-		vma_named_address(names->at[i].text, &requested);
+		vma_unix_address(names->at[i].text, &requested);
 		if (requested.name_len != message->name_len ||
 		    memcmp(&requested.name, &message->name, requested.name_len) != 0)
 			continue;
@@ -201,14 +201,14 @@ static void inherited_receive_reply(int fd, struct names *names, struct inherite
                                     uint64_t deadline_ns, int *waiting_fd)
 {
 	uint8_t answer = TAKEN_NOT_MINE;
-	struct vma_named_message message = {.data = &answer, .size = sizeof(answer)};
-	struct vma_named_sender sender;
+	struct vma_unix_message message = {.data = &answer, .size = sizeof(answer)};
+	struct vma_unix_cred sender;
 	bool trusted;
 
-	if (vma_named_peek(fd, &sender) < 0)
+	if (vma_unix_peek(fd, &sender) < 0)
 		return;
-	trusted = vma_named_is_trusted(&sender);
-	if (vma_named_receive(fd, &message, trusted) < 0)
+	trusted = vma_unix_is_trusted(&sender);
+	if (vma_unix_receive(fd, &message, trusted) < 0)
 		return;
 	if (inherited_record_reply(names, &message, !trusted || answer != TAKEN_SHOW_SOCKET) && trusted &&
 	    answer == TAKEN_SHOW_SOCKET) {
@@ -236,7 +236,7 @@ static int inherited_exchange(int fd, struct names *names, int socket_fd, uint64
 	int waiting_fd = -1;
 
 	inherited_send_requests(fd, names, &question, deadline_ns);
-	while (names->unanswered > 0 && vma_named_await(fd, POLLIN, deadline_ns))
+	while (names->unanswered > 0 && vma_unix_await(fd, POLLIN, deadline_ns))
 		inherited_receive_reply(fd, names, &question, socket_fd, deadline_ns, &waiting_fd);
 	inherited_mark_unresponsive(names);
 	return waiting_fd;
@@ -254,7 +254,7 @@ int vma_inherited_request_socket(int socket_fd)
 	if (names == MAP_FAILED)
 		return -1;
 	inherited_read_names(names);
-	fd = names->n != 0 ? vma_named_open() : -1;
+	fd = names->n != 0 ? vma_unix_open() : -1;
 	if (fd >= 0) {
 		waiting_fd = inherited_exchange(fd, names, socket_fd, cookie);
 		syscall(SYS_close, fd);

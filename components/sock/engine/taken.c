@@ -41,7 +41,7 @@
 #include <unistd.h>
 
 #include <vma/log.h>
-#include <vma/sock_named.h>
+#include <vma/sock_unix.h>
 #include <vma/sock_os.h>
 
 #include "internal.h"
@@ -168,10 +168,10 @@ static int is_same_file(int fd, pid_t other, int number)
  * millisecond.
  */
 static enum taken_reply serve_inherited_request(const struct inherited_request *question,
-                                                const struct vma_named_message *message, int *waiting_fd)
+                                                const struct vma_unix_message *message, int *waiting_fd)
 {
 	struct search search = {.cookie = question->cookie};
-	const bool is_trusted = vma_named_is_trusted(&message->sender);
+	const bool is_trusted = vma_unix_is_trusted(&message->sender);
 	int same;
 
 	if (question->cookie != 0)
@@ -198,17 +198,17 @@ static bool serve_one_request(void)
 		struct taken_request taken;
 		struct inherited_request inherited;
 	} question;
-	struct vma_named_message message = {.data = &question, .size = sizeof(question)};
+	struct vma_unix_message message = {.data = &question, .size = sizeof(question)};
 	enum taken_reply answer = TAKEN_REFUSED;
-	struct vma_named_sender sender;
-	int rc = vma_named_peek(server.fd, &sender), waiting_fd = -1;
+	struct vma_unix_cred sender;
+	int rc = vma_unix_peek(server.fd, &sender), waiting_fd = -1;
 	uint8_t byte;
 
 	if (rc == 0)
-		rc = vma_named_receive(server.fd, &message, vma_named_is_trusted(&sender));
+		rc = vma_unix_receive(server.fd, &message, vma_unix_is_trusted(&sender));
 	if (rc < 0)
 		return false;
-	if (rc == sizeof(question.taken) && vma_named_is_trusted(&message.sender))
+	if (rc == sizeof(question.taken) && vma_unix_is_trusted(&message.sender))
 		answer = serve_taken_request(&question.taken, message.fd);
 	else if (rc == sizeof(question.inherited))
 		answer = serve_inherited_request(&question.inherited, &message, &waiting_fd);
@@ -218,7 +218,7 @@ static bool serve_one_request(void)
 	message.data = &byte;
 	message.size = sizeof(byte);
 	message.fd = waiting_fd;
-	vma_named_send(server.fd, &message);
+	vma_unix_send(server.fd, &message);
 	return true;
 }
 
@@ -258,7 +258,7 @@ void taken_serve(void)
 
 	if (pidfd < 0)
 		return;
-	rc = name_of_process(pidfd, name) ? vma_named_serve(name) : -ENOTSUP;
+	rc = name_of_process(pidfd, name) ? vma_unix_serve(name) : -ENOTSUP;
 	syscall(SYS_close, pidfd);
 	if (rc >= 0) {
 		server.fd = rc;
@@ -291,17 +291,17 @@ static _Atomic uint64_t silent_until_ns;
 
 static int taken_exchange(int fd, int pid, const struct taken_request *question, int shown, uint64_t deadline_ns)
 {
-	const struct vma_named_message asked = {.data = (void *)question, .size = sizeof(*question), .fd = shown};
+	const struct vma_unix_message asked = {.data = (void *)question, .size = sizeof(*question), .fd = shown};
 	uint8_t answer = TAKEN_NOT_MINE;
-	struct vma_named_message answered = {.data = &answer, .size = sizeof(answer)};
+	struct vma_unix_message answered = {.data = &answer, .size = sizeof(answer)};
 	int rc;
 
-	while ((rc = vma_named_send(fd, &asked)) == -EAGAIN)
-		if (!vma_named_await(fd, POLLOUT, deadline_ns))
+	while ((rc = vma_unix_send(fd, &asked)) == -EAGAIN)
+		if (!vma_unix_await(fd, POLLOUT, deadline_ns))
 			return -ETIMEDOUT;
-	while (rc == 0 && (rc = vma_named_receive(fd, &answered, false)) == -EAGAIN) {
+	while (rc == 0 && (rc = vma_unix_receive(fd, &answered, false)) == -EAGAIN) {
 		rc = 0;
-		if (!vma_named_await(fd, POLLIN, deadline_ns))
+		if (!vma_unix_await(fd, POLLIN, deadline_ns))
 			return -ETIMEDOUT;
 	}
 	if (rc < 0)
@@ -319,7 +319,7 @@ static int request_by_name(const char *name, int pid, int number, int copy)
 		return -ENOTSOCK;
 	if (atomic_load(&silent_pid) == pid && now < atomic_load(&silent_until_ns))
 		return -ETIMEDOUT;
-	fd = vma_named_connect(name);
+	fd = vma_unix_connect(name);
 	if (fd < 0)
 		return fd;
 	rc = taken_exchange(fd, pid, &question, -1, deadline_ns);

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <vma/sock_named.h>
+#include <vma/sock_unix.h>
 #include <vma/test.h>
 
 #include "../engine/engine.h"
@@ -179,17 +179,17 @@ static void test_another_user_is_refused(void **state)
 	}
 	child = fork();
 	if (child == 0) {
-		struct vma_named_message message = {.data = &question, .size = sizeof(question), .fd = fd};
+		struct vma_unix_message message = {.data = &question, .size = sizeof(question), .fd = fd};
 		uint8_t answer = 0;
-		struct vma_named_message answered = {.data = &answer, .size = sizeof(answer)};
+		struct vma_unix_message answered = {.data = &answer, .size = sizeof(answer)};
 		int to;
 
 		if (setgid(65534) != 0 || setuid(65534) != 0)
 			_exit(99);
-		to = vma_named_connect(name);
-		if (to < 0 || vma_named_send(to, &message) != 0 ||
-		    !vma_named_await(to, POLLIN, vma_now_ns() + 20000000000ULL) ||
-		    vma_named_receive(to, &answered, false) != sizeof(answer))
+		to = vma_unix_connect(name);
+		if (to < 0 || vma_unix_send(to, &message) != 0 ||
+		    !vma_unix_await(to, POLLIN, vma_now_ns() + 20000000000ULL) ||
+		    vma_unix_receive(to, &answered, false) != sizeof(answer))
 			_exit(98);
 		_exit(answer == REFUSED ? 0 : 97);
 	}
@@ -202,28 +202,28 @@ static void test_another_user_is_refused(void **state)
 static void test_a_descriptor_that_is_not_wanted_is_not_received(void **state)
 {
 	char data[4], got[8];
-	const struct vma_named_message given = {.data = data, .size = sizeof(data), .fd = STDERR_FILENO};
-	struct vma_named_message taken = {.data = got, .size = sizeof(got)};
-	int server = vma_named_serve("vma/test/unwanted"), client = vma_named_connect("vma/test/unwanted");
-	struct vma_named_sender sender;
+	const struct vma_unix_message given = {.data = data, .size = sizeof(data), .fd = STDERR_FILENO};
+	struct vma_unix_message taken = {.data = got, .size = sizeof(got)};
+	int server = vma_unix_serve("vma/test/unwanted"), client = vma_unix_connect("vma/test/unwanted");
+	struct vma_unix_cred sender;
 	unsigned before;
 
 	(void)state;
 	memset(data, 0, sizeof(data));
 	assert_true(server >= 0 && client >= 0);
-	assert_int_equal(vma_named_serve("vma/test/unwanted"), -EADDRINUSE);
+	assert_int_equal(vma_unix_serve("vma/test/unwanted"), -EADDRINUSE);
 	before = descriptors();
-	assert_int_equal(vma_named_peek(server, &sender), -EAGAIN);
-	assert_int_equal(vma_named_send(client, &given), 0);
-	assert_int_equal(vma_named_peek(server, &sender), 0);
+	assert_int_equal(vma_unix_peek(server, &sender), -EAGAIN);
+	assert_int_equal(vma_unix_send(client, &given), 0);
+	assert_int_equal(vma_unix_peek(server, &sender), 0);
 	assert_int_equal(sender.pid, getpid());
 	assert_int_equal(sender.uid, getuid());
 	assert_int_equal(descriptors(), before);
-	assert_int_equal(vma_named_receive(server, &taken, false), sizeof(data));
+	assert_int_equal(vma_unix_receive(server, &taken, false), sizeof(data));
 	assert_int_equal(taken.fd, -1);
 	assert_int_equal(descriptors(), before);
-	assert_int_equal(vma_named_send(client, &given), 0);
-	assert_int_equal(vma_named_receive(server, &taken, true), sizeof(data));
+	assert_int_equal(vma_unix_send(client, &given), 0);
+	assert_int_equal(vma_unix_receive(server, &taken, true), sizeof(data));
 	assert_true(taken.fd >= 0);
 	assert_int_equal(descriptors(), before + 1);
 	close(taken.fd);
@@ -258,17 +258,17 @@ static void test_questions_are_bounded(void **state)
 	static struct vma_task other_work = {.run = taken_count};
 	const struct timespec nap = {.tv_nsec = 5000000};
 	const unsigned before = atomic_load(&handed_over);
-	const int fd = offloaded_socket(&ops_that_hold_up), to = vma_named_connect(own_name());
+	const int fd = offloaded_socket(&ops_that_hold_up), to = vma_unix_connect(own_name());
 	struct question question = {.cookie = sock_taken_cookie_of(fd), .number = fd};
-	const struct vma_named_message asked = {.data = &question, .size = sizeof(question), .fd = fd};
+	const struct vma_unix_message asked = {.data = &question, .size = sizeof(question), .fd = fd};
 	unsigned sent = 1;
 
 	(void)state;
 	nanosleep(&nap, NULL); /* the messages of tests before do not count */
-	assert_int_equal(vma_named_send(to, &asked), 0);
+	assert_int_equal(vma_unix_send(to, &asked), 0);
 	while (!atomic_load(&is_held))
 		nanosleep(&nap, NULL);
-	while (vma_named_send(to, &asked) == 0)
+	while (vma_unix_send(to, &asked) == 0)
 		sent++;
 	assert_true(sent > IN_ONE_GO);
 	vma_engine_post(&other_work);

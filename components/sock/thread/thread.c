@@ -126,7 +126,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->inside = 0;
 		self->signals_held = self->copying = false;
 		self->tx_ring = NULL;
-		self->tx_burst = self->tx_queued = self->tx_batch = 0;
+		self->tx_burst = self->tx_batched = self->tx_batch = 0;
 		self->wakeup_unused = self->gathers = self->tx_short_lived = false;
 		self->woke = NULL;
 		self->busy_polls = self->accept_rings = 0;
@@ -173,9 +173,9 @@ static void thread_reset(struct vma_thread *thread)
 		thread->accept_rings = thread->busy_polls = 0;
 		thread->woke = NULL;
 	}
-	if (thread->tx_ring != NULL || thread->tx_queued != 0) {
+	if (thread->tx_ring != NULL || thread->tx_batched != 0) {
 		thread->tx_ring = NULL;
-		thread->tx_queued = 0;
+		thread->tx_batched = 0;
 	}
 }
 

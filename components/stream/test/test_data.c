@@ -647,7 +647,7 @@ static void queue(struct pair *p, const char *text, int n)
 {
 	vma_thread_set_tx_batch(vma_thread_self(), n);
 	assert_int_equal(do_send(p->fd, text, strlen(text), 0), strlen(text));
-	vma_thread_self()->tx_queued_tsc = vma_tsc() + vma_tsc_of_nsec(1000000000);
+	vma_thread_self()->tx_batched_tsc = vma_tsc() + vma_tsc_of_nsec(1000000000);
 }
 
 static void test_answers_to_several_leave_as_a_batch(void **state)
@@ -683,7 +683,7 @@ static void test_what_has_come_already_is_read_before_they_leave(void **state)
 	queue(&p, "answer", 2);
 	assert_int_equal(do_recv(p.fd, in, 1, 0), 1);
 	assert_int_equal(stream_data_segments_out(&p), before);
-	vma_thread_self()->tx_queued_tsc = vma_tsc() - vma_tsc_of_nsec(20000); /* long enough */
+	vma_thread_self()->tx_batched_tsc = vma_tsc() - vma_tsc_of_nsec(20000); /* long enough */
 	assert_int_equal(do_recv(p.fd, in, 1, 0), 1);
 	assert_int_equal(stream_data_segments_out(&p), before + 1);
 	release_internal_thread();

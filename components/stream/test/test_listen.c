@@ -140,7 +140,7 @@ static uint64_t listen_segments_out(int fd)
 static void answer_in_two_sends(int child)
 {
 	assert_int_equal(do_send(child, "header", 6, 0), 6);
-	vma_thread_self()->tx_queued_tsc = vma_tsc() + vma_tsc_of_nsec(1000000000);
+	vma_thread_self()->tx_batched_tsc = vma_tsc() + vma_tsc_of_nsec(1000000000);
 	assert_int_equal(do_send(child, "body", 4, 0), 4);
 }
 

@@ -45,7 +45,7 @@ static inline void predict_release(struct vma_tcp_conn *conn, uint64_t released,
 		conn->urgent_mode = false;
 	if (released == consumed)
 		return;
-	conn->tx_space_freed |= tcp_writer_may_wait(conn);
+	conn->tx_space_freed |= tcp_may_have_waiting_writer(conn);
 	fifo_consume(&conn->tx, (size_t)(released - consumed));
 	if (atomic_load_explicit(&conn->wants_tx_space, memory_order_relaxed))
 		window_sndbuf_grow(conn);

@@ -537,7 +537,7 @@ static void test_requests_that_meet_the_end_of_a_listener_that_has_finished_are_
 {
 	(void)state;
 	open_listener(8);
-	vma_tcp_listener_finish(fixture_listener, 0);
+	vma_tcp_listener_drain(fixture_listener, 0);
 	raw.holds = true;
 	raw_syn(0);
 	raw.holds = false;
@@ -554,7 +554,7 @@ static void test_a_listener_that_finishes_has_those_who_wait_come_in(void **stat
 	(void)state;
 	open_listener(8);
 	raw_syn(0);
-	vma_tcp_listener_finish(fixture_listener, 0); /* the time is over at once */
+	vma_tcp_listener_drain(fixture_listener, 0); /* the time is over at once */
 	raw.port = RAW_PORT + 1;
 	raw_syn(0);
 	side[0].options.syncookies = 2;
@@ -564,7 +564,7 @@ static void test_a_listener_that_finishes_has_those_who_wait_come_in(void **stat
 	raw.port = RAW_PORT;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
-	vma_tcp_listener_finish(fixture_listener, SEC); /* there is nobody to wait for: time stands still here */
+	vma_tcp_listener_drain(fixture_listener, SEC); /* there is nobody to wait for: time stands still here */
 }
 
 /* Its flow has gone, and may be another's; who was half open comes in nevertheless. */
@@ -598,7 +598,7 @@ static void test_what_has_come_before_a_listener_finishes_is_let_in(void **state
 	open_listener(8);
 	raw.holds = true;
 	raw_syn(0);
-	vma_tcp_listener_finish(fixture_listener, 0);
+	vma_tcp_listener_drain(fixture_listener, 0);
 	assert_int_equal(counts_of(0).syns_dropped, 0);
 	raw.holds = false;
 	fixture_settle();

@@ -108,7 +108,7 @@ static void __attribute__((noinline)) commit_with(struct vma_tcp_conn *conn, siz
 	atomic_store_explicit(&conn->more_from, flags & VMA_TCP_TX_MORE ? end : UINT64_MAX, memory_order_relaxed);
 	fifo_commit(&conn->tx, bytes);
 	if (flags & VMA_TCP_TX_QUEUE)
-		tcp_queue(conn, TCP_WORK_SEND);
+		tcp_post_deferred(conn, TCP_WORK_SEND);
 	else if (!(flags & VMA_TCP_TX_LATER))
 		tcp_post(conn, TCP_WORK_SEND);
 }

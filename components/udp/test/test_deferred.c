@@ -55,7 +55,7 @@ static void test_after_many_short_lives_a_socket_is_the_kernels_until_its_third_
 	assert_null(control_fixture_sock_of(fd)->flows);
 	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
-	assert_int_equal(control_fixture_sock_of(fd)->flows->members->flow.flags, VMA_FLOW_ALONE);
+	assert_int_equal(control_fixture_sock_of(fd)->flows->members->flow.flags, VMA_FLOW_PORT_EXCLUSIVE);
 	assert_true(atomic_load(&control_fixture_sock_of(fd)->os_attention)); /* answers of before are in the shadow */
 	control_fixture_close(fd);
 }

@@ -63,7 +63,7 @@ static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void 
 	control_fixture_bind_to(own, "10.77.0.1", 36730);
 	control_fixture_bind_to(shares, "10.77.0.1", 0);
 	control_fixture_bind_to(forked, "10.77.0.1", 0);
-	assert_int_equal(flags_of(chosen), VMA_FLOW_ALONE);
+	assert_int_equal(flags_of(chosen), VMA_FLOW_PORT_EXCLUSIVE);
 	assert_int_equal(flags_of(own), 0);
 	assert_int_equal(flags_of(shares), 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(chosen), "before");

@@ -114,7 +114,7 @@ enum vma_flow_flags {
 	 * bound to it without SO_REUSEADDR and SO_REUSEPORT, and no other process has that socket. So nobody else can
 	 * have a right to the flow, and the backend need not ask. Whoever adds it again without this takes it back.
 	 */
-	VMA_FLOW_ALONE = 1 << 2,
+	VMA_FLOW_PORT_EXCLUSIVE = 1 << 2,
 	/*
 	 * With VMA_FLOW_LISTENER: this process has the listener's socket from one that forked it. What waits for accept
 	 * here when the process dies is kept for the next one that serves the listener, while the socket lives.
@@ -324,13 +324,13 @@ void vma_nic_mem_unregister(struct vma_nic *nic, uint32_t first, uint32_t count)
  * address, peer address and peer port both set or both zero. 0, -EINVAL, -EAFNOSUPPORT.
  */
 int vma_flow_key_check(const struct vma_flow_key *key);
-/* The same of a rule's flags: VMA_FLOW_LISTENER of TCP from any peer, also inherited; VMA_FLOW_ALONE of UDP. */
+/* The same of a rule's flags: VMA_FLOW_LISTENER of TCP from any peer, also inherited; VMA_FLOW_PORT_EXCLUSIVE of UDP. */
 static inline bool vma_flow_flags_ok(const struct vma_flow_rule *rule)
 {
 	const uint32_t inherited = rule->flags & VMA_FLOW_LISTENER ? VMA_FLOW_INHERITED : 0;
 	const uint32_t flags = rule->flags & ~inherited;
 
-	return flags == 0 || (flags == VMA_FLOW_ALONE && rule->key.proto == IPPROTO_UDP) ||
+	return flags == 0 || (flags == VMA_FLOW_PORT_EXCLUSIVE && rule->key.proto == IPPROTO_UDP) ||
 	       (flags == VMA_FLOW_LISTENER && rule->key.proto == IPPROTO_TCP && rule->key.peer_port_be == 0);
 }
 

@@ -205,7 +205,7 @@ struct vma_ring_command {
 };
 void vma_ring_post(struct vma_ring *ring, struct vma_ring_command *command);
 /* The same, by whoever drives next; the caller sees to it that somebody does. */
-void vma_ring_queue(struct vma_ring *ring, struct vma_ring_command *command);
+void vma_ring_post_deferred(struct vma_ring *ring, struct vma_ring_command *command);
 
 /*
  * Control path: the receive flag, waited for as VMA_THREAD_MODE says, for a caller that must see or change what sinks

@@ -48,8 +48,8 @@ struct vma_thread {
 	uint32_t signals;         /* handlers that ran in this thread */
 	uint32_t interrupts;      /* those of them without SA_RESTART */
 	struct vma_ring *tx_ring; /* holds frames sent LATER, or sends queued, by this thread: vma_inet_flush_sends */
-	uint32_t tx_queued;       /* so many sends, the first of them then: */
-	uint64_t tx_queued_tsc;
+	uint32_t tx_batched;      /* so many sends, the first of them then: */
+	uint64_t tx_batched_tsc;
 	uint32_t tx_batch;   /* sends to come that may be queued: vma_thread_set_tx_batch */
 	bool tx_short_lived; /* it accepts connections that are closed once they are answered: stream/forking.c */
 	uint32_t tx_burst;   /* sends in a row with no other call between them */

@@ -321,7 +321,7 @@ enum vma_tcp_tx_flags {
 	VMA_TCP_TX_MORE = 1 << 0,   /* MSG_MORE: more follows, do not send a short segment for it */
 	VMA_TCP_TX_URGENT = 1 << 1, /* the last byte is urgent */
 	VMA_TCP_TX_LATER = 1 << 2,  /* commit only; a vma_tcp_push follows */
-	VMA_TCP_TX_QUEUE = 1 << 3,  /* sent by whoever drives the ring next: vma_ring_queue */
+	VMA_TCP_TX_QUEUE = 1 << 3,  /* sent by whoever drives the ring next: vma_ring_post_deferred */
 };
 void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags);
 /* Has sent what may be sent. Drives, or leaves it to whoever drives. */
@@ -429,11 +429,11 @@ struct vma_tcp_listen_attr {
 /* Control path. One per ring, address and port. */
 int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, struct vma_tcp_listener **out);
 /*
- * Control path. Requests that have not come yet are dropped, for the peers to ask again, and those that are half open
- * may become connections, until there are none, or for so long. Drives the ring. If other processes serve the listener,
- * too, requests to come are theirs instead, and what is half open becomes theirs with the close.
+ * Control path, before a close. New SYNs are dropped, so that their peers repeat them. Half-open connections may become
+ * established, for max_ns at most. Drives the ring. If other processes serve the listener as well, new SYNs are theirs,
+ * and with the close the half-open connections, too.
  */
-void vma_tcp_listener_finish(struct vma_tcp_listener *listener, uint64_t max_ns);
+void vma_tcp_listener_drain(struct vma_tcp_listener *listener, uint64_t max_ns);
 /*
  * Control path. The listener's flow goes back to the kernel at once, for whoever listens there. Connections go on with
  * rules of their own, and those half open may still be accepted until the listener is closed. Drives the ring.
@@ -442,7 +442,7 @@ void vma_tcp_listener_withdraw(struct vma_tcp_listener *listener);
 bool vma_tcp_listener_is_drained(struct vma_tcp_listener *listener); /* none is half open */
 /*
  * Control path. Half-open connections end with RST; those accepted live on, steered by themselves. Requests on their
- * way are refused; after vma_tcp_listener_finish they are dropped, for another listener to be asked.
+ * way are refused; after vma_tcp_listener_drain they are dropped, for another listener to be asked.
  */
 void vma_tcp_listener_close(struct vma_tcp_listener *listener);
 /*

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include <vma/sock.h>
-#include <vma/sock_named.h>
+#include <vma/sock_unix.h>
 #include <vma/sock_os.h>
 #include <vma/sock_thread.h>
 
@@ -36,7 +36,7 @@ static int create_named_socket(void)
 	return fd;
 }
 
-int vma_named_serve(const char *text)
+int vma_unix_serve(const char *text)
 {
 	struct sockaddr_un name;
 	const socklen_t len = abstract_name(text, &name);
@@ -57,7 +57,7 @@ int vma_named_serve(const char *text)
 	return rc;
 }
 
-int vma_named_open(void)
+int vma_unix_open(void)
 {
 	const sa_family_t any = AF_UNIX;
 	const int fd = create_named_socket();
@@ -70,12 +70,12 @@ int vma_named_open(void)
 	return rc;
 }
 
-void vma_named_address(const char *text, struct vma_named_message *message)
+void vma_unix_address(const char *text, struct vma_unix_message *message)
 {
 	message->name_len = abstract_name(text, &message->name);
 }
 
-int vma_named_connect(const char *text)
+int vma_unix_connect(const char *text)
 {
 	const sa_family_t any = AF_UNIX;
 	struct sockaddr_un name;
@@ -92,7 +92,7 @@ int vma_named_connect(const char *text)
 	return rc;
 }
 
-bool vma_named_await(int fd, short events, uint64_t deadline_ns)
+bool vma_unix_await(int fd, short events, uint64_t deadline_ns)
 {
 	struct pollfd poll = {.fd = fd, .events = events};
 
@@ -119,24 +119,24 @@ union control {
 	char bytes[SENDER_BYTES + CMSG_SPACE(sizeof(int))];
 };
 
-static void read_control(struct msghdr *msg, struct vma_named_sender *sender, int *fd)
+static void read_control(struct msghdr *msg, struct vma_unix_cred *sender, int *fd)
 {
 	struct ucred ucred;
 
-	*sender = (struct vma_named_sender){.pid = 0, .uid = (uid_t)-1};
+	*sender = (struct vma_unix_cred){.pid = 0, .uid = (uid_t)-1};
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c != NULL; c = CMSG_NXTHDR(msg, c)) {
 		if (c->cmsg_level != SOL_SOCKET)
 			continue;
 		if (c->cmsg_type == SCM_CREDENTIALS && c->cmsg_len == CMSG_LEN(sizeof(ucred))) {
 			memcpy(&ucred, CMSG_DATA(c), sizeof(ucred));
-			*sender = (struct vma_named_sender){.pid = ucred.pid, .uid = ucred.uid};
+			*sender = (struct vma_unix_cred){.pid = ucred.pid, .uid = ucred.uid};
 		} else if (c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(*fd))) {
 			memcpy(fd, CMSG_DATA(c), sizeof(*fd));
 		}
 	}
 }
 
-int vma_named_peek(int fd, struct vma_named_sender *sender)
+int vma_unix_peek(int fd, struct vma_unix_cred *sender)
 {
 	union control control;
 	struct msghdr msg = {.msg_control = &control, .msg_controllen = SENDER_BYTES};
@@ -148,13 +148,13 @@ int vma_named_peek(int fd, struct vma_named_sender *sender)
 	return 0;
 }
 
-bool vma_named_is_trusted(const struct vma_named_sender *sender)
+bool vma_unix_is_trusted(const struct vma_unix_cred *sender)
 {
 	return sender->uid == 0 || sender->uid == (uid_t)syscall(SYS_geteuid) ||
 	       sender->uid == (uid_t)syscall(SYS_getuid);
 }
 
-int vma_named_receive(int fd, struct vma_named_message *message, bool wants_fd)
+int vma_unix_receive(int fd, struct vma_unix_message *message, bool wants_fd)
 {
 	struct iovec iov = {.iov_base = message->data, .iov_len = message->size};
 	union control control;
@@ -174,7 +174,7 @@ int vma_named_receive(int fd, struct vma_named_message *message, bool wants_fd)
 	return (int)n;
 }
 
-int vma_named_send(int fd, const struct vma_named_message *message)
+int vma_unix_send(int fd, const struct vma_unix_message *message)
 {
 	struct iovec iov = {.iov_base = message->data, .iov_len = message->size};
 	union control control = {

@@ -1,17 +1,17 @@
 /*
- * sock_named - datagram sockets with abstract names, by which processes of one network namespace find each other.
+ * sock_unix - datagram sockets with abstract names, by which processes of one network namespace find each other.
  *
  * Any local process may bind an abstract name first, and any may send to it. So the kernel's word about the sender
  * comes with each message. A server looks at it before it takes a descriptor out of the message: the close of a
  * descriptor may wait for the file system that it belongs to. Functions return a descriptor, 0 or a negative errno.
  *
  * Threads: any.
- * Progress: no call waits, but for vma_named_await.
+ * Progress: no call waits, but for vma_unix_await.
  * Memory: none.
  * Example: passed.c of stream; engine/taken.c.
  */
-#ifndef VMA_SOCK_NAMED_H
-#define VMA_SOCK_NAMED_H
+#ifndef VMA_SOCK_UNIX_H
+#define VMA_SOCK_UNIX_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,38 +20,38 @@
 #include <sys/un.h>
 
 /* The server's: one of the library's own descriptors. -EADDRINUSE: the name is somebody else's. */
-int vma_named_serve(const char *text);
+int vma_unix_serve(const char *text);
 /* For one conversation with the server: connected, with a name of its own to be answered at. -ECONNREFUSED: none. */
-int vma_named_connect(const char *text);
+int vma_unix_connect(const char *text);
 /* For a conversation with several servers: not connected, with a name of its own. */
-int vma_named_open(void);
+int vma_unix_open(void);
 /* Until the socket is readable (POLLIN) or writable (POLLOUT), or this time has come. */
-bool vma_named_await(int fd, short events, uint64_t deadline_ns);
+bool vma_unix_await(int fd, short events, uint64_t deadline_ns);
 
 /* As this process's namespaces have them. */
-struct vma_named_sender {
+struct vma_unix_cred {
 	pid_t pid;
 	uid_t uid;
 };
 /* Who has sent the next message, which stays where it is. -EAGAIN: there is none. */
-int vma_named_peek(int fd, struct vma_named_sender *sender);
+int vma_unix_peek(int fd, struct vma_unix_cred *sender);
 
 /* Root, or this process's user: the processes that may take its descriptors anyway (pidfd_getfd, ptrace). */
-bool vma_named_is_trusted(const struct vma_named_sender *sender);
+bool vma_unix_is_trusted(const struct vma_unix_cred *sender);
 
-struct vma_named_message {
+struct vma_unix_message {
 	void *data;
 	size_t size;
 	int fd; /* -1: none; of several that arrive only the first is taken out */
-	struct vma_named_sender sender;
+	struct vma_unix_cred sender;
 	struct sockaddr_un name;
 	socklen_t name_len;
 };
 /* Of the server with this name: for a message to it. */
-void vma_named_address(const char *text, struct vma_named_message *message);
+void vma_unix_address(const char *text, struct vma_unix_message *message);
 /* Takes the next message; the descriptor only if it is wanted. How many bytes, -EAGAIN, ... */
-int vma_named_receive(int fd, struct vma_named_message *message, bool wants_fd);
+int vma_unix_receive(int fd, struct vma_unix_message *message, bool wants_fd);
 /* To the name that the message has, or to the server if it has none. -EAGAIN, ... */
-int vma_named_send(int fd, const struct vma_named_message *message);
+int vma_unix_send(int fd, const struct vma_unix_message *message);
 
 #endif
