@@ -98,7 +98,8 @@ refused() { # LABEL CAPABILITIES...: runs the client without these, waits for it
 
 refused raw cap_net_raw
 check "without CAP_NET_RAW no vmad is started" log_has raw '^open 7002: Operation not permitted'
-check_eq "with one line" "$(grep -c VMA "$WORK/raw.log")" 1
+check_eq "with one line, and the warning that users know in a frame" \
+	"$(grep -c VMA "$WORK/raw.log") $(grep -c 'VMA WARNING: \*' "$WORK/raw.log")" "6 5"
 check "that names it" log_has raw "no vmad runs.*lacks CAP_NET_RAW$"
 refused bpf cap_bpf cap_sys_admin
 check "without CAP_BPF neither" log_has bpf "lacks CAP_BPF$"

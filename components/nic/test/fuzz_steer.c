@@ -270,9 +270,9 @@ static void add_claim(struct input *in)
 	for (int i = 0; i < XDP_CLAIM_WAYS; i++) {
 		if (bucket->way[i].name != 0)
 			continue;
-		bucket->way[i] = (struct xdp_claim){.name = name, .who = peer};
+		bucket->way[i] = (struct xdp_claim){.name = name, .peer_and_slot = peer};
 		model.claim[model.claims].name = name;
-		model.claim[model.claims++].who = peer;
+		model.claim[model.claims++].peer_and_slot = peer;
 		skel->bss->counts.claims = 1;
 		return;
 	}

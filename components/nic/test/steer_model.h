@@ -30,7 +30,7 @@ struct steer_model {
 	struct model_flow flow[MODEL_FLOWS];
 	unsigned flows;
 	struct {
-		uint64_t name, who;
+		uint64_t name, peer_and_slot;
 	} claim[MODEL_CLAIMS];
 	unsigned claims;
 	const struct model_flow *front; /* of a UDP 3-tuple, which wins over claims; NULL: none does */
@@ -103,12 +103,12 @@ static inline struct model_flow *model_block(struct steer_model *m, const struct
 static inline bool model_claimed(const struct steer_model *m, const struct xdp_flow_key *key, uint32_t *slot)
 {
 	for (unsigned i = 0; i < m->claims; i++) {
-		uint64_t peer = m->claim[i].who >> 16;
+		uint64_t peer = m->claim[i].peer_and_slot >> 16;
 
 		if (m->claim[i].name != xdp_claim_name(key->local, key->local_port, key->vlan) ||
 		    (peer != 0 && peer != ((uint64_t)key->peer << 16 | key->peer_port)))
 			continue;
-		*slot = (uint16_t)m->claim[i].who;
+		*slot = (uint16_t)m->claim[i].peer_and_slot;
 		return true;
 	}
 	return false;
