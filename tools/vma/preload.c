@@ -15,11 +15,12 @@
 #include "preload.h"
 
 #define SEPARATORS " :" /* as the loader splits the list */
+#define MULTIARCH_PLACE "/../lib/" VMA_MULTIARCH
 
 int preload_find_library(char *path, size_t size)
 {
 	/* Of a build tree, and below the PREFIX of an installed one. */
-	static const char *const places[] = {"/..", "/../lib/" VMA_MULTIARCH, "/../lib64", "/../lib"};
+	static const char *const places[] = {"/..", MULTIARCH_PLACE, "/../lib64", "/../lib"};
 	char own[PATH_MAX];
 	const ssize_t len = readlink("/proc/self/exe", own, sizeof(own) - 1);
 	char *slash;
