@@ -97,6 +97,18 @@ def show(name, s, protocol, fields, carry):
     print(f"{name}: {said}, {way(protocol, fields, before)}", flush=True)
 
 
+def end(s):
+    """What follows begins at rest: the kernel has counted the last segment of this connection."""
+    s.shutdown(socket.SHUT_WR)
+    while s.recv(100):
+        pass
+    s.close()
+    n = -1
+    while n != counted("Tcp", ("InSegs", "OutSegs")):
+        n = counted("Tcp", ("InSegs", "OutSegs"))
+        time.sleep(0.05)
+
+
 def tcp_server(name, port, address="0.0.0.0", family=socket.AF_INET):
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -111,6 +123,7 @@ def tcp_server(name, port, address="0.0.0.0", family=socket.AF_INET):
     s = listener.accept()[0]
     accepted = state(s)[0]
     tcp_echo(s)
+    end(s)
     print(f"{name}: {said}, accepted {accepted}, {way('Tcp', ('InSegs', 'OutSegs'), before)}", flush=True)
 
 
@@ -126,7 +139,7 @@ def tcp_client(name, port, bound=None, family=socket.AF_INET):
 
     carry()
     show(name, s, "Tcp", ("InSegs", "OutSegs"), carry)
-    s.close()
+    end(s)
 
 
 def udp_receiver(name, port, address="0.0.0.0", family=socket.AF_INET):

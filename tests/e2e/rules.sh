@@ -166,7 +166,7 @@ default() { # FILE...: the client's state if these files of /etc have a rule
 	for file; do printf '%s\n' '' 'use os tcp_client *:7001' >"$WORK/etc/$file"; done
 	in_ns b unshare -m sh -c 'mount --bind "$0" /etc && exec timeout 30 "$@"' "$WORK/etc" env LD_PRELOAD="$BUILD/libvma.so" \
 		"$python" "$ROOT/tests/e2e/rules.py" one "$IP_A" "$IP_B" 2>"$WORK/default.err"
-	rm -f "$WORK"/etc/lib{vma,xlio}.conf
+	rm -rf "$WORK"/etc/lib{vma,xlio}.conf
 }
 rm -rf "$WORK"/etc/lib{vma,xlio}.conf
 check_eq "without any file all is offloaded" "$(default)" "$vma"
