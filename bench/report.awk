@@ -41,6 +41,12 @@ function rate(name, text, bar,   i, full, base, ratio, pps, line, none) {
 	printf "\n"
 }
 
+function scaling(how, text, bar) {
+	printf "  %-34s %9.0f %9.0f %9.2f   %s\n", text, figure("threads-1/" how, "pps") / 1000,
+		figure("threads-2/" how, "pps") / 1000, figure("threads-2/" how, "pps", "threads-1/" how),
+		judged(figure("threads-2/" how, "pps", "threads-1/" how), ">=", bar)
+}
+
 END {
 	if (!("rate-64-1" in table)) exit
 	printf "\nOne way of a 64-byte packet, two processes on two cores (half a round trip), microseconds\n"
@@ -62,6 +68,11 @@ END {
 	rate("ring-vmad", "ring on xdp, client of vmad", 0.9)
 	rate("wire", "ring on wire")
 	rate("kernel-spin", "kernel sockets, spinning")
+
+	printf "\nThousands of packets per second of processor time; each thread has a link and rings of its own\n"
+	printf "  %-34s %9s %9s %9s\n", "threads, each on its core", 1, 2, "2 : 1"
+	scaling("wire", "rings on a wire", 1.7)
+	scaling("xdp", "rings on xdp, over a veth")
 
 	printf "\n%d of %d bars of the packet path held; %s\n", held, bars, room()
 }

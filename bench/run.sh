@@ -41,6 +41,28 @@ ring_run() { # RUN: the rest, after the two that all are compared with
 	steady measure "$run" rate-64-64/wire send ring_udp wire --bytes 64 --burst 64
 	steady measure "$run" rate-64-1/kernel-spin send kernel_udp veth --bytes 64 --spin
 	steady measure "$run" rate-1514-1/kernel-spin send kernel_udp veth --bytes 1514 --spin
+	threads_run "$run"
+}
+
+# Threads with a ring and a link each, of one process: a wire in memory, or a veth whose ends are in one namespace.
+threads_run() { # RUN
+	local run=$1 threads how i links=() given
+	ns_add a || return
+	for i in 0 1; do
+		in_ns a ip link add "near$i" type veth peer name "far$i" &&
+			in_ns a ip addr add "10.9.$i.1/24" dev "near$i" && in_ns a ip addr add "10.9.$i.2/24" dev "far$i" &&
+			in_ns a ip link set "near$i" up && in_ns a ip link set "far$i" up || return
+		links+=(--link "near$i,far$i")
+	done
+	for threads in 1 2; do
+		for how in wire xdp; do
+			[ $how = wire ] && given=() || given=("${links[@]}")
+			in_ns a "$BUILD/bench/ring_threads" --threads $threads --msec "$MSEC" "${given[@]}" >"$WORK/threads.log" 2>&1 ||
+				{ say "threads-$threads/$how failed in run $run: $(cat "$WORK/threads.log")"; continue; }
+			sed "s|^|$run threads-$threads/$how |" "$WORK/threads.log" >>"$RESULTS"
+		done
+	done
+	ns_del a
 }
 
 sockets_run() { # RUN
