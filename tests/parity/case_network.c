@@ -58,12 +58,12 @@ CASE(network_bound_address_goes, "a socket whose address goes and comes back wor
 	peer_send(far(), 0, "10.9.0.51", 7701, 40, 1);
 	take(s, 2000, 0);
 	here_ip("addr del 10.9.0.51/24 dev %s", if_first);
-	pause_ms(150);
+	pause_ms(500);
 	peer_send(far(), 0, "10.9.0.51", 7701, 40, 2);
 	take(s, 50, 0);
 	here_ip("addr add 10.9.0.51/24 dev %s", if_first);
 	peer(far(), "run ip neigh flush to 10.9.0.51");
-	pause_ms(100);
+	pause_ms(500);
 	peer_send(far(), 0, "10.9.0.51", 7701, 40, 3);
 	take(s, 2000, 0);
 	RES(network_send_to(s, there, port, 4));

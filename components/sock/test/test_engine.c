@@ -524,7 +524,8 @@ static void count_unarms_there(struct vma_ring_ctx *ring_ctx, bool back)
 
 /* So long without a frame the machine had something else to do, and the thread may sleep on the ring. */
 #define AWAY_NS 500000
-#define STAY_NS 100000000 /* of sending without that */
+#define STAY_NS 100000000  /* of sending without that */
+#define BUSY_NS 3000000000 /* a machine that has not left the sender alone for so long does not: any moment will do */
 
 /* How often the sender was away. */
 static unsigned send_without_being_away(struct vma_ring_ctx *ring_ctx)
@@ -533,7 +534,8 @@ static unsigned send_without_being_away(struct vma_ring_ctx *ring_ctx)
 	uint64_t now = begin, last, since = begin;
 	unsigned away = 0;
 
-	while (now - begin < 300000000 || (now - since < STAY_NS && now - begin < 10000000000)) {
+	while (now - begin < 300000000 ||
+	       (now - since < STAY_NS && now - begin < 10000000000 && (now - begin < BUSY_NS || ring_ctx->armed))) {
 		engine_send_one(ring_ctx->ring, 0);
 		vma_ring_ctx_sent(ring_ctx);
 		vma_ring_progress(peer);
