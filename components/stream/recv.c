@@ -176,8 +176,9 @@ static inline int stream_drive(struct stream_sock *sock, bool nonblocking)
 	return nonblocking ? vma_ring_ctxs_catch_up(rings) : vma_ring_ctxs_progress(rings);
 }
 
-/* Held by stream_call_enter. -ESTALE: the connection has been handed over to the kernel, and nothing was read. */
-static ssize_t reading_receive(struct reading *r, size_t target, bool nonblocking)
+/* Held by stream_call_enter. is_blind: it looks for packets only while it waits. -ESTALE: the connection has been handed over to the kernel, and nothing was read. */
+static inline __attribute__((always_inline)) ssize_t reading_receive(struct reading *r, size_t target, bool nonblocking,
+                                                                     bool is_blind)
 {
 	struct stream_sock *sock = r->sock;
 	uint64_t deadline_ns = 0;
@@ -192,10 +193,11 @@ static ssize_t reading_receive(struct reading *r, size_t target, bool nonblockin
 				return (ssize_t)r->done;
 			reading_dequeue_locked(r, conn);
 			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->iov_iter->left == 0)) {
-				stream_drive_overdue(vma_thread_self());
+				if (!is_blind)
+					stream_drive_overdue(vma_thread_self());
 				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
 			}
-			if (steps < (nonblocking ? VMA_RING_CTXS_STEPS : 1)) {
+			if (!is_blind && steps < (nonblocking ? VMA_RING_CTXS_STEPS : 1)) {
 				if (steps++ == 0)
 					vma_inet_flush_sends(vma_thread_self());
 				if (stream_drive(sock, nonblocking) < VMA_RING_CTXS_FULL)
@@ -301,7 +303,9 @@ recv_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
 	return (done > 0 ? done : 0) + (more > 0 ? more : 0);
 }
 
-ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+/* Inlined with each value of is_blind, so that the usual one costs nothing. */
+static inline __attribute__((always_inline)) ssize_t stream_receive(struct vma_file *file, int fd, struct msghdr *msg,
+                                                                    int flags, bool is_blind)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct vma_inet_iov_iter iov_iter;
@@ -328,7 +332,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 
 		rc = -EBADF;
 		if (stream_call_enter(sock)) {
-			rc = reading_receive(&r, recv_target_of(sock, &iov_iter, flags), nonblocking);
+			rc = reading_receive(&r, recv_target_of(sock, &iov_iter, flags), nonblocking, is_blind);
 			stream_call_leave(sock);
 		}
 		if (__builtin_expect(r.is_moved, 0) && rc > 0 && !nonblocking && iov_iter.left != 0 &&
@@ -347,4 +351,30 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	msg->msg_namelen = 0;
 	stream_count_received(sock, rc);
 	return rc;
+}
+
+ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+{
+	return stream_receive(file, fd, msg, flags, false);
+}
+
+static bool skips_look(const struct stream_sock *sock)
+{
+	return sock->skips_looks == VMA_SKIP_POLL_ALWAYS ||
+	       (sock->skips_looks == VMA_SKIP_POLL_IN_EPOLL &&
+	        atomic_load_explicit(&sock->file.watchers, memory_order_relaxed) != NULL);
+}
+
+ssize_t stream_recvmsg_with_looks(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+{
+	struct stream_sock *sock = stream_sock(file);
+	const struct vma_tcp_conn *conn = stream_conn(sock);
+
+	if (skips_look(sock)) {
+		vma_inet_flush_sends(vma_thread_self()); /* else a look would make them leave */
+		return stream_receive(file, fd, msg, flags, true);
+	}
+	if (conn != NULL && vma_inet_drain_is_due(&sock->drain, vma_tcp_rx_bytes(conn) != 0))
+		vma_ring_ctxs_progress(stream_rings(file));
+	return stream_receive(file, fd, msg, flags, false);
 }

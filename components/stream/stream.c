@@ -235,35 +235,27 @@ static void stream_touch(struct vma_file *file, int fd)
 	vma_stream_take_over(file);
 }
 
-static const struct vma_file_ops ops = {
-        .name = "tcp",
-        .bind = stream_bind,
-        .connect = stream_connect,
-        .listen = stream_listen,
-        .accept4 = stream_accept4,
-        .shutdown = stream_shutdown,
-        .setsockopt = stream_setsockopt,
-        .getsockopt = stream_getsockopt,
-        .getsockname = stream_getsockname,
-        .getpeername = stream_getpeername,
-        .ioctl = stream_ioctl,
-        .fcntl = stream_fcntl,
-        .recvmsg = stream_recvmsg,
-        .sendmsg = stream_sendmsg,
-        .poll = stream_poll,
-        .rings = stream_rings,
-        .accept_rings = stream_accept_rings,
-        .close = stream_close_file,
-        .destroy = stream_destroy,
-        .forked = stream_forked,
-        .to_os = to_os,
-        .hand_over = stream_file_hand_over,
-        .exec_export = stream_exec_export,
-        .touch = stream_touch,
-        .net_changed = net_changed,
-        .reason = stream_reason_of,
-        .reason_detail = stream_os_option,
-};
+/* The two tables differ in how they receive. */
+#define STREAM_OPS(recvmsg_call)                                                                                       \
+	{                                                                                                              \
+		.name = "tcp", .bind = stream_bind, .connect = stream_connect, .listen = stream_listen,                \
+		.accept4 = stream_accept4, .shutdown = stream_shutdown, .setsockopt = stream_setsockopt,               \
+		.getsockopt = stream_getsockopt, .getsockname = stream_getsockname, .getpeername = stream_getpeername, \
+		.ioctl = stream_ioctl, .fcntl = stream_fcntl, .recvmsg = (recvmsg_call), .sendmsg = stream_sendmsg,    \
+		.poll = stream_poll, .rings = stream_rings, .accept_rings = stream_accept_rings,                       \
+		.close = stream_close_file, .destroy = stream_destroy, .forked = stream_forked, .to_os = to_os,        \
+		.hand_over = stream_file_hand_over, .exec_export = stream_exec_export, .touch = stream_touch,          \
+		.net_changed = net_changed, .reason = stream_reason_of, .reason_detail = stream_os_option,             \
+	}
+static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg),
+                                 ops_with_looks = STREAM_OPS(stream_recvmsg_with_looks);
+#undef STREAM_OPS
+
+/* Its receives look for packets at other times than others' do. */
+static bool sets_looks(const struct vma_conf *conf)
+{
+	return conf->rx_cq_drain_rate_nsec != 0 || conf->skip_poll_in_rx != VMA_SKIP_POLL_NEVER;
+}
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -284,7 +276,13 @@ struct stream_sock *stream_create(struct vma_engine *engine, int family, bool no
 
 	if (sock == NULL)
 		return NULL;
-	vma_file_init(&sock->file, VMA_FILE_TCP, &ops);
+	if (engine != NULL && sets_looks(&engine->conf)) {
+		vma_file_init(&sock->file, VMA_FILE_TCP, &ops_with_looks);
+		vma_inet_drain_init(&sock->drain, &engine->conf);
+		sock->skips_looks = (uint8_t)engine->conf.skip_poll_in_rx;
+	} else {
+		vma_file_init(&sock->file, VMA_FILE_TCP, &ops);
+	}
 	sock->file.family = (uint8_t)family;
 	init_io_locks(sock);
 	ck_stack_init(&sock->arrived);

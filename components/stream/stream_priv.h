@@ -85,6 +85,8 @@ struct stream_sock {
 	_Atomic bool close_due;      /* it is closed when the last of them leaves */
 	_Atomic int lingering_fd;    /* the shadow after close, a number of the library's; 0: none */
 	_Atomic uint64_t zerocopies; /* told up to here << 32 | sent up to here */
+	struct vma_inet_drain drain; /* this and the next are read by stream_recvmsg_with_looks alone */
+	uint8_t skips_looks;         /* enum vma_conf_skip_poll */
 
 	/* writers' */
 	_Alignas(64) struct stream_io_lock writer;
@@ -440,6 +442,8 @@ int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what);
 bool stream_is_readable(int fd); /* asks the kernel, once */
 
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+/* With VMA_RX_CQ_DRAIN_RATE_NSEC or VMA_SKIP_POLL_IN_RX. */
+ssize_t stream_recvmsg_with_looks(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 /* control.c: 0, -EINVAL, -EFAULT. */
 int stream_check_control(const struct msghdr *msg);

@@ -464,6 +464,16 @@ ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags
 	return finish_datagram(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
 }
 
+ssize_t udp_recvmsg_draining(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+{
+	struct udp_sock *sock = udp_sock(file);
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
+
+	if (all != NULL && !file->os_only && vma_inet_drain_is_due(&sock->drain, udp_has_datagram(all)))
+		vma_ring_ctxs_progress(all->rings);
+	return udp_recvmsg(file, fd, msg, flags);
+}
+
 /* ---- readiness ---- */
 
 /* What waits in the shadow, and its errors, are asked of the OS; a socket that can send offloaded always can. */

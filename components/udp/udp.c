@@ -271,28 +271,18 @@ static int udp_exec_export(struct vma_file *file)
 
 /* ---- the beginning ---- */
 
-static const struct vma_file_ops udp_ops = {
-        .name = "udp",
-        .bind = udp_bind,
-        .connect = udp_connect,
-        .shutdown = udp_shutdown,
-        .setsockopt = udp_setsockopt,
-        .ioctl = udp_ioctl,
-        .fcntl = udp_fcntl,
-        .recvmsg = udp_recvmsg,
-        .sendmsg = udp_sendmsg,
-        .poll = udp_poll,
-        .rings = udp_rings,
-        .close = udp_close,
-        .destroy = udp_destroy,
-        .forked = udp_forked,
-        .to_os = udp_to_os,
-        .hand_over = udp_file_hand_over,
-        .exec_export = udp_exec_export,
-        .net_changed = udp_net_changed,
-        .reason = udp_reason,
-        .reason_detail = udp_os_option,
-};
+/* The two tables differ in how they receive. */
+#define UDP_OPS(recvmsg_call)                                                                                          \
+	{                                                                                                              \
+		.name = "udp", .bind = udp_bind, .connect = udp_connect, .shutdown = udp_shutdown,                     \
+		.setsockopt = udp_setsockopt, .ioctl = udp_ioctl, .fcntl = udp_fcntl, .recvmsg = (recvmsg_call),       \
+		.sendmsg = udp_sendmsg, .poll = udp_poll, .rings = udp_rings, .close = udp_close,                      \
+		.destroy = udp_destroy, .forked = udp_forked, .to_os = udp_to_os, .hand_over = udp_file_hand_over,     \
+		.exec_export = udp_exec_export, .net_changed = udp_net_changed, .reason = udp_reason,                  \
+		.reason_detail = udp_os_option,                                                                        \
+	}
+static const struct vma_file_ops udp_ops = UDP_OPS(udp_recvmsg), udp_draining_ops = UDP_OPS(udp_recvmsg_draining);
+#undef UDP_OPS
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -306,13 +296,16 @@ bool vma_udp_wants(int domain, int type, int protocol)
 	return vma_inet_is(domain, type, protocol, SOCK_DGRAM, IPPROTO_UDP);
 }
 
-static struct udp_sock *sock_create(int domain, int type)
+static struct udp_sock *sock_create(const struct vma_engine *engine, int domain, int type)
 {
+	const bool drains = engine != NULL && engine->conf.rx_cq_drain_rate_nsec != 0;
 	struct udp_sock *sock = vma_alloc(sizeof(*sock));
 
 	if (sock == NULL)
 		return NULL;
-	vma_file_init(&sock->file, VMA_FILE_UDP, &udp_ops);
+	vma_file_init(&sock->file, VMA_FILE_UDP, drains ? &udp_draining_ops : &udp_ops);
+	if (drains)
+		vma_inet_drain_init(&sock->drain, &engine->conf);
 	sock->file.family = (uint8_t)domain;
 	pthread_mutex_init(&sock->reader, NULL);
 	atomic_store(&sock->nonblocking, (type & SOCK_NONBLOCK) != 0);
@@ -334,7 +327,7 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 
 	(void)protocol;
 	pthread_once(&once, udp_start);
-	sock = sock_create(domain, type);
+	sock = sock_create(engine, domain, type);
 	if (sock == NULL)
 		return -ENOMEM;
 	sock->engine = engine;

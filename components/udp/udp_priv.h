@@ -170,6 +170,7 @@ struct udp_sock {
 	_Atomic uint32_t waiting;        /* calls that wait in recv: the socket outlives its last descriptor for them */
 	_Atomic int lingering_fd;        /* the shadow meanwhile, a number of the library's; 0: none */
 	_Atomic uint32_t next_ring;      /* of several attachments: where the next look starts */
+	struct vma_inet_drain drain;     /* read by udp_recvmsg_draining alone */
 
 	/* read by every send */
 	_Alignas(64) struct udp_dst *_Atomic dst; /* connected: the peer's */
@@ -260,6 +261,7 @@ bool udp_group_has_local_members(uint32_t group, uint32_t ifindex);
 
 /* recv.c, cmsg.c, send.c, dst.c: data path. Inside. */
 ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+ssize_t udp_recvmsg_draining(struct vma_file *file, int fd, struct msghdr *msg, int flags); /* sock->drain is set */
 ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 uint32_t udp_poll(struct vma_file *file);
 uint64_t udp_rings(struct vma_file *file);

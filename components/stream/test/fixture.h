@@ -506,7 +506,7 @@ static inline ssize_t do_recv(int fd, void *data, size_t size, int flags)
 
 	m.msg.msg_iov = &m.iov;
 	m.msg.msg_iovlen = 1;
-	return CALL(ssize_t, stream_recvmsg(vma_fd_lookup(fd), fd, &m.msg, flags));
+	return CALL(ssize_t, vma_fd_lookup(fd)->ops->recvmsg(vma_fd_lookup(fd), fd, &m.msg, flags));
 }
 
 static inline ssize_t do_send(int fd, const void *data, size_t size, int flags)

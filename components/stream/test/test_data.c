@@ -369,6 +369,121 @@ static void test_a_send_looks_for_what_has_come_if_the_environment_says_so(void 
 	assert_true(left);
 }
 
+/* Five bytes are queued, five more have come, and a receive takes the first: what is queued then. */
+static size_t queued_by_a_receive(void)
+{
+	struct pair p = pair(SOCK_NONBLOCK);
+	size_t found;
+
+	fixture_peer_send(p.peer, "hello", 5);
+	fixture_until(queued(p.fd) == 5);
+	fixture_peer_send(p.peer, "world", 5);
+	fixture_peer_drive();
+	assert_int_equal(do_recv(p.fd, in, 5, 0), 5);
+	found = queued(p.fd);
+	pair_end(&p);
+	return found;
+}
+
+static void test_a_receive_with_data_looks_as_often_as_the_environment_says(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	bool left = false, left_by_slow = false;
+
+	(void)state;
+	conf->rx_cq_drain_rate_nsec = 1;
+	assert_int_equal(queued_by_a_receive(), 5);
+	/* The internal thread may look just then, but not each time. */
+	for (int i = 0; i < 20 && !left; i++) {
+		conf->rx_cq_drain_rate_nsec = 0;
+		left = queued_by_a_receive() == 0;
+	}
+	assert_true(left);
+	for (int i = 0; i < 20 && !left_by_slow; i++) {
+		struct pair p;
+
+		conf->rx_cq_drain_rate_nsec = 1000000000;
+		p = pair(SOCK_NONBLOCK);
+		assert_int_equal(do_recv(p.fd, in, 5, 0), -EAGAIN); /* this was a look */
+		fixture_peer_send(p.peer, "hello", 5);
+		fixture_until(queued(p.fd) == 5);
+		fixture_peer_send(p.peer, "world", 5);
+		fixture_peer_drive();
+		assert_int_equal(do_recv(p.fd, in, 5, 0), 5);
+		left_by_slow = queued(p.fd) == 0;
+		pair_end(&p);
+	}
+	assert_true(left_by_slow);
+	conf->rx_cq_drain_rate_nsec = 0;
+}
+
+static void hear_nothing(struct vma_watcher *watcher, uint32_t events)
+{
+	(void)watcher, (void)events;
+}
+
+static void hear_no_rings(struct vma_watcher *watcher, uint64_t rings)
+{
+	(void)watcher, (void)rings;
+}
+
+static void hear_no_close(struct vma_watcher *watcher, int fd)
+{
+	(void)watcher, (void)fd;
+}
+
+static void hear_no_shadow(struct vma_watcher *watcher)
+{
+	(void)watcher;
+}
+
+/* Whether one of twenty receives leaves what has come where it is. */
+static bool a_receive_is_blind(bool in_a_set)
+{
+	struct vma_watcher watcher = {
+	        .ready = hear_nothing, .rings = hear_no_rings, .closed = hear_no_close, .shadow = hear_no_shadow};
+	bool blind = false;
+
+	for (int i = 0; i < 20 && !blind; i++) {
+		struct pair p = pair(SOCK_NONBLOCK);
+		struct vma_file *file = &fixture_sock_of(p.fd)->file;
+
+		if (in_a_set)
+			assert_int_equal(CALL(int, vma_file_watch(file, &watcher)), 0);
+		fixture_peer_send(p.peer, "hello", 5);
+		fixture_peer_drive();
+		blind = do_recv(p.fd, in, 5, 0) == -EAGAIN;
+		if (in_a_set)
+			CALL(int, (vma_file_unwatch(file, &watcher), 0));
+		pair_end(&p);
+	}
+	return blind;
+}
+
+static void test_a_receive_is_blind_if_the_environment_says_so(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	struct pair p;
+	pthread_t thread;
+
+	(void)state;
+	assert_false(a_receive_is_blind(true));
+	conf->skip_poll_in_rx = VMA_SKIP_POLL_IN_EPOLL;
+	assert_false(a_receive_is_blind(false));
+	assert_true(a_receive_is_blind(true));
+	conf->skip_poll_in_rx = VMA_SKIP_POLL_ALWAYS;
+	assert_true(a_receive_is_blind(false));
+	/* One that waits is not. */
+	p = pair(0);
+	pthread_create(&thread, NULL, data_send_later, p.peer);
+	fixture_peer_runs();
+	assert_int_equal(do_recv(p.fd, in, 5, MSG_WAITALL), 5);
+	fixture_peer_rests();
+	pthread_join(thread, NULL);
+	pair_end(&p);
+	conf->skip_poll_in_rx = VMA_SKIP_POLL_NEVER;
+}
+
 static void test_a_receive_buffer_is_no_smaller_than_the_environment_says(void **state)
 {
 	struct vma_conf *conf = &vma_engine()->conf;
@@ -805,6 +920,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_sent_arrives),
         cmocka_unit_test(test_the_send_buffer_is_as_large_as_the_environment_says),
         cmocka_unit_test(test_a_send_looks_for_what_has_come_if_the_environment_says_so),
+        cmocka_unit_test(test_a_receive_with_data_looks_as_often_as_the_environment_says),
+        cmocka_unit_test(test_a_receive_is_blind_if_the_environment_says_so),
         cmocka_unit_test(test_a_receive_buffer_is_no_smaller_than_the_environment_says),
         cmocka_unit_test(test_peeking_takes_nothing),
         cmocka_unit_test(test_trunc_throws_away),

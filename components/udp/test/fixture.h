@@ -20,6 +20,7 @@
 #include <vma/test.h>
 
 #include "../flows.h"
+#include "../recv.h"
 #include "../udp_priv.h"
 #include "../../sock/test/small_engine.h"
 

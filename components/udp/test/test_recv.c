@@ -84,6 +84,44 @@ static void assert_nothing_is_there(void)
 
 /* ---- data ---- */
 
+/* One datagram is queued, and one has come: whether a receive that takes the first looks for the second. */
+static bool looks_for_more(void)
+{
+	char data[8];
+	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	struct vma_thread *self = vma_enter();
+	bool found;
+
+	come("one");
+	vma_ring_ctxs_progress(attached.all->rings);
+	come("two");
+	assert_int_equal(udp_recvmsg_draining(&sock->file, fixture_fd(sock), &msg, 0), 3);
+	found = udp_has_datagram(attached.all);
+	assert_int_equal(udp_recvmsg(&sock->file, fixture_fd(sock), &msg, 0), 3);
+	vma_leave(self);
+	return found;
+}
+
+static void test_a_receive_with_data_looks_as_often_as_the_environment_says(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	bool left = false;
+
+	(void)state;
+	conf->rx_cq_drain_rate_nsec = 1;
+	vma_inet_drain_init(&sock->drain, conf);
+	assert_true(looks_for_more());
+	assert_true(looks_for_more());
+	conf->rx_cq_drain_rate_nsec = 1000000000;
+	vma_inet_drain_init(&sock->drain, conf);
+	assert_true(looks_for_more());        /* the first look of all is due */
+	for (int i = 0; i < 20 && !left; i++) /* the internal thread may look just then, but not each time */
+		left = !looks_for_more();
+	assert_true(left);
+	conf->rx_cq_drain_rate_nsec = 0;
+}
+
 static void test_datagrams_come_in_order_each_once(void **state)
 {
 	(void)state;
@@ -717,6 +755,7 @@ static void test_poll_tells_what_is_queued(void **state)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 static const struct CMUnitTest tests[] = {
+        CASE(test_a_receive_with_data_looks_as_often_as_the_environment_says),
         CASE(test_datagrams_come_in_order_each_once),
         CASE(test_empty_datagram_is_a_datagram),
         CASE(test_sender_is_named),

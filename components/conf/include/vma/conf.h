@@ -39,6 +39,7 @@ enum vma_conf_exception {
 	VMA_EXCEPTION_RETURN = 2,
 	VMA_EXCEPTION_ABORT = 3,
 };
+enum vma_conf_skip_poll { VMA_SKIP_POLL_NEVER, VMA_SKIP_POLL_ALWAYS, VMA_SKIP_POLL_IN_EPOLL };
 enum vma_conf_auto { VMA_CONF_OFF, VMA_CONF_ON, VMA_CONF_AUTO };
 enum vma_conf_nic { VMA_CONF_NIC_AUTO, VMA_CONF_NIC_VERBS, VMA_CONF_NIC_XDP, VMA_CONF_NIC_NONE };
 

@@ -121,9 +121,9 @@
 	Y(LATER, INT, rx_prefetch_bytes_before_poll, "VMA_RX_PREFETCH_BYTES_BEFORE_POLL",                              \
 	  "Rx Prefetch Bytes Before Poll", 0, 256, SAME, 0, 9000, PLAIN,                                               \
 	  "So many bytes of the next buffer are fetched into the cache before its packet has come.")                   \
-	Y(LATER, INT, rx_cq_drain_rate_nsec, "VMA_RX_CQ_DRAIN_RATE_NSEC", "Rx CQ Drain Rate", 0, SAME, SAME, 0,        \
-	  1000000000, OFF,                                                                                             \
-	  "A receive that finds data looks for packets first, if the last look was so many nanoseconds ago.")          \
+	X(INT, rx_cq_drain_rate_nsec, "VMA_RX_CQ_DRAIN_RATE_NSEC", "Rx CQ Drain Rate", 0, SAME, SAME, 0, 1000000000,   \
+	  OFF, "A receive that finds data looks for packets first, if the socket's last such look was so many "        \
+	  "nanoseconds ago. 0: it takes what is queued.")                                                              \
 	X(BOOL, rx_poll_on_tx_tcp, "VMA_RX_POLL_ON_TX_TCP", "Polling Rx on Tx TCP", 0, SAME, 1, 0, 1, SWITCH,          \
 	  "A send of TCP also looks for received packets.")                                                            \
 	X(BOOL, rx_sw_csum, "VMA_RX_SW_CSUM", "Rx SW checksum validation", 1, SAME, SAME, 0, 1, SWITCH,                \
@@ -288,9 +288,9 @@
 	  "not set, the buffer grows with the window, as the kernel's (net.ipv4.tcp_wmem).")                           \
 	Y(LATER, INT, tx_buf_size, "VMA_TX_BUF_SIZE", "Tx buffer size", 0, SAME, SAME, 68, 65280, TX_BUF_SIZE,         \
 	  "Bytes of a buffer for sending. 0: what the MTU and the segments take.")                                     \
-	Y(LATER, ENUM, skip_poll_in_rx, "VMA_SKIP_POLL_IN_RX", "Skip CQ polling in rx", 0, SAME, SAME, 0, 0,           \
-	  SKIP_POLL,                                                                                                   \
-	  "A receive does not look for packets: 1 never, 2 not if the socket was added to an epoll set.")              \
+	X(ENUM, skip_poll_in_rx, "VMA_SKIP_POLL_IN_RX", "Skip CQ polling in rx", 0, SAME, SAME, 0, 0, SKIP_POLL,       \
+	  "A receive of TCP takes what is queued, and looks for packets only while it waits: 1 always, 2 if the socket " \
+	  "is in an epoll set.")                                                                                       \
 	Y(LATER, ENUM, multilock, "VMA_MULTILOCK", "Multi lock type", 0, SAME, SAME, 0, 0, MULTILOCK,                  \
 	  "The kind of the locks: 0 spin, 1 mutex.")                                                                   \
 	Y(LATER, BOOL, tcp_2t_rules, "VMA_TCP_2T_RULES", "TCP 2T rules", 0, SAME, SAME, 0, 1, SWITCH,                  \

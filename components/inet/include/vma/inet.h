@@ -64,6 +64,18 @@ static inline void vma_inet_stats_waited(struct vma_stats_socket *stats, const s
 		vma_stats_add(wait->slept ? &stats->rx_poll_misses : &stats->rx_poll_hits, 1);
 }
 
+/* ---- drain.c: receives that find data look for packets all the same ---- */
+
+/* Of a socket. Two receives at a time may both look, or take one look for the other's. */
+struct vma_inet_drain {
+	uint64_t every_tsc; /* the time from one look to the next; UINT64_MAX: only where nothing is queued */
+	_Atomic uint64_t looked_tsc;
+};
+/* VMA_RX_CQ_DRAIN_RATE_NSEC. */
+void vma_inet_drain_init(struct vma_inet_drain *drain, const struct vma_conf *conf);
+/* A receive begins. True: data is queued, and the caller looks now; if none is, the receive looks anyway. */
+bool vma_inet_drain_is_due(struct vma_inet_drain *drain, bool has_data);
+
 /* ---- rule.c: transport rules ---- */
 
 /*
