@@ -57,10 +57,27 @@ static int by_own_name(const struct vma_conf *conf, const void *value, socklen_t
 	return algorithm != VMA_TCP_CC_NONE || may_none ? algorithm : -ENOENT;
 }
 
+static bool is_kernels_now(int fd)
+{
+	char name[16];
+
+	return settings_congestion(fd, name) && vma_tcp_cc_by_name(name) < 0;
+}
+
 int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, socklen_t len)
 {
+	char before[16];
+	const bool knows_before = settings_congestion(fd, before);
 	int rc = vma_os.setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, value, len) == 0 ? 0 : -errno, algorithm;
 
+	if (rc == 0 && is_kernels_now(fd)) {
+		rc = vma_engine_exception(ENOENT, "a TCP socket with a TCP_CONGESTION that is the kernel's only");
+		if (rc < 0) {
+			if (knows_before)
+				vma_os.setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, before, (socklen_t)strlen(before));
+			return rc;
+		}
+	}
 	if (rc == 0) {
 		congestion_mirror(sock, fd);
 	} else if (rc == -ENOENT) {

@@ -401,6 +401,7 @@ bool stream_connect_by_os(struct stream_sock *sock)
 	sock->attempt = STREAM_UNCONNECTED;
 	sock->file.os_only = true;
 	atomic_store(&sock->reason, VMA_SOCK_PASSED_ON);
+	vma_engine_fallback(VMA_SOCK_PASSED_ON, 0, "a TCP connection that is being made");
 	rc = vma_shadow_connect(fd, sock->file.family, &peer);
 	if (rc < 0 && rc != -EINPROGRESS)
 		vma_log_warn("fd %d: the kernel does not begin a connection again that was given away on its way: %s",
@@ -493,6 +494,9 @@ static int connect_begin(struct stream_sock *sock, int fd, const struct sockaddr
 	if (started == -ENOTSUP) {
 		vma_log_debug("fd %d: connects through the kernel: %s", fd,
 		              vma_sock_reason_text(atomic_load(&sock->reason)));
+		*rc = vma_engine_fallback(atomic_load(&sock->reason), ENETUNREACH, "a TCP connection");
+		if (*rc < 0)
+			return 0;
 		*rc = connect_os(sock, fd, addr, len);
 		return 1;
 	}

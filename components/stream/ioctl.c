@@ -46,10 +46,20 @@ static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_co
 	return vma_copy(arg, &value, sizeof(value));
 }
 
+/* Before the kernel is asked; of a connection the signals are ours to send. */
+static int check_async(const struct stream_sock *sock, bool on)
+{
+	return on && stream_conn(sock) == NULL ? vma_engine_exception(EINVAL, "a TCP socket with O_ASYNC") : 0;
+}
+
 static int set_mode(struct stream_sock *sock, int fd, unsigned long request, void *arg)
 {
-	int on, rc;
+	int on, rc = 0;
 
+	if (request == FIOASYNC && vma_copy(&on, arg, sizeof(on)) == 0)
+		rc = check_async(sock, on != 0);
+	if (rc < 0)
+		return rc;
 	pthread_mutex_lock(&sock->file.lock);
 	rc = vma_inet_os_ioctl(fd, request, arg);
 	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
@@ -76,8 +86,10 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	long flags = (long)arg;
-	int rc;
+	int rc = cmd == F_SETFL ? check_async(sock, (flags & O_ASYNC) != 0) : 0;
 
+	if (rc < 0)
+		return rc;
 	pthread_mutex_lock(&file->lock);
 	rc = vma_os.fcntl(fd, cmd, arg);
 	if (rc < 0)

@@ -249,6 +249,7 @@ void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason
 	sock->paused = reason == VMA_SOCK_PASSED_ON && sock->passed != NULL;
 	sock->drain_until_ns = vma_now_ns() + DRAIN_NS;
 	atomic_store(&sock->inherited, false);
+	vma_engine_fallback(reason, 0, "a TCP listener");
 	atomic_store(&sock->reason, reason);
 	atomic_store(&sock->file.retry, false);
 	endpoints_lock();
@@ -292,6 +293,7 @@ void stream_listen_update(struct stream_sock *sock)
 {
 	struct vma_engine *engine = vma_engine();
 	enum vma_sock_reason reason = VMA_SOCK_LOCAL;
+	const enum vma_sock_reason reason_before = atomic_load(&sock->reason);
 	uint64_t before = atomic_load(&sock->rings);
 
 	if (engine == NULL || sock->file.os_only || stream_has_ended(sock) || atomic_load(&sock->inherited) ||
@@ -329,6 +331,8 @@ void stream_listen_update(struct stream_sock *sock)
 			stream_passed_serves(sock);
 	}
 	atomic_store(&sock->reason, reason);
+	if (reason_before == VMA_SOCK_OFFLOADED || reason_before == VMA_SOCK_INHERITED)
+		vma_engine_fallback(reason, 0, "a TCP listener");
 	listen_update_watchers(sock, before);
 	stream_describe(sock);
 	vma_retire_poll();
@@ -434,6 +438,25 @@ static bool waits_for_listen(const struct stream_sock *sock)
 	return false;
 }
 
+static void listen_undo(struct stream_sock *sock)
+{
+	stream_listen_end(sock);
+	atomic_store(&sock->phase, STREAM_FRESH);
+	atomic_store(&sock->reason, VMA_SOCK_NEW);
+}
+
+/* The call may have to fail because the listener is the kernel's: then it listens no more, but stays bound. */
+static int check_fallback(struct stream_sock *sock, int fd)
+{
+	const int rc = vma_engine_fallback(atomic_load(&sock->reason), EOPNOTSUPP, "a TCP listener");
+
+	if (rc < 0) {
+		vma_os.shutdown(fd, SHUT_RDWR);
+		listen_undo(sock);
+	}
+	return rc;
+}
+
 /*
  * The NIC's rules come before the kernel's listen: a peer that finds the shadow listening would else have a connection
  * of the kernel's for its whole life, and a device that has to be opened first takes a while. Not before the port is
@@ -457,10 +480,10 @@ static int listen_locked(struct stream_sock *sock, int fd, int backlog)
 			stream_listen_update(sock);
 		if (first && stream_phase(sock) != STREAM_LISTENING)
 			listen_begin(sock, fd);
+		if (first)
+			rc = check_fallback(sock, fd);
 	} else if (first && stream_phase(sock) == STREAM_LISTENING) {
-		stream_listen_end(sock);
-		atomic_store(&sock->phase, STREAM_FRESH);
-		atomic_store(&sock->reason, VMA_SOCK_NEW);
+		listen_undo(sock);
 	}
 	return rc;
 }

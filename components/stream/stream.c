@@ -210,6 +210,7 @@ bool stream_to_os_fresh(struct stream_sock *sock, enum vma_sock_reason reason)
 		return false;
 	sock->file.os_only = true;
 	atomic_store(&sock->reason, reason);
+	vma_engine_fallback(reason, 0, "a TCP socket");
 	stream_describe(sock);
 	return true;
 }
@@ -223,8 +224,10 @@ static void to_os(struct vma_file *file, int fd)
 	pthread_mutex_lock(&file->lock);
 	given = stream_to_os_fresh(stream_sock(file), VMA_SOCK_OPTION);
 	pthread_mutex_unlock(&file->lock);
-	if (given)
-		vma_file_set_own_poll(file, false);
+	if (!given)
+		return;
+	vma_engine_exception(0, "a TCP socket that the C library reads by itself");
+	vma_file_set_own_poll(file, false);
 }
 
 /* ---- the beginning ---- */

@@ -253,6 +253,7 @@ int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 		stream_tally_handed_over(sock, m.exported.moved_bytes);
 	stream_conn_end(sock);
 	atomic_store(&sock->reason, why);
+	vma_engine_fallback(why, 0, "a TCP connection");
 	stream_describe(sock);
 	return 0;
 }

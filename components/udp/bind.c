@@ -92,12 +92,30 @@ static bool binds_any_port(const struct sockaddr *addr, socklen_t len)
 	return len >= sizeof(name) && vma_copy(&name, addr, sizeof(name)) == 0 && name.sin_port == 0;
 }
 
+/*
+ * A call has decided whose the socket is: it fails where VMA_EXCEPTION_HANDLING says so, and is undone if it can be. A
+ * socket stays bound.
+ */
+static int check_fallback(struct udp_sock *sock, int fd, bool connects)
+{
+	const struct sockaddr none = {.sa_family = AF_UNSPEC};
+	int rc = 0;
+
+	if (!sock->file.os_only)
+		rc = vma_engine_fallback(atomic_load(&sock->reason), connects ? ENETUNREACH : EADDRNOTAVAIL,
+		                         connects ? "a connected UDP socket" : "a bound UDP socket");
+	if (rc < 0 && connects && syscall(SYS_connect, fd, &none, sizeof(none)) == 0)
+		bind_follow_flows(sock, fd, false);
+	return rc;
+}
+
 int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len)
 {
 	struct udp_sock *sock = udp_sock(file);
 	int rc = 0;
 
 	udp_control_begin(sock);
+	sock->is_decided = true;
 	if (vma_os.bind(fd, addr, len) != 0) {
 		rc = -errno;
 	} else {
@@ -106,7 +124,9 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 			udp_deferred_end(sock, fd);
 		else
 			bind_follow_flows(sock, fd, true);
+		rc = check_fallback(sock, fd, false);
 	}
+	sock->is_decided = false;
 	udp_control_end(sock);
 	return rc;
 }
@@ -171,6 +191,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	int rc = 0;
 
 	udp_control_begin(sock);
+	sock->is_decided = true;
 	release_port(sock, addr, len);
 	/* Not the C library's, which is a cancellation point: this is inside, with the lock held. */
 	if (syscall(SYS_connect, fd, addr, len) != 0)
@@ -188,7 +209,10 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 		udp_dst_reset(sock);
 	} else {
 		bind_follow_flows(sock, fd, false);
+		if (rc == 0)
+			rc = check_fallback(sock, fd, true);
 	}
+	sock->is_decided = false;
 	udp_control_end(sock);
 	return rc;
 }

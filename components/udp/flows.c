@@ -287,6 +287,7 @@ void udp_flows_update(struct udp_sock *sock)
 	struct vma_engine *engine = vma_engine();
 	struct udp_targets targets = {.reason = VMA_SOCK_OPTION};
 	bool by_os = udp_receives_by_os(sock), paused, done = false;
+	const enum vma_sock_reason before = atomic_load(&sock->reason);
 	struct udp_flows *flows;
 
 	if (sock->file.os_only || engine == NULL || vma_file_has_ended(&sock->file) || atomic_load(&sock->inherited))
@@ -304,6 +305,9 @@ void udp_flows_update(struct udp_sock *sock)
 		flows_schedule_retry(sock, &targets, paused);
 	}
 	atomic_store(&sock->reason, done ? flows_reason_of(&targets, engine) : VMA_SOCK_NO_MEMORY);
+	if (!sock->is_decided && !sock->left &&
+	    (before == VMA_SOCK_OFFLOADED || before == VMA_SOCK_DEFERRED || before == VMA_SOCK_INHERITED))
+		vma_engine_fallback(atomic_load(&sock->reason), 0, "a UDP socket");
 	udp_targets_put(&targets);
 	udp_stats_describe(sock);
 	vma_retire_poll();

@@ -30,10 +30,20 @@ static int next_len(struct udp_sock *sock, int fd, void *arg)
 	return vma_copy(arg, &len, sizeof(len));
 }
 
+/* Before the kernel is asked. */
+static int check_async(bool on)
+{
+	return on ? vma_engine_exception(EINVAL, "a UDP socket with O_ASYNC") : 0;
+}
+
 static int set_nonblocking(struct udp_sock *sock, int fd, unsigned long request, void *arg)
 {
-	int on, rc;
+	int on, rc = 0;
 
+	if (request == FIOASYNC && vma_copy(&on, arg, sizeof(on)) == 0)
+		rc = check_async(on != 0);
+	if (rc < 0)
+		return rc;
 	udp_control_begin(sock);
 	rc = vma_inet_os_ioctl(fd, request, arg);
 	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
@@ -114,8 +124,10 @@ int udp_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 {
 	struct udp_sock *sock = udp_sock(file);
 	long flags = (long)arg;
-	int rc;
+	int rc = cmd == F_SETFL ? check_async((flags & O_ASYNC) != 0) : 0;
 
+	if (rc < 0)
+		return rc;
 	udp_control_begin(sock);
 	rc = vma_os.fcntl(fd, cmd, arg);
 	if (rc < 0)

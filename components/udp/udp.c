@@ -228,6 +228,7 @@ void udp_give_to_kernel(struct udp_sock *sock, enum vma_sock_reason reason)
 	file->os_only = true;
 	atomic_store(&file->retry, false);
 	atomic_store(&sock->reason, reason);
+	vma_engine_fallback(reason, 0, "a UDP socket");
 	udp_dst_reset(sock);
 	udp_stats_describe(sock);
 	vma_waitq_wake(&file->waitq, true);
@@ -238,8 +239,10 @@ static void udp_to_os(struct vma_file *file, int fd)
 {
 	(void)fd;
 	pthread_mutex_lock(&file->lock);
-	if (!file->os_only)
+	if (!file->os_only) {
+		vma_engine_exception(0, "a UDP socket that the C library reads by itself");
 		udp_give_to_kernel(udp_sock(file), VMA_SOCK_OPTION);
+	}
 	pthread_mutex_unlock(&file->lock);
 }
 

@@ -215,6 +215,7 @@ struct udp_sock {
 	bool port_chosen;          /* by the kernel, so nobody sends there who has not heard from us */
 	bool port_fresh;           /* it was chosen just now */
 	bool port_is_released;     /* the kernel is about to take it away: connect to AF_UNSPEC */
+	bool is_decided;           /* by a call that says itself what it has come to */
 	bool left;                 /* to who else has it: this process ends, and asks for no flow any more */
 	bool port_shared;          /* others may have it, too, or may have had it */
 	bool errors_watched;       /* vma_engine_watch_errors */

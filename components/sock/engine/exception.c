@@ -1,4 +1,4 @@
-/* exception - VMA_EXCEPTION_HANDLING: what happens where a program asks for what is not offloaded. */
+/* exception - VMA_EXCEPTION_HANDLING: what happens where a socket, or what a program asks for, is not offloaded. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,4 +32,29 @@ int vma_engine_exception(int error, const char *fmt, ...)
 	if (mode == VMA_EXCEPTION_ABORT)
 		abort();
 	return mode == VMA_EXCEPTION_RETURN ? -error : 0;
+}
+
+/* Somebody wishes it so, there was nothing to offload, or it is too early to tell. Options are told when they are set. */
+static bool reason_is_wished(enum vma_sock_reason reason)
+{
+	switch (reason) {
+	case VMA_SOCK_OFFLOADED:
+	case VMA_SOCK_NEW:
+	case VMA_SOCK_DEFERRED:
+	case VMA_SOCK_DISABLED:
+	case VMA_SOCK_IO_URING:
+	case VMA_SOCK_RULE:
+	case VMA_SOCK_TYPE:
+	case VMA_SOCK_LOCAL:
+	case VMA_SOCK_OPTION:
+	case VMA_SOCK_INHERITED:
+		return true;
+	default:
+		return false;
+	}
+}
+
+int vma_engine_fallback(enum vma_sock_reason reason, int error, const char *what)
+{
+	return reason_is_wished(reason) ? 0 : vma_engine_exception(error, "%s: %s", what, vma_sock_reason_text(reason));
 }

@@ -209,6 +209,31 @@ static void test_without_a_device_the_kernel_connects(void **state)
 	loopback_is_the_kernel_s(true);
 }
 
+/* Nothing was begun by then: with a device it connects. */
+static void test_exception_handling_2_makes_a_connect_fail_that_would_be_the_kernel_s(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	int fd = fixture_stream_socket(SOCK_NONBLOCK);
+	struct vma_tcp_listener *listener = fixture_peer_listen(7180);
+
+	(void)state;
+	conf->exception_handling = VMA_EXCEPTION_RETURN;
+	vma_log_set_level(VMA_LOG_NONE);
+	loopback_is_the_kernel_s(true); /* there is nothing to offload */
+	fixture.no_device = true;
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7180), -ENETUNREACH);
+	assert_int_equal(fixture_reason(fd), VMA_SOCK_NO_DEVICE);
+	assert_false(fixture_sock_of(fd)->file.os_only);
+	fixture.no_device = false;
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7180), -EINPROGRESS);
+	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	vma_log_set_level(VMA_LOG_WARN);
+	conf->exception_handling = VMA_EXCEPTION_DEBUG;
+	do_close(fd);
+	vma_tcp_listener_close(listener);
+	fixture_settle();
+}
+
 static void test_a_rule_of_the_peer_leaves_the_connection_to_the_kernel(void **state)
 {
 	struct vma_rules *const rules =
@@ -481,6 +506,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_shadow_has_the_port),
         cmocka_unit_test(test_a_bound_port_is_kept),
         cmocka_unit_test(test_without_a_device_the_kernel_connects),
+        cmocka_unit_test(test_exception_handling_2_makes_a_connect_fail_that_would_be_the_kernel_s),
         cmocka_unit_test(test_loopback_is_the_kernel_s_without_a_question),
         cmocka_unit_test(test_a_rule_of_the_peer_leaves_the_connection_to_the_kernel),
         cmocka_unit_test(test_an_option_of_the_kernel_s_only_keeps_it_there),

@@ -2,6 +2,8 @@
 #include "../../rules/test/rules_fixture.h"
 #include "fixture.h"
 
+#include <sys/wait.h>
+
 static int open_listener_at(uint16_t port, int backlog)
 {
 	int fd = fixture_stream_socket(SOCK_NONBLOCK);
@@ -21,6 +23,53 @@ static void listen_forget_all(struct fixture_conn *peers, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		fixture_peer_forget(&peers[i]);
+	fixture_settle();
+}
+
+static void test_exception_handling_2_makes_a_listen_fail_that_would_be_the_kernel_s(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	int fd = fixture_stream_socket(SOCK_NONBLOCK), listens = 1;
+	socklen_t len = sizeof(listens);
+
+	(void)state;
+	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, 7190), 0);
+	conf->exception_handling = VMA_EXCEPTION_RETURN;
+	vma_log_set_level(VMA_LOG_NONE);
+	fixture.no_device = true;
+	assert_int_equal(do_listen(fd, 4), -EOPNOTSUPP);
+	assert_int_equal(vma_os.getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len), 0);
+	assert_int_equal(listens, 0);
+	fixture.no_device = false;
+	assert_int_equal(do_listen(fd, 4), 0);
+	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
+	vma_log_set_level(VMA_LOG_WARN);
+	conf->exception_handling = VMA_EXCEPTION_DEBUG;
+	do_close(fd);
+	fixture_settle();
+}
+
+/* What was offloaded is given away without a call: told, at level error, and it goes on. */
+static void test_exception_handling_3_ends_a_program_whose_listener_is_given_away(void **state)
+{
+	int fd = open_listener_at(7191, 4), status;
+	struct stream_sock *sock = fixture_sock_of(fd);
+	pid_t child;
+
+	(void)state;
+	vma_log_set_level(VMA_LOG_NONE);
+	child = fork();
+	if (child == 0) {
+		signal(SIGABRT, SIG_DFL);
+		vma_engine()->conf.exception_handling = VMA_EXCEPTION_ABORT;
+		vma_enter();
+		stream_listen_give_up(sock, VMA_SOCK_HANDS_OVER);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	vma_log_set_level(VMA_LOG_WARN);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	do_close(fd);
 	fixture_settle();
 }
 
@@ -509,6 +558,8 @@ static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up
 }
 
 static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exception_handling_2_makes_a_listen_fail_that_would_be_the_kernel_s),
+        cmocka_unit_test(test_exception_handling_3_ends_a_program_whose_listener_is_given_away),
         cmocka_unit_test(test_a_listener_is_offloaded_and_its_shadow_listens),
         cmocka_unit_test(test_a_rule_of_its_port_leaves_a_listener_to_the_kernel),
         cmocka_unit_test(test_connections_are_taken_before_the_shadow_listens),

@@ -103,6 +103,39 @@ static void test_the_wildcard_hears_unicast_and_broadcast(void **state)
 	control_fixture_close(fd);
 }
 
+static int flows_connect_to(int fd, const char *address, uint16_t port)
+{
+	struct sockaddr_in to = {
+	        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = control_fixture_ip(address)};
+	struct vma_thread *self = vma_enter();
+	const int rc = udp_connect(vma_fd_lookup(fd), fd, (struct sockaddr *)&to, sizeof(to));
+
+	vma_leave(self);
+	return rc;
+}
+
+static void test_exception_handling_2_makes_calls_fail_that_leave_the_socket_to_the_os(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	int fd = fixture_socket();
+
+	(void)state;
+	conf->exception_handling = VMA_EXCEPTION_RETURN;
+	vma_log_set_level(VMA_LOG_NONE);
+	fixture.no_device = true;
+	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", 36741), -EADDRNOTAVAIL);
+	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_NO_DEVICE);
+	assert_int_equal(flows_connect_to(fd, "127.0.0.1", 36742), -ENETUNREACH);
+	assert_int_equal(control_fixture_sock_of(fd)->peer.sin_family, 0); /* undone, in the kernel as well */
+	fixture.no_device = false;
+	control_fixture_close(fd);
+	fd = fixture_socket();
+	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", 36741), 0);
+	vma_log_set_level(VMA_LOG_WARN);
+	conf->exception_handling = VMA_EXCEPTION_DEBUG;
+	control_fixture_close(fd);
+}
+
 static void test_without_a_device_the_socket_is_the_os_s(void **state)
 {
 	int fd = fixture_socket();
@@ -671,6 +704,7 @@ static const struct CMUnitTest tests[] = {
         T(the_wildcard_hears_unicast_and_broadcast),
         T(a_rule_of_its_port_leaves_a_socket_to_the_kernel_for_good),
         T(without_a_device_the_socket_is_the_os_s),
+        T(exception_handling_2_makes_calls_fail_that_leave_the_socket_to_the_os),
         T(of_two_that_reuse_the_address_the_newest_wins_until_it_closes),
         T(a_socket_bound_to_the_address_wins_over_the_wildcard),
         T(reuseport_spreads_flows_and_keeps_each_with_one_socket),

@@ -209,9 +209,11 @@
 	  "ones are not. A socket that sets TCP_QUICKACK to 0 is left out. 0: no segment.")                            \
 	X(ENUM, exception_handling, "VMA_EXCEPTION_HANDLING", "Exception handling mode", -1, SAME, SAME, 0, 0,         \
 	  EXCEPTION,                                                                                                   \
-	  "What happens where the program asks for something that is not offloaded: -1 and 0 say so at level "         \
-	  "debug, 1 at level error, and the kernel does it; 2 says so and the call fails; 3 says so and the "          \
-	  "program ends. -2: as -1, and the program ends if the library cannot start.")                                \
+	  "What happens if a socket, or what the program asks for, cannot be offloaded, and neither its address nor a "\
+	  "rule wants it so. -1 and 0: the log says so at level debug, and the kernel does it. 1: the same at level "  \
+	  "error. 2: the log says so at level error, and the call fails (setsockopt, fcntl, ioctl, bind, connect, "    \
+	  "listen); where there is no call, as 1. 3: the log says so at level error, and the program ends. -2: as -1, "\
+	  "and the program ends if the library cannot start.")                                                         \
 	Y(LATER, BOOL, avoid_sys_calls_on_tcp_fd, "VMA_AVOID_SYS_CALLS_ON_TCP_FD", "Avoid sys-calls on tcp fd", 0, 1,  \
 	  SAME, 0, 1, SWITCH,                                                                                          \
 	  "Control calls on a connected TCP socket do not go to the kernel.")                                          \

@@ -78,6 +78,12 @@ void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *bl
  * call shall fail with it. VMA_EXCEPTION_HANDLING decides, also how loudly it is said; it may end the program.
  */
 int vma_engine_exception(int error, const char *fmt, ...) __attribute__((format(printf, 2, 3), cold));
+/*
+ * The same for a socket (`what`, such as "a TCP listener") that the kernel gets, or has got, for this reason. 0 also if
+ * nobody need be told: the user, a rule or the address wants it so. Where no call can fail (a connection that goes to
+ * the kernel on its way), the answer is ignored. Any lock may be held.
+ */
+int vma_engine_fallback(enum vma_sock_reason reason, int error, const char *what) __attribute__((cold));
 
 /* A rule leaves what this UDP socket sends to certain names to the kernel: for vma_sock_query, and once in the log. */
 void vma_sock_note_sender_rule(struct vma_file *file, const struct vma_rule *rule);
