@@ -33,6 +33,7 @@ const struct conf_form conf_form_LIMIT = {.open = true, CHOICES({0, NULL, "0 (no
 const struct conf_form conf_form_POLL_BATCH = {.open = true, .most = VMA_CONF_CQ_POLL_BATCH_MOST};
 const struct conf_form conf_form_SEND_BUFFER = {
         .open = true, .unset = "as the kernel", .least = VMA_CONF_SEND_BUFFER_LEAST};
+const struct conf_form conf_form_BY_KERNEL = {.open = true, .unset = "as the kernel"};
 const struct conf_form conf_form_RX_PREFETCH = {.open = true, .most = VMA_CONF_RX_PREFETCH_MOST};
 const struct conf_form conf_form_MSS = {
         .open = true, .least = VMA_CONF_MSS_LEAST, CHOICES({0, NULL, "0 (follow VMA_MTU)", NULL})};

@@ -61,6 +61,7 @@ void net_neigh_drop_if_unused(struct neigh *neigh)
 {
 	if (!LIST_EMPTY(&neigh->paths))
 		return;
+	net_arp_end(neigh);
 	LIST_REMOVE(neigh, bucket);
 	free(neigh);
 }
@@ -176,6 +177,19 @@ int net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const
 		vma_log_debug("net: the kernel does not resolve %u.%u.%u.%u on interface %u: %s", address[0],
 		              address[1], address[2], address[3], ifindex, strerror(-rc));
 	return rc;
+}
+
+void net_neigh_retry(struct vma_net *net, struct neigh *neigh)
+{
+	const uint16_t valid = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP;
+
+	if ((neigh->neigh.state & valid) != 0)
+		neigh->failures = 0;
+	if ((neigh->neigh.state & NUD_FAILED) == 0 || neigh->failures >= net->attr.failed_retries)
+		return;
+	neigh->failures++;
+	net_neigh_probe(net, neigh->neigh.ifindex, neigh->neigh.family, neigh->neigh.address);
+	net_neigh_refresh(net, neigh);
 }
 
 int vma_net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const void *address)

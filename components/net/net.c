@@ -31,7 +31,7 @@ void net_lock(struct vma_net *net, struct net_hold *hold)
 {
 	sigset_t all;
 
-	if (!net->callers_hold_signals) {
+	if (!net->attr.callers_hold_signals) {
 		sigfillset(&all);
 		pthread_sigmask(SIG_BLOCK, &all, &hold->signals);
 	}
@@ -43,7 +43,7 @@ void net_unlock(struct vma_net *net, const struct net_hold *hold)
 {
 	pthread_mutex_unlock(&net->lock);
 	pthread_setcancelstate(hold->cancel, NULL);
-	if (!net->callers_hold_signals)
+	if (!net->attr.callers_hold_signals)
 		pthread_sigmask(SIG_SETMASK, &hold->signals, NULL);
 }
 
@@ -101,6 +101,7 @@ static void neigh_changed(struct vma_net *net, struct nlmsghdr *message)
 		return;
 	/* What the event says may be older than an answer that we have: it only says what to ask again. */
 	net_neigh_refresh(net, neigh);
+	net_neigh_retry(net, neigh);
 	net_path_neigh_changed(neigh);
 }
 
@@ -178,10 +179,12 @@ static void run_timers(struct vma_net *net, uint64_t now)
 		net_rules_read(net);
 		net_paths_sweep(net, now);
 	}
+	net_arp_run(net, now);
 }
 
 void net_pump_arm(struct vma_net *net)
 {
+	const uint64_t arp_ns = net_arp_due(net);
 	uint64_t due;
 	struct itimerspec when = {0};
 
@@ -190,6 +193,8 @@ void net_pump_arm(struct vma_net *net)
 	due = net->recheck_ns;
 	if (net->settle_ns != 0 && (due == 0 || net->settle_ns < due))
 		due = net->settle_ns;
+	if (arp_ns != 0 && (due == 0 || arp_ns < due))
+		due = arp_ns;
 	if (due == net->armed_ns)
 		return;
 	when.it_value.tv_sec = (time_t)(due / 1000000000u);
@@ -241,8 +246,8 @@ int vma_net_process(struct vma_net *net)
 
 __attribute__((cold)) unsigned vma_net_fds(const struct vma_net *net, int *fds, unsigned max)
 {
-	const int all[] = {net_nl_fd(net->events), net_nl_fd(net->query), net->epoll_fd, net->wake_fd,
-	                   net->timer_fd,          net->probe_fd,         net->policy_fd};
+	const int all[] = {net_nl_fd(net->events), net_nl_fd(net->query), net->epoll_fd,  net->wake_fd,
+	                   net->timer_fd,          net->probe_fd,         net->policy_fd, net->arp_fd};
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
@@ -283,6 +288,7 @@ static int net_open_fds(struct vma_net *net)
 
 	net->epoll_fd = net_fd_up((int)syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
 	net->probe_fd = net_probe_open();
+	net->arp_fd = net->attr.sends_arps ? net_arp_open() : -1;
 	net->policy_fd = net_rules_open();
 	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
 		struct epoll_event event = {.events = EPOLLIN, .data.fd = fds[i]};
@@ -310,7 +316,7 @@ static struct vma_net *net_allocate(void)
 	pthread_mutex_init(&net->lock, NULL);
 	TAILQ_INIT(&net->paths);
 	TAILQ_INIT(&net->free_paths);
-	net->epoll_fd = net->wake_fd = net->timer_fd = net->probe_fd = net->policy_fd = -1;
+	net->epoll_fd = net->wake_fd = net->timer_fd = net->probe_fd = net->policy_fd = net->arp_fd = -1;
 	net->by_ports = true;
 	return net;
 }
@@ -321,9 +327,8 @@ int vma_net_create(const struct vma_net_attr *attr, struct vma_net **out)
 	struct vma_net *net = net_allocate();
 	int rc = net != NULL ? path_table_init(&net->table) : -ENOMEM;
 
-	if (rc == 0)
-		net->callers_hold_signals = attr != NULL && attr->callers_hold_signals;
-	net->mtu_max = attr != NULL ? attr->mtu_max : 0;
+	if (rc == 0 && attr != NULL)
+		net->attr = *attr;
 	/* Events first, tables then: what changes in between is told as well. */
 	if (rc == 0)
 		rc = net_nl_open_events(event_bytes, &net->events);

@@ -47,6 +47,10 @@ struct neigh {
 	LIST_ENTRY(neigh) bucket;
 	struct path_list paths;
 	uint64_t probed_ns;
+	uint32_t failures; /* resolutions that have failed and were begun again */
+	uint32_t arps;     /* arp.c: requests sent */
+	uint64_t arp_ns;   /* when the next is due; 0: none */
+	LIST_ENTRY(neigh) arping;
 };
 
 struct path {
@@ -70,16 +74,17 @@ TAILQ_HEAD(path_queue, path);
 
 struct vma_net {
 	pthread_mutex_t lock;
-	bool callers_hold_signals; /* as of struct vma_net_attr */
-	uint32_t mtu_max;          /* the same */
+	struct vma_net_attr attr;
 	struct nl_sock *query, *events;
 	int epoll_fd, wake_fd, timer_fd;
 	int probe_fd;  /* UDP, for probes without CAP_NET_ADMIN; -1: none */
+	int arp_fd;    /* for ARP requests of our own; -1: the kernel makes them */
 	int policy_fd; /* fib_multipath_hash_policy; -1: none */
 
 	LIST_HEAD(link_list, link) links;
 	LIST_HEAD(addr_list, addr) addrs;
 	LIST_HEAD(neigh_bucket, neigh) neighs[NET_NEIGH_BUCKETS];
+	struct neigh_bucket arping; /* stale neighbours that ARP requests are being sent to */
 	struct path_queue paths, free_paths;
 	uint32_t paths_idle;
 	bool any_dirty;
@@ -135,6 +140,16 @@ void net_neigh_drop_if_unused(struct neigh *neigh);
 void net_neigh_refresh(struct vma_net *net, struct neigh *neigh); /* asks the kernel */
 int net_neigh_probe(struct vma_net *net, uint32_t ifindex, uint8_t family, const uint8_t address[16]);
 int net_probe_open(void); /* probe_fd */
+/* A resolution that has failed is begun again, as often as VMA_NEIGH_NUM_ERR_RETRIES says. */
+void net_neigh_retry(struct vma_net *net, struct neigh *neigh);
+
+/* arp.c */
+int net_arp_open(void); /* arp_fd; -EPERM */
+/* False: the kernel is to confirm it. */
+bool net_arp_begin(struct vma_net *net, struct neigh *neigh);
+void net_arp_end(struct neigh *neigh);
+void net_arp_run(struct vma_net *net, uint64_t now_ns);
+uint64_t net_arp_due(const struct vma_net *net); /* 0: never */
 
 /* path.c */
 void net_path_free(struct vma_net *net, struct path *path); /* nobody holds it */

@@ -95,7 +95,7 @@ static void path_set_neigh(struct vma_net *net, struct path *path)
 void net_path_update(struct vma_net *net, struct path *path)
 {
 	struct vma_net_route route = {0};
-	struct plan_facts facts = {.key = &path->key, .route = &route, .mtu_max = net->mtu_max};
+	struct plan_facts facts = {.key = &path->key, .route = &route, .mtu_max = net->attr.mtu_max};
 
 	path->dirty = false;
 	facts.refused = net_route_query(net, &path->key, &route);
@@ -138,7 +138,11 @@ static void probe_path_neigh(struct vma_net *net, struct path *path)
 	if (neigh == NULL)
 		return;
 	net_neigh_refresh(net, neigh); /* perhaps another path's probe has done it */
-	if ((neigh->neigh.state & (NUD_STALE | NUD_FAILED)) != 0 || neigh->neigh.state == 0) {
+	if ((neigh->neigh.state & NUD_FAILED) != 0)
+		neigh->failures = 0;
+	if (net_arp_begin(net, neigh)) {
+		/* it is told again by the kernel's event */
+	} else if ((neigh->neigh.state & (NUD_STALE | NUD_FAILED)) != 0 || neigh->neigh.state == 0) {
 		net_neigh_probe(net, neigh->neigh.ifindex, neigh->neigh.family, neigh->neigh.address);
 		net_neigh_refresh(net, neigh);
 	}
@@ -176,6 +180,7 @@ int vma_net_path_resolve(struct vma_net *net, struct vma_net_path *path)
 	net_lock(net, &hold);
 	rc = net_catch_up(net);
 	probe_path_neigh(net, (struct path *)path);
+	net_pump_arm(net);
 	net_unlock(net, &hold);
 	return rc < 0 ? rc : 0;
 }

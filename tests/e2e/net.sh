@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # net follows the kernel: routes, rules, addresses, links and neighbours change while paths are held, and each lookup
 # gives what a kernel socket gives. The program prints a path's new state after each change.
-# seconds: 15
+# seconds: 20
 . "$(dirname "$0")/../lib.sh"
 need_net
 PRIV=$BUILD/components/net/test/priv_net
@@ -72,6 +72,39 @@ ip_a neigh del 10.9.0.99 dev veth_a1
 in_ns a bash -c 'echo x >/dev/udp/10.9.0.99/9'
 becomes "and is ready as soon as it does" missing 10.9.0.99 "to $MAC_B: ready"
 stop missing
+
+# ---- neighbours, as VMA_NEIGH_* say ----
+
+cat >"$WORK/arps.py" <<-'end'
+	import socket, sys
+	s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0806))
+	print("hears", flush=True)
+	while True:
+	    data, name = s.recvfrom(100)
+	    if data[6:8] == b"\0\1":
+	        print("all" if name[2] == socket.PACKET_BROADCAST else "one", socket.inet_ntoa(data[24:28]), flush=True)
+end
+start arps b python3 "$WORK/arps.py"
+wait_for 10 log_has arps hears
+asked() { # ADDRESS: "one one all"
+	grep " $1$" "$WORK/arps.log" | cut -d' ' -f1 | tr '\n' ' '
+}
+asked_like() { [[ $(asked "$1") == $2 ]]; }
+
+ip_a neigh replace 10.9.0.98 lladdr "$MAC_B" dev veth_a1 nud stale
+start arping a "$PRIV" watch probe arps=2 delay=100 10.9.0.98
+check "a stale neighbour is asked itself, so often, then all are, then the kernel asks" wait_for 10 asked_like 10.9.0.98 "one one all *one*"
+stop arping
+ip_a neigh replace 10.9.0.2 lladdr "$MAC_B" dev veth_a1 nud stale
+start arping a "$PRIV" watch probe arps=2 delay=3000 10.9.0.2
+check "one that answers is confirmed" wait_for 2 eval '[ "$(state 10.9.0.2 veth_a1)" = REACHABLE ]'
+check "after one request" test "$(asked 10.9.0.2)" = "one "
+stop arping
+start retrying a "$PRIV" watch resolve retries=2 10.9.0.97
+becomes "a resolution that fails is begun again, and fails at last" retrying 10.9.0.97 "failed"
+check "after so many more requests" test "$(asked 10.9.0.97)" = "all all all all all all all all all "
+stop retrying
+stop arps
 
 # ---- a neighbour that goes stale while it is in use ----
 

@@ -4,6 +4,8 @@
  *   watch [OPTION...] DST...     a line for each path at the start and after each change: 'DST: TEXT'; until killed
  *     probe                      probes as a sender would: while resolving, and when a neighbour is to be confirmed
  *     resolve                    asks once for resolution, at the start
+ *     arps=N delay=MS            confirms stale neighbours by ARP requests of its own
+ *     retries=N                  begins a failed resolution again
  *     sleep                      processes nothing until SIGUSR1 (then 'awake'); with a small event buffer
  *   parity [OPTION...] DST...    connect() and sendto() of net and of kernel sockets, side by side; status 0: equal
  *   first DST PORT               one datagram through a kernel socket while resolving; waits until the path is ready
@@ -110,8 +112,12 @@ static __attribute__((noreturn)) void net_watch(int argc, char **argv)
 	struct vma_net *net;
 	bool probe = false, resolve = false, sleeping = false;
 
-	for (int i = 0; i < argc; i++)
+	for (int i = 0; i < argc; i++) {
 		sleeping |= strcmp(argv[i], "sleep") == 0;
+		attr.sends_arps |= sscanf(argv[i], "arps=%u", &attr.uc_arps) == 1;
+		sscanf(argv[i], "delay=%u", &attr.uc_arp_delay_msec);
+		sscanf(argv[i], "retries=%u", &attr.failed_retries);
+	}
 	sigaction(SIGUSR1, &action, NULL);
 	attr.event_bytes = sleeping ? 4096 : 0;
 	net_must("create", vma_net_create(&attr, &net));
@@ -120,7 +126,8 @@ static __attribute__((noreturn)) void net_watch(int argc, char **argv)
 			probe = true;
 		else if (strcmp(argv[i], "resolve") == 0)
 			resolve = true;
-		else if (strcmp(argv[i], "sleep") != 0 && !take_key_option(net, argv[i])) {
+		else if (strcmp(argv[i], "sleep") != 0 && strchr("adr", argv[i][0]) == NULL &&
+		         !take_key_option(net, argv[i])) {
 			set_dst(argv[i]);
 			names[path_count] = argv[i];
 			net_must("path", vma_net_path_get(net, &key, &paths[path_count]));

@@ -65,7 +65,16 @@ static int start_net(struct vma_engine *engine)
 {
 	/* Who calls is inside (vma_enter), where handlers wait, or the internal thread, which has blocked all signals.
 	 */
-	const struct vma_net_attr attr = {.callers_hold_signals = true, .mtu_max = (uint32_t)engine->conf.mtu};
+	const struct vma_conf *conf = &engine->conf;
+	const struct vma_net_attr attr = {.callers_hold_signals = true,
+	                                  .mtu_max = (uint32_t)conf->mtu,
+	                                  .sends_arps = conf->given[VMA_CONF_AT_neigh_uc_arp_quata] ||
+	                                                conf->given[VMA_CONF_AT_neigh_uc_arp_delay_msec],
+	                                  .uc_arps = (uint32_t)conf->neigh_uc_arp_quata,
+	                                  .uc_arp_delay_msec = (uint32_t)conf->neigh_uc_arp_delay_msec,
+	                                  .failed_retries = conf->given[VMA_CONF_AT_neigh_num_err_retries]
+	                                                            ? (uint32_t)conf->neigh_num_err_retries
+	                                                            : 0};
 	int fds[FDS_MAX], rc = vma_net_create(&attr, &engine->net);
 	unsigned n = rc == 0 ? vma_net_fds(engine->net, fds, FDS_MAX) : 0;
 

@@ -246,14 +246,17 @@
 	X(ENUM, mem_alloc_type, "VMA_MEM_ALLOC_TYPE", "Mem Allocate type", 1, 2, 2, 0, 0, MEM_ALLOC_TYPE,              \
 	  "Memory of the buffers: 0 ANON small pages, 1 CONTIG pages that the kernel may join, 2 HUGEPAGES. What is "  \
 	  "not to be had is replaced by the next smaller. The old VMA_HUGETBL=1 means 2.")                             \
-	Y(LATER, INT, neigh_uc_arp_quata, "VMA_NEIGH_UC_ARP_QUATA", "Num of UC ARPs", 3, SAME, SAME, 0, 1000, PLAIN,   \
-	  "So many unicast ARP requests are sent before one by broadcast.")                                            \
-	Y(LATER, INT, neigh_uc_arp_delay_msec, "VMA_NEIGH_UC_ARP_DELAY_MSEC", "UC ARP delay (msec)", 10000, SAME,      \
-	  SAME, 0, 3600000, PLAIN,                                                                                     \
-	  "Milliseconds between two unicast ARP requests.")                                                            \
-	Y(LATER, INT, neigh_num_err_retries, "VMA_NEIGH_NUM_ERR_RETRIES", "Num of neigh restart retries", 1, SAME,     \
-	  SAME, 0, 1000, PLAIN,                                                                                        \
-	  "So often the resolution of a neighbour that has failed is begun again.")                                    \
+	X(INT, neigh_uc_arp_quata, "VMA_NEIGH_UC_ARP_QUATA", "Num of UC ARPs", 3, SAME, SAME, 0, 1000, BY_KERNEL,      \
+	  "A stale neighbour in use gets so many ARP requests to itself; then one goes to all, and then the kernel "   \
+	  "resolves anew. That needs CAP_NET_RAW. If neither this nor VMA_NEIGH_UC_ARP_DELAY_MSEC is set, or without " \
+	  "that right, the kernel confirms it in its way. If only the other is set: 3.")                               \
+	X(INT, neigh_uc_arp_delay_msec, "VMA_NEIGH_UC_ARP_DELAY_MSEC", "UC ARP delay (msec)", 10000, SAME, SAME, 0,    \
+	  3600000, BY_KERNEL,                                                                                          \
+	  "Milliseconds between two of these ARP requests. If only VMA_NEIGH_UC_ARP_QUATA is set: 10000.")             \
+	X(INT, neigh_num_err_retries, "VMA_NEIGH_NUM_ERR_RETRIES", "Num of neigh restart retries", 1, SAME, SAME, 0,   \
+	  1000, BY_KERNEL,                                                                                             \
+	  "If the kernel cannot resolve a neighbour, it is asked so often again before a connection fails. If it is "  \
+	  "not set: not again, as the kernel.")                                                                        \
 	Y(DEVICE, BOOL, ipoib, "VMA_IPOIB", "IPOIB support", 1, SAME, SAME, 0, 1, SWITCH,                              \
 	  "Offload on IP over InfiniBand.")                                                                            \
 	Y(LATER, BOOL, socketxtreme, "VMA_SOCKETXTREME", "SocketXtreme mode", 0, SAME, SAME, 0, 1, SWITCH,             \

@@ -44,6 +44,13 @@ struct vma_net_attr {
 	 */
 	bool callers_hold_signals;
 	uint32_t mtu_max; /* no path has more (VMA_MTU); 0: as link and route say */
+	/*
+	 * A stale neighbour in use is confirmed by ARP requests of ours, `uc_arps` to itself and then one to all, so
+	 * far apart; that needs CAP_NET_RAW. Else by the kernel.
+	 */
+	bool sends_arps;
+	uint32_t uc_arps, uc_arp_delay_msec;
+	uint32_t failed_retries; /* a resolution that fails is begun again so often, before senders are told */
 };
 
 /* Of the network namespace that the calling thread is in. No privileges needed. attr may be NULL. */
