@@ -209,7 +209,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 		udp_dst_reset(sock);
 	} else {
 		bind_follow_flows(sock, fd, false);
-		if (rc == 0)
+		if (rc == 0 && sock->peer.sin_family != 0)
 			rc = check_fallback(sock, fd, true);
 	}
 	sock->is_decided = false;
