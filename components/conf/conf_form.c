@@ -34,6 +34,11 @@ const struct conf_form conf_form_POLL_BATCH = {.open = true, .most = VMA_CONF_CQ
 const struct conf_form conf_form_SEND_BUFFER = {
         .open = true, .unset = "as the kernel", .least = VMA_CONF_SEND_BUFFER_LEAST};
 const struct conf_form conf_form_BY_KERNEL = {.open = true, .unset = "as the kernel"};
+const struct conf_form conf_form_BY_MEMORY = {.open = true, .unset = "as memory allows"};
+const struct conf_form conf_form_UDP_RULES = {
+        .values = "0, 1", .unset = "5 tuple", CHOICES({0, NULL, "Disabled", NULL}, {1, NULL, "Enabled", NULL})};
+const struct conf_form conf_form_PRIVILEGED = {
+        .values = "0, 1", .unset = "as the kernel", CHOICES({0, NULL, "Disabled", NULL}, {1, NULL, "Enabled", NULL})};
 const struct conf_form conf_form_RX_PREFETCH = {.open = true, .most = VMA_CONF_RX_PREFETCH_MOST};
 const struct conf_form conf_form_MSS = {
         .open = true, .least = VMA_CONF_MSS_LEAST, CHOICES({0, NULL, "0 (follow VMA_MTU)", NULL})};

@@ -93,11 +93,12 @@ const char *conf_form_values(const struct conf_param *param, char out[CONF_SHOWN
 
 extern const struct conf_form conf_form_PLAIN, conf_form_SWITCH, conf_form_LEVEL, conf_form_SPEC, conf_form_FILE,
         conf_form_DIRECTORY, conf_form_WORD, conf_form_RING_LOGIC, conf_form_LIMIT, conf_form_MSS, conf_form_AIM,
-        conf_form_EXCEPTION, conf_form_BY_KERNEL, conf_form_AFFINITY, conf_form_THREAD_MODE, conf_form_BATCHING_MODE,
-        conf_form_MEM_ALLOC_TYPE, conf_form_FLAG, conf_form_TCP_TIMESTAMPS, conf_form_TCP_CC, conf_form_NIC,
-        conf_form_MTU, conf_form_EAGAINS, conf_form_MIGRATION, conf_form_OFF, conf_form_CTL_THREAD,
-        conf_form_TCP_HANDLING, conf_form_AUTO, conf_form_TX_BUF_SIZE, conf_form_SKIP_POLL, conf_form_MULTILOCK,
-        conf_form_POLL_BATCH, conf_form_RX_PREFETCH, conf_form_SEND_BUFFER;
+        conf_form_EXCEPTION, conf_form_BY_KERNEL, conf_form_BY_MEMORY, conf_form_UDP_RULES, conf_form_PRIVILEGED,
+        conf_form_AFFINITY, conf_form_THREAD_MODE, conf_form_BATCHING_MODE, conf_form_MEM_ALLOC_TYPE, conf_form_FLAG,
+        conf_form_TCP_TIMESTAMPS, conf_form_TCP_CC, conf_form_NIC, conf_form_MTU, conf_form_EAGAINS,
+        conf_form_MIGRATION, conf_form_OFF, conf_form_CTL_THREAD, conf_form_TCP_HANDLING, conf_form_AUTO,
+        conf_form_TX_BUF_SIZE, conf_form_SKIP_POLL, conf_form_MULTILOCK, conf_form_POLL_BATCH, conf_form_RX_PREFETCH,
+        conf_form_SEND_BUFFER;
 
 /* vma_conf_load with the process's state as an argument, for tests. */
 void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet);

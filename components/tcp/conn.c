@@ -61,6 +61,7 @@ static void init_shared(struct vma_tcp_conn *conn)
 	                                    .free = conn->tcp->host.free,
 	                                    .used = &conn->tcp->attr.memory->used};
 	fifo_init(&conn->tx, &conn->memory);
+	conn->tx.chunk_bytes = conn->tcp->attr.tx_buf_bytes;
 	fifo_init(&conn->rx, &conn->memory);
 }
 

@@ -78,8 +78,11 @@ static struct fifo_chunk *chunk_new(const struct tcp_fifo *fifo, uint64_t base, 
 	size_t size = FIFO_SMALL;
 	struct fifo_chunk *chunk;
 
-	while (size < FIFO_LARGE && size - sizeof(*chunk) < payload)
-		size *= 2;
+	if (fifo->chunk_bytes != 0)
+		size = fifo->chunk_bytes + sizeof(*chunk);
+	else
+		while (size < FIFO_LARGE && size - sizeof(*chunk) < payload)
+			size *= 2;
 	chunk = fifo->memory->alloc(size);
 	if (chunk == NULL)
 		return NULL;

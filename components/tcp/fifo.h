@@ -34,6 +34,7 @@ struct fifo_memory {
 };
 struct tcp_fifo {
 	const struct fifo_memory *memory;
+	uint32_t chunk_bytes; /* of each chunk, without its header; 0: as much as is wanted */
 	/* producer's line */
 	_Alignas(64) struct fifo_chunk *tail; /* holds the position produced, or ends there */
 	bool tail_is_large;                   /* then the consumer may have freed it: do not look */

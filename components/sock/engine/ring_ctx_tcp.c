@@ -77,7 +77,7 @@ static bool wants_timestamps(const struct vma_conf *conf)
  */
 static struct vma_tcp_memory memory;
 
-static void init_memory_limits(void)
+static void init_memory_limits(const struct vma_conf *conf)
 {
 	const int64_t page = sysconf(_SC_PAGESIZE);
 	int64_t pressure = sysconf(_SC_PHYS_PAGES) / 16, limit = pressure / 2 * 3;
@@ -85,8 +85,19 @@ static void init_memory_limits(void)
 
 	if (read_sysctl("tcp_mem", text))
 		sscanf(text, "%*s %" SCNd64 " %" SCNd64, &pressure, &limit);
+	memory.segments_max = conf->given[VMA_CONF_AT_tx_segs_tcp] ? conf->tx_segs_tcp : 0;
 	memory.pressure = pressure * page;
 	memory.limit = limit * page;
+}
+
+/* A packet of the interface fits into a piece at least. */
+static uint32_t tx_buf_bytes(const struct vma_conf *conf, const struct vma_device *device)
+{
+	const uint32_t mtu = vma_nic_info(device->nic)->mtu;
+
+	if (conf->tx_buf_size == 0)
+		return 0;
+	return conf->tx_buf_size > mtu ? (uint32_t)conf->tx_buf_size : mtu;
 }
 
 static int ring_ctx_tcp_create(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
@@ -117,12 +128,13 @@ static int ring_ctx_tcp_create(struct vma_ring_ctx *ring_ctx, struct vma_tcp **o
 	        .quickack_threshold = (uint32_t)engine->conf.tcp_quickack_threshold,
 	        .max_syn_rate = (uint32_t)engine->conf.tcp_max_syn_rate,
 	        .mtu_max = (uint32_t)engine->conf.mtu,
+	        .tx_buf_bytes = tx_buf_bytes(&engine->conf, ring_ctx->device),
 	        .memory = &memory,
 	        .name = vma_nic_info(ring_ctx->device->nic)->name,
 	};
 
 	if (memory.limit == 0)
-		init_memory_limits();
+		init_memory_limits(&engine->conf);
 
 	/* Without it sequence numbers could be guessed. */
 	if (syscall(SYS_getrandom, attr.secret, sizeof(attr.secret), 0) != (long)sizeof(attr.secret))

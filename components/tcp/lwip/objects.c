@@ -85,6 +85,22 @@ static void host_free(struct vma_tcp *tcp, void *memory)
 		free(memory);
 }
 
+static void keep_segments(struct tcp_port_memory *memory, bool on)
+{
+	memory->free[MEMORY_SEGMENT].limit = on ? KEEPS * KEEP_BYTES / kind_size[MEMORY_SEGMENT] : 0;
+	memory->whole_limit = on ? memory->free[MEMORY_HEADER].limit : 0;
+}
+
+/* One more or less. While there are as many as there may be, none is kept: the next is another stack's, perhaps. */
+static void count_segments(struct vma_tcp *tcp, int64_t n)
+{
+	struct vma_tcp_memory *all = tcp->attr.memory;
+	const int64_t now = atomic_fetch_add_explicit(&all->segments, n, memory_order_relaxed) + n;
+
+	if (all->segments_max != 0)
+		keep_segments(tcp->memory, now < all->segments_max);
+}
+
 int port_memory_create(struct vma_tcp *tcp)
 {
 	struct tcp_port_memory *memory = host_alloc(tcp, sizeof(*memory));
@@ -93,7 +109,7 @@ int port_memory_create(struct vma_tcp *tcp)
 		return -ENOMEM;
 	for (unsigned kind = 0; kind < MEMORY_KINDS; kind++)
 		memory->free[kind].limit = KEEPS * KEEP_BYTES / kind_size[kind];
-	memory->whole_limit = memory->free[MEMORY_HEADER].limit;
+	keep_segments(memory, true);
 	tcp->memory = memory;
 	tcp->clock_offset_ms = port_clock_offset(tcp->attr.secret);
 	return 0;
@@ -107,6 +123,8 @@ void port_memory_destroy(struct vma_tcp *tcp)
 
 	if (!memory)
 		return;
+	if (tcp->attr.memory)
+		count_segments(tcp, -(int64_t)memory->segments);
 	while ((seg = memory->whole)) {
 		memory->whole = seg->next;
 		host_free(tcp, seg->p->next);
@@ -179,10 +197,21 @@ static void memory_charge(struct vma_tcp *tcp, int64_t bytes)
 		atomic_fetch_add_explicit(&tcp->attr.memory->used, bytes, memory_order_relaxed);
 }
 
+bool memory_lacks_segments(const struct vma_tcp *tcp)
+{
+	const struct tcp_port_memory *own = tcp->memory;
+	const struct vma_tcp_memory *all = tcp->attr.memory;
+
+	return own->whole == NULL && own->free[MEMORY_SEGMENT].first == NULL &&
+	       atomic_load_explicit(&all->segments, memory_order_relaxed) >= all->segments_max;
+}
+
 static void *__attribute__((cold, noinline)) get_new(struct vma_tcp *tcp, enum memory_kind kind)
 {
 	void *object = host_alloc(tcp, kind_size[kind]);
 
+	if (object && kind == MEMORY_SEGMENT && tcp->attr.memory)
+		count_segments(tcp, 1);
 	if (object && kind == MEMORY_SEGMENT && ++tcp->memory->segments > SEGMENTS_FREE_OF_CHARGE)
 		memory_charge(tcp, (int64_t)SEGMENT_BYTES);
 	if (!object && split_whole_segment(tcp->memory))
@@ -209,6 +238,8 @@ void *memory_get(struct vma_tcp *tcp, enum memory_kind kind)
 
 static void __attribute__((cold, noinline)) memory_give_back(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 {
+	if (kind == MEMORY_SEGMENT && tcp->attr.memory)
+		count_segments(tcp, -1);
 	if (kind == MEMORY_SEGMENT && tcp->memory->segments-- > SEGMENTS_FREE_OF_CHARGE)
 		memory_charge(tcp, -(int64_t)SEGMENT_BYTES);
 	host_free(tcp, memory);

@@ -9,6 +9,7 @@
 #ifndef VMA_TCP_LWIP_OBJECTS_H
 #define VMA_TCP_LWIP_OBJECTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct vma_tcp;
@@ -32,6 +33,8 @@ void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory);
  */
 struct tcp_seg;
 #define MEMORY_SEGMENT_PBUFS 2
+/* VMA_TX_SEGS_TCP (vma_tcp_memory): none is kept here, and the process has as many as it may have. */
+bool memory_lacks_segments(const struct vma_tcp *tcp);
 struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len);
 /* The same in two steps, if one is kept in one piece; NULL: none is, which counts for nothing. Before it is filled it
  * may be freed, and nothing else. */

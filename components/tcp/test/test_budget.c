@@ -36,6 +36,7 @@ static int close_bounded(void **state)
 		app_free(client[i]);
 	rc = fixture_close(state);
 	assert_int_equal(atomic_load(&memory.used), 0);
+	assert_int_equal(atomic_load(&memory.segments), 0);
 	return rc;
 }
 
@@ -139,11 +140,57 @@ static void test_buffers_do_not_grow_under_pressure(void **state)
 	atomic_fetch_sub(&memory.used, LIMIT / 2);
 }
 
+static void let_all_arrive(void)
+{
+	const uint64_t end = fixture_now_ns + 600 * SEC;
+	bool done = false;
+
+	while (!done && fixture_now_ns < end) {
+		fixture_run(1 * MS);
+		done = true;
+		for (unsigned k = 0; k < CONNS; k++) {
+			read_bytes(server_of(k), EACH);
+			done &= vma_tcp_tx_queued(client[k]->conn) == 0;
+		}
+	}
+	assert_true(done);
+}
+
+/* Right after all have written: what left at once is not acknowledged yet. */
+static int64_t segments_of_a_burst(int64_t max)
+{
+	int64_t most = 0;
+
+	memory.limit = memory.pressure = INT64_MAX;
+	memory.segments_max = max;
+	for (unsigned i = 0; i < 20; i++) {
+		for (unsigned k = 0; k < CONNS; k++)
+			fixture_send_bytes(client[k], 10000);
+		if (atomic_load(&memory.segments) > most)
+			most = atomic_load(&memory.segments);
+		fixture_run(20 * MS);
+		for (unsigned k = 0; k < CONNS; k++)
+			read_bytes(server_of(k), EACH);
+	}
+	let_all_arrive();
+	return most;
+}
+
+/* One for each connection comes on top, so that none waits for another one for ever. */
+static void test_segments_are_as_many_as_the_environment_says(void **state)
+{
+	(void)state;
+	assert_in_range(segments_of_a_burst(40), 30, 40 + 2 * CONNS);
+	transfer(client[3], server_of(3), 100000, 60 * SEC);
+	assert_true(segments_of_a_burst(0) > 40 + 2 * CONNS);
+}
+
 #define BOUNDED(f) cmocka_unit_test_setup_teardown(f, open_bounded, close_bounded)
 static const struct CMUnitTest tests[] = {
         BOUNDED(test_memory_is_bounded_when_nobody_reads_and_nothing_is_lost),
         BOUNDED(test_writer_that_waits_for_memory_is_told),
         BOUNDED(test_connection_that_reads_goes_on_while_memory_is_spent),
         BOUNDED(test_buffers_do_not_grow_under_pressure),
+        BOUNDED(test_segments_are_as_many_as_the_environment_says),
 };
 VMA_TEST_MAIN(tests)

@@ -175,6 +175,23 @@ static void test_filling_fifo_takes_larger_chunks_and_few(void **state)
 	assert_true(allocations < 30);
 }
 
+static void test_chunks_are_as_large_as_they_are_to_be(void **state)
+{
+	struct iovec spans[4];
+
+	(void)state;
+	fifo.chunk_bytes = 1000;
+	assert_int_equal(fifo_reserve(&fifo, 2500, spans, 4), 3);
+	assert_int_equal(spans[0].iov_len, 1000);
+	assert_int_equal(spans[1].iov_len, 1000);
+	assert_int_equal(spans[2].iov_len, 500);
+	fifo_commit(&fifo, 0);
+	for (int i = 0; i < 100; i++)
+		put(100);
+	assert_int_equal(last_size, 1000 + sizeof(struct fifo_chunk));
+	fifo_take(10000);
+}
+
 static void test_consumer_gives_chunks_back_one_by_one(void **state)
 {
 	unsigned before;
@@ -327,6 +344,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_conversation_in_small_messages_stays_in_the_same_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bytes_do_not_move_until_they_are_consumed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_filling_fifo_takes_larger_chunks_and_few, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_chunks_are_as_large_as_they_are_to_be, setup, teardown),
         cmocka_unit_test_setup_teardown(test_consumer_gives_chunks_back_one_by_one, setup, teardown),
         cmocka_unit_test_setup_teardown(test_large_fifo_that_runs_empty_keeps_no_chunk, setup, teardown),
         cmocka_unit_test_setup_teardown(test_chunk_that_is_being_written_is_not_given_back, setup, teardown),

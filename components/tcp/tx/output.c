@@ -10,6 +10,7 @@
 #include "../budget.h"
 #include "compose.h"
 #include "../loss/recovery.h"
+#include "../lwip/objects.h"
 #include "../small_mss_quota.h"
 
 #define FULL_BURST_MSS 512
@@ -212,6 +213,9 @@ static bool segment_may_leave(const struct vma_tcp_conn *conn, uint32_t n)
 		return false;
 	/* Segments take memory, too. What is out comes back by acknowledgements, which let more go. */
 	if (budget_is_spent(conn->tcp) && scoreboard_out(conn) >= BUDGET_SND_LEAST)
+		return false;
+	if (__builtin_expect(conn->tcp->attr.memory->segments_max != 0, 0) && scoreboard_out(conn) != 0 &&
+	    memory_lacks_segments(conn->tcp))
 		return false;
 	return allowed >= n || (allowed != 0 && pcb->unacked == NULL);
 }

@@ -74,8 +74,9 @@
 	X(INT, tcp_max_syn_rate, "VMA_TCP_MAX_SYN_RATE", "TCP max syn rate", 0, SAME, SAME, 0, 100000, LIMIT,          \
 	  "At most so many TCP connection requests are taken per second, by each listening socket on each interface; " \
 	  "the others are dropped, and peers ask again. 0: no limit.")                                                 \
-	Y(LATER, INT, tx_segs_tcp, "VMA_TX_SEGS_TCP", "Tx Mem Segs TCP", 1000000, SAME, SAME, 1, 1000000000, PLAIN,    \
-	  "At most so many TCP segments wait for their acknowledgement.")                                              \
+	X(INT, tx_segs_tcp, "VMA_TX_SEGS_TCP", "Tx Mem Segs TCP", 1000000, SAME, SAME, 1, 1000000000, BY_MEMORY,       \
+	  "At most so many TCP segments of the process wait for their acknowledgement; of each connection one may "    \
+	  "always. If it is not set, the memory of all connections bounds them (net.ipv4.tcp_mem).")                   \
 	X(INT, tx_bufs, "VMA_TX_BUFS", "Tx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
 	  "At most so many buffers for sending. Memory grows on demand, so this is a bound, not a cost.")              \
 	X(INT, tx_wre, "VMA_TX_WRE", "Tx QP WRE", 2048, 256, SAME, 16, 1048576, PLAIN,                                 \
@@ -291,8 +292,9 @@
 	  INT32_MAX, SEND_BUFFER,                                                                                      \
 	  "Bytes that a TCP connection without SO_SNDBUF takes for sending. Less than 4608 counts as 4608. If it is "  \
 	  "not set, the buffer grows with the window, as the kernel's (net.ipv4.tcp_wmem).")                           \
-	Y(LATER, INT, tx_buf_size, "VMA_TX_BUF_SIZE", "Tx buffer size", 0, SAME, SAME, 68, 65280, TX_BUF_SIZE,         \
-	  "Bytes of a buffer for sending. 0: what the MTU and the segments take.")                                     \
+	X(INT, tx_buf_size, "VMA_TX_BUF_SIZE", "Tx buffer size", 0, SAME, SAME, 68, 65280, TX_BUF_SIZE,                \
+	  "What a TCP connection is to send lies in buffers of so many bytes. Less than the interface's MTU counts as "\
+	  "the MTU. 0: 0.5 to 64 KB, as much as the connection has to send.")                                          \
 	X(ENUM, skip_poll_in_rx, "VMA_SKIP_POLL_IN_RX", "Skip CQ polling in rx", 0, SAME, SAME, 0, 0, SKIP_POLL,       \
 	  "A receive of TCP takes what is queued, and looks for packets only while it waits: 1 always, 2 if the socket " \
 	  "is in an epoll set.")                                                                                       \

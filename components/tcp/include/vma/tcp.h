@@ -90,6 +90,10 @@ struct vma_tcp_memory {
 	_Atomic int64_t used;
 	int64_t pressure, limit;
 	_Atomic bool was_exhausted; /* once; driver's and writers' */
+	/* VMA_TX_SEGS_TCP: while so many segments are allocated, a connection gets another one only when all that it has
+	 * sent is acknowledged. 0: no bound. */
+	int64_t segments_max;
+	_Atomic int64_t segments; /* in use, or kept by a stack for its next */
 };
 
 struct vma_tcp_attr {
@@ -111,6 +115,8 @@ struct vma_tcp_attr {
 	uint32_t time_wait_max;     /* 0: 262144 */
 	uint32_t min_snd_mss;       /* tcp_min_snd_mss: segments are not smaller, options included; below 48: 48 */
 	uint32_t mtu_max;           /* VMA_MTU: what answers a request has no larger MTU; 0: the device's */
+	uint32_t
+	        tx_buf_bytes; /* VMA_TX_BUF_SIZE: what a connection is to send lies in pieces of so many; 0: as needed */
 	struct vma_tcp_memory *memory; /* is there until the last connection is freed; NULL: no limit */
 	const char *name;
 };
