@@ -25,6 +25,10 @@ void vma_ring_conf_memory(const struct vma_conf *conf, struct vma_bufarena_attr 
 
 void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic)
 {
+	static const enum vma_nic_caches caches[] = {VMA_NIC_CACHES_NONE, VMA_NIC_CACHES_RECLAIMED,
+	                                             VMA_NIC_CACHES_KEPT};
+
+	nic->caches = caches[conf->buffer_batching_mode];
 	nic->huge_pages = conf->mem_alloc_type == VMA_MEM_HUGE;
 	nic->stats_dir = conf->stats_shmem_dir;
 }

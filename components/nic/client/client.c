@@ -202,6 +202,7 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	nic->right_fd = -1;
 	nic->window_bytes = attr->window_bytes;
 	nic->huge_pages = attr->huge_pages;
+	nic->caches = attr->caches;
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
 	pthread_cond_init(&nic->vmad_found_cond, &clock);

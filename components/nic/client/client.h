@@ -139,6 +139,7 @@ struct nic_xdp {
 	char *vmad_path;
 	uint32_t window_bytes; /* for a vmad that is started */
 	bool huge_pages;
+	enum vma_nic_caches caches;
 	char *stats_dir;      /* NULL: vmad's default */
 	int right_fd;         /* proof that this process may rent, see xdp/right.c; -1: none */
 	bool inherited_right; /* forked children keep it: it is one that they may have */

@@ -190,8 +190,12 @@ void nic_xdp_leases_end(struct nic_xdp *nic)
 static int create_pools(struct xdp_qp *qp, const struct xdp_window *window, const struct xdp_rental *rental,
                         struct vma_bufpool *pools[2])
 {
-	const struct vma_bufpool_attr attr = {
-	        .arena = window->arena, .name = qp->name, .batching_mode = 1, .stats = qp->nic->stats};
+	static const int modes[] = {
+	        [VMA_NIC_CACHES_NONE] = 0, [VMA_NIC_CACHES_RECLAIMED] = 1, [VMA_NIC_CACHES_KEPT] = 2};
+	const struct vma_bufpool_attr attr = {.arena = window->arena,
+	                                      .name = qp->name,
+	                                      .batching_mode = modes[qp->nic->caches],
+	                                      .stats = qp->nic->stats};
 	int rc = vma_bufpool_create(&attr, &pools[0]);
 
 	if (rc < 0)

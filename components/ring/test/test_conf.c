@@ -110,6 +110,7 @@ static void test_memory_type_reaches_ordinary_memory_and_windows(void **state)
 	vma_ring_conf_nic(&conf, &nic);
 	assert_int_equal(arena.alloc_type, VMA_MEM_HUGE);
 	assert_true(nic.huge_pages);
+	assert_int_equal(nic.caches, VMA_NIC_CACHES_NONE);
 	assert_int_equal(spill.batching_mode, 0);
 }
 

@@ -62,14 +62,21 @@ enum vma_nic_owner {
 	VMA_NIC_OWNER_VMAD, /* rent from vmad; start it if vmad_path is set and it does not run */
 };
 
+/* Whether each thread keeps a cache of a queue pair's buffers (VMA_BUFFER_BATCHING_MODE). */
+enum vma_nic_caches {
+	VMA_NIC_CACHES_RECLAIMED, /* until other threads lack buffers */
+	VMA_NIC_CACHES_NONE,
+	VMA_NIC_CACHES_KEPT,
+};
 struct vma_nic_attr {
 	struct vma_bufarena *arena;
 	struct vma_stats *stats; /* may be NULL */
 	enum vma_nic_owner owner;
-	const char *vmad_path; /* program to start when no vmad owns the interface; NULL: do not start one */
-	uint32_t window_bytes; /* xdp: packet memory per device queue; 0: 16 MB */
-	bool huge_pages;       /* xdp: VMA_MEM_ALLOC_TYPE=2 for the window */
-	const char *stats_dir; /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
+	const char *vmad_path;      /* program to start when no vmad owns the interface; NULL: do not start one */
+	uint32_t window_bytes;      /* xdp: packet memory per device queue; 0: 16 MB */
+	bool huge_pages;            /* xdp: VMA_MEM_ALLOC_TYPE=2 for the window */
+	enum vma_nic_caches caches; /* xdp */
+	const char *stats_dir;      /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
 };
 
 struct vma_nic;
