@@ -157,7 +157,8 @@ static int try_with_shadow(struct stream_sock *sock, int fd, struct stream_route
 		return rc;
 	if (vma_tcp_request_port_block(route->tcp, attr) != 1)
 		return vma_tcp_steer(stream_conn(sock)) < 0 ? -EADDRNOTAVAIL : 0;
-	vma_engine_steer(stream_conn(sock)); /* later: short ones need no rule of their own */
+	if (!sock->engine->conf.tcp_2t_rules)
+		vma_engine_steer(stream_conn(sock)); /* later: short ones need no rule of their own */
 	return 0;
 }
 

@@ -129,6 +129,19 @@ static struct stream_sock *endpoint_choose(const struct members *members, uint32
 	return full;
 }
 
+/*
+ * VMA_TCP_3T_RULES: its connections stay with the listener's rule, as long as no other process may serve the listener;
+ * when that changes, they get rules of their own (vma_engine_steer_now).
+ */
+static bool covers_connections(const struct stream_sock *listener)
+{
+	const struct vma_file *file = &listener->file;
+
+	return listener->engine != NULL && listener->engine->conf.tcp_3t_rules && !listener->reuse_port &&
+	       !file->from_parent && !atomic_load_explicit(&listener->has_takers, memory_order_relaxed) &&
+	       file->forks == atomic_load_explicit(&vma_forks, memory_order_relaxed);
+}
+
 static bool endpoint_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	const struct endpoint *endpoint = arg;
@@ -138,7 +151,7 @@ static bool endpoint_accepted(struct vma_tcp_listener *listener, void *arg, stru
 	(void)listener;
 	if (sock == NULL || !stream_arrive(sock, conn, endpoint->ring_ctx))
 		return false;
-	if (!vma_tcp_is_pending(conn))
+	if (!vma_tcp_is_pending(conn) && !covers_connections(sock))
 		vma_engine_steer(conn); /* later: short ones need no rule of their own */
 	return true;
 }

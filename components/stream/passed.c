@@ -381,6 +381,8 @@ bool stream_passed_give(struct stream_sock *sock)
 		        &(struct ends){.page_fd = passed_create_page(), .event_fd = create_eventfd(), .socket_fd = -1});
 	if (sock->passed == NULL)
 		return false;
+	atomic_store(&sock->has_takers, true);
+	vma_engine_steer_covered(); /* what was accepted is not the takers' */
 	sock->passed->sock = sock;
 	sock->passed->is_sender = true;
 	atomic_store(&sock->passed->page->served, false);

@@ -103,6 +103,7 @@ struct stream_sock {
 	_Atomic bool os_accept;                       /* the shadow's queue is asked by one thread at a time */
 	_Atomic uint32_t accept_calls;                /* which queue comes first */
 	_Atomic bool was_polled;                      /* accepted from, or polled, in this process */
+	_Atomic bool has_takers;                      /* it was passed on in a message */
 	struct stream_fork_queue *_Atomic fork_queue; /* made at a fork, or with exec_exported; NULL: not made */
 	struct vma_task fork_queue_task;              /* something waits there */
 	bool fork_queue_watched;                      /* under file.lock */

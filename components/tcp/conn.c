@@ -167,6 +167,37 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 	return rc;
 }
 
+/* The first from `conn` on that has no rule of its own, held in memory; NULL: there is none. Receive flag held. */
+static struct vma_tcp_conn *next_unsteered(struct vma_tcp_conn *conn)
+{
+	while (conn != NULL && (conn->is_over || conn->steered || !conn->attached || vma_tcp_is_pending(conn)))
+		conn = conn->next_all;
+	if (conn != NULL)
+		conn->held++;
+	return conn;
+}
+
+/* The NIC is asked without the receive flag; a connection that is held stays in the list. */
+void vma_tcp_steer_all(struct vma_tcp *tcp)
+{
+	struct vma_tcp_conn *conn = NULL, *before;
+	bool acquired;
+
+	do {
+		before = conn;
+		acquired = vma_ring_acquire(tcp->ring);
+		conn = next_unsteered(before != NULL ? before->next_all : tcp->all);
+		if (before != NULL) {
+			before->held--;
+			tcp_ready(before); /* if it is over, it goes now */
+		}
+		if (acquired)
+			vma_ring_release(tcp->ring);
+		if (conn != NULL)
+			vma_tcp_steer(conn);
+	} while (conn != NULL);
+}
+
 /* ---- a run's step ---- */
 
 void tcp_conn_apply_path(struct vma_tcp_conn *conn)

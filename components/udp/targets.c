@@ -101,6 +101,14 @@ static bool sock_is_alone(const struct udp_sock *sock)
 	       sock->bound_ifindex == 0;
 }
 
+/* VMA_UDP_3T_RULES: while nobody else can have the port, its flow may be of any peer; the sink knows the peer. */
+static bool has_flow_of_any_peer(const struct udp_sock *sock)
+{
+	const struct vma_conf *conf = sock->engine != NULL ? &sock->engine->conf : NULL;
+
+	return conf != NULL && conf->given[VMA_CONF_AT_udp_3t_rules] && conf->udp_3t_rules && sock_is_alone(sock);
+}
+
 /* A flow for `local` on this interface, of the peer only if there is one. */
 static void maker_add(struct maker *maker, uint32_t ifindex, uint32_t local, enum kind kind)
 {
@@ -123,7 +131,7 @@ static void maker_add(struct maker *maker, uint32_t ifindex, uint32_t local, enu
 	target.key = (struct vma_flow_key){
 	        .family = AF_INET, .proto = IPPROTO_UDP, .vlan = place.vlan, .local_port_be = sock->local.sin_port};
 	memcpy(target.key.local, &local, 4);
-	if (sock->peer.sin_family == AF_INET) {
+	if (sock->peer.sin_family == AF_INET && !has_flow_of_any_peer(sock)) {
 		target.key.peer_port_be = sock->peer.sin_port;
 		memcpy(target.key.peer, &sock->peer.sin_addr, 4);
 	}

@@ -20,9 +20,14 @@ while True:
     for key, _ in chosen.select():
         if key.fileobj is listener:
             chosen.register(listener.accept()[0], selectors.EVENT_READ)
-        elif not key.fileobj.recv(65536) and key.fileobj is not datagrams:
-            chosen.unregister(key.fileobj)
-            key.fileobj.close()
+            continue
+        try:
+            if key.fileobj.recv(65536) or key.fileobj is datagrams:
+                continue
+        except ConnectionResetError: # its program was killed
+            pass
+        chosen.unregister(key.fileobj)
+        key.fileobj.close()
 END
 
 cat >"$WORK/tries.py" <<'END'
@@ -99,5 +104,89 @@ check_eq "SIGINT kills as before" $? 130
 check "the log has it" grep -q 'VMA INFO: interrupted by SIGINT' "$WORK/tries.err"
 tries interrupt VMA_TRACELEVEL=INFO
 check_eq "without VMA_HANDLE_SIGINTR nothing is said" "$(grep -c 'interrupted by' "$WORK/tries.err")" 0
+
+# ---- what the counters of a running program show ----
+
+cat >"$WORK/holds.py" <<'END'
+# holds.py connect|accept|send IP PORT: makes twenty connections, takes twenty, or sends 2000 datagrams; then it waits.
+import socket, sys, time
+what, name = sys.argv[1], (sys.argv[2], int(sys.argv[3]))
+if what == "send":
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.connect(name)
+    for n in range(2000):
+        s.send(b"x")
+        if n % 50 == 0:
+            time.sleep(0.001)
+elif what == "connect":
+    held = [socket.create_connection(name) for _ in range(20)]
+else:
+    listener = socket.create_server(name, backlog=20)
+    print("listens", flush=True)
+    held = [listener.accept() for _ in range(20)]
+time.sleep(0.4) # a connection gets a flow of its own after 50 to 100 ms
+print("holds", flush=True)
+if what == "accept":
+    for s, _ in held:
+        s.sendall(s.recv(10))
+time.sleep(60)
+END
+cat >"$WORK/asks.py" <<'END'
+# asks.py IP PORT: twenty connections, each asked once when a line has come.
+import socket, sys
+held = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(20)]
+print("connected", flush=True)
+for s in held:
+    s.sendall(b"hello")
+print("answered", sum(s.recv(10) == b"hello" for s in held), flush=True)
+END
+mkdir "$WORK/counters"
+
+holds() { # WHAT IP PORT ENVIRONMENT...: until it holds what it is to hold
+	local what=$1 ip=$2 port=$3
+	shift 3
+	rm -f "$WORK/counters/"*
+	start holds a env "$preload" VMA_STATS_SHMEM_DIR="$WORK/counters" "$@" python3 "$WORK/holds.py" "$what" "$ip" "$port"
+}
+counter() { # NAME: of all blocks together
+	"$BUILD/tests/measure/print_stats" "$WORK/counters/vmastat.${PID[holds]}" |
+		awk -v "name=$1" '$1 == name { sum += $2 } END { print sum + 0 }'
+}
+
+holds connect "$IP_B" $PORT
+wait_for 20 log_has holds "^holds"
+check_num "connections that live have flows of their own" "$(counter nic.flows)" -ge 20
+stop holds
+holds connect "$IP_B" $PORT VMA_TCP_2T_RULES=1
+wait_for 20 log_has holds "^holds"
+check_num "with VMA_TCP_2T_RULES they stay with the one of their block of ports" "$(counter nic.flows)" -lt 20
+stop holds
+
+accepts() { # ENVIRONMENT...
+	holds accept "$IP_A" 7010 "$@"
+	wait_for 20 log_has holds listens
+	start asks b python3 "$WORK/asks.py" "$IP_A" 7010
+	wait_for 20 log_has holds "^holds"
+}
+accepts
+check_num "connections that were accepted have flows of their own" "$(counter nic.flows)" -gt 20
+stop holds
+stop asks
+accepts VMA_TCP_3T_RULES=1
+check_eq "with VMA_TCP_3T_RULES they stay with their listener's" "$(counter nic.flows)" 1
+wait_for 10 log_has asks answered
+check "and are served" log_has asks 'answered 20$'
+stop holds
+stop asks
+
+holds send "$IP_B" $PORT
+wait_for 20 log_has holds "^holds"
+batches=$(counter bufpool.batches_out)
+stop holds
+check_num "a thread keeps buffers for sending" "$batches" -lt 1000
+holds send "$IP_B" $PORT VMA_BUFFER_BATCHING_MODE=0
+wait_for 20 log_has holds "^holds"
+check_num "with VMA_BUFFER_BATCHING_MODE=0 it fetches each by itself" "$(counter bufpool.batches_out)" -ge 2000
+stop holds
 stop peer
 done_testing

@@ -130,12 +130,19 @@ static void put_revoked(struct xdp_flows *flows, struct xdp_flow *flow)
 	flows->revoked = flow;
 }
 
+/* nic->lock. */
+static void show_flow_count(const struct xdp_qp *qp)
+{
+	vma_stats_set(&qp->stats->flows, qp->flows.used);
+}
+
 void nic_xdp_flow_revoke(struct xdp_qp *qp, const struct vma_flow_key *key)
 {
 	struct xdp_flow *flow = xdp_flow_take(&qp->flows, key);
 
 	if (flow != NULL)
 		put_revoked(&qp->flows, flow);
+	show_flow_count(qp);
 }
 
 bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key)
@@ -324,6 +331,7 @@ static int insert_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
 		return rc;
 	xdp_flow_free(unlink_at(find_in(&qp->flows.revoked, &rule->key)));
 	xdp_flow_insert(&qp->flows, *flow);
+	show_flow_count(qp);
 	*flow = NULL;
 	return 0;
 }
@@ -455,6 +463,7 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 		flow = unlink_at(find_in(&qp->flows.revoked, key));
 	if (flow != NULL)
 		release_claim(qp, flow->claim, key);
+	show_flow_count(qp);
 	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
 	known = flow != NULL;
@@ -515,6 +524,7 @@ int nic_xdp_minisock_export(struct vma_nic_qp *base, const struct vma_flow_minis
 	}
 	for (unsigned i = 0; i < n && rc == 0; i++)
 		xdp_flow_free(xdp_flow_take(&qp->flows, &minisocks[i].key));
+	show_flow_count(qp);
 	pthread_mutex_unlock(&nic->lock);
 	return rc;
 }

@@ -15,6 +15,7 @@
 #include <vma/tcp.h>
 
 #include "engine.h"
+#include "internal.h"
 #include "../fd/file.h"
 
 #define FDS_MAX 16
@@ -240,6 +241,7 @@ void vma_engine_exit(void)
 	if (engine == NULL)
 		return;
 	self = vma_enter();
+	tcp_housekeeping_steer_covered(&engine->conf);
 	ring_ctxs_each(ring_ctx_flush, NULL);
 	vma_leave(self);
 	vma_stats_hide(engine->stats);
@@ -253,6 +255,7 @@ void vma_engine_exit(void)
  */
 void vma_engine_fork_prepare(void)
 {
+	vma_engine_steer_covered(); /* a child may serve listeners of ours, too */
 	file_fork_prepare();
 }
 

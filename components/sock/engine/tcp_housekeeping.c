@@ -355,6 +355,30 @@ void vma_engine_steer_now(void)
 	internal_wake();
 }
 
+/* With VMA_TCP_3T_RULES and VMA_TCP_2T_RULES connections wait for nothing else. */
+static void steer_covered(struct vma_ring_ctx *ring_ctx, void *arg)
+{
+	struct vma_tcp *tcp = tcp_of(ring_ctx);
+
+	(void)arg;
+	if (tcp != NULL)
+		vma_tcp_steer_all(tcp);
+}
+
+void tcp_housekeeping_steer_covered(const struct vma_conf *conf)
+{
+	if (conf->tcp_3t_rules || conf->tcp_2t_rules)
+		ring_ctxs_each(steer_covered, NULL);
+}
+
+void vma_engine_steer_covered(void)
+{
+	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+
+	if (engine != NULL && (engine->conf.tcp_3t_rules || engine->conf.tcp_2t_rules))
+		vma_engine_steer_now();
+}
+
 static void steer_pending_conn(struct pending_steer *pending_steer)
 {
 	const int state = vma_tcp_state(pending_steer->conn);
@@ -379,6 +403,9 @@ static void stack_append(ck_stack_entry_t **list, ck_stack_entry_t *more)
 static void grow_older(uint64_t now)
 {
 	const bool steer_all_now = atomic_exchange(&housekeeping.steer_all_now, false);
+
+	if (steer_all_now)
+		tcp_housekeeping_steer_covered(&vma_engine()->conf);
 
 	if (!steer_all_now && now < housekeeping.steer_due_ns)
 		return;

@@ -540,6 +540,36 @@ static void test_an_accepted_connection_gets_a_rule_of_its_own_in_time(void **st
 	vma_ring_ctx_put(ring_ctx);
 }
 
+/* VMA_TCP_3T_RULES: nobody has asked for a rule, and then the listener's is not to be relied on any more. */
+static void test_a_connection_that_goes_without_a_rule_gets_one_when_it_is_needed(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	struct vma_tcp_listener *listener;
+	struct vma_tcp_conn *there;
+	struct vma_tcp *tcp;
+	struct vma_ring_ctx *ring_ctx = new_ring_ctx(&tcp);
+	bool has_one = false;
+
+	(void)state;
+	atomic_store(&arrived, NULL);
+	listener = tcp_fixture_listen_on(tcp, 0, 6300, &arrived);
+	there = tcp_fixture_connect_from(peer.tcp, 1, 6300);
+	wait_until(atomic_load(&arrived) != NULL);
+	vma_engine_steer_covered(); /* does nothing: the parameter is not set */
+	usleep(50000);
+	assert_false(has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), 6300));
+	conf->tcp_3t_rules = true;
+	vma_engine_steer_covered();
+	for (int i = 0; i < 20 && !has_one; i++)
+		has_one = has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), 6300);
+	assert_true(has_one);
+	conf->tcp_3t_rules = false;
+	end_conn(there);
+	end_conn(atomic_load(&arrived));
+	vma_tcp_listener_close(listener);
+	vma_ring_ctx_put(ring_ctx);
+}
+
 static void test_a_connection_that_ends_before_it_is_steered_does_no_harm(void **state)
 {
 	struct vma_tcp_listener *listener;
@@ -627,6 +657,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls_to_the_kernel_look_in_now_and_then),
         cmocka_unit_test(test_the_thread_takes_over_soon_after_who_drove_has_stopped),
         cmocka_unit_test(test_an_accepted_connection_gets_a_rule_of_its_own_in_time),
+        cmocka_unit_test(test_a_connection_that_goes_without_a_rule_gets_one_when_it_is_needed),
         cmocka_unit_test(test_a_connection_that_ends_before_it_is_steered_does_no_harm),
         cmocka_unit_test(test_a_ring_context_that_is_put_lives_until_its_connections_have_ended),
         cmocka_unit_test(test_a_ring_context_that_is_wanted_again_meanwhile_stays),

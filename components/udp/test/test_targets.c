@@ -60,6 +60,36 @@ static void test_a_socket_without_a_port_has_none_and_is_new(void **state)
 	assert_int_equal(targets.reason, VMA_SOCK_NEW);
 }
 
+static uint16_t peer_port_of_the_flow(void)
+{
+	udp_targets_put(&targets);
+	targets_get();
+	assert_int_equal(targets.n, 1);
+	return ntohs(targets.at[0].key.peer_port_be);
+}
+
+static void test_a_flow_may_be_of_any_peer_if_the_environment_says_so_and_the_port_is_the_socket_s_alone(void **state)
+{
+	struct vma_engine *engine = vma_engine();
+
+	(void)state;
+	sock.local.sin_addr.s_addr = control_fixture_ip("10.77.0.1");
+	sock.peer = (struct sockaddr_in){
+	        .sin_family = AF_INET, .sin_port = htons(7000), .sin_addr.s_addr = control_fixture_ip("10.77.0.2")};
+	sock.engine = engine;
+	sock.port_chosen = true;
+	assert_int_equal(peer_port_of_the_flow(), 7000); /* whatever the field's default is */
+	engine->conf.given[VMA_CONF_AT_udp_3t_rules] = true;
+	assert_int_equal(peer_port_of_the_flow(), 0);
+	sock.reuse_addr = true;
+	assert_int_equal(peer_port_of_the_flow(), 7000);
+	sock.reuse_addr = false;
+	engine->conf.udp_3t_rules = false;
+	assert_int_equal(peer_port_of_the_flow(), 7000);
+	engine->conf.udp_3t_rules = true;
+	engine->conf.given[VMA_CONF_AT_udp_3t_rules] = false;
+}
+
 static void test_the_wildcard_is_every_address_of_every_ethernet_interface_unicast_first(void **state)
 {
 	(void)state;
@@ -241,6 +271,7 @@ static void test_connected_without_a_route_has_none(void **state)
 #define T(name) cmocka_unit_test_setup_teardown(test_##name, targets_start, targets_end)
 static const struct CMUnitTest tests[] = {
         T(a_socket_without_a_port_has_none_and_is_new),
+        T(a_flow_may_be_of_any_peer_if_the_environment_says_so_and_the_port_is_the_socket_s_alone),
         T(the_wildcard_is_every_address_of_every_ethernet_interface_unicast_first),
         T(nobody_broadcasts_to_a_port_that_the_kernel_chose),
         T(loopback_and_interfaces_that_are_down_or_no_ethernet_have_none),

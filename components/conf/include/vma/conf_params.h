@@ -131,10 +131,13 @@
 	  "Check the checksums of received packets where the device has not done it.")                                 \
 	X(INT, gro_streams_max, "VMA_GRO_STREAMS_MAX", "GRO max streams", 32, 0, SAME, 0, 1000000, PLAIN,              \
 	  "Of at most so many TCP connections the segments that came together are taken as one. 0: each by itself.")   \
-	Y(LATER, BOOL, tcp_3t_rules, "VMA_TCP_3T_RULES", "TCP 3T rules", 0, SAME, SAME, 0, 1, SWITCH,                  \
-	  "Flows of TCP connections have no remote address.")                                                          \
-	Y(LATER, BOOL, udp_3t_rules, "VMA_UDP_3T_RULES", "UDP 3T rules", 1, SAME, SAME, 0, 1, SWITCH,                  \
-	  "Flows of connected UDP sockets have no remote address.")                                                    \
+	X(BOOL, tcp_3t_rules, "VMA_TCP_3T_RULES", "TCP 3T rules", 0, SAME, SAME, 0, 1, SWITCH,                         \
+	  "A connection that is accepted stays with its listener's flow, which has no remote address, as long as no "  \
+	  "other process may serve the listener. Else it gets a flow of its own when it has lived for 50 to 100 ms.")  \
+	X(BOOL, udp_3t_rules, "VMA_UDP_3T_RULES", "UDP 3T rules", 1, SAME, SAME, 0, 1, UDP_RULES,                      \
+	  "1: the flow of a connected UDP socket has no remote address, if the kernel has chosen its port and no other "\
+	  "socket can have it; what others send to the port is then dropped. If it is not set, or 0: the flow is the " \
+	  "peer's, and the kernel refuses what others send.")                                                          \
 	Y(DEVICE, BOOL, eth_mc_l2_only_rules, "VMA_ETH_MC_L2_ONLY_RULES", "ETH MC L2 only rules", 0, SAME, SAME, 0, 1, \
 	  SWITCH,                                                                                                      \
 	  "Rules of the card for multicast look at Ethernet addresses only.")                                          \
@@ -300,12 +303,15 @@
 	  "is in an epoll set.")                                                                                       \
 	Y(LATER, ENUM, multilock, "VMA_MULTILOCK", "Multi lock type", 0, SAME, SAME, 0, 0, MULTILOCK,                  \
 	  "The kind of the locks: 0 spin, 1 mutex.")                                                                   \
-	Y(LATER, BOOL, tcp_2t_rules, "VMA_TCP_2T_RULES", "TCP 2T rules", 0, SAME, SAME, 0, 1, SWITCH,                  \
-	  "Flows of TCP connections have a local address only.")                                                       \
-	Y(LATER, BOOL, rx_cq_wait_ctrl, "VMA_RX_CQ_WAIT_CTRL", "CQ wait control", 0, SAME, SAME, 0, 1, SWITCH,         \
-	  "Of the threads that sleep on a ring only one is woken.")                                                    \
-	Y(LATER, INT, nginx_workers_num, "VMA_NGINX_WORKERS_NUM", "Nginx workers", 0, SAME, SAME, 0, 1024, PLAIN,      \
-	  "So many worker processes nginx has.")
+	X(BOOL, tcp_2t_rules, "VMA_TCP_2T_RULES", "TCP 2T rules", 0, SAME, SAME, 0, 1, SWITCH,                         \
+	  "A connection that the program makes stays with the flow of its local address and block of ports, if it "    \
+	  "began there. Else it gets a flow of its own when it has lived for 50 to 100 ms.")                           \
+	Y(SUPERSEDED, BOOL, rx_cq_wait_ctrl, "VMA_RX_CQ_WAIT_CTRL", "CQ wait control", 0, SAME, SAME, 0, 1, SWITCH,    \
+	  "A thread waits for a ring's descriptor only while it sleeps; of the threads that sleep for a ring only one "\
+	  "does so, and it wakes those that packets have come for.")                                                   \
+	Y(SUPERSEDED, INT, nginx_workers_num, "VMA_NGINX_WORKERS_NUM", "Nginx workers", 0, SAME, SAME, 0, 1024, PLAIN, \
+	  "Workers of nginx, and of every other server, are found when they accept. Each gets its share of new "       \
+	  "connections, however many there are.")
 /* clang-format on */
 
 #endif

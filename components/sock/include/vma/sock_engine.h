@@ -289,6 +289,8 @@ void vma_engine_retry(void);
  */
 void vma_engine_steer(struct vma_tcp_conn *conn);
 void vma_engine_steer_now(void);
+/* The same for those that go without a rule of their own by VMA_TCP_3T_RULES or VMA_TCP_2T_RULES, if one is set. */
+void vma_engine_steer_covered(void);
 /* Watches a descriptor for errors (EPOLLERR, edge-triggered): a connected UDP shadow. ended by the descriptor's close.
  */
 int vma_engine_watch_errors(int fd, struct vma_file *file);

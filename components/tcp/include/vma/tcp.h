@@ -395,6 +395,8 @@ void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_
 bool vma_tcp_icmp_packet(struct vma_tcp *tcp, uint16_t vlan, const void *message, size_t len);
 /* Has the NIC steer this connection by itself (vma_ring_steer); before its listener ends. Control path. */
 int vma_tcp_steer(struct vma_tcp_conn *conn);
+/* The same for all connections that another rule covers: a listener's, or a block of ports'. Control path. */
+void vma_tcp_steer_all(struct vma_tcp *tcp);
 
 /* ---- listeners ---- */
 
