@@ -1,8 +1,10 @@
 /* option.c - options that only the kernel serves. */
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdint.h>
 
 #include <vma/inet_option.h>
+#include <vma/sock_engine.h>
 #include <vma/sock_os.h>
 #include <vma/sock_thread.h>
 
@@ -69,4 +71,15 @@ bool vma_inet_option_enables(int level, enum vma_inet_enabled_by how, const void
 	if (!read_number(level, value, len, &number))
 		return false;
 	return how == VMA_INET_BY_VALUE ? number != 0 : how == VMA_INET_BY_ONE ? number == 1 : number >= 0;
+}
+
+int vma_inet_privileged_option(const struct vma_engine *engine, int level, int name, const void *from, socklen_t len,
+                               int *value)
+{
+	if (engine == NULL || !engine->conf.given[VMA_CONF_AT_allow_privileged_sock_opt] ||
+	    !engine->conf.allow_privileged_sock_opt || level != SOL_SOCKET)
+		return -EPERM;
+	if (name != SO_RCVBUFFORCE && name != SO_SNDBUFFORCE && name != SO_MARK)
+		return -EPERM;
+	return len >= sizeof(*value) && vma_copy(value, from, sizeof(*value)) == 0 ? 0 : -EPERM;
 }

@@ -206,13 +206,17 @@ int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct vma_tcp_conn *conn;
-	int rc;
+	int rc, number;
 
 	if (level == SOL_SOCKET && name == SO_ERROR) {
 		vma_ring_ctxs_catch_up(stream_rings(file));
 		return return_error(sock, fd, value, len);
 	}
 	pthread_mutex_lock(&file->lock);
+	if (stream_option_quiet(sock, level, name, &number)) {
+		pthread_mutex_unlock(&file->lock);
+		return return_int(number, value, len);
+	}
 	stream_options_settle(sock, fd);
 	conn = stream_conn(sock);
 	if (level == SOL_SOCKET && name == SO_REUSEADDR && sock->reserved.sin_family == AF_INET)

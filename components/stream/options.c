@@ -29,7 +29,8 @@
 #define IP_LOCAL_PORT_RANGE 51
 #endif
 
-#define MAXSEG_MIN 88 /* as the kernel's TCP_MIN_MSS */
+#define BUFFER_LEAST 2304 /* as the kernel's SOCK_MIN_RCVBUF */
+#define MAXSEG_MIN 88     /* as the kernel's TCP_MIN_MSS */
 _Static_assert(MAXSEG_MIN == VMA_CONF_MSS_LEAST, "conf tells that VMA_MSS is cut");
 
 /* ---- what only the kernel serves ---- */
@@ -455,12 +456,95 @@ static void mirror_stream_option(struct stream_sock *sock, int fd, int level, in
 	}
 }
 
+/* What the kernel has refused for want of a privilege, and is the connection's alone: -EPERM: it is not. */
+static int set_privileged(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
+{
+	int number, rc = vma_inet_privileged_option(sock->engine, level, name, value, len, &number);
+
+	if (rc < 0)
+		return rc;
+	if (name == SO_MARK)
+		sock->mark = (uint32_t)number;
+	else
+		stream_option_set(sock, name == SO_SNDBUFFORCE ? VMA_TCP_OPT_SNDBUF : VMA_TCP_OPT_RCVBUF,
+		                  number > BUFFER_LEAST ? number : BUFFER_LEAST);
+	stream_describe(sock);
+	stream_ready(sock, EPOLLOUT); /* there may be room now */
+	return 0;
+}
+
+/* ---- VMA_AVOID_SYS_CALLS_ON_TCP_FD ---- */
+
+/*
+ * Options of a connection that need nothing of the kernel. The shadow gets them when it is asked for another option, or
+ * is to have the connection (stream_options_settle). The bounds are the kernel's (do_tcp_setsockopt).
+ */
+struct quiet_option {
+	int level, name;
+	enum vma_tcp_option option;
+	bool is_switch;
+	int least, most;
+};
+static const struct quiet_option quiet_options[] = {
+        {IPPROTO_TCP, TCP_NODELAY, VMA_TCP_OPT_NODELAY, true, 0, 0},
+        {IPPROTO_TCP, TCP_CORK, VMA_TCP_OPT_CORK, true, 0, 0},
+        {IPPROTO_TCP, TCP_KEEPIDLE, VMA_TCP_OPT_KEEPIDLE, false, 1, 32767},
+        {IPPROTO_TCP, TCP_KEEPINTVL, VMA_TCP_OPT_KEEPINTVL, false, 1, 32767},
+        {IPPROTO_TCP, TCP_KEEPCNT, VMA_TCP_OPT_KEEPCNT, false, 1, 127},
+        {IPPROTO_TCP, TCP_USER_TIMEOUT, VMA_TCP_OPT_USER_TIMEOUT, false, 0, INT32_MAX},
+        {SOL_SOCKET, SO_KEEPALIVE, VMA_TCP_OPT_KEEPALIVE, true, 0, 0},
+};
+
+/* NULL: the kernel is asked. Other processes that have the socket look at the shadow. */
+static const struct quiet_option *find_quiet(const struct stream_sock *sock, int level, int name)
+{
+	const struct vma_file *file = &sock->file;
+
+	if (sock->engine == NULL || !sock->engine->conf.avoid_sys_calls_on_tcp_fd || file->from_parent ||
+	    file->forks != atomic_load_explicit(&vma_forks, memory_order_relaxed) || stream_conn(sock) == NULL ||
+	    stream_phase(sock) != STREAM_CONNECTED)
+		return NULL;
+	for (size_t i = 0; i < sizeof(quiet_options) / sizeof(quiet_options[0]); i++) {
+		if (quiet_options[i].level == level && quiet_options[i].name == name)
+			return &quiet_options[i];
+	}
+	return NULL;
+}
+
+static int set_quietly(struct stream_sock *sock, const struct quiet_option *quiet, const void *value, socklen_t len)
+{
+	int number;
+
+	if ((int)len < (int)sizeof(number))
+		return -EINVAL;
+	if (vma_copy(&number, value, sizeof(number)) != 0)
+		return -EFAULT;
+	if (quiet->is_switch)
+		number = number != 0;
+	else if (number < quiet->least || number > quiet->most)
+		return -EINVAL;
+	record_option(sock, quiet->level, quiet->name, &number, sizeof(number));
+	sock->sets_due = true;
+	stream_option_set(sock, quiet->option, number);
+	return 0;
+}
+
+bool stream_option_quiet(struct stream_sock *sock, int level, int name, int *number)
+{
+	const struct quiet_option *quiet = find_quiet(sock, level, name);
+
+	if (quiet != NULL)
+		*number = *field_of(&sock->options, quiet->option);
+	return quiet != NULL;
+}
+
 /* ---- setsockopt ---- */
 
 int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len)
 {
 	struct stream_sock *sock = stream_sock(file);
 	int bit = find_kernel_only(level, name), rc = 0;
+	const struct quiet_option *quiet;
 	bool moved = false;
 
 	if (bit >= 0)
@@ -468,6 +552,12 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&file->lock);
+	quiet = find_quiet(sock, level, name);
+	if (quiet != NULL) {
+		rc = set_quietly(sock, quiet, value, len);
+		pthread_mutex_unlock(&file->lock);
+		return rc;
+	}
 	stream_options_settle(sock, fd);
 	if (bit >= 0)
 		moved = move_for(sock, fd, &kernel_only[bit], value, len);
@@ -477,6 +567,10 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 		rc = stream_congestion_set(sock, fd, value, len);
 	else if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
+	if (rc == -EPERM && bit < 0 && set_privileged(sock, level, name, value, len) == 0) {
+		pthread_mutex_unlock(&file->lock);
+		return 0;
+	}
 	if (rc == 0 && stream_conn(sock) == NULL && !moved)
 		record_option(sock, level, name, value, len);
 	if (rc == 0 && bit >= 0)

@@ -410,6 +410,8 @@ void stream_options_read(struct stream_sock *sock, int fd); /* of a shadow that 
 /* What an accepted socket inherits; both locks. */
 void stream_options_take(struct stream_sock *child, struct stream_sock *listener);
 void stream_options_settle(struct stream_sock *sock, int fd); /* file.lock: the shadow gets what it inherits */
+/* VMA_AVOID_SYS_CALLS_ON_TCP_FD: true: the option's value, without the kernel. file.lock. */
+bool stream_option_quiet(struct stream_sock *sock, int level, int name, int *number);
 void stream_options_free(struct stream_sock *sock);
 const char *stream_os_option(struct vma_file *file);   /* its name, NULL: none is set; takes file.lock */
 bool stream_is_for_os(const struct stream_sock *sock); /* an option is set that only the kernel serves */

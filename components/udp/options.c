@@ -529,6 +529,23 @@ static void mirror_ipv6(struct udp_sock *sock, int fd, int name)
 
 /* ---- setsockopt ---- */
 
+/* What the kernel has refused for want of a privilege, and is the library's alone: -EPERM: it is not. */
+static int set_privileged(struct udp_sock *sock, int level, int name, const void *value, socklen_t len)
+{
+	int number, rc = vma_inet_privileged_option(sock->engine, level, name, value, len, &number);
+
+	if (rc < 0)
+		return rc;
+	if (name == SO_RCVBUFFORCE) {
+		set_rcvbuf(sock, number > 0 ? number : 0);
+	} else if (name == SO_MARK && (uint32_t)number != sock->mark) {
+		sock->mark = (uint32_t)number;
+		udp_flows_update(sock);
+		udp_dst_reset(sock);
+	}
+	return 0; /* what is sent waits in no buffer of the socket's */
+}
+
 /* With these others may have the port, too: before the kernel lets them, the flows are asked for like anybody's. */
 static void update_port_shared(struct udp_sock *sock, int level, int name)
 {
@@ -553,7 +570,9 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	update_port_shared(sock, level, name);
 	if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
-	if (membership)
+	if (rc == -EPERM && !membership && option == NULL && set_privileged(sock, level, name, value, len) == 0)
+		rc = 0;
+	else if (membership)
 		mirror_membership(sock, fd, name, value, len);
 	else if (rc == 0 && option != NULL)
 		udp_set_os_bit(sock, option->bit, vma_inet_option_is_set(fd, level, name, option->enabled_by));

@@ -369,6 +369,117 @@ static void test_a_send_looks_for_what_has_come_if_the_environment_says_so(void 
 	assert_true(left);
 }
 
+static struct {
+	int (*setsockopt)(int fd, int level, int name, const void *value, socklen_t len);
+	int (*getsockopt)(int fd, int level, int name, void *value, socklen_t *len);
+	unsigned calls;
+	bool refuses; /* for want of a privilege */
+} os_options;
+
+static int count_setsockopt(int fd, int level, int name, const void *value, socklen_t len)
+{
+	os_options.calls++;
+	if (os_options.refuses) {
+		errno = EPERM;
+		return -1;
+	}
+	return os_options.setsockopt(fd, level, name, value, len);
+}
+
+static int count_getsockopt(int fd, int level, int name, void *value, socklen_t *len)
+{
+	os_options.calls++;
+	return os_options.getsockopt(fd, level, name, value, len);
+}
+
+static void count_os_options(bool on)
+{
+	if (on) {
+		os_options.setsockopt = vma_os.setsockopt;
+		os_options.getsockopt = vma_os.getsockopt;
+	}
+	os_options.calls = 0;
+	vma_os.setsockopt = on ? count_setsockopt : os_options.setsockopt;
+	vma_os.getsockopt = on ? count_getsockopt : os_options.getsockopt;
+}
+
+static int option_now(int fd, int level, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	assert_int_equal(CALL(int, stream_getsockopt(vma_fd_lookup(fd), fd, level, name, &value, &len)), 0);
+	return value;
+}
+
+static int shadow_option(int fd, int level, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	assert_int_equal(vma_os.getsockopt(fd, level, name, &value, &len), 0);
+	return value;
+}
+
+static void test_options_of_a_connection_do_without_the_kernel_if_the_environment_says_so(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	struct pair p = pair(SOCK_NONBLOCK);
+	unsigned calls;
+
+	(void)state;
+	count_os_options(true);
+	assert_int_equal(do_set(p.fd, IPPROTO_TCP, TCP_KEEPIDLE, 77), 0);
+	assert_int_equal(option_now(p.fd, IPPROTO_TCP, TCP_KEEPIDLE), 77);
+	assert_true(os_options.calls >= 2);
+	conf->avoid_sys_calls_on_tcp_fd = true;
+	os_options.calls = 0;
+	assert_int_equal(do_set(p.fd, IPPROTO_TCP, TCP_NODELAY, 7), 0);
+	assert_int_equal(do_set(p.fd, IPPROTO_TCP, TCP_KEEPIDLE, 78), 0);
+	assert_int_equal(do_set(p.fd, IPPROTO_TCP, TCP_KEEPIDLE, 32768), -EINVAL);
+	assert_int_equal(option_now(p.fd, IPPROTO_TCP, TCP_NODELAY), 1);
+	assert_int_equal(option_now(p.fd, IPPROTO_TCP, TCP_KEEPIDLE), 78);
+	calls = os_options.calls;
+	count_os_options(false);
+	assert_int_equal(calls, 0);
+	assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(p.fd)), VMA_TCP_OPT_NODELAY), 1);
+	assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(p.fd)), VMA_TCP_OPT_KEEPIDLE), 78);
+	assert_int_equal(shadow_option(p.fd, IPPROTO_TCP, TCP_KEEPIDLE), 77);
+	option_now(p.fd, IPPROTO_TCP, TCP_SYNCNT); /* another one, so the shadow gets them */
+	assert_int_equal(shadow_option(p.fd, IPPROTO_TCP, TCP_KEEPIDLE), 78);
+	assert_int_equal(shadow_option(p.fd, IPPROTO_TCP, TCP_NODELAY), 1);
+	conf->avoid_sys_calls_on_tcp_fd = false;
+	pair_end(&p);
+}
+
+static void test_privileged_options_are_allowed_if_the_environment_says_so(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+	struct pair p = pair(SOCK_NONBLOCK);
+	struct vma_tcp_info info;
+
+	(void)state;
+	count_os_options(true);
+	os_options.refuses = true;
+	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVBUFFORCE, 3000000),
+	                 -EPERM); /* whatever the field's default is */
+	conf->given[VMA_CONF_AT_allow_privileged_sock_opt] = true;
+	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVBUFFORCE, 3000000), 0);
+	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_MARK, 9), 0);
+	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_DEBUG, 1), -EPERM);
+	conf->allow_privileged_sock_opt = false;
+	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_MARK, 10), -EPERM);
+	os_options.refuses = false;
+	count_os_options(false);
+	conf->allow_privileged_sock_opt = true;
+	conf->given[VMA_CONF_AT_allow_privileged_sock_opt] = false;
+	fixture_drive();
+	vma_tcp_info(stream_conn(fixture_sock_of(p.fd)), &info);
+	assert_int_equal(info.kernel.tcpi_rcv_ssthresh, 3000000);
+	assert_int_equal(fixture_sock_of(p.fd)->mark, 9);
+	pair_end(&p);
+}
+
 /* Five bytes are queued, five more have come, and a receive takes the first: what is queued then. */
 static size_t queued_by_a_receive(void)
 {
@@ -920,6 +1031,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_sent_arrives),
         cmocka_unit_test(test_the_send_buffer_is_as_large_as_the_environment_says),
         cmocka_unit_test(test_a_send_looks_for_what_has_come_if_the_environment_says_so),
+        cmocka_unit_test(test_options_of_a_connection_do_without_the_kernel_if_the_environment_says_so),
+        cmocka_unit_test(test_privileged_options_are_allowed_if_the_environment_says_so),
         cmocka_unit_test(test_a_receive_with_data_looks_as_often_as_the_environment_says),
         cmocka_unit_test(test_a_receive_is_blind_if_the_environment_says_so),
         cmocka_unit_test(test_a_receive_buffer_is_no_smaller_than_the_environment_says),

@@ -204,6 +204,34 @@ static void test_ip_options_count_by_their_length(void **state)
 	assert_false(atomic_load(&sock->os_send));
 }
 
+static int (*real_setsockopt)(int fd, int level, int name, const void *value, socklen_t len);
+
+static int refuse_setsockopt(int refused, int level, int name, const void *value, socklen_t len)
+{
+	(void)refused, (void)level, (void)name, (void)value, (void)len;
+	errno = EPERM;
+	return -1;
+}
+
+static void test_privileged_options_are_allowed_if_the_environment_says_so(void **state)
+{
+	struct vma_engine *engine = vma_engine();
+
+	(void)state;
+	real_setsockopt = vma_os.setsockopt;
+	vma_os.setsockopt = refuse_setsockopt;
+	sock->engine = engine;
+	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_RCVBUFFORCE, 5000000), -EPERM);
+	engine->conf.given[VMA_CONF_AT_allow_privileged_sock_opt] = true;
+	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_RCVBUFFORCE, 5000000), 0);
+	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_MARK, 9), 0);
+	assert_int_equal(control_fixture_set(fd, SOL_SOCKET, SO_DEBUG, 1), -EPERM);
+	engine->conf.given[VMA_CONF_AT_allow_privileged_sock_opt] = false;
+	vma_os.setsockopt = real_setsockopt;
+	assert_int_equal(atomic_load(&sock->rcvbuf), 5000000);
+	assert_int_equal(sock->mark, 9);
+}
+
 static void test_exception_handling_2_makes_the_call_fail_and_leaves_the_kernel_alone(void **state)
 {
 	struct vma_engine *engine = vma_engine();
@@ -407,6 +435,7 @@ static const struct CMUnitTest tests[] = {
         T(the_interface_of_groups_by_number_by_address_and_none),
         T(the_kernel_sends_while_an_option_of_sending_is_set),
         T(ip_options_count_by_their_length),
+        T(privileged_options_are_allowed_if_the_environment_says_so),
         T(exception_handling_2_makes_the_call_fail_and_leaves_the_kernel_alone),
         T(nonblocking_by_fcntl_and_by_ioctl),
         T(signal_driven_input_is_the_kernel_s),

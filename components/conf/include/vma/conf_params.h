@@ -218,12 +218,15 @@
 	  "error. 2: the log says so at level error, and the call fails (setsockopt, fcntl, ioctl, bind, connect, "    \
 	  "listen); where there is no call, as 1. 3: the log says so at level error, and the program ends. -2: as -1, "\
 	  "and the program ends if the library cannot start.")                                                         \
-	Y(LATER, BOOL, avoid_sys_calls_on_tcp_fd, "VMA_AVOID_SYS_CALLS_ON_TCP_FD", "Avoid sys-calls on tcp fd", 0, 1,  \
-	  SAME, 0, 1, SWITCH,                                                                                          \
-	  "Control calls on a connected TCP socket do not go to the kernel.")                                          \
-	Y(LATER, BOOL, allow_privileged_sock_opt, "VMA_ALLOW_PRIVILEGED_SOCK_OPT", "Allow privileged sock opt", 1,     \
-	  SAME, SAME, 0, 1, SWITCH,                                                                                    \
-	  "Socket options that need privileges are allowed.")                                                          \
+	X(BOOL, avoid_sys_calls_on_tcp_fd, "VMA_AVOID_SYS_CALLS_ON_TCP_FD", "Avoid sys-calls on tcp fd", 0, 1, SAME, 0, 1,\
+	  SWITCH, "setsockopt and getsockopt of a connected TCP socket do without the kernel for TCP_NODELAY, TCP_CORK, "\
+	  "TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT and SO_KEEPALIVE. The kernel's socket gets the " \
+	  "values when another option is asked for, or when it gets the connection. fcntl, and other options, go to the "\
+	  "kernel; FIONREAD, SIOCATMARK, SIOCOUTQ and SIOCOUTQNSD never do.")                                          \
+	X(BOOL, allow_privileged_sock_opt, "VMA_ALLOW_PRIVILEGED_SOCK_OPT", "Allow privileged sock opt", 1, SAME, SAME, 0,\
+	  1, PRIVILEGED, "1: SO_MARK, SO_RCVBUFFORCE and SO_SNDBUFFORCE succeed although the kernel refuses them for want "\
+	  "of a privilege, and hold for what is offloaded: routes by mark, and how much a socket queues. If it is not "\
+	  "set, or 0: the kernel's answer is the answer.")                                                             \
 	X(INT, wait_after_join_msec, "VMA_WAIT_AFTER_JOIN_MSEC", "Delay after join (msec)", 0, SAME, SAME, 0, 60000,   \
 	  PLAIN,                                                                                                       \
 	  "A call that joins a multicast group returns so many milliseconds later.")                                   \

@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
+struct vma_engine;
+
 enum vma_inet_enabled_by {                     /* how it is told whether an option is set */
 	                   VMA_INET_BY_VALUE,  /* an int that is not 0 */
 	                   VMA_INET_BY_ONE,    /* by 1, and then not 0 */
@@ -26,5 +28,12 @@ enum vma_inet_enabled_by {                     /* how it is told whether an opti
 bool vma_inet_option_is_set(int fd, int level, int name, enum vma_inet_enabled_by how);
 /* Before the kernel is asked: not of the value that takes the option away, nor of one that cannot be read. */
 bool vma_inet_option_enables(int level, enum vma_inet_enabled_by how, const void *value, socklen_t len);
+
+/*
+ * VMA_ALLOW_PRIVILEGED_SOCK_OPT=1, after the kernel has refused an option with EPERM: whether the option is one that
+ * sockets serve themselves, its number in *value. An int that can be read; -EPERM otherwise.
+ */
+int vma_inet_privileged_option(const struct vma_engine *engine, int level, int name, const void *from, socklen_t len,
+                               int *value) __attribute__((cold));
 
 #endif
