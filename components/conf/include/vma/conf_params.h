@@ -37,10 +37,10 @@
 	  "Where the counters of a socket are written when it is closed.")                                             \
 	X(TEXT, stats_shmem_dir, "VMA_STATS_SHMEM_DIR", "Stats shared memory directory", "/tmp/", AS_IS, AS_IS, 0, 0,  \
 	  DIRECTORY, "Where the file vmastat.PID with the counters lies. Empty: no file.")                             \
-	Y(LATER, TEXT, vmad_notify_dir, "VMA_VMAD_NOTIFY_DIR", "VMAD output directory", "/tmp/vma", AS_IS, AS_IS, 0,   \
-	  0, DIRECTORY,                                                                                                \
-	  "Where processes and vmad would find each other. Here vmad says on which socket it listens "                 \
-	  "(docs/vmad.md).")                                                                                           \
+	Y(SUPERSEDED, TEXT, vmad_notify_dir, "VMA_VMAD_NOTIFY_DIR", "VMAD output directory", "/tmp/vma", AS_IS, AS_IS, \
+	  0, 0, DIRECTORY,                                                                                             \
+	  "Processes and vmad need no files to tell each other of connections: vmad knows each connection's flow, and "\
+	  "answers for connections of processes that died (docs/vmad.md).")                                            \
 	X(INT, stats_fd_num, "VMA_STATS_FD_NUM", "Stats FD Num (max)", 100, SAME, SAME, 0, 1024, PLAIN,                \
 	  "At most so many sockets have counters that another process can read.")                                      \
 	X(TEXT, config_file, "VMA_CONFIG_FILE", "Conf File", "/etc/libvma.conf", AS_IS, AS_IS, 0, 0, FILE,             \
@@ -91,9 +91,10 @@
 	X(BOOL, tx_nonblocked_eagains, "VMA_TX_NONBLOCKED_EAGAINS", "Tx non-blocked eagains", 0, SAME, SAME, 0, 1,     \
 	  EAGAINS, "What a non-blocking send of UDP says where the queue is full. Not set, or 1: EAGAIN, as the kernel. "\
 	  "0, if it is set: that it is sent, and the datagram is dropped and counted.")                                \
-	Y(LATER, INT, tx_prefetch_bytes, "VMA_TX_PREFETCH_BYTES", "Tx Prefetch Bytes", 256, SAME, SAME, 0, 9000,       \
+	Y(SUPERSEDED, INT, tx_prefetch_bytes, "VMA_TX_PREFETCH_BYTES", "Tx Prefetch Bytes", 256, SAME, SAME, 0, 9000,  \
 	  PLAIN,                                                                                                       \
-	  "So many bytes of a buffer are fetched into the cache before it is written.")                                \
+	  "Each thread sends from the buffers that it has used last, which are in its cache already "                  \
+	  "(VMA_BUFFER_BATCHING_MODE), and what describes the next one is always fetched.")                            \
 	X(INT, rx_bufs, "VMA_RX_BUFS", "Rx Mem Bufs", 200000, SAME, SAME, 64, 100000000, PLAIN,                        \
 	  "At most so many buffers for receiving. Memory grows on demand, so this is a bound, not a cost.")            \
 	X(INT, rx_wre, "VMA_RX_WRE", "Rx QP WRE", 16000, 256, SAME, 16, 1048576, PLAIN,                                \
@@ -119,9 +120,10 @@
 	X(INT, rx_prefetch_bytes, "VMA_RX_PREFETCH_BYTES", "Rx Prefetch Bytes", 256, SAME, SAME, 32, 9000, RX_PREFETCH,\
 	  "So many bytes of each received packet are fetched into the cache before it is looked at. More than 2048 "   \
 	  "counts as 2048.")                                                                                           \
-	Y(LATER, INT, rx_prefetch_bytes_before_poll, "VMA_RX_PREFETCH_BYTES_BEFORE_POLL",                              \
+	Y(DEVICE, INT, rx_prefetch_bytes_before_poll, "VMA_RX_PREFETCH_BYTES_BEFORE_POLL",                             \
 	  "Rx Prefetch Bytes Before Poll", 0, 256, SAME, 0, 9000, PLAIN,                                               \
-	  "So many bytes of the next buffer are fetched into the cache before its packet has come.")                   \
+	  "So many bytes of the next buffer are fetched into the cache before its packet has come. (On xdp the kernel "\
+	  "takes the next buffer when a packet comes, from a queue that several processes share.)")                    \
 	X(INT, rx_cq_drain_rate_nsec, "VMA_RX_CQ_DRAIN_RATE_NSEC", "Rx CQ Drain Rate", 0, SAME, SAME, 0, 1000000000,   \
 	  OFF, "A receive that finds data looks for packets first, if the socket's last such look was so many "        \
 	  "nanoseconds ago. 0: it takes what is queued.")                                                              \
