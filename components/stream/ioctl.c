@@ -47,7 +47,7 @@ static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_co
 }
 
 /* Before the kernel is asked; of a connection the signals are ours to send. */
-static int check_async(const struct stream_sock *sock, bool on)
+static int stream_check_async(const struct stream_sock *sock, bool on)
 {
 	return on && stream_conn(sock) == NULL ? vma_engine_exception(EINVAL, "a TCP socket with O_ASYNC") : 0;
 }
@@ -57,7 +57,7 @@ static int set_mode(struct stream_sock *sock, int fd, unsigned long request, voi
 	int on, rc = 0;
 
 	if (request == FIOASYNC && vma_copy(&on, arg, sizeof(on)) == 0)
-		rc = check_async(sock, on != 0);
+		rc = stream_check_async(sock, on != 0);
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&sock->file.lock);
@@ -86,7 +86,7 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	long flags = (long)arg;
-	int rc = cmd == F_SETFL ? check_async(sock, (flags & O_ASYNC) != 0) : 0;
+	int rc = cmd == F_SETFL ? stream_check_async(sock, (flags & O_ASYNC) != 0) : 0;
 
 	if (rc < 0)
 		return rc;

@@ -446,7 +446,7 @@ static void listen_undo(struct stream_sock *sock)
 }
 
 /* The call may have to fail because the listener is the kernel's: then it listens no more, but stays bound. */
-static int check_fallback(struct stream_sock *sock, int fd)
+static int listen_check_fallback(struct stream_sock *sock, int fd)
 {
 	const int rc = vma_engine_fallback(atomic_load(&sock->reason), EOPNOTSUPP, "a TCP listener");
 
@@ -481,7 +481,7 @@ static int listen_locked(struct stream_sock *sock, int fd, int backlog)
 		if (first && stream_phase(sock) != STREAM_LISTENING)
 			listen_begin(sock, fd);
 		if (first)
-			rc = check_fallback(sock, fd);
+			rc = listen_check_fallback(sock, fd);
 	} else if (first && stream_phase(sock) == STREAM_LISTENING) {
 		listen_undo(sock);
 	}

@@ -457,7 +457,7 @@ static void mirror_stream_option(struct stream_sock *sock, int fd, int level, in
 }
 
 /* What the kernel has refused for want of a privilege, and is the connection's alone: -EPERM: it is not. */
-static int set_privileged(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
+static int stream_set_privileged(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
 {
 	int number, rc = vma_inet_privileged_option(sock->engine, level, name, value, len, &number);
 
@@ -567,7 +567,7 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 		rc = stream_congestion_set(sock, fd, value, len);
 	else if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
-	if (rc == -EPERM && bit < 0 && set_privileged(sock, level, name, value, len) == 0) {
+	if (rc == -EPERM && bit < 0 && stream_set_privileged(sock, level, name, value, len) == 0) {
 		pthread_mutex_unlock(&file->lock);
 		return 0;
 	}

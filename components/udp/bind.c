@@ -96,7 +96,7 @@ static bool binds_any_port(const struct sockaddr *addr, socklen_t len)
  * A call has decided whose the socket is: it fails where VMA_EXCEPTION_HANDLING says so, and is undone if it can be. A
  * socket stays bound.
  */
-static int check_fallback(struct udp_sock *sock, int fd, bool connects)
+static int udp_check_fallback(struct udp_sock *sock, int fd, bool connects)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 	int rc = 0;
@@ -124,7 +124,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 			udp_deferred_end(sock, fd);
 		else
 			bind_follow_flows(sock, fd, true);
-		rc = check_fallback(sock, fd, false);
+		rc = udp_check_fallback(sock, fd, false);
 	}
 	sock->is_decided = false;
 	udp_control_end(sock);
@@ -210,7 +210,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	} else {
 		bind_follow_flows(sock, fd, false);
 		if (rc == 0 && sock->peer.sin_family != 0)
-			rc = check_fallback(sock, fd, true);
+			rc = udp_check_fallback(sock, fd, true);
 	}
 	sock->is_decided = false;
 	udp_control_end(sock);

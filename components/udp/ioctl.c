@@ -31,7 +31,7 @@ static int next_len(struct udp_sock *sock, int fd, void *arg)
 }
 
 /* Before the kernel is asked. */
-static int check_async(bool on)
+static int udp_check_async(bool on)
 {
 	return on ? vma_engine_exception(EINVAL, "a UDP socket with O_ASYNC") : 0;
 }
@@ -41,7 +41,7 @@ static int set_nonblocking(struct udp_sock *sock, int fd, unsigned long request,
 	int on, rc = 0;
 
 	if (request == FIOASYNC && vma_copy(&on, arg, sizeof(on)) == 0)
-		rc = check_async(on != 0);
+		rc = udp_check_async(on != 0);
 	if (rc < 0)
 		return rc;
 	udp_control_begin(sock);
@@ -124,7 +124,7 @@ int udp_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 {
 	struct udp_sock *sock = udp_sock(file);
 	long flags = (long)arg;
-	int rc = cmd == F_SETFL ? check_async((flags & O_ASYNC) != 0) : 0;
+	int rc = cmd == F_SETFL ? udp_check_async((flags & O_ASYNC) != 0) : 0;
 
 	if (rc < 0)
 		return rc;

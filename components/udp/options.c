@@ -530,7 +530,7 @@ static void mirror_ipv6(struct udp_sock *sock, int fd, int name)
 /* ---- setsockopt ---- */
 
 /* What the kernel has refused for want of a privilege, and is the library's alone: -EPERM: it is not. */
-static int set_privileged(struct udp_sock *sock, int level, int name, const void *value, socklen_t len)
+static int udp_set_privileged(struct udp_sock *sock, int level, int name, const void *value, socklen_t len)
 {
 	int number, rc = vma_inet_privileged_option(sock->engine, level, name, value, len, &number);
 
@@ -570,7 +570,7 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	update_port_shared(sock, level, name);
 	if (vma_os.setsockopt(fd, level, name, value, len) != 0)
 		rc = -errno;
-	if (rc == -EPERM && !membership && option == NULL && set_privileged(sock, level, name, value, len) == 0)
+	if (rc == -EPERM && !membership && option == NULL && udp_set_privileged(sock, level, name, value, len) == 0)
 		rc = 0;
 	else if (membership)
 		mirror_membership(sock, fd, name, value, len);

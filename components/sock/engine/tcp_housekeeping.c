@@ -356,7 +356,7 @@ void vma_engine_steer_now(void)
 }
 
 /* With VMA_TCP_3T_RULES and VMA_TCP_2T_RULES connections wait for nothing else. */
-static void steer_covered(struct vma_ring_ctx *ring_ctx, void *arg)
+static void ring_ctx_steer_covered(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct vma_tcp *tcp = tcp_of(ring_ctx);
 
@@ -368,7 +368,7 @@ static void steer_covered(struct vma_ring_ctx *ring_ctx, void *arg)
 void tcp_housekeeping_steer_covered(const struct vma_conf *conf)
 {
 	if (conf->tcp_3t_rules || conf->tcp_2t_rules)
-		ring_ctxs_each(steer_covered, NULL);
+		ring_ctxs_each(ring_ctx_steer_covered, NULL);
 }
 
 void vma_engine_steer_covered(void)
