@@ -63,6 +63,8 @@ _Static_assert(offsetof(struct vma_conf, tracelevel) < offsetof(struct vma_conf,
 _Static_assert(offsetof(struct vma_conf, select_poll_os_force) < offsetof(struct vma_conf, select_poll_os_ratio) &&
                        offsetof(struct vma_conf, select_poll_os_force) < offsetof(struct vma_conf, select_skip_os),
                "it decides both defaults");
+_Static_assert(offsetof(struct vma_conf, timer_resolution_msec) < offsetof(struct vma_conf, tcp_timer_resolution_msec),
+               "it is the least, if it is given");
 static int64_t default_now(const struct load *load, const struct conf_param *param)
 {
 	if (param->offset == offsetof(struct vma_conf, log_details) && load->conf->tracelevel >= VMA_LOG_DEBUG)
@@ -85,16 +87,25 @@ static void warn_bad_number(const struct conf_param *asked, const char *given, i
 	             conf_form_values(asked, values), conf_form_show(used, value, shown, &label));
 }
 
+static int64_t least_number(const struct load *load, const struct conf_param *asked)
+{
+	if (asked->offset == offsetof(struct vma_conf, tcp_timer_resolution_msec) &&
+	    load->conf->given[VMA_CONF_AT_timer_resolution_msec])
+		return load->conf->timer_resolution_msec;
+	return asked->form->least;
+}
+
 /* A legal number that the code cannot follow. */
 static int64_t cut_number(const struct load *load, const struct conf_param *asked, int64_t value)
 {
 	const struct conf_form *form = asked->form;
+	const int64_t least = least_number(load, asked);
 	int64_t cut = value;
 
 	if (form->most != 0 && value > form->most)
 		cut = form->most;
-	if (form->least != 0 && value != 0 && value < form->least)
-		cut = form->least;
+	if (least != 0 && value != 0 && value < least)
+		cut = least;
 	if (cut != value && !load->quiet)
 		vma_log_once(VMA_LOG_WARN, "%s=%" PRId64 " is cut: using %" PRId64, asked->name, value, cut);
 	return cut;
@@ -109,7 +120,7 @@ static void load_number(const struct load *load, const struct conf_param *param,
 
 	if (rc < 0 && !load->quiet)
 		warn_bad_number(asked, given, rc, param, fallback);
-	set_number(load, param, cut_number(load, asked, value));
+	set_number(load, param, given != NULL && rc == 0 ? cut_number(load, asked, value) : value);
 	note_param_given(load, param, given != NULL && rc == 0);
 }
 

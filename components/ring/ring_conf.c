@@ -50,6 +50,8 @@ void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring)
 	ring->tx_wre = at_most_conf(conf->tx_wre, conf->tx_bufs);
 	ring->tx_wre_batching = (uint32_t)conf->tx_wre_batching;
 	ring->thread_mode = (enum vma_thread_mode)conf->thread_mode;
+	if (ring->thread_mode == VMA_THREAD_SPIN && conf->multilock != 0)
+		ring->thread_mode = VMA_THREAD_MUTEX;
 	ring->rx_sw_csum = conf->rx_sw_csum;
 	ring->cq.poll_batch_max = (uint32_t)conf->cq_poll_batch_max;
 	ring->cq.keep_qp_full = conf->cq_keep_qp_full;

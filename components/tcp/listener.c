@@ -348,6 +348,8 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	enum admission admission;
 	bool taken;
 
+	if (__builtin_expect(tcp->defers_control, 0) && tcp_control_hold(tcp, flow, packet, info))
+		return true;
 	tcp_update_now(tcp);
 	if ((info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN) {
 		admission = admission_of(listener);
@@ -626,6 +628,15 @@ bool vma_tcp_listener_is_drained(struct vma_tcp_listener *listener)
 	return drained;
 }
 
+/* The same work of control.c, too: the listener is about to end, and its own thread may come late. */
+static int listener_progress(const struct vma_tcp_listener *listener)
+{
+	const int n = vma_ring_progress(listener->tcp->ring);
+
+	vma_tcp_run_control(listener->tcp);
+	return n;
+}
+
 /*
  * What has come by now is let in, and so is what comes while the most of the rules are made: dropped it would come
  * again after a second. Only what comes while the last rules are made, and the listener's goes, is dropped.
@@ -636,9 +647,9 @@ void vma_tcp_listener_withdraw(struct vma_tcp_listener *listener)
 
 	if (listener->withdrawn)
 		return;
-	vma_ring_progress(listener->tcp->ring);
+	listener_progress(listener);
 	for (unsigned i = 0; i < ROUNDS && steer_covered(listener, false) != 0; i++)
-		vma_ring_progress(listener->tcp->ring);
+		listener_progress(listener);
 	stop_accepting(listener);
 	steer_covered(listener, true);
 	vma_ring_detach_drained(listener->tcp->ring, &listener->flow);
@@ -658,7 +669,7 @@ static bool listener_await_successor(struct vma_tcp_listener *listener)
 	const struct timespec nap = {.tv_nsec = 1000000};
 
 	while (tcp_pending_any(tcp) && tcp->host.now_ns(tcp->host.arg) - begun < SUCCESSOR_NS) {
-		vma_ring_progress(tcp->ring);
+		listener_progress(listener);
 		nanosleep(&nap, NULL);
 		if (vma_ring_retire(tcp->ring, &listener->flow))
 			return true;
@@ -674,11 +685,11 @@ void vma_tcp_listener_drain(struct vma_tcp_listener *listener, uint64_t max_ns)
 
 	if (vma_ring_retire(tcp->ring, &listener->flow) || listener_await_successor(listener))
 		return;
-	vma_ring_progress(tcp->ring);
+	listener_progress(listener);
 	while (!stop_accepting(listener) && !late) {
 		/* Who was kept from the CPU for so long still looks at what has come meanwhile. */
 		late = tcp->host.now_ns(tcp->host.arg) - begun >= max_ns;
-		if (vma_ring_progress(tcp->ring) <= 0 && !late)
+		if (listener_progress(listener) <= 0 && !late)
 			sched_yield();
 	}
 }
@@ -728,6 +739,9 @@ void vma_tcp_listener_close(struct vma_tcp_listener *listener)
 	else
 		close_alone(listener);
 	acquired = vma_ring_acquire(tcp->ring);
+	if (listener->closed)
+		tcp_control_flush(tcp); /* refused */
+	tcp_control_forget(tcp, &listener->flow);
 	unlink_listener(listener);
 	if (acquired)
 		vma_ring_release(tcp->ring);
@@ -742,6 +756,7 @@ void tcp_listeners_free(struct vma_tcp *tcp)
 		end_half_open(listener, false);
 		if (!listener->withdrawn)
 			vma_ring_detach(tcp->ring, &listener->flow);
+		tcp_control_forget(tcp, &listener->flow);
 		unlink_listener(listener);
 		tcp_free_memory(tcp, listener);
 	}

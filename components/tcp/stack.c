@@ -315,11 +315,15 @@ static void free_dead(struct vma_tcp *tcp)
 /* The run breaks off. What has come for the others is taken in now: its frames are wanted for what comes next. */
 static void receive_ready_conns(struct vma_tcp *tcp)
 {
-	for (struct vma_tcp_conn *conn = tcp->ready; conn != NULL; conn = conn->next_ready)
-		tcp_conn_receive_burst(conn);
+	for (struct vma_tcp_conn *conn = tcp->ready; conn != NULL; conn = conn->next_ready) {
+		if (!tcp->defers_control || conn->listener == NULL)
+			tcp_conn_receive_burst(conn);
+	}
 }
 
-static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
+/* control: a constant of each caller, as most stacks have none. */
+static inline __attribute__((always_inline)) bool stack_run_as(struct vma_ring_proto_ops *proto_ops, bool last,
+                                                               bool control)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 	struct vma_tcp_conn *conn;
@@ -330,16 +334,30 @@ static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
 	tcp->acked_since_kick = 0;
 	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this run's end */
 		wheel_advance(&tcp->wheel, tcp->now_ns, stack_fire_timer, tcp);
-	while (!tcp->output_deferred && (conn = next_ready(tcp)) != NULL)
-		tcp_conn_step(conn);
+	while (!tcp->output_deferred && (conn = next_ready(tcp)) != NULL) {
+		if (!control || !tcp->defers_control || !tcp_control_takes(conn))
+			tcp_conn_step(conn);
+	}
 	receive_ready_conns(tcp);
 	if (tcp->frames_count != 0)
 		send_frames(tcp);
 	free_dead(tcp);
 	if (tcp->ready != NULL && !last)
 		return true;
+	if (control)
+		tcp_control_end_run(tcp);
 	publish_due(tcp);
 	return false;
+}
+
+static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
+{
+	return stack_run_as(proto_ops, last, false);
+}
+
+static bool stack_run_with_control(struct vma_ring_proto_ops *proto_ops, bool last)
+{
+	return stack_run_as(proto_ops, last, true);
 }
 
 /* As the kernel answers for a port that nobody has. What became the kernel's connection may still have been on its way.
@@ -392,11 +410,12 @@ static void stack_rebound(struct vma_ring_proto_ops *proto_ops)
 
 static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 {
-	tcp->proto_ops = (struct vma_ring_proto_ops){.run = stack_run,
-	                                             .is_due = stack_is_due,
-	                                             .rebound = stack_rebound,
-	                                             .unmatched = stack_unmatched,
-	                                             .accept_pending = stack_adopt};
+	tcp->proto_ops =
+	        (struct vma_ring_proto_ops){.run = attr->host.control != NULL ? stack_run_with_control : stack_run,
+	                                    .is_due = stack_is_due,
+	                                    .rebound = stack_rebound,
+	                                    .unmatched = stack_unmatched,
+	                                    .accept_pending = stack_adopt};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;
 	tcp->host = complete_host(&attr->host);
@@ -439,10 +458,15 @@ int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 	rc = timewait_init(tcp);
 	if (rc != 0)
 		goto no_timewait;
+	rc = tcp_control_init(tcp);
+	if (rc != 0)
+		goto no_control;
 	vma_ring_attach_proto(tcp->ring, &tcp->proto_ops);
 	*out = tcp;
 	return 0;
 
+no_control:
+	timewait_fini(tcp);
 no_timewait:
 	port_memory_destroy(tcp);
 no_memory:
@@ -472,6 +496,7 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 	vma_ring_attach_proto(tcp->ring, NULL);
 	tcp_conns_free(tcp);
 	port_memory_destroy(tcp);
+	tcp_control_fini(tcp);
 	if (tcp->exported != NULL)
 		tcp_free_memory(tcp, tcp->exported);
 	if (tcp->strangers != NULL)

@@ -19,6 +19,7 @@
  *   timer/timers.c         what each timer of a connection does               timer/persist.c, keepalive.c, wheel.c
  *   rx/window.c            receive window and buffer sizes, delayed ACKs
  *   listener.c             half-open connections, accept
+ *   control.c              the same, left to a thread of the host's choice
  *   syncookie.c            a request that the peer keeps in our place
  *   pending.c              connections that wait for accept, and that another process may take
  *   timewait.c             what is left of a connection in TIME_WAIT
@@ -55,6 +56,7 @@ struct tcp_pcb;
 struct tcp_seg;
 struct pbuf;
 struct tcp_wait_slot;
+struct tcp_control;
 
 #define TCP_NS_PER_MS 1000000ULL
 #define TCP_NS_PER_S 1000000000ULL
@@ -243,11 +245,14 @@ struct vma_tcp {
 	uint8_t isn_key[16];            /* its, as it was at first; zeros: none */
 	struct tcp_stranger *strangers; /* TCP_STRANGERS of them; NULL: there was none yet */
 	struct tcp_timer_node stranger_timer;
-	uint32_t clock_offset_ms; /* lwip/port.c: of time stamps */
+	uint32_t clock_offset_ms;    /* lwip/port.c: of time stamps */
+	struct tcp_control *control; /* control.c; NULL: the host has no control */
+	bool defers_control;         /* it has, and this is not the run that does its work */
 
 	/* read by anybody */
 	_Alignas(64) _Atomic uint64_t due_ns;
 	_Atomic bool busy;
+	_Atomic bool control_waits;
 	_Atomic uint64_t count[sizeof(struct vma_tcp_counts) / sizeof(uint64_t)]; /* one writer */
 };
 #define TCP_COUNT(tcp, name, n)                                                                                        \
@@ -402,6 +407,19 @@ void tcp_half_open_end(struct vma_tcp_conn *conn);
 /* Its handshake is complete: the owner of the listener gets it, or refuses it. */
 void tcp_half_open_done(struct vma_tcp_conn *conn);
 bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info);
+/*
+ * control.c: driver, if host.control is there. hold: the segment is left for later; false: it is to be handled now.
+ * takes: so is the step of this connection. end_run: at the end of each run. flush handles what is held; forget drops
+ * what is held for a listener. fini, flush and forget do nothing if host.control is not there.
+ */
+int tcp_control_init(struct vma_tcp *tcp);
+void tcp_control_fini(struct vma_tcp *tcp);
+bool tcp_control_hold(struct vma_tcp *tcp, struct vma_flow *listener, struct vma_buf *packet,
+                      const struct vma_rx_info *info);
+bool tcp_control_takes(struct vma_tcp_conn *conn);
+void tcp_control_end_run(struct vma_tcp *tcp);
+void tcp_control_flush(struct vma_tcp *tcp);
+void tcp_control_forget(struct vma_tcp *tcp, const struct vma_flow *listener);
 /* Of a listener's flow: a SYN would be answered by a cookie, or not at all; an ACK brings a cookie back. */
 bool tcp_listener_sends_cookies(const struct vma_flow *flow);
 bool tcp_listener_recalls(const struct vma_flow *flow, struct vma_buf *packet);

@@ -303,6 +303,13 @@ static void test_a_legal_value_that_is_cut_is_told(void **state)
 	           VMA_LOG_INFO);
 	assert_string_equal(heard, "");
 	assert_int_equal(conf.mss, 0);
+	load_names(&conf, ENV("VMA_TIMER_RESOLUTION_MSEC=50", "VMA_TCP_TIMER_RESOLUTION_MSEC=20"), true, VMA_LOG_INFO);
+	assert_int_equal(times_heard("VMA WARNING: VMA_TCP_TIMER_RESOLUTION_MSEC=20 is cut: using 50\n"), 1);
+	expect_in_banner("TCP Timer Resolution (msec)", "50", "VMA_TCP_TIMER_RESOLUTION_MSEC");
+	load_names(&conf, ENV("VMA_TIMER_RESOLUTION_MSEC=200"), true, VMA_LOG_INFO);
+	assert_int_equal(times_heard("VMA_TCP_TIMER_RESOLUTION_MSEC"), 0); /* nobody has set it: it holds for nothing */
+	load_names(&conf, ENV("VMA_TCP_TIMER_RESOLUTION_MSEC=5"), false, VMA_LOG_INFO);
+	assert_int_equal(conf.tcp_timer_resolution_msec, 5);
 }
 
 static void test_each_class_says_why_a_value_has_no_effect(void **state)
@@ -330,6 +337,9 @@ static void test_what_holds_while_nothing_is_set_is_shown(void **state)
 	load_names(&conf, ENV(NULL), true, VMA_LOG_DETAILS);
 	assert_int_equal(times_heard("TCP CC Algorithm               as the kernel              [VMA_TCP_CC_ALGO]\n"),
 	                 1);
+	assert_int_equal(
+	        times_heard("Timer Resolution (msec)        none (exact)               [VMA_TIMER_RESOLUTION_MSEC]\n"),
+	        1);
 	load_names(&conf, ENV("VMA_TCP_CC_ALGO=0", "VMA_TX_NONBLOCKED_EAGAINS=0"), true, VMA_LOG_INFO);
 	expect_in_banner("TCP CC Algorithm", "0 (LWIP)", "VMA_TCP_CC_ALGO");
 	expect_in_banner("Tx non-blocked eagains", "Disabled", "VMA_TX_NONBLOCKED_EAGAINS");

@@ -35,6 +35,28 @@ static void test_defaults_are_those_of_the_field(void **state)
 	assert_int_equal(ring.cq.aim.interrupts_per_sec, 5000);
 }
 
+static enum vma_thread_mode mode_with(char *thread_mode, char *multilock)
+{
+	char *env[] = {thread_mode, multilock, NULL};
+	struct vma_ring_attr ring = {0};
+
+	conf_load(env);
+	vma_ring_conf(&conf, &ring);
+	return ring.thread_mode;
+}
+
+/* test_reentry.c and hammer.h run rings in each of these modes. */
+static void test_kind_of_the_locks_decides_how_a_control_call_waits_that_would_spin(void **state)
+{
+	(void)state;
+	assert_int_equal(mode_with("VMA_MULTILOCK=0", NULL), VMA_THREAD_SPIN);
+	assert_int_equal(mode_with("VMA_MULTILOCK=1", NULL), VMA_THREAD_MUTEX);
+	assert_int_equal(mode_with("VMA_THREAD_MODE=1", "VMA_MULTILOCK=1"), VMA_THREAD_MUTEX);
+	assert_int_equal(mode_with("VMA_THREAD_MODE=2", "VMA_MULTILOCK=0"), VMA_THREAD_MUTEX);
+	assert_int_equal(mode_with("VMA_THREAD_MODE=3", "VMA_MULTILOCK=1"), VMA_THREAD_YIELD);
+	assert_int_equal(mode_with("VMA_THREAD_MODE=0", "VMA_MULTILOCK=1"), VMA_THREAD_SINGLE);
+}
+
 static void test_what_is_set_arrives(void **state)
 {
 	char *env[] = {"VMA_RX_WRE=512",
@@ -167,6 +189,7 @@ static void test_fewer_frames_than_were_asked_for_are_told_once(void **state)
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_are_those_of_the_field),
+        cmocka_unit_test(test_kind_of_the_locks_decides_how_a_control_call_waits_that_would_spin),
         cmocka_unit_test(test_what_is_set_arrives),
         cmocka_unit_test(test_a_queue_is_no_deeper_than_there_may_be_buffers),
         cmocka_unit_test(test_memory_type_reaches_ordinary_memory_and_windows),

@@ -8,8 +8,9 @@
  *   connected shadows        EPOLLERR, edge-triggered: an ICMP error
  *
  * It has no timeout, unless one of its deadlines runs: LATER frames (1 ms), ring contexts with traffic
- * (VMA_PROGRESS_ENGINE_INTERVAL; 1 ms with TCP, or while there is a busy poller), timers of TCP, refused offloads (1
- * s), retired ring contexts. An idle process has none.
+ * (VMA_PROGRESS_ENGINE_INTERVAL; 1 ms with TCP unless that is set, or while there is a busy poller), timers of TCP,
+ * refused offloads (1 s), retired ring contexts. An idle process has none. If VMA_TIMER_RESOLUTION_MSEC is set, the
+ * timeout ends at a multiple of it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -34,6 +35,7 @@
 static struct {
 	struct vma_engine *engine;
 	int epoll_fd, wake_fd;
+	uint64_t resolution_ns; /* 0: none */
 
 	_Alignas(64) _Atomic bool woken; /* the eventfd has been written and not yet read */
 	struct sleep_time sleeps;
@@ -60,7 +62,7 @@ void internal_wake(void)
 
 void internal_wake_by(uint64_t at_ns)
 {
-	if (internal_sleeps_until() > at_ns)
+	if (internal_sleeps_until() > internal_timer_end(at_ns))
 		internal_wake();
 }
 
@@ -76,6 +78,13 @@ bool internal_wake_from_vfork(void)
 
 	return syscall(SYS_fstat, internal.wake_fd, &stat) == 0 && (stat.st_mode & S_IFMT) == 0 &&
 	       syscall(SYS_write, internal.wake_fd, &one, sizeof(one)) == (long)sizeof(one);
+}
+
+uint64_t internal_timer_end(uint64_t at_ns)
+{
+	const uint64_t step = internal.resolution_ns;
+
+	return step == 0 || at_ns == NO_DEADLINE ? at_ns : (at_ns + step - 1) / step * step;
 }
 
 uint64_t internal_sleeps_until(void)
@@ -279,13 +288,14 @@ static void join_cpuset(const char *folder)
 static uint64_t publish_sleep_time(uint64_t deadline)
 {
 	struct vma_thread *self;
+	uint64_t again;
 
+	deadline = internal_timer_end(deadline);
 	sleep_time_publish(&internal.sleeps, deadline);
 	self = vma_enter();
-	deadline = earlier_ns(deadline,
-	                      earlier_ns(ring_housekeeping_again(), earlier_ns(tcp_housekeeping_again(), tasks_due())));
+	again = earlier_ns(ring_housekeeping_again(), earlier_ns(tcp_housekeeping_again(), tasks_due()));
 	vma_leave(self);
-	return deadline;
+	return earlier_ns(deadline, internal_timer_end(again));
 }
 
 /*
@@ -363,6 +373,9 @@ int internal_start(struct vma_engine *engine)
 	int rc;
 
 	internal.engine = engine;
+	internal.resolution_ns = engine->conf.given[VMA_CONF_AT_timer_resolution_msec]
+	                                 ? (uint64_t)engine->conf.timer_resolution_msec * MS
+	                                 : 0;
 	notify_start(engine);
 	internal.epoll_fd = open_fd(syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
 	internal.wake_fd = open_fd(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));

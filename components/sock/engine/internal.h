@@ -13,7 +13,9 @@
 #include "engine.h"
 
 #define MS 1000000ULL
-#define NO_DEADLINE UINT64_MAX /* when a part wants its next turn, CLOCK_MONOTONIC */
+#define NO_DEADLINE UINT64_MAX /* when a part wants its next turn, CLOCK_MONOTONIC; 0: at once */
+/* When the thread wakes for what is due at that time: VMA_TIMER_RESOLUTION_MSEC. Any thread. */
+uint64_t internal_timer_end(uint64_t at_ns);
 
 /* What an event of the thread's epoll set is of: the kind in the upper bits, and a number below. */
 enum internal_source { INTERNAL_NET, INTERNAL_WAKE, INTERNAL_RING_CTX, INTERNAL_ERROR };
@@ -48,6 +50,11 @@ void ring_housekeeping_take_event(struct vma_engine *engine, uint64_t number);
  */
 bool ring_housekeeping_arm(struct vma_ring_ctx *ring_ctx);
 void ring_housekeeping_disarm(struct vma_ring_ctx *ring_ctx);
+/*
+ * Drives until nothing is left, or about so many packets were taken. False: there may be more, or another thread has
+ * the flag.
+ */
+bool ring_housekeeping_drain(struct vma_ring_ctx *ring_ctx, int64_t max);
 void ring_housekeeping_fork_child(void);
 /* Whether the thread drives ring contexts that nobody else does: the user may have switched that off. */
 bool ring_housekeeping_drives(void);
@@ -71,6 +78,7 @@ void tcp_housekeeping_due(void *ring_ctx); /* struct vma_tcp_host's */
 void tcp_housekeeping_retire(struct vma_tcp_conn *conn, void *ring_ctx);
 void tcp_housekeeping_prune(void *ring_ctx);
 void tcp_housekeeping_idle(void *ring_ctx);
+void tcp_housekeeping_control(void *ring_ctx);
 /* Before the tasks: a shadow that gives its port back does so when the NIC has forgotten the connection. */
 void tcp_housekeeping_run_pruning(void);
 void tcp_housekeeping_fork_child(void);

@@ -114,6 +114,7 @@ static int ring_ctx_tcp_create(struct vma_ring_ctx *ring_ctx, struct vma_tcp **o
 	                 .retire = tcp_housekeeping_retire,
 	                 .prune = tcp_housekeeping_prune,
 	                 .idle = tcp_housekeeping_idle,
+	                 .control = engine->conf.tcp_ctl_thread != 0 ? tcp_housekeeping_control : NULL,
 	                 .arg = ring_ctx},
 	        .no_timestamps = !wants_timestamps(&engine->conf),
 	        .no_sack = !os_has("tcp_sack"),
@@ -122,6 +123,9 @@ static int ring_ctx_tcp_create(struct vma_ring_ctx *ring_ctx, struct vma_tcp **o
 	        .no_rcvbuf_growth = !os_has("tcp_moderate_rcvbuf"),
 	        .orphans_max = os_bound("tcp_max_orphans"),
 	        .time_wait_max = os_bound("tcp_max_tw_buckets"),
+	        .timer_resolution_ns = engine->conf.given[VMA_CONF_AT_tcp_timer_resolution_msec]
+	                                       ? (uint64_t)engine->conf.tcp_timer_resolution_msec * MS
+	                                       : 0,
 	        .min_snd_mss = os_bound("tcp_min_snd_mss"),
 	        .gro_streams_max = (uint32_t)engine->conf.gro_streams_max,
 	        .quickack = engine->conf.tcp_quickack,

@@ -9,6 +9,9 @@
  * sleeps on it and gets a packet now and then, costs the internal thread a tick per interval
  * (VMA_PROGRESS_ENGINE_INTERVAL) and no wake-up per packet. A ring without traffic costs nothing.
  *
+ * VMA_INTERNAL_THREAD_ARM_CQ: the ring is armed again at once, whether others drive or not. Only while another thread
+ * has the flag, it cannot be, and is tried again ARM_RETRY_NS later.
+ *
  * As long as there is a busy poller (wait/busy_poller.c) the interval is BUSY_POLL_NS: no other thread would hear of a
  * packet if the busy poller lost its core. Looking costs less than the busy poller saves.
  */
@@ -18,6 +21,7 @@
 #include "../wait/wait.h"
 
 #define BUSY_POLL_NS (1 * MS)
+#define ARM_RETRY_NS (MS / 10)
 #define SEND_LATER_NS (1 * MS)
 #define SEND_LATER_COALESCE_NS (SEND_LATER_NS / 4) /* a turn that comes anyway takes along what is as old as this */
 #define SENDS_BUSY 64 /* frames between two looks: a ring context that sends more is looked at, not slept on */
@@ -126,12 +130,42 @@ void ring_housekeeping_disarm(struct vma_ring_ctx *ring_ctx)
 	ring_ctx->armed = false;
 }
 
+/* VMA_INTERNAL_THREAD_ARM_CQ */
+static bool stays_armed(void)
+{
+	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+
+	return engine != NULL && engine->conf.internal_thread_arm_cq;
+}
+
+bool ring_housekeeping_drain(struct vma_ring_ctx *ring_ctx, int64_t max)
+{
+	int64_t total = 0;
+	int n;
+
+	do {
+		n = vma_ring_progress(ring_ctx->ring);
+		total += n;
+	} while (n > 0 && total < max);
+	return n == 0;
+}
+
+static void drain_and_arm_ring_ctx(struct vma_ring_ctx *ring_ctx, int64_t max)
+{
+	if (!ring_housekeeping_drain(ring_ctx, max) || !ring_housekeeping_arm(ring_ctx))
+		ring_housekeeping_disarm(ring_ctx);
+}
+
 /* The packet that an armed ring context was waiting for. */
 void ring_housekeeping_take_event(struct vma_engine *engine, uint64_t number)
 {
 	struct vma_ring_ctx *ring_ctx = ring_ctx_of_id((uint32_t)number);
 
-	if (ring_ctx != NULL && !tcp_housekeeping_take_event(ring_ctx, &engine->conf))
+	if (ring_ctx == NULL || tcp_housekeeping_take_event(ring_ctx, &engine->conf))
+		return;
+	if (stays_armed())
+		drain_and_arm_ring_ctx(ring_ctx, engine->conf.progress_engine_wce_max);
+	else
 		ring_housekeeping_disarm(ring_ctx);
 }
 
@@ -146,6 +180,8 @@ static uint64_t sent_since(struct vma_ring_ctx *ring_ctx)
 
 void ring_housekeeping_on_sends(struct vma_ring_ctx *ring_ctx)
 {
+	if (stays_armed())
+		return;
 	if (atomic_fetch_or(&housekeeping.sending, vma_ring_ctx_bit(ring_ctx)) == 0)
 		internal_wake();
 }
@@ -190,7 +226,9 @@ static void ring_housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 
 	if (ring_ctx->armed || has_stack(ring_ctx))
 		return;
-	if (driven != ring_ctx->driven_seen)
+	if (stays_armed())
+		drain_and_arm_ring_ctx(ring_ctx, *(const int64_t *)arg);
+	else if (driven != ring_ctx->driven_seen)
 		ring_ctx->driven_seen = driven;
 	else if (!ring_housekeeping_drive(ring_ctx, *(const int64_t *)arg) && sent_since(ring_ctx) < SENDS_BUSY)
 		ring_housekeeping_arm(ring_ctx);
@@ -203,7 +241,8 @@ static void count_awake(struct vma_ring_ctx *ring_ctx, void *arg)
 
 static bool conf_has_housekeeping(const struct vma_conf *conf)
 {
-	return conf->progress_engine_interval != 0 && conf->progress_engine_wce_max != 0;
+	return conf->internal_thread_arm_cq ||
+	       (conf->progress_engine_interval != 0 && conf->progress_engine_wce_max != 0);
 }
 
 bool ring_housekeeping_drives(void)
@@ -230,7 +269,8 @@ static void find_busy_poller(struct vma_ring_ctx *ring_ctx, void *arg)
 
 static uint64_t interval_of(const struct vma_conf *conf)
 {
-	const uint64_t interval = (uint64_t)conf->progress_engine_interval * MS;
+	const uint64_t interval =
+	        conf->internal_thread_arm_cq ? ARM_RETRY_NS : (uint64_t)conf->progress_engine_interval * MS;
 	bool busy_polled = atomic_load(&housekeeping.busy_polled) && atomic_exchange(&housekeeping.busy_polled, false);
 
 	if (!busy_polled)

@@ -16,12 +16,18 @@
  * once. A thread that spins or sleeps on the ring costs the internal thread one look per millisecond; an idle ring
  * context costs nothing.
  *
+ * If VMA_PROGRESS_ENGINE_INTERVAL is set, a packet waits for that time: the ring context is watched after each, and
+ * looked at when the time is over; if it is 0, never. VMA_INTERNAL_THREAD_ARM_CQ goes before that: a packet is taken at
+ * once whoever drives, and the ring is armed again.
+ *
  * The stack's timers are kept: the thread sleeps no longer than until vma_tcp_due. But while a ring context is watched,
  * and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when it is to be
  * looked at: a server with many connections has something due every few microseconds, most of which has moved on when
  * its time comes. A thread that goes to sleep on the ring makes itself known (ring_ctx->watcher), then asks for what is
- * due (tcp_housekeeping_due).
+ * due (tcp_housekeeping_due). If the user's interval is long, the thread comes a millisecond after what is due instead.
+ * VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1: it comes in time, whoever drives.
  */
+#include <errno.h>
 #include <string.h>
 
 #include <vma/log.h>
@@ -29,6 +35,7 @@
 #include <vma/tcp.h>
 
 #include "internal.h"
+#include "../wait/wait.h"
 
 #define CHECK_INTERVAL_MIN_NS (MS / 10)
 #define CHECK_INTERVAL_MAX_NS MS
@@ -81,29 +88,38 @@ static struct vma_tcp *tcp_of(const struct vma_ring_ctx *ring_ctx)
 
 /* ---- ring contexts ---- */
 
-static int64_t most_packets(const struct vma_conf *conf)
+enum { CTL_BY_TIMER = 2 };     /* VMA_TCP_CTL_THREAD */
+enum { TIMERS_IMMEDIATE = 1 }; /* VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING */
+
+static const struct vma_conf *conf_of(const struct vma_ring_ctx *ring_ctx)
 {
-	return conf->progress_engine_wce_max > 0 ? conf->progress_engine_wce_max : 1;
+	return &ring_ctx->device->engine->conf;
 }
 
-/* Until nothing is left. False: the flag is taken, or there is no end of it. */
-static bool drive_all(struct vma_ring_ctx *ring_ctx, int64_t max)
+/* The user's interval, and not ours, says when the thread looks. */
+static bool has_user_interval(const struct vma_conf *conf)
 {
-	int64_t total = 0;
-	int n;
+	return !conf->internal_thread_arm_cq &&
+	       (conf->given[VMA_CONF_AT_progress_engine_interval] || conf->progress_engine_wce_max == 0);
+}
 
-	do {
-		n = vma_ring_progress(ring_ctx->ring);
-		total += n;
-	} while (n > 0 && total < max);
-	return n == 0;
+/* How long it is to the next look; NO_DEADLINE: there is none. */
+static uint64_t check_interval(const struct vma_conf *conf, uint64_t ours)
+{
+	if (!has_user_interval(conf))
+		return ours;
+	return conf->progress_engine_interval != 0 && conf->progress_engine_wce_max != 0
+	               ? (uint64_t)conf->progress_engine_interval * MS
+	               : NO_DEADLINE;
 }
 
 static void housekeeping_watch_ring_ctx(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
 {
+	const uint64_t interval = check_interval(conf_of(ring_ctx), step);
+
 	ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 	ring_ctx->check_interval_ns = step;
-	ring_ctx->check_ns = now + step;
+	ring_ctx->check_ns = interval != NO_DEADLINE ? now + interval : NO_DEADLINE;
 }
 
 static bool others_drive(const struct vma_ring_ctx *ring_ctx)
@@ -121,7 +137,7 @@ static void housekeeping_leave_to_others(struct vma_ring_ctx *ring_ctx, uint64_t
 /* Nobody else is. */
 static void housekeeping_take_over(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
 {
-	if (drive_all(ring_ctx, max) && ring_housekeeping_arm(ring_ctx)) {
+	if (ring_housekeeping_drain(ring_ctx, max) && ring_housekeeping_arm(ring_ctx)) {
 		ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 		ring_ctx->armed_ns = now;
 	} else {
@@ -136,14 +152,18 @@ bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma
 
 	if (tcp_of(ring_ctx) == NULL)
 		return false;
-	if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != NULL)
+	if (conf->internal_thread_arm_cq)
+		housekeeping_take_over(ring_ctx, now, conf->progress_engine_wce_max);
+	else if (has_user_interval(conf))
+		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
+	else if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != NULL)
 		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
 	else if (others_drive(ring_ctx))
 		housekeeping_leave_to_others(ring_ctx, now,
 		                             now - ring_ctx->armed_ns < ALWAYS_DRIVEN_NS ? CHECK_INTERVAL_MAX_NS
 		                                                                         : CHECK_INTERVAL_MIN_NS);
 	else
-		housekeeping_take_over(ring_ctx, now, most_packets(conf));
+		housekeeping_take_over(ring_ctx, now, conf->progress_engine_wce_max);
 	return true;
 }
 
@@ -151,7 +171,7 @@ static void housekeeping_check(struct vma_ring_ctx *ring_ctx, uint64_t now, int6
 {
 	uint64_t step = ring_ctx->check_interval_ns * 2;
 
-	if (others_drive(ring_ctx))
+	if (others_drive(ring_ctx) && !conf_of(ring_ctx)->internal_thread_arm_cq)
 		housekeeping_watch_ring_ctx(ring_ctx, now, step < CHECK_INTERVAL_MAX_NS ? step : CHECK_INTERVAL_MAX_NS);
 	else
 		housekeeping_take_over(ring_ctx, now, max);
@@ -168,22 +188,40 @@ static void make_earlier(uint64_t *next, uint64_t at)
 		*next = at;
 }
 
-/* When the stack wants to be driven, after it was if that was due. */
-static uint64_t keep_timers(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tcp, uint64_t now)
+/* When the thread is to drive the stack for its timers; NO_DEADLINE: others keep them. See the top. */
+static uint64_t timers_due(const struct vma_ring_ctx *ring_ctx, const struct vma_tcp *tcp)
 {
-	uint64_t due = vma_tcp_due(tcp);
+	const struct vma_conf *conf = conf_of(ring_ctx);
+	const uint64_t due = vma_tcp_due(tcp);
+
+	if (due == NO_DEADLINE || ring_ctx->armed || atomic_load(&ring_ctx->watcher) != NULL ||
+	    conf->internal_thread_tcp_timer_handling == TIMERS_IMMEDIATE)
+		return due;
+	return has_user_interval(conf) ? due + CHECK_INTERVAL_MAX_NS : NO_DEADLINE;
+}
+
+/* The same, after the stack was driven if that was due. */
+static uint64_t keep_timers(struct vma_ring_ctx *ring_ctx, const struct vma_tcp *tcp, uint64_t now)
+{
+	uint64_t due = timers_due(ring_ctx, tcp);
 
 	if (due > now)
 		return due;
 	vma_ring_progress(ring_ctx->ring);
-	due = vma_tcp_due(tcp);
+	due = timers_due(ring_ctx, tcp);
 	return due > now ? due : now + CHECK_INTERVAL_MIN_NS; /* somebody is at it at this moment */
 }
 
-/* See the top. */
-static bool others_keep_timers(const struct vma_ring_ctx *ring_ctx)
+/* When connections that wait to be made are due, after they were made if they were. */
+static uint64_t housekeeping_run_control(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tcp, uint64_t now)
 {
-	return !ring_ctx->armed && atomic_load(&ring_ctx->watcher) == NULL;
+	const uint64_t due = atomic_load_explicit(&ring_ctx->control_ns, memory_order_relaxed);
+
+	if (!vma_tcp_control_waits(tcp))
+		return NO_DEADLINE;
+	if (due > now)
+		return due;
+	return vma_tcp_run_control(tcp) == -EBUSY ? now + CHECK_INTERVAL_MIN_NS : NO_DEADLINE;
 }
 
 static void housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
@@ -195,10 +233,12 @@ static void housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 		return;
 	if (!ring_ctx->armed && ring_ctx->check_ns == 0)
 		housekeeping_watch_ring_ctx(ring_ctx, round->now, CHECK_INTERVAL_MIN_NS);
+	if (ring_ctx->check_ns > round->now + CHECK_INTERVAL_MAX_NS && busy_poller_exists(ring_ctx->id % 64))
+		ring_ctx->check_ns = round->now + CHECK_INTERVAL_MAX_NS; /* it may lose its core: wait/busy_poller.c */
 	if (!ring_ctx->armed && round->now >= ring_ctx->check_ns)
 		housekeeping_check(ring_ctx, round->now, round->max);
-	if (!others_keep_timers(ring_ctx))
-		make_earlier(&round->next, keep_timers(ring_ctx, tcp, round->now));
+	make_earlier(&round->next, keep_timers(ring_ctx, tcp, round->now));
+	make_earlier(&round->next, housekeeping_run_control(ring_ctx, tcp, round->now));
 	if (!ring_ctx->armed)
 		make_earlier(&round->next, ring_ctx->check_ns);
 	if (atomic_load(&ring_ctx->to_prune))
@@ -221,8 +261,20 @@ void tcp_housekeeping_due(void *arg)
 	if (tcp == NULL)
 		return;
 	until = internal_sleeps_until();
-	if (until > vma_tcp_due(tcp) && !others_keep_timers(ring_ctx))
+	if (until > vma_tcp_due(tcp) && until > internal_timer_end(timers_due(ring_ctx, tcp)))
 		internal_wake();
+}
+
+/* With the receive flag. */
+void tcp_housekeeping_control(void *arg)
+{
+	struct vma_ring_ctx *ring_ctx = arg;
+	const struct vma_conf *conf = conf_of(ring_ctx);
+	const uint64_t step = (uint64_t)conf->timer_resolution_msec * MS;
+	const uint64_t due = conf->tcp_ctl_thread == CTL_BY_TIMER ? (vma_now_ns() / step + 1) * step : 0;
+
+	atomic_store_explicit(&ring_ctx->control_ns, due, memory_order_relaxed);
+	internal_wake_by(due);
 }
 
 /*
@@ -232,11 +284,11 @@ void tcp_housekeeping_due(void *arg)
 static void housekeeping_check_due(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct vma_tcp *tcp = tcp_of(ring_ctx);
-	uint64_t due = tcp != NULL ? vma_tcp_due(tcp) : NO_DEADLINE;
+	uint64_t due = tcp != NULL ? timers_due(ring_ctx, tcp) : NO_DEADLINE;
 
-	if (!others_keep_timers(ring_ctx))
-		make_earlier(arg,
-		             due > housekeeping.last_run_ns ? due : housekeeping.last_run_ns + CHECK_INTERVAL_MIN_NS);
+	make_earlier(arg, due > housekeeping.last_run_ns ? due : housekeeping.last_run_ns + CHECK_INTERVAL_MIN_NS);
+	if (tcp != NULL && vma_tcp_control_waits(tcp))
+		make_earlier(arg, atomic_load_explicit(&ring_ctx->control_ns, memory_order_relaxed));
 	if (atomic_load(&ring_ctx->to_prune))
 		make_earlier(arg, vma_now_ns() + PRUNE_NS);
 }
@@ -428,7 +480,7 @@ static uint64_t housekeeping_run_steering(uint64_t now)
 		steer_pending_conn(pending_steer);
 	}
 	if (housekeeping.older != NULL)
-		return now;
+		return 0;
 	return housekeeping.younger != NULL ? housekeeping.steer_due_ns : NO_DEADLINE;
 }
 
@@ -476,7 +528,7 @@ uint64_t tcp_housekeeping_run(const struct vma_conf *conf, uint64_t now)
 	struct round round = {
 	        .now = now,
 	        .next = NO_DEADLINE,
-	        .max = most_packets(conf),
+	        .max = conf->progress_engine_wce_max,
 	};
 
 	if (!atomic_load(&housekeeping.used))

@@ -37,10 +37,24 @@ void timers_stop(struct vma_tcp_conn *conn)
 		wheel_stop(&conn->tcp->wheel, &conn->timer[i]);
 }
 
+/*
+ * What waits for a time ends at the resolution's next multiple. Not so what only comes later in this moment: paced
+ * segments, and what a full send queue keeps back.
+ */
+static uint64_t timer_end_ns(const struct vma_tcp_conn *conn, uint64_t due_ns)
+{
+	const uint64_t step_ns = conn->tcp->attr.timer_resolution_ns;
+
+	if (__builtin_expect(step_ns == 0, 1) || due_ns == UINT64_MAX)
+		return due_ns;
+	return (due_ns + step_ns - 1) / step_ns * step_ns;
+}
+
 void timers_set(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns)
 {
 	struct tcp_timer_node *timer = &conn->timer[which];
 
+	due_ns = timer_end_ns(conn, due_ns);
 	if (due_ns == UINT64_MAX)
 		wheel_stop(&conn->tcp->wheel, timer);
 	else if (!wheel_is_set(timer) || timer->due_ns != due_ns)
@@ -281,7 +295,7 @@ static void __attribute__((noinline)) retransmit_update(struct vma_tcp_conn *con
 	} else {
 		persist_end(conn);
 	}
-	set_lazily(conn, TCP_TIMER_RETRANSMIT, due_ns);
+	set_lazily(conn, TCP_TIMER_RETRANSMIT, timer_end_ns(conn, due_ns));
 }
 
 void timers_retransmit_update(struct vma_tcp_conn *conn)
@@ -309,7 +323,7 @@ void timers_expedite_syn(struct vma_tcp_conn *conn)
 void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns)
 {
 	conn->window.delack_due_ns = in_ns ? conn->tcp->now_ns + in_ns : UINT64_MAX; /* timers_no_delack */
-	set_lazily(conn, TCP_TIMER_DELACK, conn->window.delack_due_ns);
+	set_lazily(conn, TCP_TIMER_DELACK, timer_end_ns(conn, conn->window.delack_due_ns));
 }
 
 void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns)
@@ -320,7 +334,7 @@ void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns)
 static void fire_delack(struct vma_tcp_conn *conn)
 {
 	if (conn->window.delack_due_ns > conn->tcp->now_ns) {
-		set_lazily(conn, TCP_TIMER_DELACK, conn->window.delack_due_ns);
+		set_lazily(conn, TCP_TIMER_DELACK, timer_end_ns(conn, conn->window.delack_due_ns));
 		return;
 	}
 	conn->window.delack_due_ns = UINT64_MAX;

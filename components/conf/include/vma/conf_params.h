@@ -160,7 +160,8 @@
 	X(INT, progress_engine_interval, "VMA_PROGRESS_ENGINE_INTERVAL", "CQ Drain Interval (msec)", 10, 100, SAME, 0, \
 	  3600000, PLAIN,                                                                                              \
 	  "A ring that holds packets and that no thread of the program has looked at for so many milliseconds is "     \
-	  "looked at by the internal thread. 0: never.")                                                               \
+	  "looked at by the internal thread. 0: never. That holds for rings with TCP only if it is set: else a "       \
+	  "packet waits there for about a millisecond at most.")                                                       \
 	X(INT, progress_engine_wce_max, "VMA_PROGRESS_ENGINE_WCE_MAX", "CQ Drain WCE (max)", 10000, SAME, SAME, 0,     \
 	  100000000, PLAIN,                                                                                            \
 	  "It takes at most about so many packets at a time. 0: it takes none.")                                       \
@@ -194,15 +195,19 @@
 	  "Whether forked children may be clients of vmad by the right of this process whoever they have become. 0: "  \
 	  "children of the same user only. The others need a right of their own, which a child makes that changes its "\
 	  "user after the fork, or a vmad that names their user (--allow-user).")                                      \
-	Y(LATER, INT, timer_resolution_msec, "VMA_TIMER_RESOLUTION_MSEC", "Timer Resolution (msec)", 10, SAME, SAME,   \
-	  1, 60000, PLAIN,                                                                                             \
-	  "Milliseconds between two wake-ups of the internal thread's timer.")                                         \
-	Y(LATER, INT, tcp_timer_resolution_msec, "VMA_TCP_TIMER_RESOLUTION_MSEC", "TCP Timer Resolution (msec)", 100,  \
-	  SAME, SAME, 1, 60000, PLAIN,                                                                                 \
-	  "Milliseconds between two looks at the timers of TCP.")                                                      \
-	Y(LATER, ENUM, tcp_ctl_thread, "VMA_TCP_CTL_THREAD", "TCP control thread", 0, SAME, SAME, 0, 0, CTL_THREAD,    \
-	  "Which thread does the work of TCP that no call waits for: 0 any, 1 one of its own that is woken, 2 one "    \
-	  "of its own at the timer.")                                                                                  \
+	X(INT, timer_resolution_msec, "VMA_TIMER_RESOLUTION_MSEC", "Timer Resolution (msec)", 10, SAME, SAME, 1, 60000, \
+	  RESOLUTION,                                                                                                  \
+	  "The internal thread wakes for what is due at multiples of so many milliseconds only. Packets and other "    \
+	  "threads still wake it at once. If it is not set: at the time itself.")                                      \
+	X(INT, tcp_timer_resolution_msec, "VMA_TCP_TIMER_RESOLUTION_MSEC", "TCP Timer Resolution (msec)", 100, SAME,   \
+	  SAME, 1, 60000, RESOLUTION,                                                                                  \
+	  "Timers of TCP connections (retransmission, delayed ACK, closed window, keepalive) end at multiples of so "  \
+	  "many milliseconds. Less than VMA_TIMER_RESOLUTION_MSEC, if that is set, counts as that. If it is not "      \
+	  "set: at the time itself.")                                                                                  \
+	X(ENUM, tcp_ctl_thread, "VMA_TCP_CTL_THREAD", "TCP control thread", 0, SAME, SAME, 0, 0, CTL_THREAD,           \
+	  "Which thread makes the connections that listening TCP sockets are asked for: 0 the one that takes the "     \
+	  "packets, 1 the internal thread, which is woken for it, 2 the internal thread, at the next multiple of "     \
+	  "VMA_TIMER_RESOLUTION_MSEC (of 10 if that is not set).")                                                     \
 	X(ENUM, tcp_timestamp_option, "VMA_TCP_TIMESTAMP_OPTION", "TCP timestamp option", 0, SAME, SAME, 0, 0,         \
 	  TCP_TIMESTAMPS, "Whether TCP connections use time stamps, where the peer does: 0 no, 1 yes, 2 as the kernel "\
 	  "(net.ipv4.tcp_timestamps).")                                                                                \
@@ -239,13 +244,15 @@
 	X(TEXT, internal_thread_cpuset, "VMA_INTERNAL_THREAD_CPUSET", "Internal Thread Cpuset", "", AS_IS,             \
 	  AS_IS, 0, 0, FILE,                                                                                           \
 	  "Folder of a control group with the controller cpuset, which the internal thread moves into when it starts.")\
-	Y(LATER, BOOL, internal_thread_arm_cq, "VMA_INTERNAL_THREAD_ARM_CQ", "Internal Thread Arm CQ", 0, SAME, SAME,  \
-	  0, 1, SWITCH,                                                                                                \
-	  "The internal thread wakes at each packet.")                                                                 \
-	Y(LATER, ENUM, internal_thread_tcp_timer_handling, "VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING",                   \
+	X(BOOL, internal_thread_arm_cq, "VMA_INTERNAL_THREAD_ARM_CQ", "Internal Thread Arm CQ", 0, SAME, SAME, 0, 1,   \
+	  SWITCH,                                                                                                      \
+	  "1: each packet wakes the internal thread, which takes it to its socket unless another thread is at it. "    \
+	  "0: only if no thread of the program looks at the ring.")                                                    \
+	X(ENUM, internal_thread_tcp_timer_handling, "VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING",                          \
 	  "Internal Thread TCP Handling", 0, SAME, SAME, 0, 0, TCP_HANDLING,                                           \
-	  "If a timer of TCP is due while a thread uses the socket: 0 that thread does its work, 1 the internal "      \
-	  "thread.")                                                                                                   \
+	  "If a timer of TCP is due while threads of the program look at the ring: 0 they do its work, and the "       \
+	  "internal thread only if they have not done it about a millisecond later; 1 the internal thread does it "    \
+	  "at once.")                                                                                                  \
 	X(ENUM, thread_mode, "VMA_THREAD_MODE", "Thread mode", 1, 0, SAME, 0, 0, THREAD_MODE,                          \
 	  "0: the program uses its sockets in one thread only. Else, what a thread does that must wait for another in "\
 	  "a control call: 1 spin, 2 sleep, 3 spin and then yield.")                                                   \
@@ -306,8 +313,9 @@
 	X(ENUM, skip_poll_in_rx, "VMA_SKIP_POLL_IN_RX", "Skip CQ polling in rx", 0, SAME, SAME, 0, 0, SKIP_POLL,       \
 	  "A receive of TCP takes what is queued, and looks for packets only while it waits: 1 always, 2 if the socket " \
 	  "is in an epoll set.")                                                                                       \
-	Y(LATER, ENUM, multilock, "VMA_MULTILOCK", "Multi lock type", 0, SAME, SAME, 0, 0, MULTILOCK,                  \
-	  "The kind of the locks: 0 spin, 1 mutex.")                                                                   \
+	X(ENUM, multilock, "VMA_MULTILOCK", "Multi lock type", 0, SAME, SAME, 0, 0, MULTILOCK,                         \
+	  "What a control call does that must wait for another thread, if VMA_THREAD_MODE is 1: "                      \
+	  "0 spin and then sleep, 1 sleep at once.")                                                                   \
 	X(BOOL, tcp_2t_rules, "VMA_TCP_2T_RULES", "TCP 2T rules", 0, SAME, SAME, 0, 1, SWITCH,                         \
 	  "A connection that the program makes stays with the flow of its local address and block of ports, if it "    \
 	  "began there. Else it gets a flow of its own when it has lived for 50 to 100 ms.")                           \

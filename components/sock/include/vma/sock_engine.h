@@ -115,8 +115,8 @@ void vma_engine_find_vmad(const char *library, char *path, size_t size);
 
 /*
  * A ring with what sockets need around it. Lives as long as somebody holds it; the one of a whole interface is kept by
- * its device. Its flags are safe for several threads whatever VMA_THREAD_MODE says, because the internal thread drives
- * it, too.
+ * its device. Its flags are safe for several threads whatever VMA_THREAD_MODE says, as the internal thread drives it,
+ * too.
  */
 struct vma_ring_ctx {
 	struct vma_ring *ring;
@@ -144,12 +144,14 @@ struct vma_ring_ctx {
 	struct vma_tcp *_Atomic tcp; /* NULL: nobody has asked for it */
 	_Atomic bool abandoned;      /* the last reference is the internal thread's, for connections that end on it */
 	_Atomic bool to_prune;       /* rules of the NIC wait to be deleted */
+	_Atomic uint64_t control_ns; /* when vma_tcp_run_control is to be called, if something waits for it */
 
 	/* the internal thread's */
 	_Alignas(64) uint64_t driven_seen, sent_seen;
-	uint64_t check_ns, check_interval_ns; /* with a stack, see engine/tcp_housekeeping.c; */
-	uint64_t armed_ns;                    /* when it last was, after it was looked at */
-	_Atomic bool armed;                   /* it sleeps on the ring's descriptor, or is about to */
+	_Atomic uint64_t check_ns;  /* with a stack, see engine/tcp_housekeeping.c; a test stops the looks by it */
+	uint64_t check_interval_ns; /* so far that is from the last look; */
+	uint64_t armed_ns;          /* when it last was armed, after it was looked at */
+	_Atomic bool armed;         /* it sleeps on the ring's descriptor, or is about to */
 
 	/* by who sends while `armed` */
 	_Alignas(64) _Atomic uint32_t sends;

@@ -71,6 +71,11 @@ struct vma_tcp_host {
 	 * NULL.
 	 */
 	void (*idle)(void *arg);
+	/*
+	 * Segments that ask a listener for a connection, or make one, wait: call vma_tcp_run_control, in a thread of
+	 * the host's choice, without the flag. Receive flag held. NULL: the thread that drives does that work itself.
+	 */
+	void (*control)(void *arg);
 	void *arg;
 };
 
@@ -117,6 +122,7 @@ struct vma_tcp_attr {
 	uint32_t mtu_max;           /* VMA_MTU: what answers a request has no larger MTU; 0: the device's */
 	uint32_t
 	        tx_buf_bytes; /* VMA_TX_BUF_SIZE: what a connection is to send lies in pieces of so many; 0: as needed */
+	uint64_t timer_resolution_ns;  /* VMA_TCP_TIMER_RESOLUTION_MSEC: timers end at multiples of that; 0: exactly */
 	struct vma_tcp_memory *memory; /* is there until the last connection is freed; NULL: no limit */
 	const char *name;
 };
@@ -140,6 +146,12 @@ void vma_tcp_leave(struct vma_tcp *tcp);
 
 /* When the ring has to be driven at the latest, in host->now_ns' time; UINT64_MAX: no timer runs. Any thread. */
 uint64_t vma_tcp_due(const struct vma_tcp *tcp);
+/*
+ * host->control has said that something waits, and it has not been run. run: does that work, in this thread: 0, or
+ * -EBUSY if another thread drives. Any thread; run not in a sink.
+ */
+bool vma_tcp_control_waits(const struct vma_tcp *tcp);
+int vma_tcp_run_control(struct vma_tcp *tcp);
 /* Something is queued or unacknowledged: an ACK may come any moment and should be served quickly. Any thread. */
 bool vma_tcp_is_busy(const struct vma_tcp *tcp);
 

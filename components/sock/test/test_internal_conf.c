@@ -1,0 +1,500 @@
+/*
+ * What the user's parameters make of the internal thread: each case runs in a child with an environment of its own.
+ * alone: a case looks at what has not happened by some time
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vma/packet.h>
+#include <vma/test.h>
+
+/* Bodies run in a child, which ends with the first thing that is not so, and does not go on as cmocka would. */
+#define must(what)                                                                                                     \
+	do {                                                                                                           \
+		if (!(what)) {                                                                                         \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                             \
+			_exit(1);                                                                                      \
+		}                                                                                                      \
+	} while (0)
+#undef assert_true
+#undef assert_non_null
+#undef assert_int_equal
+#define assert_true(what) must(what)
+#define assert_non_null(what) must((what) != NULL)
+#define assert_int_equal(a, b) must((a) == (b))
+
+#include "tcp_fixture.h"
+
+VMA_TEST_FORKS_WITH_THREADS
+
+/* ---- a child with an environment of its own ---- */
+
+/* The arguments after `body` are "NAME=value" for the environment, up to NULL. */
+static void expect_in_child(void (*body)(void), char *const *environment)
+{
+	int status = -1;
+	pid_t child = fork();
+
+	if (child < 0)
+		fail_msg("fork: %s", strerror(errno));
+	if (child == 0) {
+		void *state = NULL;
+
+		alarm(60);
+		for (; *environment != NULL; environment++)
+			must(putenv(*environment) == 0);
+		must(tcp_fixture_start(&state) == 0);
+		body();
+		_exit(0);
+	}
+	if (waitpid(child, &status, 0) != child || status != 0)
+		fail_msg("the child has ended with %#x", (unsigned)status);
+}
+#define in_child(body, ...) expect_in_child(body, (char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
+
+static uint64_t passed_ms(uint64_t since_ns)
+{
+	return (vma_now_ns() - since_ns) / MSEC;
+}
+
+/* ---- VMA_TIMER_RESOLUTION_MSEC ---- */
+
+#define STEP (1000 * MSEC)
+
+/* Something is due early in a step, to a silent peer: whether it has been looked at by the middle of the step. */
+static bool timer_ends_within_the_step(void)
+{
+	struct pair pair = tcp_fixture_connected();
+	uint64_t due;
+
+	pause_peer(true);
+	usleep(300000); /* what was due before has been looked at */
+	while (vma_now_ns() % STEP > STEP / 10)
+		usleep(1000);
+	tcp_fixture_send_bytes(pair.here, 1000);
+	due = vma_tcp_due(pair.tcp);
+	must(due % STEP > 0 && due % STEP < STEP / 2);
+	while (vma_now_ns() % STEP < STEP * 7 / 10)
+		usleep(1000);
+	return vma_tcp_due(pair.tcp) != due;
+}
+
+static void expect_next_step(void)
+{
+	must(!timer_ends_within_the_step());
+}
+
+static void expect_same_step(void)
+{
+	must(timer_ends_within_the_step());
+}
+
+static void test_the_threads_timer_ends_at_multiples_of_its_resolution_if_that_is_set(void **state)
+{
+	(void)state;
+	in_child(expect_next_step, "VMA_TIMER_RESOLUTION_MSEC=1000");
+	in_child(expect_same_step);
+}
+
+/* A packet is no timer. */
+static void expect_packet_at_once(void)
+{
+	struct pair pair = tcp_fixture_connected();
+	uint64_t began;
+
+	wait_until(pair.ring_ctx->armed);
+	began = vma_now_ns();
+	for (int i = 0; i < 5; i++) {
+		wait_until(pair.ring_ctx->armed);
+		tcp_fixture_send_bytes(pair.there, 1);
+		wait_until(vma_tcp_rx_bytes(pair.here) == 1);
+		consume_all(pair.here);
+	}
+	must(passed_ms(began) < 5 * 1000);
+}
+
+static void test_packets_do_not_wait_for_the_threads_timer(void **state)
+{
+	(void)state;
+	in_child(expect_packet_at_once, "VMA_TIMER_RESOLUTION_MSEC=60000");
+}
+
+/* ---- VMA_TCP_TIMER_RESOLUTION_MSEC ---- */
+
+/* The peer is silent: how many of the times that are due are multiples of 50 milliseconds. */
+static unsigned count_even_dues(void)
+{
+	struct pair pair = tcp_fixture_connected();
+	unsigned even = 0;
+
+	pause_peer(true);
+	usleep(300000); /* what was due before has been looked at */
+	tcp_fixture_send_bytes(pair.here, 1000);
+	for (int i = 0; i < 4; i++) {
+		const uint64_t due = vma_tcp_due(pair.tcp);
+
+		even += due % (50 * MSEC) == 0;
+		wait_until(vma_tcp_due(pair.tcp) != due);
+	}
+	return even;
+}
+
+static void expect_even_dues(void)
+{
+	must(count_even_dues() == 4);
+}
+
+static void expect_exact_dues(void)
+{
+	must(count_even_dues() < 4);
+}
+
+static void test_timers_of_tcp_end_at_multiples_of_their_resolution_if_that_is_set(void **state)
+{
+	(void)state;
+	in_child(expect_even_dues, "VMA_TCP_TIMER_RESOLUTION_MSEC=50");
+	in_child(expect_exact_dues);
+}
+
+/* ---- VMA_TCP_CTL_THREAD ---- */
+
+static struct {
+	struct vma_tcp_conn *_Atomic conn;
+	_Atomic int thread;
+} accepted;
+
+static bool note_thread(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+{
+	(void)listener, (void)arg;
+	vma_tcp_conn_adopt(conn, &silent, NULL);
+	atomic_store(&accepted.thread, gettid());
+	atomic_store(&accepted.conn, conn);
+	return true;
+}
+static const struct vma_tcp_listener_owner notes_thread = {.admit = tcp_fixture_admit, .accepted = note_thread};
+
+#define CONTROL_PORT 5100
+#define CONNECTIONS 20
+
+/*
+ * The peer connects while this thread drives without a break. How many connections were made by it; of each, data
+ * follows and arrives. The time that each took at least, in *least_ms.
+ */
+static unsigned count_made_by_who_drives(uint64_t *least_ms)
+{
+	struct vma_tcp_options options;
+	struct vma_tcp_listen_attr attr = {.owner = &notes_thread,
+	                                   .options = &options,
+	                                   .family = AF_INET,
+	                                   .local_port_be = htons(CONTROL_PORT),
+	                                   .backlog = 16};
+	struct vma_tcp_listener *listener;
+	struct vma_tcp *tcp;
+	struct vma_ring_ctx *ring_ctx = new_ring_ctx(&tcp);
+	unsigned mine = 0;
+
+	*least_ms = UINT64_MAX;
+	vma_tcp_options_init(&options);
+	memcpy(attr.local, address[0], 16);
+	must(vma_tcp_listen(tcp, &attr, &listener) == 0);
+	for (int i = 0; i < CONNECTIONS; i++) {
+		const uint64_t began = vma_now_ns();
+		struct vma_tcp_conn *from;
+
+		atomic_store(&accepted.conn, NULL);
+		from = tcp_fixture_connect_from(peer.tcp, 1, CONTROL_PORT);
+		while (atomic_load(&accepted.conn) == NULL && passed_ms(began) < TIMEOUT_MS)
+			vma_ring_ctxs_progress(vma_ring_ctx_bit(ring_ctx));
+		must(atomic_load(&accepted.conn) != NULL);
+		if (passed_ms(began) < *least_ms)
+			*least_ms = passed_ms(began);
+		mine += atomic_load(&accepted.thread) == gettid();
+		wait_until(vma_tcp_state(from) == TCP_ESTABLISHED);
+		tcp_fixture_send_bytes(from, 3000);
+		while (vma_tcp_rx_bytes(accepted.conn) < 3000 && passed_ms(began) < TIMEOUT_MS)
+			vma_ring_ctxs_progress(vma_ring_ctx_bit(ring_ctx));
+		must(vma_tcp_rx_bytes(accepted.conn) == 3000);
+		end_conn(from);
+		end_conn(accepted.conn);
+	}
+	vma_tcp_listener_close(listener);
+	return mine;
+}
+
+static void expect_made_by_who_drives(void)
+{
+	uint64_t least_ms;
+
+	must(count_made_by_who_drives(&least_ms) > 0);
+}
+
+static void expect_made_by_the_thread(void)
+{
+	uint64_t least_ms;
+
+	must(count_made_by_who_drives(&least_ms) == 0);
+}
+
+/* The request waits for one end of the timer, and what completes the handshake for the next. */
+static void expect_made_by_the_threads_timer(void)
+{
+	uint64_t least_ms;
+
+	must(count_made_by_who_drives(&least_ms) == 0);
+	must(least_ms >= 30);
+}
+
+static void test_who_makes_connections_is_said_by_the_control_thread(void **state)
+{
+	(void)state;
+	in_child(expect_made_by_who_drives);
+	in_child(expect_made_by_the_thread, "VMA_TCP_CTL_THREAD=1");
+	in_child(expect_made_by_the_threads_timer, "VMA_TCP_CTL_THREAD=2", "VMA_TIMER_RESOLUTION_MSEC=40");
+}
+
+/* ---- VMA_PROGRESS_ENGINE_INTERVAL and VMA_PROGRESS_ENGINE_WCE_MAX ---- */
+
+static void expect_an_interval_of_waiting(void)
+{
+	struct pair pair = tcp_fixture_connected();
+
+	for (int i = 0; i < 3; i++) {
+		uint64_t began;
+
+		wait_until(pair.ring_ctx->armed);
+		began = vma_now_ns();
+		tcp_fixture_send_bytes(pair.there, 1);
+		wait_until(vma_tcp_rx_bytes(pair.here) == 1);
+		must(passed_ms(began) >= 200);
+		consume_all(pair.here);
+	}
+}
+
+static void expect_no_look(void)
+{
+	struct pair pair;
+	struct vma_tcp_counts counts;
+
+	/* Nobody else would take the answer. */
+	atomic_store(&peer.accepted, NULL);
+	pair.ring_ctx = new_ring_ctx(&pair.tcp);
+	pair.here = tcp_fixture_connect_from(pair.tcp, 0, PORT);
+	usleep(300000);
+	must(vma_tcp_state(pair.here) == TCP_SYN_SENT);
+	while (vma_tcp_state(pair.here) != TCP_ESTABLISHED)
+		vma_ring_ctxs_progress(vma_ring_ctx_bit(pair.ring_ctx));
+	wait_until(atomic_load(&peer.accepted) != NULL);
+	pair.there = atomic_load(&peer.accepted);
+	usleep(300000);
+	tcp_fixture_send_bytes(pair.there, 1);
+	usleep(50000);
+	must(vma_tcp_rx_bytes(pair.here) == 0);
+	while (vma_tcp_rx_bytes(pair.here) == 0)
+		vma_ring_ctxs_progress(vma_ring_ctx_bit(pair.ring_ctx));
+	/* Timers are kept all the same. */
+	pause_peer(true);
+	tcp_fixture_send_bytes(pair.here, 1000);
+	usleep(1000000);
+	vma_tcp_counts(pair.tcp, &counts);
+	must(counts.retransmits + counts.tail_probes > 0);
+}
+
+static void test_the_users_interval_holds_for_tcp_if_it_is_set(void **state)
+{
+	(void)state;
+	in_child(expect_an_interval_of_waiting, "VMA_PROGRESS_ENGINE_INTERVAL=200");
+	in_child(expect_packet_at_once, "VMA_SPEC=latency"); /* the profile's own value is not set by anybody */
+	in_child(expect_no_look, "VMA_PROGRESS_ENGINE_INTERVAL=0");
+	in_child(expect_no_look, "VMA_PROGRESS_ENGINE_WCE_MAX=0");
+}
+
+/* ---- threads that seem to drive ---- */
+
+static struct vma_ring_ctx *_Atomic shown_driven;
+
+/* To the internal thread the ring context seems to be driven by somebody all the time. */
+static void *seem_to_drive(void *arg)
+{
+	(void)arg;
+	for (;;) {
+		struct vma_ring_ctx *ring_ctx = atomic_load(&shown_driven);
+
+		if (ring_ctx != NULL)
+			atomic_fetch_add(&ring_ctx->driven, 1);
+		usleep(20);
+	}
+	return NULL;
+}
+
+static void begin_to_seem_driven(struct vma_ring_ctx *ring_ctx)
+{
+	pthread_t thread;
+
+	must(pthread_create(&thread, NULL, seem_to_drive, NULL) == 0);
+	atomic_store(&shown_driven, ring_ctx);
+	usleep(20000);
+}
+
+/* ---- VMA_INTERNAL_THREAD_ARM_CQ ---- */
+
+static bool look_for_byte(const struct pair *pair, unsigned for_ms)
+{
+	const uint64_t began = vma_now_ns();
+
+	tcp_fixture_send_bytes(pair->there, 1);
+	while (vma_tcp_rx_bytes(pair->here) == 0 && passed_ms(began) < for_ms)
+		usleep(1000);
+	return vma_tcp_rx_bytes(pair->here) != 0;
+}
+
+static void expect_tcp_packet_though_others_seem_to_drive(void)
+{
+	struct pair pair = tcp_fixture_connected();
+
+	begin_to_seem_driven(pair.ring_ctx);
+	for (int i = 0; i < 10; i++) {
+		must(look_for_byte(&pair, TIMEOUT_MS));
+		consume_all(pair.here);
+	}
+}
+
+static void expect_tcp_packet_left_for_the_interval(void)
+{
+	struct pair pair = tcp_fixture_connected();
+
+	wait_until(pair.ring_ctx->armed);
+	must(!look_for_byte(&pair, 300));
+}
+
+static _Atomic unsigned datagrams;
+
+static bool count_datagram(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	(void)flow, (void)packet, (void)info;
+	atomic_fetch_add(&datagrams, 1);
+	return false;
+}
+
+static void send_datagram(void)
+{
+	const struct vma_pkt_udp_attr attr = {
+	        .src_ip = {10, 0, 0, 2}, .dst_ip = {10, 0, 0, 1}, .src_port_be = htons(1), .dst_port_be = htons(2)};
+	struct vma_buf *buf = vma_ring_tx_buf(peer.ring);
+	struct vma_nic_seg seg = {.buf = buf};
+	struct vma_pkt_udp headers;
+
+	must(buf != NULL);
+	vma_pkt_udp_init(&headers, &attr);
+	seg.off = buf->data_off;
+	memset(vma_buf_data(device.engine->arena, buf) + headers.len, 'x', 8);
+	seg.len = vma_pkt_udp_write(&headers, vma_buf_data(device.engine->arena, buf), 8, VMA_PKT_CSUM_FULL);
+	must(vma_ring_send(peer.ring, &seg, 1, 0) == 1);
+}
+
+/* Of ten datagrams, one after the other, how many are taken within some time. */
+static unsigned count_datagrams_taken(unsigned for_ms)
+{
+	struct vma_flow flow = {
+	        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(2), .local = {10, 0, 0, 1}},
+	        .sink = count_datagram};
+	struct vma_ring_where where = {.socket_id = 4711};
+	struct vma_ring_ctx *ring_ctx = NULL;
+
+	must(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx) == 0);
+	must(vma_ring_attach(ring_ctx->ring, &flow) == 0);
+	usleep(100000);
+	begin_to_seem_driven(ring_ctx);
+	for (unsigned i = 0; i < 10; i++) {
+		const uint64_t began = vma_now_ns();
+
+		send_datagram();
+		while (atomic_load(&datagrams) == i && passed_ms(began) < for_ms)
+			usleep(1000);
+		if (atomic_load(&datagrams) == i)
+			return i;
+	}
+	return 10;
+}
+
+static void expect_all_datagrams_taken(void)
+{
+	must(count_datagrams_taken(TIMEOUT_MS) == 10);
+}
+
+static void expect_datagrams_left_for_the_interval(void)
+{
+	must(count_datagrams_taken(300) == 0);
+}
+
+static void test_each_packet_wakes_the_thread_if_that_is_set(void **state)
+{
+	(void)state;
+	in_child(expect_tcp_packet_though_others_seem_to_drive, "VMA_INTERNAL_THREAD_ARM_CQ=1",
+	         "VMA_PROGRESS_ENGINE_INTERVAL=60000");
+	in_child(expect_tcp_packet_left_for_the_interval, "VMA_PROGRESS_ENGINE_INTERVAL=1500");
+	in_child(expect_all_datagrams_taken, "VMA_INTERNAL_THREAD_ARM_CQ=1", "VMA_PROGRESS_ENGINE_INTERVAL=60000");
+	in_child(expect_datagrams_left_for_the_interval, "VMA_PROGRESS_ENGINE_INTERVAL=60000");
+}
+
+/* ---- VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING ---- */
+
+/*
+ * The ring context is watched, as one that others drive, and is not looked at any more. The thread may be about to arm
+ * it at that very moment: then once more.
+ */
+static void stop_looks(const struct pair *pair)
+{
+	do {
+		look_for_byte(pair, 1); /* the packet that it may sleep for */
+		atomic_store(&pair->ring_ctx->check_ns, UINT64_MAX);
+		usleep(10000);
+	} while (pair->ring_ctx->armed || atomic_load(&pair->ring_ctx->check_ns) != UINT64_MAX);
+}
+
+/* The peer is silent, and others are to drive: whether what is due is looked at within a fifth of a second. */
+static bool timers_are_kept(void)
+{
+	struct pair pair = tcp_fixture_connected();
+	uint64_t due;
+
+	begin_to_seem_driven(pair.ring_ctx);
+	stop_looks(&pair);
+	pause_peer(true);
+	vma_ring_progress(pair.ring_ctx->ring);
+	tcp_fixture_send_bytes(pair.here, 1000);
+	due = vma_tcp_due(pair.tcp);
+	while (vma_now_ns() < due + 200 * MSEC)
+		usleep(1000);
+	return vma_tcp_due(pair.tcp) > due;
+}
+
+static void expect_timers_kept(void)
+{
+	must(timers_are_kept());
+}
+
+static void expect_timers_left_to_others(void)
+{
+	must(!timers_are_kept());
+}
+
+static void test_who_keeps_timers_while_others_drive_is_said_by_the_handling(void **state)
+{
+	(void)state;
+	in_child(expect_timers_kept, "VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1");
+	in_child(expect_timers_left_to_others);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_threads_timer_ends_at_multiples_of_its_resolution_if_that_is_set),
+        cmocka_unit_test(test_packets_do_not_wait_for_the_threads_timer),
+        cmocka_unit_test(test_timers_of_tcp_end_at_multiples_of_their_resolution_if_that_is_set),
+        cmocka_unit_test(test_who_makes_connections_is_said_by_the_control_thread),
+        cmocka_unit_test(test_the_users_interval_holds_for_tcp_if_it_is_set),
+        cmocka_unit_test(test_each_packet_wakes_the_thread_if_that_is_set),
+        cmocka_unit_test(test_who_keeps_timers_while_others_drive_is_said_by_the_handling),
+};
+
+VMA_TEST_MAIN(tests)
