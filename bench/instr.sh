@@ -6,6 +6,7 @@
 #   make bench-instr UPDATE=1   writes the file anew: a change that raises a figure says why in its commit
 #
 # Two figures per phase: all instructions, and those outside the wire itself, which stands for a device. What a message
+# Phases that end in "single" are with VMA_THREAD_MODE=0: they must cost less than without. What a message
 # or segment costs in TCP must not grow with the number of connections (the last number of a phase's name; "bbr" is one
 # without time stamps, with BBR).
 set -u
@@ -19,6 +20,10 @@ phases="$ring:send_one $ring:send_burst $ring:receive_one $ring:receive_burst $r
 for phase in tcp_send tcp_receive tcp_bulk_out tcp_bulk_in; do
 	for group in 1 100 10000 bbr; do phases="$phases $tcp:${phase}_$group"; done
 done
+for phase in "$ring:send_one" "$ring:send_burst" "$ring:receive_one" "$ring:receive_burst" "$udp:send" "$udp:receive_driven" \
+	"$tcp:tcp_send_1" "$tcp:tcp_receive_1"; do
+	phases="$phases $phase:single"
+done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -28,11 +33,11 @@ command -v valgrind >/dev/null || {
 }
 
 # All instructions of one phase, and those but for what the wire's entry points cost with everything below them.
-count() { # PROGRAM PHASE
+count() { # PROGRAM PHASE ["single"]
 	local program=$1
 	shift
 	valgrind --tool=callgrind --callgrind-out-file="$scratch/$1" --toggle-collect="phase_$1" \
-		"$program" $packets "$1" >"$scratch/$1.log" 2>&1 || {
+		"$program" $packets "$@" >"$scratch/$1.log" 2>&1 || {
 		cat "$scratch/$1.log" >&2
 		return 1
 	}
@@ -53,12 +58,12 @@ count() { # PROGRAM PHASE
 	echo "# Instructions per packet (callgrind, 64-byte UDP, TCP messages of 64 bytes and bulk, over the wire): all of them, and without the wire's own."
 	echo "# $(${CC:-gcc} -dumpfullversion -dumpversion 2>/dev/null | sed 's/^/compiler /'), $(uname -m); make bench-instr UPDATE=1"
 	for phase in $phases; do
-		name=${phase##*:}
-		figures=$(count "${phase%:*}" "$name") || {
+		IFS=: read -r program name single <<<"$phase"
+		figures=$(count "$program" "$name" ${single:+single}) || {
 			echo "bench-instr: phase $name could not be counted" >&2
 			exit 1
 		}
-		echo "$name $figures"
+		echo "$name${single:+_single} $figures"
 	done
 } >"$scratch/now" || exit 1
 
@@ -69,6 +74,14 @@ awk '/^tcp_.*_[0-9]+ / {
 		else if ($3 > few[name] * 1.05) { print "bench-instr: " $1 ": " $3 " instructions, " few[name] " with one"; grows = 1 }
 	}
 	END { exit grows }' "$scratch/now" || exit 1
+
+awk '/_single / {
+		name = $1
+		sub(/_single$/, "", name)
+		if ($3 >= own[name]) { print "bench-instr: " $1 ": " $3 " instructions, " own[name] " without"; more = 1 }
+	}
+	{ own[$1] = $3 }
+	END { exit more }' "$scratch/now" || exit 1
 
 if [ "${UPDATE:-0}" = 1 ]; then
 	cp "$scratch/now" "$known"

@@ -1,7 +1,7 @@
 /*
  * instr_ring - moves packets of 64 bytes through ring over a wire in memory, for callgrind to count instructions.
  *
- *   instr_ring PACKETS
+ *   instr_ring PACKETS [PHASE single]    single: VMA_THREAD_MODE=0
  *
  * Each phase is a function of its own: `valgrind --tool=callgrind --toggle-collect=phase_NAME` counts that one and
  * nothing else. All phases always run, and on the same packets, so a count is what that phase costs in a steady state.
@@ -28,6 +28,7 @@ static struct vma_nic *nic[2];
 static struct vma_ring *ring[2];
 static struct vma_pkt_udp headers;
 static struct vma_flow flow;
+static enum vma_thread_mode thread_mode = VMA_THREAD_MUTEX;
 static uint64_t delivered;
 
 static void ring_must(int rc, const char *what)
@@ -135,7 +136,7 @@ static void open_rings(void)
 	struct vma_bufarena_attr memory = {.capacity = 16384};
 	struct vma_wire_pair_attr wire = {0};
 	struct vma_ring_attr attr = {
-	        .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_MUTEX, .rx_sw_csum = true, .name = "instr"};
+	        .rx_wre = 512, .tx_wre = 512, .thread_mode = thread_mode, .rx_sw_csum = true, .name = "instr"};
 
 	ring_must(vma_bufarena_create(&memory, &arena), "arena");
 	wire.arena[0] = wire.arena[1] = arena;
@@ -169,6 +170,9 @@ static void attach_flows(void)
 int main(int argc, char **argv)
 {
 	unsigned packets = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) / BURST * BURST : 4096;
+
+	if (argc > 3)
+		thread_mode = VMA_THREAD_SINGLE;
 
 	open_rings();
 	attach_flows();

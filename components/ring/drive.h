@@ -1,7 +1,7 @@
 /*
  * drive.h - one drive flag: which thread drives this side of a ring, and which threads sleep until it is released.
  *
- * The word is the holder's thread id, 0 if no thread drives. The data path only ever tries. The control path (attach,
+ * `holder` is the holder's thread id, 0 if no thread drives. The data path only ever tries. The control path (attach,
  * detach, rebind) acquires, and waits as VMA_THREAD_MODE says.
  *
  * No sleeper is forgotten. A sleeper counts itself (A), then futex-waits on the word while it still holds what was seen
@@ -10,10 +10,48 @@
  * and B finds the word changed and does not sleep. If D sees A, the wake comes after C, and it wakes every thread that
  * slept before. (The same thread may hold again when B compares: then its next release wakes.)
  *
- * VMA_THREAD_SINGLE: the only concurrency is a signal handler on top of the one thread. The handler runs to its end
- * between two instructions, and releases what it takes. So a plain test and a plain store are enough.
+ * The biased flag
  *
- * Threads: any. Only the holder releases, and writes `hold`.
+ * A flag of VMA_THREAD_SINGLE is *biased* to its *owner*, the thread that made the ring: the owner takes and releases it
+ * without a locked instruction. Any other thread pays for both: it has the kernel make a barrier in all threads of the
+ * process (membarrier, the *heavy barrier*). After a heavy barrier there is a point in the owner's program such that all
+ * that the owner did before the point is visible here, and all that it does after it sees what was written here before.
+ *
+ *   owner    owner_in = 1 (1); holder is BIASED? (2)    it is: the flag is its own
+ *            release: owner_in = 0 (3)                  it is not: owner_in = 0, full barrier, look once more
+ *   others   holder BIASED -> BIASED | id (4); heavy barrier; owner_in is 0? (5)
+ *            release: holder = BIASED (6)               it is 1: holder = BIASED (7), heavy barrier, look once more (8)
+ *
+ * Never both. Two others exclude each other by the exchange (4). For the owner and another thread, look at the point of
+ * the heavy barrier after 4. If 1 comes after it, 2 sees what 4 wrote. If 1 comes before it, 5 sees it, unless 3 has
+ * followed before the point, or the owner has given up. What the owner did before 3 is visible to the other thread then.
+ * What the other thread did before 6 is visible to the owner when 2 finds BIASED again: 6 releases and 2 acquires.
+ *
+ * No try fails for nothing, which command_queue.h and the sleepers rely on: A comes before the failed try, and the
+ * thread that made it fail comes to a D that sees A.
+ *   - Another thread's try fails at 8, with the owner in. The owner's 3 comes after the point of the last heavy barrier,
+ *     and so does its D, though no barrier stands between its C (that is 3) and its D. A came before that barrier.
+ *   - Another thread's try fails at 4, because a third thread has the word. The third holds, and its release is the old
+ *     argument; or it gives up at 7, and goes on to a heavy barrier and to 8 after it: then it takes the flag, or the
+ *     owner's D comes after that barrier.
+ *   - The owner's try fails, after its full barrier, because another thread has the word: as before, since that thread's
+ *     release, or its 7 and 8, come later. At 8 it does not find the owner in by the try that has failed: that owner_in
+ *     was 0 again before the owner read the word that 7 has changed. If it finds the owner in by a later try that fails,
+ *     too, the owner has met a thread that came after 7, to which the same applies.
+ *   - The owner finds itself in: it is a handler, or a sink. What it interrupted goes on to its own D, in this thread.
+ * A sleeper makes a heavy barrier between A and B, so the owner's D sees A, or B sees the owner's C.
+ *
+ * The owner's release in the drive that delivers (drive_release_fully) is a full barrier all the same: the thread goes
+ * on to look for sleepers of sockets, whose side has none (engine/ring_ctx.c).
+ *
+ * The bias ends when threads of the program other than the owner have taken the flag UNBIAS_AFTER times: the last of
+ * them takes BIASED out of the word while it holds the flag, and releases to 0. The owner finds at 2 that BIASED has
+ * gone, gives up, and forgets that it is the owner. From then on the flag is an ordinary one. The library's own threads
+ * do not count (vma_ring_help). If the kernel has no such barrier, and under ThreadSanitizer, no flag is biased.
+ *
+ * The owner does not count its holds: a thread that idles beside it sleeps a little sooner.
+ *
+ * Threads: any. Only the holder releases, and writes `hold`. Only the owner writes `owner_in` and `owner`.
  */
 #ifndef VMA_RING_DRIVE_H
 #define VMA_RING_DRIVE_H
@@ -24,11 +62,22 @@
 
 #include <vma/ring.h>
 
+#define DRIVE_BIASED (UINT32_C(1) << 30) /* thread ids are below 2^22 */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "holder is the lower half of both");
+
 struct drive {
-	_Atomic uint32_t holder;
-	_Atomic uint32_t hold; /* number of this hold: tells a long one from many; written by the holder */
+	union {
+		struct {
+			_Atomic uint32_t holder;
+			_Atomic uint32_t owner_in;
+		};
+		_Atomic uint64_t both; /* to look whether any thread holds */
+	};
+	_Atomic uint32_t owner; /* 0: the flag is not biased */
+	_Atomic uint32_t hold;  /* number of this hold: tells a long one from many; written by the holder */
 	_Atomic uint32_t sleepers;
 	_Atomic uint32_t yield_budget; /* tries that progress leaves to a control-path waiter, see drive_yields */
+	_Atomic uint32_t strangers;    /* takes of a biased flag that count against the bias; written by the holder */
 	enum vma_thread_mode mode;     /* constant */
 } __attribute__((aligned(64)));
 
@@ -50,6 +99,9 @@ void drive_wake(struct drive *drive) __attribute__((cold));
 bool drive_yields(struct drive *drive) __attribute__((cold));
 /* See vma_ring_idle. */
 bool drive_idle(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns);
+/* The rest of drive_try: the owner has met another thread; another thread comes to a biased flag. */
+bool drive_try_met(struct drive *drive, uint32_t tid) __attribute__((cold));
+bool drive_try_biased(struct drive *drive, uint32_t tid) __attribute__((cold));
 
 static inline void drive_count_hold(struct drive *drive)
 {
@@ -58,38 +110,67 @@ static inline void drive_count_hold(struct drive *drive)
 	atomic_store_explicit(&drive->hold, hold + 1, memory_order_relaxed);
 }
 
+/* Whether any thread holds, as seen without the flag. */
+static inline bool drive_is_held(const struct drive *drive)
+{
+	return (atomic_load_explicit(&drive->both, memory_order_relaxed) & ~(uint64_t)DRIVE_BIASED) != 0;
+}
+
 /*
  * A failed try is a sequentially consistent load: with a push to the command queue before it, and the release's store
  * and the look at the queue on the other side, it makes the store-load pair that command_queue.h argues with.
  */
-static inline bool drive_try(struct drive *drive, uint32_t tid)
+static inline bool drive_try_unbiased(struct drive *drive, uint32_t tid)
 {
 	uint32_t nobody = 0;
 
-	if (drive->mode == VMA_THREAD_SINGLE) {
-		if (atomic_load_explicit(&drive->holder, memory_order_relaxed) != 0)
-			return false;
-		atomic_store_explicit(&drive->holder, tid, memory_order_relaxed);
-		atomic_signal_fence(memory_order_seq_cst);
-		return true;
-	}
 	if (atomic_load(&drive->holder) != 0 || !atomic_compare_exchange_strong(&drive->holder, &nobody, tid))
 		return false;
 	drive_count_hold(drive);
 	return true;
 }
 
-static inline void drive_release(struct drive *drive)
+/* signal_fence: between 1 and 2 the processor may take the load first, which the heavy barrier reckons with. */
+static inline bool drive_try(struct drive *drive, uint32_t tid)
 {
-	if (drive->mode == VMA_THREAD_SINGLE) {
+	if (atomic_load_explicit(&drive->owner, memory_order_relaxed) == tid) {
+		if (atomic_load_explicit(&drive->owner_in, memory_order_relaxed) != 0)
+			return false;
+		atomic_store_explicit(&drive->owner_in, 1, memory_order_relaxed);
 		atomic_signal_fence(memory_order_seq_cst);
-		atomic_store_explicit(&drive->holder, 0, memory_order_relaxed);
-		atomic_signal_fence(memory_order_seq_cst);
-		return;
+		if (__builtin_expect(atomic_load_explicit(&drive->holder, memory_order_acquire) == DRIVE_BIASED, 1))
+			return true;
+		return drive_try_met(drive, tid);
 	}
-	atomic_store(&drive->holder, 0);
+	if (drive_try_unbiased(drive, tid))
+		return true;
+	return __builtin_expect(drive->mode == VMA_THREAD_SINGLE, 0) && drive_try_biased(drive, tid);
+}
+
+static inline __attribute__((always_inline)) void drive_release_as(struct drive *drive, uint32_t tid, bool fully)
+{
+	if (atomic_load_explicit(&drive->owner, memory_order_relaxed) == tid) {
+		if (fully)
+			atomic_store(&drive->owner_in, 0);
+		else
+			atomic_store_explicit(&drive->owner_in, 0, memory_order_release);
+		atomic_signal_fence(memory_order_seq_cst);
+	} else {
+		atomic_fetch_and(&drive->holder, DRIVE_BIASED);
+	}
 	if (__builtin_expect(atomic_load(&drive->sleepers) != 0, 0))
 		drive_wake(drive);
+}
+
+static inline void drive_release(struct drive *drive, uint32_t tid)
+{
+	drive_release_as(drive, tid, false);
+}
+
+/* Between what was done with the flag and what the caller does next stands a full barrier. */
+static inline void drive_release_fully(struct drive *drive, uint32_t tid)
+{
+	drive_release_as(drive, tid, true);
 }
 
 #endif

@@ -50,26 +50,10 @@ static void ring_rebind_flows(struct vma_ring *ring)
 	vma_log_info("ring %s: offloaded again", ring->name);
 }
 
-/* VMA_THREAD_SINGLE: the flags are plain variables of one thread, so that thread does it. */
-void ring_rebind_now(struct vma_ring *ring)
-{
-	uint32_t tid = drive_tid();
-
-	if (ring->rx.mode != VMA_THREAD_SINGLE || !drive_try(&ring->tx, tid))
-		return;
-	atomic_store(&ring->rebind_wanted, false); /* first: an event from now on asks again */
-	ring_rebind_flows(ring);
-	ring_tx_release(ring, tid);
-}
-
 static void on_lost(struct vma_ring *ring)
 {
-	atomic_store(&ring->rebind_wanted, true);
-	if (ring->rx.mode == VMA_THREAD_SINGLE)
-		return;
 	drive_acquire(&ring->rx);
 	drive_acquire(&ring->tx);
-	atomic_store(&ring->rebind_wanted, false);
 	if (!atomic_load(&ring->closing))
 		ring_rebind_flows(ring);
 	ring_tx_release(ring, drive_tid());
@@ -117,10 +101,7 @@ static void ring_on_revoked(struct vma_ring *ring, const struct vma_flow_key *ke
 		return;
 	}
 	*r = (struct revocation){.command = {.run = ring_run_revoke}, .ring = ring, .key = *key};
-	if (ring->rx.mode == VMA_THREAD_SINGLE)
-		command_queue_push_mpsc(&ring->rx_queue, (ck_stack_entry_t *)&r->command.link);
-	else
-		vma_ring_post(ring, &r->command);
+	vma_ring_post(ring, &r->command);
 }
 
 struct adoption {
@@ -164,10 +145,7 @@ static void on_adopt(struct vma_nic_qp *qp, const struct vma_pending *pending, v
 	a->command = (struct vma_ring_command){.run = ring_run_adopt};
 	a->ring = ring;
 	memcpy(&a->pending, pending, sizeof(*pending));
-	if (ring->rx.mode == VMA_THREAD_SINGLE)
-		command_queue_push_mpsc(&ring->rx_queue, (ck_stack_entry_t *)&a->command.link);
-	else
-		vma_ring_post(ring, &a->command);
+	vma_ring_post(ring, &a->command);
 }
 
 static void ring_on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
@@ -327,8 +305,8 @@ void vma_ring_destroy(struct vma_ring *ring)
 	vma_cq_reap(ring->cq);
 	ring_fragments_end(&ring->fragments, ring->rules.arena);
 	ring_tx_fini(ring);
-	drive_release(&ring->tx);
-	drive_release(&ring->rx);
+	drive_release(&ring->tx, drive_tid());
+	drive_release(&ring->rx, drive_tid());
 	vma_cq_destroy(ring->cq);
 	vma_nic_qp_destroy(ring->qp);
 	drive_acquire(&ring->rx);

@@ -2,11 +2,14 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <vma/log.h>
 
 #include "ring_priv.h"
 
@@ -17,9 +20,12 @@ enum {
 	YIELD_TRIES = 8,
 	YIELD_BUDGET_TRIES = 256,
 	STRANGER_YIELD_EVERY = 64,
+	UNBIAS_AFTER = 8,
 };
 
 __thread uint32_t drive_tid_cache __attribute__((tls_model("initial-exec")));
+static __thread bool is_helper __attribute__((tls_model("initial-exec")));
+static _Atomic bool has_biased; /* any flag has been */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static __attribute__((cold)) void reset_tid_cache(void)
@@ -38,10 +44,132 @@ uint32_t drive_tid_slow(void)
 	return drive_tid_cache;
 }
 
+/* ---- the biased flag: see drive.h ---- */
+
+void vma_ring_help(void)
+{
+	is_helper = true;
+}
+
+/* False: the kernel has none, or is not to be asked; ThreadSanitizer does not know it. */
+static bool register_heavy_barrier(void)
+{
+#ifdef VMA_TSAN
+	return false;
+#else
+	return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+#endif
+}
+
+/*
+ * Accepted: if a filter of the program forbids the call after it was registered, the thread cannot know whether the
+ * owner drives, and leaves the flag to the owner.
+ */
+static bool heavy_barrier(void)
+{
+	const int saved_errno = errno;
+	const bool made = syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+
+	errno = saved_errno;
+	if (!made)
+		vma_log_once(VMA_LOG_ERROR, "membarrier fails after it was registered: with VMA_THREAD_MODE=0 only one "
+		                            "thread drives from now on");
+	return made;
+}
+
+void vma_ring_barrier(void)
+{
+	if (atomic_load_explicit(&has_biased, memory_order_acquire))
+		heavy_barrier();
+}
+
+static bool is_of_owner(const struct drive *drive, uint32_t tid)
+{
+	return atomic_load_explicit(&drive->owner, memory_order_relaxed) == tid;
+}
+
+static bool drive_is_mine(const struct drive *drive, uint32_t tid)
+{
+	if (is_of_owner(drive, tid))
+		return atomic_load_explicit(&drive->owner_in, memory_order_relaxed) != 0;
+	return (atomic_load_explicit(&drive->holder, memory_order_relaxed) & ~DRIVE_BIASED) == tid;
+}
+
+bool drive_try_met(struct drive *drive, uint32_t tid)
+{
+	for (;;) {
+		uint32_t holder;
+
+		atomic_store(&drive->owner_in, 0);
+		if (atomic_load(&drive->sleepers) != 0)
+			drive_wake(drive); /* some may have taken this for a hold */
+		atomic_thread_fence(memory_order_seq_cst);
+		holder = atomic_load(&drive->holder);
+		if ((holder & DRIVE_BIASED) == 0) {
+			atomic_store_explicit(&drive->owner, 0, memory_order_relaxed);
+			return drive_try_unbiased(drive, tid);
+		}
+		if (holder != DRIVE_BIASED)
+			return false;
+		atomic_store_explicit(&drive->owner_in, 1, memory_order_relaxed);
+		atomic_signal_fence(memory_order_seq_cst);
+		if (atomic_load_explicit(&drive->holder, memory_order_acquire) == DRIVE_BIASED)
+			return true;
+	}
+}
+
+/* With the flag, which this thread has just taken from its owner. */
+static void count_stranger(struct drive *drive, uint32_t tid)
+{
+	const uint32_t strangers = atomic_load_explicit(&drive->strangers, memory_order_relaxed) + 1;
+
+	if (is_helper)
+		return;
+	atomic_store_explicit(&drive->strangers, strangers, memory_order_relaxed);
+	if (strangers >= UNBIAS_AFTER)
+		atomic_store(&drive->holder, tid);
+}
+
+/* 7. */
+static void drive_give_up(struct drive *drive)
+{
+	atomic_store(&drive->holder, DRIVE_BIASED);
+	if (atomic_load(&drive->sleepers) != 0)
+		drive_wake(drive);
+}
+
+bool drive_try_biased(struct drive *drive, uint32_t tid)
+{
+	for (;;) {
+		uint32_t free = DRIVE_BIASED;
+
+		if (!atomic_compare_exchange_strong(&drive->holder, &free, DRIVE_BIASED | tid))
+			return free == 0 && drive_try_unbiased(drive, tid); /* the bias has ended meanwhile */
+		if (!heavy_barrier()) {
+			drive_give_up(drive);
+			return false;
+		}
+		if (atomic_load_explicit(&drive->owner_in, memory_order_acquire) == 0) {
+			drive_count_hold(drive);
+			count_stranger(drive, tid);
+			return true;
+		}
+		drive_give_up(drive);
+		if (!heavy_barrier() || atomic_load(&drive->owner_in) != 0)
+			return false;
+	}
+}
+
 void drive_init(struct drive *drive, enum vma_thread_mode mode)
 {
+	const bool biased = mode == VMA_THREAD_SINGLE && !is_helper && register_heavy_barrier();
+
 	pthread_once(&fork_once, watch_forks);
-	atomic_init(&drive->holder, 0);
+	if (biased)
+		atomic_store_explicit(&has_biased, true, memory_order_release);
+	atomic_init(&drive->both, biased ? DRIVE_BIASED : 0);
+	atomic_init(&drive->owner, biased ? drive_tid() : 0);
+	atomic_init(&drive->strangers, 0);
 	atomic_init(&drive->hold, 0);
 	atomic_init(&drive->sleepers, 0);
 	atomic_init(&drive->yield_budget, 0);
@@ -67,6 +195,8 @@ static void pause_a_little(void)
 void drive_wake(struct drive *drive)
 {
 	syscall(SYS_futex, &drive->holder, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	if (drive->mode == VMA_THREAD_SINGLE)
+		syscall(SYS_futex, &drive->owner_in, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 /* Until the flag changes or the time is over; the argument is in drive.h. errno is the application's: keep it. */
@@ -74,14 +204,18 @@ static void sleep_until_released(struct drive *drive, uint64_t timeout_ns)
 {
 	struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / 1000000000),
 	                           .tv_nsec = (long)(timeout_ns % 1000000000)};
+	const struct timespec *until = timeout_ns == UINT64_MAX ? NULL : &timeout;
 	int saved_errno = errno;
 	uint32_t holder;
 
 	atomic_fetch_add(&drive->sleepers, 1);
+	if (drive->mode == VMA_THREAD_SINGLE)
+		vma_ring_barrier();
 	holder = atomic_load(&drive->holder);
-	if (holder != 0)
-		syscall(SYS_futex, &drive->holder, FUTEX_WAIT_PRIVATE, holder,
-		        timeout_ns == UINT64_MAX ? NULL : &timeout, NULL, 0);
+	if ((holder & ~DRIVE_BIASED) != 0)
+		syscall(SYS_futex, &drive->holder, FUTEX_WAIT_PRIVATE, holder, until, NULL, 0);
+	else if (atomic_load(&drive->owner_in) != 0)
+		syscall(SYS_futex, &drive->owner_in, FUTEX_WAIT_PRIVATE, 1, until, NULL, 0);
 	atomic_fetch_sub(&drive->sleepers, 1);
 	errno = saved_errno;
 }
@@ -107,7 +241,7 @@ bool drive_acquire(struct drive *drive)
 	uint32_t tid = drive_tid();
 	unsigned tries = 0;
 
-	if (atomic_load_explicit(&drive->holder, memory_order_relaxed) == tid)
+	if (drive_is_mine(drive, tid))
 		return false; /* only this thread can have stored its own id: no race */
 	while (!drive_try(drive, tid)) {
 		atomic_store_explicit(&drive->yield_budget, YIELD_BUDGET_TRIES, memory_order_relaxed);
@@ -141,7 +275,7 @@ bool drive_yields(struct drive *drive)
 bool drive_idle(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns)
 {
 	uint32_t hold = atomic_load_explicit(&drive->hold, memory_order_relaxed);
-	bool held = atomic_load_explicit(&drive->holder, memory_order_relaxed) != 0;
+	bool held = drive_is_held(drive);
 
 	if (!held || hold != backoff->hold) {
 		backoff->tries = hold != backoff->hold && held ? 1 : 0;
@@ -159,8 +293,7 @@ bool drive_idle(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t 
 		sched_yield();
 	} else {
 		sleep_until_released(drive, timeout_ns);
-		return atomic_load_explicit(&drive->holder, memory_order_relaxed) == 0 ||
-		       atomic_load_explicit(&drive->hold, memory_order_relaxed) != hold;
+		return !drive_is_held(drive) || atomic_load_explicit(&drive->hold, memory_order_relaxed) != hold;
 	}
 	return true;
 }
@@ -181,11 +314,10 @@ bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns)
 {
 	const uint32_t first = atomic_load_explicit(&ring->rx.hold, memory_order_acquire);
 	struct vma_ring_backoff backoff = {0};
-	uint32_t holder;
 
-	while ((holder = atomic_load_explicit(&ring->rx.holder, memory_order_acquire)) != 0 &&
+	while ((atomic_load_explicit(&ring->rx.both, memory_order_acquire) & ~(uint64_t)DRIVE_BIASED) != 0 &&
 	       atomic_load_explicit(&ring->rx.hold, memory_order_acquire) - first < 3) {
-		if (holder == drive_tid() || !drive_idle(&ring->rx, &backoff, timeout_ns))
+		if (drive_is_mine(&ring->rx, drive_tid()) || !drive_idle(&ring->rx, &backoff, timeout_ns))
 			return false;
 	}
 	return true;
@@ -194,8 +326,11 @@ bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns)
 uint32_t vma_ring_holder(const struct vma_ring *ring, enum vma_ring_side side)
 {
 	const struct drive *drive = side == VMA_RING_RX ? &ring->rx : &ring->tx;
+	const uint32_t holder = atomic_load_explicit(&drive->holder, memory_order_relaxed) & ~DRIVE_BIASED;
 
-	return atomic_load_explicit(&drive->holder, memory_order_relaxed);
+	if (holder != 0 || atomic_load_explicit(&drive->owner_in, memory_order_relaxed) == 0)
+		return holder;
+	return atomic_load_explicit(&drive->owner, memory_order_relaxed);
 }
 
 int vma_ring_arm(struct vma_ring *ring)
@@ -241,7 +376,7 @@ int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
 	while ((rc = vma_ring_arm(ring)) == -EBUSY) {
 		uint64_t left = ns_until(deadline);
 
-		if (atomic_load_explicit(&ring->rx.holder, memory_order_relaxed) == drive_tid())
+		if (drive_is_mine(&ring->rx, drive_tid()))
 			return -EDEADLK; /* in a sink: this thread is the one to wait for */
 		if (left == 0)
 			return 0;

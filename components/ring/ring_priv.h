@@ -119,20 +119,12 @@ struct vma_ring {
 	struct command_queue tx_queue;
 	_Atomic uint64_t slots_free[TX_SLOTS / 64] __attribute__((aligned(64)));
 	_Atomic uint64_t refused, too_long, bad; /* carried to the counters by the next driver: those have one writer */
-	_Atomic bool rebind_wanted, closing;
+	_Atomic bool closing;
 };
 
 static inline struct flow_table *ring_table_of(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	return key->peer_port_be != 0 ? &ring->five_tuples : &ring->three_tuples;
-}
-
-/* ring.c: with the receive flag, and where the event's own thread must not do it (VMA_THREAD_SINGLE). */
-void ring_rebind_now(struct vma_ring *ring) __attribute__((cold));
-static inline void ring_rebind_if_wanted(struct vma_ring *ring)
-{
-	if (__builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0))
-		ring_rebind_now(ring);
 }
 
 /* ring_flows.c; with the receive flag. */

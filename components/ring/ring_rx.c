@@ -209,8 +209,6 @@ static inline unsigned drive_burst(struct vma_ring *ring)
 
 	if (n != 0)
 		rx_burst(ring, packets, n);
-	else
-		ring_rebind_if_wanted(ring);
 	return n;
 }
 
@@ -278,16 +276,17 @@ static void __attribute__((cold, noinline)) rx_drive_again(struct vma_ring *ring
 	while (command_queue_pending(&ring->rx_queue) && drive_try(&ring->rx, tid)) {
 		run_commands(ring);
 		ring_run_proto(ring);
-		drive_release(&ring->rx);
+		drive_release_fully(&ring->rx, tid);
 	}
 }
 
-static inline void rx_release(struct vma_ring *ring, uint32_t tid)
+/* fully: see drive_release_fully. */
+static inline __attribute__((always_inline)) void rx_release(struct vma_ring *ring, uint32_t tid, bool fully)
 {
 	if (command_queue_pending(&ring->rx_queue))
 		run_commands(ring);
 	ring_run_proto(ring);
-	drive_release(&ring->rx);
+	drive_release_as(&ring->rx, tid, fully);
 	/* What came between the look and the release failed to get the flag because of us: command_queue.h. */
 	if (command_queue_pending(&ring->rx_queue))
 		rx_drive_again(ring, tid);
@@ -295,7 +294,7 @@ static inline void rx_release(struct vma_ring *ring, uint32_t tid)
 
 void ring_rx_release(struct vma_ring *ring, uint32_t tid)
 {
-	rx_release(ring, tid);
+	rx_release(ring, tid, false);
 }
 
 void vma_ring_post_deferred(struct vma_ring *ring, struct vma_ring_command *command)
@@ -320,8 +319,7 @@ static inline bool has_rx_work(struct vma_ring *ring, bool timers)
 {
 	struct vma_ring_proto_ops *proto_ops;
 
-	if (!vma_nic_rx_is_empty(ring->qp) || vma_cq_needs_refill(ring->cq) || command_queue_pending(&ring->rx_queue) ||
-	    __builtin_expect(atomic_load_explicit(&ring->rebind_wanted, memory_order_relaxed), 0))
+	if (!vma_nic_rx_is_empty(ring->qp) || vma_cq_needs_refill(ring->cq) || command_queue_pending(&ring->rx_queue))
 		return true;
 	if (!timers)
 		return false;
@@ -387,7 +385,7 @@ static int __attribute__((noinline)) rx_drive(struct vma_ring *ring)
 	if (!drive_try(&ring->rx, tid))
 		return -EBUSY;
 	n = drive_bursts(ring);
-	rx_release(ring, tid);
+	rx_release(ring, tid, true);
 	if (has_tx_work(ring))
 		ring_tx_service(ring);
 	return (int)n;
@@ -402,7 +400,7 @@ static inline int rx_progress(struct vma_ring *ring, bool timers)
 	if (__builtin_expect(atomic_load_explicit(&ring->rx.yield_budget, memory_order_relaxed) != 0, 0) &&
 	    drive_yields(&ring->rx))
 		return -EBUSY;
-	if (atomic_load_explicit(&ring->rx.holder, memory_order_relaxed) != 0)
+	if (drive_is_held(&ring->rx))
 		return -EBUSY;
 	if (has_rx_work(ring, timers))
 		return rx_drive(ring);

@@ -227,13 +227,13 @@ static void __attribute__((cold, noinline)) tx_drive_again(struct vma_ring *ring
 {
 	while (command_queue_pending(&ring->tx_queue) && drive_try(&ring->tx, tid)) {
 		drain_and_kick(ring);
-		drive_release(&ring->tx);
+		drive_release(&ring->tx, tid);
 	}
 }
 
 static inline void tx_release(struct vma_ring *ring, uint32_t tid)
 {
-	drive_release(&ring->tx);
+	drive_release(&ring->tx, tid);
 	/* Who queued a frame while we drove could not get the flag because of us: command_queue.h. */
 	if (command_queue_pending(&ring->tx_queue))
 		tx_drive_again(ring, tid);

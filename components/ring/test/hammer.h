@@ -202,6 +202,8 @@ static void *worker_main(void *arg)
 
 /* ---- set-up ---- */
 
+static enum vma_thread_mode hammer_mode = VMA_THREAD_YIELD;
+
 static struct vma_ring *hammer_ring(struct vma_nic *nic, const char *name)
 {
 	struct vma_ring_attr attr = {
@@ -210,7 +212,7 @@ static struct vma_ring *hammer_ring(struct vma_nic *nic, const char *name)
 	        .rx_wre = 1024,
 	        .tx_wre = 1024,
 	        .tx_wre_batching = 32,
-	        .thread_mode = VMA_THREAD_YIELD,
+	        .thread_mode = hammer_mode,
 	        .rx_sw_csum = true,
 	        .name = name,
 	};

@@ -17,6 +17,14 @@ static void test_eight_threads_lose_and_repeat_nothing(void **state)
 	hammer_stop();
 }
 
+/* One thread is what the mode is for, and more are none the worse for it. */
+static void test_eight_threads_lose_and_repeat_nothing_in_the_mode_for_one(void **state)
+{
+	hammer_mode = VMA_THREAD_SINGLE;
+	test_eight_threads_lose_and_repeat_nothing(state);
+	hammer_mode = VMA_THREAD_YIELD;
+}
+
 /* Flows come and go while others drive: a sink never runs after detach has returned. */
 struct visitor {
 	struct vma_flow flow; /* first */
@@ -86,6 +94,7 @@ static void test_detach_returns_when_no_sink_runs_or_will_run(void **state)
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_eight_threads_lose_and_repeat_nothing),
+        cmocka_unit_test(test_eight_threads_lose_and_repeat_nothing_in_the_mode_for_one),
         cmocka_unit_test(test_detach_returns_when_no_sink_runs_or_will_run),
 };
 VMA_TEST_MAIN(tests)

@@ -324,6 +324,7 @@ static void *internal_thread_main(void *arg)
 
 	(void)arg;
 	signal_begun();
+	vma_ring_help();
 	pthread_setname_np(pthread_self(), "vma-internal");
 	join_cpuset(internal.engine->conf.internal_thread_cpuset);
 	set_affinity(internal.engine->conf.internal_thread_affinity);

@@ -89,9 +89,6 @@ static int create_ring(struct vma_device *device, uint32_t id, struct vma_ring *
 	int rc;
 
 	vma_ring_conf(&engine->conf, &attr);
-	/* Plain flags are for rings that one thread drives; the internal thread drives all. */
-	if (attr.thread_mode == VMA_THREAD_SINGLE)
-		attr.thread_mode = VMA_THREAD_SPIN;
 	snprintf(name, sizeof(name), "%s#%u", vma_nic_info(device->nic)->name, id);
 	rc = vma_ring_create(&attr, out);
 	if (rc == 0)
@@ -295,9 +292,9 @@ void vma_file_notify_readable(struct vma_file *file, uint32_t datagrams)
 
 /*
  * Drives a ring, and tells of what its sinks have put into queues. The argument is that of wait/waitq.c, with another
- * fence: a datagram was queued (C), then the drive flag was released (a sequentially consistent store), then `used` is
- * loaded so (D): neither x86's exchange nor arm64's release and acquire lets D overtake C. A ring of a ring context is
- * never of VMA_THREAD_SINGLE, whose release is a plain store. The file lives: this thread has been inside all the time.
+ * fence: a datagram was queued (C), then the drive flag was released (a sequentially consistent store, also of a biased
+ * flag after a drive: drive_release_fully), then `used` is loaded so (D): neither x86's exchange nor arm64's release
+ * and acquire lets D overtake C. The file lives: this thread has been inside all the time.
  */
 static inline int ring_ctx_drive(struct vma_thread *self, struct vma_ring *ring, bool timers)
 {

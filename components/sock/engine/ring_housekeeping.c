@@ -48,7 +48,9 @@ static struct {
  * the thread takes the bits (C), after which it looks for frames (D). Does B find the bit, then C comes after B, and so
  * D after A: the thread sees the frame. Does it not, then the bit is set here, and another C comes: the thread wakes no
  * later than in a millisecond (ring_housekeeping_again looks at the bits, see sleep_time.h), and is woken only if it
- * would sleep longer. So a busy sender, for whom the thread looks at its ring context once a millisecond anyway, wakes
+ * would sleep longer. The owner of a biased flag (VMA_THREAD_MODE=0) releases it by a plain store. So between C and D
+ * stands a barrier in all threads: after it the thread sees A, or the owner's B comes after C and does not find the bit.
+ * So a busy sender, for whom the thread looks at its ring context once a millisecond anyway, wakes
  * nobody.
  */
 void vma_engine_later(uint64_t ring_ctxs)
@@ -94,6 +96,7 @@ static uint64_t housekeeping_send_later(uint64_t now)
 	if (now < later_due(SEND_LATER_COALESCE_NS))
 		return later_due(SEND_LATER_NS);
 	ring_ctxs = atomic_exchange(&housekeeping.later, 0);
+	vma_ring_barrier();
 	ring_ctxs_each(flush_bit, &ring_ctxs);
 	return NO_DEADLINE;
 }

@@ -2,7 +2,7 @@
  * instr_tcp - messages and bulk over connections of two stacks on a wire in memory, for callgrind to count
  * instructions.
  *
- *   instr_tcp MESSAGES PHASE
+ *   instr_tcp MESSAGES PHASE [single]    single: VMA_THREAD_MODE=0
  *   valgrind --tool=callgrind --toggle-collect=phase_tcp_send_100 build/components/tcp/test/instr_tcp 4096 tcp_send_100
  *
  * The number is that of the connections, which take turns: what a message costs must not grow with it. "bbr" is one
@@ -34,6 +34,7 @@ struct side {
 	struct vma_tcp_listener *listener;
 };
 static struct side side[2];
+static enum vma_thread_mode thread_mode = VMA_THREAD_SPIN;
 static uint64_t now_ns = 1000000000;
 static uint8_t bytes[CHUNK];
 static uint64_t received;
@@ -229,7 +230,7 @@ static void tcp_open_side(int number, struct vma_nic *nic, bool no_timestamps)
 	struct vma_ring_attr ring = {.nic = nic,
 	                             .rx_wre = 512,
 	                             .tx_wre = 512,
-	                             .thread_mode = VMA_THREAD_SPIN,
+	                             .thread_mode = thread_mode,
 	                             .rx_sw_csum = true,
 	                             .name = "instr"};
 	struct vma_tcp_attr attr = {.arena = s->arena,
@@ -317,6 +318,9 @@ int main(int argc, char **argv)
 {
 	unsigned messages = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) / 2 * 2 : 4096;
 	const char *name = argc > 2 ? argv[2] : "tcp_send_1";
+
+	if (argc > 3)
+		thread_mode = VMA_THREAD_SINGLE;
 	const struct phases *p = phases_of(name);
 	struct phases quiet = {p->name, p->connections, quiet_send, quiet_receive, quiet_bulk_out, quiet_receive};
 	const bool is_bbr = strcmp(p->name, "bbr") == 0;

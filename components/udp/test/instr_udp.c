@@ -1,7 +1,7 @@
 /*
  * instr_udp - the calls of a UDP socket over a wire in memory, 64-byte frames, for callgrind to count instructions.
  *
- *   instr_udp DATAGRAMS
+ *   instr_udp DATAGRAMS [PHASE single]    single: VMA_THREAD_MODE=0
  *   valgrind --tool=callgrind --toggle-collect=phase_NAME build/components/udp/test/instr_udp 4096
  *
  * Each phase is a function of its own and counts what lies between enter and leave, with ring and wire below it; those
@@ -43,6 +43,7 @@ static struct udp_attachment *attachment;
 static struct vma_flow flow;
 static uint8_t payload[PAYLOAD];
 static struct sockaddr_in to = {.sin_family = AF_INET};
+static enum vma_thread_mode thread_mode = VMA_THREAD_SPIN;
 static uint64_t sent, received;
 
 static void udp_must(int rc, const char *what)
@@ -245,7 +246,7 @@ static void open_ring_ctxs(void)
 {
 	struct vma_wire_pair_attr wire = {0};
 	struct vma_ring_attr attr = {
-	        .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN, .rx_sw_csum = true, .name = "instr"};
+	        .rx_wre = 512, .tx_wre = 512, .thread_mode = thread_mode, .rx_sw_csum = true, .name = "instr"};
 	struct vma_nic *nic[2];
 
 	setenv("VMA_STATS_SHMEM_DIR", "", 1);
@@ -294,6 +295,9 @@ static void instr_udp_open_sockets(void)
 int main(int argc, char **argv)
 {
 	unsigned datagrams = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) / 16 * 16 : 4096;
+
+	if (argc > 3)
+		thread_mode = VMA_THREAD_SINGLE;
 
 	open_ring_ctxs();
 	instr_udp_open_sockets();

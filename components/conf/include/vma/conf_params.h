@@ -254,8 +254,9 @@
 	  "internal thread only if they have not done it about a millisecond later; 1 the internal thread does it "    \
 	  "at once.")                                                                                                  \
 	X(ENUM, thread_mode, "VMA_THREAD_MODE", "Thread mode", 1, 0, SAME, 0, 0, THREAD_MODE,                          \
-	  "0: the program uses its sockets in one thread only. Else, what a thread does that must wait for another in "\
-	  "a control call: 1 spin, 2 sleep, 3 spin and then yield.")                                                   \
+	  "0: the program uses its sockets in one thread, which pays nothing for others; if others come all the same, "\
+	  "it is as 1 soon. Else, what a thread does that must wait for another in a control call: 1 spin, 2 sleep, 3 "\
+	  "spin and then yield.")                                                                                      \
 	X(ENUM, buffer_batching_mode, "VMA_BUFFER_BATCHING_MODE", "Buffer batching mode", 1, SAME, SAME, 0, 0,         \
 	  BATCHING_MODE, "Whether each thread keeps a small cache of buffers: 0 none, 1 yes and unused ones are given "\
 	  "back, 2 yes and they stay.")                                                                                \

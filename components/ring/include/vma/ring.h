@@ -13,7 +13,8 @@
  *          leaving it by siglongjmp would leave the flag taken.
  * Progress: in the data path no call waits for another thread. attach and detach are control path: they wait for the
  *           receive flag as VMA_THREAD_MODE says (spin, then futex; futex; spin, then yield). With VMA_THREAD_SINGLE
- *           one thread at a time uses the ring, signal handlers apart, and the flags cost no atomic read-modify-write.
+ *           the thread that makes the ring is to be the only one that uses it: its flags cost it no atomic
+ *           read-modify-write. Another one may, and pays for that (drive.h); if several do often, it is as SPIN.
  * Memory: create allocates; flows are the caller's memory and outlive their attachment.
  * Example: test/test_dispatch.c; examples/udp_echo.c.
  */
@@ -192,6 +193,17 @@ bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ri
  */
 bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns);
 /* The thread id of the one that drives this side, 0: nobody (or no longer). */
+/*
+ * The calling thread is the library's own, and not one of the program's that VMA_THREAD_SINGLE speaks of: what it does
+ * to rings of that mode says nothing against it.
+ */
+void vma_ring_help(void);
+/*
+ * What other threads of the process did with a flag of VMA_THREAD_SINGLE before some point of their program is visible
+ * here after this; what they do after that point sees what was written here before. Nothing if no ring has that mode: a
+ * sequentially consistent access of both sides is enough then. A system call.
+ */
+void vma_ring_barrier(void);
 uint32_t vma_ring_holder(const struct vma_ring *ring, enum vma_ring_side side);
 
 /*
