@@ -13,10 +13,17 @@ static bool is_given(const struct vma_conf *conf, const struct conf_param *param
 	return conf->given[param - conf_params];
 }
 
+/* A value that a profile set holds as it stands. */
+static bool is_unset(const struct vma_conf *conf, const struct conf_param *param)
+{
+	return param->form->unset != NULL && !is_given(conf, param) &&
+	       conf_get_number(conf, param) == conf_default(param, VMA_SPEC_NONE);
+}
+
 static bool is_default(const struct vma_conf *conf, const struct conf_param *param)
 {
 	if (param->form->unset != NULL)
-		return !is_given(conf, param);
+		return is_unset(conf, param);
 	if (param->type == CONF_TEXT)
 		return strcmp(conf_get_text(conf, param), param->string[VMA_SPEC_NONE]) == 0;
 	/* A value that a profile set counts as changed: the field's banner shows it. */
@@ -37,7 +44,7 @@ static void show_param(const struct vma_conf *conf, const struct conf_param *par
 
 	shown = param->type == CONF_TEXT ? conf_get_text(conf, param)
 	                                 : conf_form_show(param, conf_get_number(conf, param), out, &label);
-	if (param->form->unset != NULL && !is_given(conf, param))
+	if (is_unset(conf, param))
 		shown = param->form->unset;
 	/* Of what has no effect no default is shown, as if it held. */
 	if (note != NULL) {

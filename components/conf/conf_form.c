@@ -42,7 +42,14 @@ const struct conf_form conf_form_PRIVILEGED = {
 const struct conf_form conf_form_RX_PREFETCH = {.open = true, .most = VMA_CONF_RX_PREFETCH_MOST};
 const struct conf_form conf_form_MSS = {
         .open = true, .least = VMA_CONF_MSS_LEAST, CHOICES({0, NULL, "0 (follow VMA_MTU)", NULL})};
-const struct conf_form conf_form_AIM = {.open = true, CHOICES({0, NULL, "Disabled", "CQ Adaptive Moderation"})};
+/* What holds of moderation while it is not set depends on the others of its parameters: vma_ring_conf. */
+const struct conf_form conf_form_MODERATION = {.unset = "as far as asked for",
+                                               .values = "0, 1",
+                                               CHOICES({0, NULL, "Disabled", NULL}, {1, NULL, "Enabled", NULL})};
+const struct conf_form conf_form_MODERATION_COUNT = {.unset = "48, if a period is set", .open = true};
+const struct conf_form conf_form_MODERATION_PERIOD = {.unset = "50, if a count is set", .open = true};
+const struct conf_form conf_form_AIM = {
+        .unset = "250, if asked for", .open = true, CHOICES({0, NULL, "Disabled", "CQ Adaptive Moderation"})};
 const struct conf_form conf_form_EXCEPTION = {
         .values = "-2, -1, 0, 1, 2, 3",
         CHOICES({-2, NULL, "-2 (exit at failed start)", NULL}, {-1, NULL, "-1 (just log debug message)", NULL},

@@ -20,8 +20,9 @@ struct conf_choice {
 };
 
 struct conf_form {
-	const char
-	        *unset; /* in the banner, if nobody sets it and what holds is none of the values; NULL: the default */
+	/* In the banner and the reference, if neither the user nor a profile sets it, and what holds is none of the
+	 * values; NULL: the default. */
+	const char *unset;
 	const char *values; /* for the warning and the reference; NULL: min..max */
 	const struct conf_choice *choices;
 	size_t count;
@@ -98,7 +99,8 @@ extern const struct conf_form conf_form_PLAIN, conf_form_SWITCH, conf_form_LEVEL
         conf_form_TCP_TIMESTAMPS, conf_form_TCP_CC, conf_form_NIC, conf_form_MTU, conf_form_EAGAINS,
         conf_form_MIGRATION, conf_form_OFF, conf_form_CTL_THREAD, conf_form_TCP_HANDLING, conf_form_AUTO,
         conf_form_TX_BUF_SIZE, conf_form_SKIP_POLL, conf_form_MULTILOCK, conf_form_POLL_BATCH, conf_form_RX_PREFETCH,
-        conf_form_SEND_BUFFER, conf_form_RESOLUTION;
+        conf_form_SEND_BUFFER, conf_form_RESOLUTION, conf_form_MODERATION, conf_form_MODERATION_COUNT,
+        conf_form_MODERATION_PERIOD;
 
 /* vma_conf_load with the process's state as an argument, for tests. */
 void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool quiet);

@@ -44,11 +44,9 @@ static void put_defaults(struct page *page, const struct conf_param *param)
 		put_text_defaults(page, param);
 		return;
 	}
-	if (param->form->unset != NULL) {
-		put(page, "Default: %s.", param->form->unset);
-		return;
-	}
-	put(page, "Default: %s", conf_form_show(param, conf_default(param, VMA_SPEC_NONE), shown, &label));
+	put(page, "Default: %s",
+	    param->form->unset != NULL ? param->form->unset
+	                               : conf_form_show(param, conf_default(param, VMA_SPEC_NONE), shown, &label));
 	if (param->number[VMA_SPEC_LATENCY] != CONF_SAME)
 		put(page, "; with `VMA_SPEC=latency`: %s",
 		    conf_form_show(param, param->number[VMA_SPEC_LATENCY], shown, &label));

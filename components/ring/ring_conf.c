@@ -44,6 +44,32 @@ int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *
 	return len >= 0 && (size_t)len < size ? 0 : -ENAMETOOLONG;
 }
 
+/* An adaptive moderation that nobody asks for would hold back what comes today at once. */
+static bool aim_is_asked_for(const struct vma_conf *conf)
+{
+	return conf->given[VMA_CONF_AT_cq_moderation_enable] || conf->given[VMA_CONF_AT_cq_aim_max_count] ||
+	       conf->given[VMA_CONF_AT_cq_aim_max_period_usec] || conf->given[VMA_CONF_AT_cq_aim_interval_msec] ||
+	       conf->given[VMA_CONF_AT_cq_aim_interrupts_rate_per_sec];
+}
+
+/* Of count and period each has its default if the other is set; if neither is, a packet after silence wakes at once. */
+static void conf_moderation(const struct vma_conf *conf, struct vma_cq_attr *cq)
+{
+	const bool is_fixed =
+	        conf->given[VMA_CONF_AT_cq_moderation_count] || conf->given[VMA_CONF_AT_cq_moderation_period_usec];
+
+	cq->aim = (struct vma_aim_params){
+	        .max_count = (uint32_t)conf->cq_aim_max_count,
+	        .max_period_usec = (uint32_t)conf->cq_aim_max_period_usec,
+	        .interval_msec = aim_is_asked_for(conf) ? (uint32_t)conf->cq_aim_interval_msec : 0,
+	        .interrupts_per_sec = (uint32_t)conf->cq_aim_interrupts_rate_per_sec,
+	};
+	if (is_fixed)
+		cq->aim.base = (struct vma_cq_moderation){(uint32_t)conf->cq_moderation_count,
+		                                          (uint32_t)conf->cq_moderation_period_usec};
+	cq->moderation_enable = conf->cq_moderation_enable && (is_fixed || cq->aim.interval_msec != 0);
+}
+
 void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring)
 {
 	ring->rx_wre = at_most_conf(conf->rx_wre, conf->rx_bufs);
@@ -58,14 +84,7 @@ void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring)
 	ring->cq.compensation_level = (uint32_t)conf->qp_compensation_level;
 	ring->cq.rx_wre_batching = (uint32_t)conf->rx_wre_batching;
 	ring->cq.prefetch_bytes = (uint32_t)conf->rx_prefetch_bytes;
-	ring->cq.moderation_enable = conf->cq_moderation_enable;
-	ring->cq.aim = (struct vma_aim_params){
-	        .base = {(uint32_t)conf->cq_moderation_count, (uint32_t)conf->cq_moderation_period_usec},
-	        .max_count = (uint32_t)conf->cq_aim_max_count,
-	        .max_period_usec = (uint32_t)conf->cq_aim_max_period_usec,
-	        .interval_msec = (uint32_t)conf->cq_aim_interval_msec,
-	        .interrupts_per_sec = (uint32_t)conf->cq_aim_interrupts_rate_per_sec,
-	};
+	conf_moderation(conf, &ring->cq);
 }
 
 static void say_granted(const struct vma_conf *conf, enum vma_conf_at at, const char *name, const char *ifname,

@@ -73,6 +73,22 @@ static void test_profile_shows_itself_and_what_it_changes(void **state)
 	assert_null(strstr(heard, "[VMA_RX_BUFS]"));
 }
 
+/* What holds of moderation is said: nothing that is unset, what a profile says, what is set. */
+static void test_moderation_is_shown_as_it_holds(void **state)
+{
+	(void)state;
+	banner(VMA_LOG_DETAILS, ENV(NULL));
+	assert_non_null(strstr(heard, "CQ Interrupts Moderation       as far as asked for        "));
+	assert_non_null(strstr(heard, "CQ Moderation Count            48, if a period is set     "));
+	assert_non_null(strstr(heard, "CQ Moderation Period (usec)    50, if a count is set      "));
+	assert_non_null(strstr(heard, "CQ AIM Interval (msec)         250, if asked for          "));
+	banner(VMA_LOG_INFO, ENV("VMA_SPEC=latency", "VMA_CQ_MODERATION_COUNT=48"));
+	assert_non_null(strstr(heard, "CQ Interrupts Moderation       Disabled                   "));
+	assert_non_null(strstr(heard, "CQ Moderation Count            48                         "));
+	assert_non_null(strstr(heard, "CQ Adaptive Moderation         Disabled                   "));
+	assert_null(strstr(heard, "CQ Moderation Period"));
+}
+
 static void test_details_shows_every_parameter_once(void **state)
 {
 	(void)state;
@@ -144,6 +160,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_default_banner_shows_level_and_file_only),
         cmocka_unit_test(test_banner_shows_what_was_changed_in_the_fields_columns),
         cmocka_unit_test(test_profile_shows_itself_and_what_it_changes),
+        cmocka_unit_test(test_moderation_is_shown_as_it_holds),
         cmocka_unit_test(test_details_shows_every_parameter_once),
         cmocka_unit_test(test_high_level_is_warned_of),
         cmocka_unit_test(test_reference_that_does_not_fit_is_refused),

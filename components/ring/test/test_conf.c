@@ -31,7 +31,7 @@ static void test_defaults_are_those_of_the_field(void **state)
 	assert_true(ring.rx_sw_csum);
 	assert_int_equal(ring.cq.poll_batch_max, 16);
 	assert_true(ring.cq.keep_qp_full);
-	assert_true(ring.cq.moderation_enable);
+	assert_false(ring.cq.moderation_enable);
 	assert_int_equal(ring.cq.aim.interrupts_per_sec, 5000);
 }
 
@@ -55,6 +55,36 @@ static void test_kind_of_the_locks_decides_how_a_control_call_waits_that_would_s
 	assert_int_equal(mode_with("VMA_THREAD_MODE=2", "VMA_MULTILOCK=0"), VMA_THREAD_MUTEX);
 	assert_int_equal(mode_with("VMA_THREAD_MODE=3", "VMA_MULTILOCK=1"), VMA_THREAD_YIELD);
 	assert_int_equal(mode_with("VMA_THREAD_MODE=0", "VMA_MULTILOCK=1"), VMA_THREAD_SINGLE);
+}
+
+/* Whether it moderates, count and period of a packet after silence, and the interval of adaptation. */
+static void expect_moderation(const char *first, const char *second, bool enable, uint32_t count, uint32_t period,
+                              uint32_t interval)
+{
+	char *env[] = {(char *)first, (char *)second, NULL};
+	struct vma_ring_attr ring = {0};
+
+	conf_load(env);
+	vma_ring_conf(&conf, &ring);
+	if (ring.cq.moderation_enable != enable)
+		fail_msg("%s %s: moderates %d", first, second != NULL ? second : "", !enable);
+	assert_int_equal(ring.cq.aim.base.count, count);
+	assert_int_equal(ring.cq.aim.base.period_usec, period);
+	assert_int_equal(ring.cq.aim.interval_msec, interval);
+}
+
+static void test_moderation_begins_with_what_is_set(void **state)
+{
+	(void)state;
+	expect_moderation("VMA_RX_POLL=0", NULL, false, 0, 0, 0);
+	expect_moderation("VMA_CQ_MODERATION_ENABLE=1", NULL, true, 0, 0, 250);
+	expect_moderation("VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC=5000", NULL, true, 0, 0, 250);
+	expect_moderation("VMA_CQ_AIM_INTERVAL_MSEC=100", NULL, true, 0, 0, 100);
+	expect_moderation("VMA_CQ_AIM_MAX_COUNT=7", "VMA_CQ_AIM_INTERVAL_MSEC=0", false, 0, 0, 0);
+	expect_moderation("VMA_CQ_MODERATION_COUNT=10", NULL, true, 10, 50, 0);
+	expect_moderation("VMA_CQ_MODERATION_PERIOD_USEC=5000", NULL, true, 48, 5000, 0);
+	expect_moderation("VMA_CQ_MODERATION_PERIOD_USEC=5000", "VMA_CQ_MODERATION_ENABLE=0", false, 48, 5000, 250);
+	expect_moderation("VMA_CQ_MODERATION_COUNT=10", "VMA_SPEC=latency", false, 10, 50, 0);
 }
 
 static void test_what_is_set_arrives(void **state)
@@ -190,6 +220,7 @@ static void test_fewer_frames_than_were_asked_for_are_told_once(void **state)
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_are_those_of_the_field),
         cmocka_unit_test(test_kind_of_the_locks_decides_how_a_control_call_waits_that_would_spin),
+        cmocka_unit_test(test_moderation_begins_with_what_is_set),
         cmocka_unit_test(test_what_is_set_arrives),
         cmocka_unit_test(test_a_queue_is_no_deeper_than_there_may_be_buffers),
         cmocka_unit_test(test_memory_type_reaches_ordinary_memory_and_windows),

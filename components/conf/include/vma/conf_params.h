@@ -166,20 +166,27 @@
 	  100000000, PLAIN,                                                                                            \
 	  "It takes at most about so many packets at a time. 0: it takes none.")                                       \
 	X(BOOL, cq_moderation_enable, "VMA_CQ_MODERATION_ENABLE", "CQ Interrupts Moderation", 1, 0, SAME, 0, 1,        \
-	  SWITCH, "Gather arrivals before a sleeper is woken, where the device can.")                                  \
-	X(INT, cq_moderation_count, "VMA_CQ_MODERATION_COUNT", "CQ Moderation Count", 48, SAME, SAME, 0, 65535, PLAIN, \
-	  "A sleeper is woken after so many packets,")                                                                 \
+	  MODERATION, "Whether a thread that sleeps until a packet comes is woken for several at a time. 1: by count " \
+	  "and period if one of these is set, and adaptively (VMA_CQ_AIM_*). 0: it is woken by the first packet. If "  \
+	  "it is not set: 1, as far as a parameter of these is set.")                                                  \
+	X(INT, cq_moderation_count, "VMA_CQ_MODERATION_COUNT", "CQ Moderation Count", 48, SAME, SAME, 0, 65535,        \
+	  MODERATION_COUNT, "A sleeper is woken after so many packets, or when the period is over. On xdp the sleeper "\
+	  "counts itself: it gets up for packets that come meanwhile, at most every 0.1 milliseconds, and the call "   \
+	  "sleeps on. 0 or 1: the first packet wakes it.")                                                             \
 	X(INT, cq_moderation_period_usec, "VMA_CQ_MODERATION_PERIOD_USEC", "CQ Moderation Period (usec)", 50, SAME,    \
-	  SAME, 0, 65535, PLAIN, "or so many microseconds after the first.")                                           \
+	  SAME, 0, 65535, MODERATION_PERIOD, "A sleeper is woken so many microseconds after the first packet, or "     \
+	  "after the count. 0: the first packet wakes it.")                                                            \
 	X(INT, cq_aim_max_count, "VMA_CQ_AIM_MAX_COUNT", "CQ AIM Max Count", 560, 128, SAME, 0, 65535, PLAIN,          \
 	  "Adaptive moderation goes up to so many packets,")                                                           \
 	X(INT, cq_aim_max_period_usec, "VMA_CQ_AIM_MAX_PERIOD_USEC", "CQ AIM Max Period (usec)", 250, SAME, SAME, 0,   \
 	  65535, PLAIN, "and so many microseconds.")                                                                   \
 	X(INT, cq_aim_interval_msec, "VMA_CQ_AIM_INTERVAL_MSEC", "CQ AIM Interval (msec)", 250, 0, SAME, 0, 3600000,   \
-	  AIM, "Milliseconds between two adaptations. 0: moderation does not adapt.")                                  \
+	  AIM, "Milliseconds between two adaptations. 0: moderation does not adapt. If it is not set, it adapts only " \
+	  "if VMA_CQ_MODERATION_ENABLE or another parameter of VMA_CQ_AIM_* is set.")                                  \
 	X(INT, cq_aim_interrupts_rate_per_sec, "VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC",                                   \
 	  "CQ AIM Interrupts Rate (per sec)", 5000, SAME, SAME, 1, 10000000, PLAIN,                                    \
-	  "Wake-ups per second and ring that adaptive moderation aims at.")                                            \
+	  "Wake-ups per second and ring that adaptive moderation aims at, while more packets than that come. A "       \
+	  "packet after silence is not held back.")                                                                    \
 	X(INT, cq_poll_batch_max, "VMA_CQ_POLL_BATCH_MAX", "CQ Poll Batch (max)", 16, SAME, SAME, 1, 1024, POLL_BATCH, \
 	  "At most so many packets are taken from a queue at a time. More than 64 counts as 64.")                      \
 	X(BOOL, cq_keep_qp_full, "VMA_CQ_KEEP_QP_FULL", "CQ Keeps QP Full", 1, 0, SAME, 0, 1, SWITCH,                  \
