@@ -123,6 +123,10 @@ static inline int os_epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event 
 {
 	return (int)syscall(SYS_epoll_ctl, epoll_fd, op, fd, event);
 }
+static inline int os_epoll_wait(int epfd, struct epoll_event *events, int max, int timeout_ms)
+{
+	return (int)syscall(SYS_epoll_pwait, epfd, events, max, timeout_ms, NULL, (size_t)8);
+}
 static inline int os_open(const char *path, int flags)
 {
 	return (int)syscall(SYS_openat, AT_FDCWD, path, flags, 0);

@@ -403,7 +403,7 @@ static void retire_old_ring(struct xdp_qp *qp, struct xdp_ring *ring)
 static void watch_again(struct xdp_qp *qp)
 {
 	for (uint32_t queue = 0; queue < qp->queues && qp->armed; queue++)
-		if (nic_xdp_watch(qp, &qp->port[queue]) < 0)
+		if (nic_xdp_watch(qp, &qp->port[queue], false) < 0)
 			vma_log_error("%s: its socket cannot be slept on: error %d", qp->name, errno);
 }
 
@@ -477,6 +477,8 @@ const struct vma_nic_ops vma_nic_xdp_ops = {
         .kick = nic_xdp_kick,
         .reap_tx = nic_xdp_reap_tx,
         .arm = nic_xdp_arm,
+        .arm_next = nic_xdp_arm_next,
+        .rx_waiting = nic_xdp_rx_waiting,
         .unarm = nic_xdp_unarm,
         .fd = nic_xdp_fd,
         .now_ns = xdp_now_ns,

@@ -64,6 +64,7 @@ struct xdp_port {
 	uint32_t rx_much; /* with so many in the RX ring the kernel is asked what it has lost */
 	uint64_t lost;    /* packets, when it was asked last */
 	bool watched;     /* in the queue pair's epoll fd: from an arm to the next unarm, see nic_xdp_arm */
+	bool by_edges;    /* and told of the next arrival only: see nic_xdp_arm_next */
 } __attribute__((aligned(64)));
 
 struct xdp_flow {
@@ -217,7 +218,11 @@ int nic_xdp_kick(struct vma_nic_qp *qp);
 unsigned nic_xdp_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 int nic_xdp_arm(struct vma_nic_qp *qp);
 void nic_xdp_unarm(struct vma_nic_qp *qp);
-int nic_xdp_watch(struct xdp_qp *qp, struct xdp_port *port); /* its socket joins the epoll set; receive half held */
+int nic_xdp_arm_next(struct vma_nic_qp *qp);
+unsigned nic_xdp_rx_waiting(struct vma_nic_qp *qp);
+/* Its socket joins the epoll set, which tells of the next arrival only (by_edges), or as long as packets are there;
+ * receive half held. */
+int nic_xdp_watch(struct xdp_qp *qp, struct xdp_port *port, bool by_edges);
 int nic_xdp_fd(const struct vma_nic_qp *qp);
 void nic_xdp_count_lost(struct xdp_qp *qp, struct xdp_port *port); /* receive half held */
 

@@ -269,16 +269,49 @@ unsigned nic_xdp_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigne
  * Whichever of its removal and our addition comes second in the kernel sees the other: the removal finds what was
  * added, or we find the mark and remove it ourselves.
  */
-__attribute__((cold, noinline)) int nic_xdp_watch(struct xdp_qp *qp, struct xdp_port *port)
+__attribute__((cold, noinline)) int nic_xdp_watch(struct xdp_qp *qp, struct xdp_port *port, bool by_edges)
 {
-	struct epoll_event event = {.events = EPOLLIN};
+	struct epoll_event event = {.events = by_edges ? EPOLLIN | EPOLLET : EPOLLIN};
 
 	if (os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, port->fd, &event) < 0 && errno != EEXIST)
 		return vma_nic_qp_lost(&qp->base) ? 0 : -errno;
 	port->watched = true;
+	port->by_edges = by_edges;
 	if (vma_nic_qp_lost(&qp->base))
 		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL);
 	return 0;
+}
+
+/* What the nic's thread does when it gives the sockets up at the same time (nic_xdp_disarm) is the same removal. */
+static void unwatch_port(struct xdp_qp *qp, struct xdp_port *port)
+{
+	if (port->watched)
+		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL);
+	port->watched = port->by_edges = false;
+}
+
+/* All sockets in the epoll set, in this way. */
+static int watch_ports(struct xdp_qp *qp, bool by_edges)
+{
+	for (uint32_t queue = 0; queue < qp->queues; queue++) {
+		struct xdp_port *port = &qp->port[queue];
+		int rc;
+
+		if (__builtin_expect(port->by_edges != by_edges, 0))
+			unwatch_port(qp, port);
+		rc = port->watched ? 0 : nic_xdp_watch(qp, port, by_edges);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+/* An index that cannot be counts as none. */
+static uint32_t port_waiting(const struct xdp_port *port)
+{
+	const uint32_t ready = atomic_load_explicit(port->rx.producer, memory_order_acquire) - port->rx.cached_consumer;
+
+	return ready <= port->rx.size ? ready : 0;
 }
 
 /*
@@ -290,29 +323,54 @@ __attribute__((cold, noinline)) int nic_xdp_watch(struct xdp_qp *qp, struct xdp_
 int nic_xdp_arm(struct vma_nic_qp *base)
 {
 	struct xdp_qp *qp = data_qp_of(base);
+	int rc;
 
 	if (atomic_load_explicit(qp->fork_guard, memory_order_relaxed) == 0)
 		return -ENODEV;
 	qp->armed = true; /* for rebind, whose sockets must wake who sleeps by then */
 	if (vma_nic_qp_lost(base))
 		return 0;
-	for (uint32_t queue = 0; queue < qp->queues; queue++) {
-		const int rc = qp->port[queue].watched ? 0 : nic_xdp_watch(qp, &qp->port[queue]);
-
-		if (rc < 0)
-			return rc;
-	}
-	for (uint32_t queue = 0; queue < qp->queues; queue++) {
-		struct xdp_ring *rx = &qp->port[queue].rx;
-		const uint32_t ready = atomic_load_explicit(rx->producer, memory_order_acquire) - rx->cached_consumer;
-
-		if (ready != 0 && ready <= rx->size)
-			return 1;
-	}
-	return 0;
+	rc = watch_ports(qp, false);
+	for (uint32_t queue = 0; rc == 0 && queue < qp->queues; queue++)
+		rc = port_waiting(&qp->port[queue]) != 0;
+	return rc;
 }
 
-/* What the nic's thread does when it gives the sockets up at the same time (nic_xdp_disarm) is the same removal. */
+unsigned nic_xdp_rx_waiting(struct vma_nic_qp *base)
+{
+	struct xdp_qp *qp = data_qp_of(base);
+	unsigned waiting = 0;
+
+	if (!qp_usable(qp))
+		return 0;
+	for (uint32_t queue = 0; queue < qp->queues; queue++)
+		waiting += port_waiting(&qp->port[queue]);
+	return waiting;
+}
+
+/*
+ * Edges that were not taken are told as long as packets are there, so they are taken before the count. What comes after
+ * that is an edge again; what came before is in the count.
+ */
+int nic_xdp_arm_next(struct vma_nic_qp *base)
+{
+	struct epoll_event taken[XDP_QUEUES_MAX + 1];
+	struct xdp_qp *qp = data_qp_of(base);
+	const int saved = errno;
+	int rc;
+
+	if (atomic_load_explicit(qp->fork_guard, memory_order_relaxed) == 0)
+		return -ENODEV;
+	qp->armed = true;
+	if (vma_nic_qp_lost(base))
+		return 0;
+	rc = watch_ports(qp, true);
+	if (rc == 0)
+		os_epoll_wait(qp->epoll_fd, taken, XDP_QUEUES_MAX + 1, 0);
+	errno = saved;
+	return rc < 0 ? rc : (int)nic_xdp_rx_waiting(base);
+}
+
 void nic_xdp_unarm(struct vma_nic_qp *base)
 {
 	struct xdp_qp *qp = data_qp_of(base);
@@ -321,11 +379,8 @@ void nic_xdp_unarm(struct vma_nic_qp *base)
 	if (atomic_load_explicit(qp->fork_guard, memory_order_relaxed) == 0)
 		return; /* the sockets are its parent's */
 	qp->armed = false;
-	for (uint32_t queue = 0; queue < qp->queues; queue++) {
-		if (qp->port[queue].watched)
-			os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->port[queue].fd, NULL);
-		qp->port[queue].watched = false;
-	}
+	for (uint32_t queue = 0; queue < qp->queues; queue++)
+		unwatch_port(qp, &qp->port[queue]);
 	errno = saved;
 }
 

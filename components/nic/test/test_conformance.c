@@ -579,6 +579,36 @@ static void test_quiet_is_said_of_an_empty_queue_only(void **state)
 		assert_true(vma_nic_rx_is_empty(qp));
 }
 
+/* Also of frames that nobody has polled: each next one is told of, and all of them are counted. */
+static void test_each_next_arrival_is_told_of_beside_what_waits(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_nic_qp *qp = w->qp[1][0];
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	if (vma_nic_rx_waiting(qp) == -EOPNOTSUPP)
+		vma_test_skip("this backend does not count");
+	for (int i = 0; i < 5; i++) {
+		const int armed = vma_nic_arm_next(qp);
+
+		assert_true(armed == i || armed == -EOPNOTSUPP);
+		assert_true(armed < 0 || !fd_readable(vma_nic_fd(qp), 0));
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, (uint32_t)i));
+		assert_true(armed < 0 || fd_readable(vma_nic_fd(qp), 3000));
+		while (vma_nic_rx_waiting(qp) != i + 1)
+			assert_true(fixture_now_ns() < give_up);
+	}
+	assert_int_equal(vma_nic_arm(qp), 1);
+	for (uint32_t i = 0; i < 5; i++)
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
+	assert_int_equal(vma_nic_rx_waiting(qp), 0);
+	assert_int_equal(vma_nic_arm(qp), 0);
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 5));
+	assert_true(fd_readable(vma_nic_fd(qp), 3000));
+	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 5));
+}
+
 struct waker {
 	struct fixture *w;
 	_Atomic uint32_t received;
@@ -791,6 +821,7 @@ static const struct {
         CASE(test_unarmed_fd_is_armed_again_by_the_next_arm),
         CASE(test_arm_says_when_something_is_already_there),
         CASE(test_quiet_is_said_of_an_empty_queue_only),
+        CASE(test_each_next_arrival_is_told_of_beside_what_waits),
         CASE(test_a_sleeping_thread_misses_no_frame),
         CASE(test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread),
         CASE(test_a_queue_pair_ends_while_its_buffers_are_held),

@@ -299,6 +299,15 @@ static void wire_mem_unregister(struct vma_nic *nic, uint32_t first, uint32_t co
 	(void)nic, (void)first, (void)count;
 }
 
+/* What the peer has sent and no thread has moved is moved first. */
+static unsigned wire_rx_waiting(struct vma_nic_qp *base)
+{
+	struct wire_qp *qp = wire_qp_of(base);
+
+	wire_engine_poke(qp->end);
+	return wire_ring_count(&qp->done);
+}
+
 static int wire_moderate(struct vma_nic_qp *base, uint32_t count, uint32_t period_usec)
 {
 	struct wire_qp *qp = wire_qp_of(base);
@@ -332,6 +341,7 @@ const struct vma_nic_ops vma_nic_wire_ops = {
         .mem_register = wire_mem_register,
         .mem_unregister = wire_mem_unregister,
         .moderate = wire_moderate,
+        .rx_waiting = wire_rx_waiting,
         .post_rx = wire_post_rx,
         .poll_rx = wire_poll_rx,
         .tx = wire_tx,

@@ -20,6 +20,7 @@
 #ifndef VMA_NIC_H
 #define VMA_NIC_H
 
+#include <errno.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -236,7 +237,9 @@ struct vma_nic_ops {
 	int (*kick)(struct vma_nic_qp *qp);
 	unsigned (*reap_tx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 	int (*arm)(struct vma_nic_qp *qp);
-	void (*unarm)(struct vma_nic_qp *qp); /* NULL: an arm costs nothing later */
+	int (*arm_next)(struct vma_nic_qp *qp);        /* NULL: it cannot tell of more than the first */
+	unsigned (*rx_waiting)(struct vma_nic_qp *qp); /* NULL: it cannot be counted */
+	void (*unarm)(struct vma_nic_qp *qp);          /* NULL: an arm costs nothing later */
 	int (*fd)(const struct vma_nic_qp *qp);
 	uint64_t (*now_ns)(const struct vma_nic *nic);
 };
@@ -392,6 +395,19 @@ static inline unsigned vma_nic_reap_tx(struct vma_nic_qp *qp, struct vma_buf **b
 static inline int vma_nic_arm(struct vma_nic_qp *qp)
 {
 	return qp->ops->arm(qp);
+}
+/*
+ * For who holds back until a number of packets has come, on a device that does not moderate. rx_waiting: so many
+ * buffers have been received and not polled. arm_next: the same number, and the fd is readable once more buffers have
+ * come than these, until the next arm, arm_next or unarm. -EOPNOTSUPP: this device does not tell. Receive half.
+ */
+static inline int vma_nic_rx_waiting(struct vma_nic_qp *qp)
+{
+	return qp->ops->rx_waiting != NULL ? (int)qp->ops->rx_waiting(qp) : -EOPNOTSUPP;
+}
+static inline int vma_nic_arm_next(struct vma_nic_qp *qp)
+{
+	return qp->ops->arm_next != NULL ? qp->ops->arm_next(qp) : -EOPNOTSUPP;
 }
 /* The fd may stay silent until the next arm: nobody sleeps on it, or somebody polls meanwhile; an event that was
  * reported before is taken back. For a device that pays for an arm at every arrival. Receive half. */
