@@ -223,11 +223,21 @@ unsigned vma_cq_reap(struct vma_cq *cq)
 int vma_cq_arm(struct vma_cq *cq)
 {
 	vma_stats_add(&cq->count->arms, 1);
+	vma_cq_rest(cq);
+	return vma_nic_arm(cq->qp);
+}
+
+void vma_cq_rest(struct vma_cq *cq)
+{
 	vma_stats_set(&cq->count->wakeups, atomic_load_explicit(&cq->wakeups, memory_order_relaxed));
 	if (cq->owed != 0)
 		vma_cq_refill(cq);
 	cq_adapt(cq);
-	return vma_nic_arm(cq->qp);
+}
+
+void vma_cq_count_wakeup(struct vma_cq *cq)
+{
+	atomic_fetch_add_explicit(&cq->wakeups, 1, memory_order_relaxed);
 }
 
 /* By system call: the library that this archive may be part of interposes ppoll() itself. */
@@ -240,7 +250,7 @@ int vma_cq_wait(struct vma_cq *cq, uint64_t timeout_ns)
 	if (n < 0)
 		return -errno;
 	if (n > 0)
-		atomic_fetch_add_explicit(&cq->wakeups, 1, memory_order_relaxed);
+		vma_cq_count_wakeup(cq);
 	return n > 0;
 }
 

@@ -5,6 +5,7 @@
 
 #define NS_PER_SEC 1000000000ull
 #define NS_PER_MSEC 1000000ull
+#define NS_PER_USEC 1000ull
 
 /* Half of the way, and at least one unit: any distance within the maxima is walked in about log2(distance) steps. */
 static uint32_t approach_target(uint32_t now, uint32_t target)
@@ -23,6 +24,11 @@ static uint32_t clamp_aim(uint64_t value, uint32_t low, uint32_t high)
 	return value > high ? high : (uint32_t)value;
 }
 
+static uint64_t rate_per_sec(uint64_t packets, uint64_t elapsed_ns)
+{
+	return (uint64_t)((__uint128_t)packets * NS_PER_SEC / elapsed_ns);
+}
+
 /*
  * A report comes after `count` packets or `period` from the first, whichever is sooner; so both must stretch to
  * packets-per-report and time-per-report at the target rate. Traffic at or below the target rate cannot exceed it, and
@@ -36,7 +42,7 @@ struct vma_cq_moderation vma_aim_step(const struct vma_aim_params *params, struc
 
 	if (elapsed_ns == 0 || params->interrupts_per_sec == 0)
 		return now;
-	per_sec = (uint64_t)((__uint128_t)packets * NS_PER_SEC / elapsed_ns);
+	per_sec = rate_per_sec(packets, elapsed_ns);
 	if (wakeups > 0 && per_sec > params->interrupts_per_sec) {
 		uint64_t count = (per_sec + params->interrupts_per_sec - 1) / params->interrupts_per_sec;
 		uint64_t period = (1000000 + params->interrupts_per_sec - 1) / params->interrupts_per_sec;
@@ -49,18 +55,55 @@ struct vma_cq_moderation vma_aim_step(const struct vma_aim_params *params, struc
 	return now;
 }
 
+/*
+ * A sleeper that holds back does not see packets come, so of an adapted count it sleeps for the time that so many took in
+ * the last interval. The base holds back what comes after silence; what goes beyond it keeps wake-ups apart.
+ */
+static uint64_t spacing_usec(const struct vma_cq *cq, struct vma_cq_moderation now)
+{
+	const uint64_t count_usec = cq->aim_per_sec != 0 ? now.count * 1000000ull / cq->aim_per_sec : 0;
+
+	if (now.period_usec <= cq->aim.base.period_usec)
+		return 0;
+	return count_usec < now.period_usec ? count_usec : now.period_usec;
+}
+
+static void publish_hold(struct vma_cq *cq, struct vma_cq_moderation now)
+{
+	const struct vma_cq_moderation base = cq->aim.base;
+	const bool is_fixed = cq->sleepers_hold && base.count > 1 && base.period_usec != 0;
+	const uint64_t spacing = cq->sleepers_hold ? spacing_usec(cq, now) * NS_PER_USEC : 0;
+
+	atomic_store_explicit(&cq->hold.count, is_fixed ? base.count : 0, memory_order_relaxed);
+	atomic_store_explicit(&cq->hold.period_ns, is_fixed ? base.period_usec * NS_PER_USEC : 0, memory_order_relaxed);
+	atomic_store_explicit(&cq->hold.spacing_ns, spacing, memory_order_relaxed);
+}
+
+bool vma_cq_moderates(const struct vma_cq *cq)
+{
+	return cq->moderates;
+}
+
+struct vma_cq_hold vma_cq_hold(const struct vma_cq *cq)
+{
+	return (struct vma_cq_hold){
+	        .period_ns = atomic_load_explicit(&cq->hold.period_ns, memory_order_relaxed),
+	        .spacing_ns = atomic_load_explicit(&cq->hold.spacing_ns, memory_order_relaxed),
+	        .count = atomic_load_explicit(&cq->hold.count, memory_order_relaxed),
+	};
+}
+
 static void set_moderation(struct vma_cq *cq, struct vma_cq_moderation want)
 {
-	int err = vma_nic_moderate(cq->qp, want.count, want.period_usec);
+	const int err = cq->sleepers_hold ? 0 : vma_nic_moderate(cq->qp, want.count, want.period_usec);
 
 	if (err != 0) {
-		cq->moderates = false;
-		vma_log_once(VMA_LOG_DEBUG,
-		             "%s: no interrupt moderation (error %d): a sleeper wakes at the first packet",
+		cq->sleepers_hold = true;
+		vma_log_once(VMA_LOG_DEBUG, "%s: no interrupt moderation (error %d): sleepers hold back themselves",
 		             cq->qp->nic->info.name, -err);
-		want = (struct vma_cq_moderation){0, 0};
 	}
 	cq->moderation = want;
+	publish_hold(cq, want);
 	vma_stats_set(&cq->count->moderation_count, want.count);
 	vma_stats_set(&cq->count->moderation_period_usec, want.period_usec);
 }
@@ -76,6 +119,7 @@ void cq_adapt_init(struct vma_cq *cq, bool enable)
 /* A new binding of the queue pair knows nothing of what was set before. */
 void cq_adapt_rebind(struct vma_cq *cq)
 {
+	cq->sleepers_hold = false;
 	if (cq->moderates)
 		set_moderation(cq, cq->moderation);
 }
@@ -94,9 +138,12 @@ void cq_adapt(struct vma_cq *cq)
 	packets = vma_stats_read(&cq->count->packets);
 	wakeups = atomic_load_explicit(&cq->wakeups, memory_order_relaxed);
 	want = vma_aim_step(&cq->aim, cq->moderation, packets - cq->aim_packets, wakeups - cq->aim_wakeups, elapsed_ns);
+	cq->aim_per_sec = rate_per_sec(packets - cq->aim_packets, elapsed_ns);
 	cq->aim_since_ns = now_ns;
 	cq->aim_packets = packets;
 	cq->aim_wakeups = wakeups;
 	if (want.count != cq->moderation.count || want.period_usec != cq->moderation.period_usec)
 		set_moderation(cq, want);
+	else
+		publish_hold(cq, want); /* the rate may be another one */
 }

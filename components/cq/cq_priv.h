@@ -3,7 +3,7 @@
  *
  * Threads: the holder of the receive drive flag reads and writes the receive fields. The holder of the transmit flag
  * only reaps, which uses constant fields. Threads that sleep on the queue hold no flag; only `wakeups` is theirs. Any
- * thread may read `needs_refill`.
+ * thread may read `needs_refill` and `hold`.
  */
 #ifndef VMA_CQ_PRIV_H
 #define VMA_CQ_PRIV_H
@@ -43,10 +43,16 @@ struct vma_cq {
 	struct vma_stats_cq *count;
 	uint32_t spare_want;
 
-	/* adaptive moderation: looked at when the queue is armed */
+	/* adaptive moderation: looked at before a sleep */
 	struct vma_aim_params aim;
 	struct vma_cq_moderation moderation;
 	uint64_t aim_since_ns, aim_packets, aim_wakeups;
+	uint64_t aim_per_sec; /* packets, over the last interval */
+	bool sleepers_hold;   /* the device does not moderate */
+	struct {
+		_Atomic uint64_t period_ns, spacing_ns;
+		_Atomic uint32_t count;
+	} hold; /* struct vma_cq_hold */
 
 	/* threads that sleep on the queue hold no flag; everything above is not theirs */
 	_Atomic uint64_t wakeups __attribute__((aligned(64)));

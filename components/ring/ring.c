@@ -321,6 +321,11 @@ struct vma_nic_qp *vma_ring_qp(struct vma_ring *ring)
 	return ring->qp;
 }
 
+struct vma_cq *vma_ring_cq(struct vma_ring *ring)
+{
+	return ring->cq;
+}
+
 struct vma_stats_ring *vma_ring_stats(struct vma_ring *ring)
 {
 	return ring->stats;

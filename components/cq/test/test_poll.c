@@ -422,7 +422,7 @@ static void test_arm_tells_when_something_is_there_already(void **state)
 	poll_end();
 }
 
-static void test_moderation_is_set_and_given_up_where_the_device_has_none(void **state)
+static void test_a_device_without_moderation_is_asked_once_and_sleepers_hold_back(void **state)
 {
 	struct vma_cq_attr attr = {
 	        .keep_qp_full = true, .moderation_enable = true, .aim = {.base = {48, 50}, .interval_msec = 250}};
@@ -432,12 +432,70 @@ static void test_moderation_is_set_and_given_up_where_the_device_has_none(void *
 	assert_int_equal(fx.fake.moderate_calls, 1);
 	assert_int_equal(fx.fake.count, 48);
 	assert_int_equal(fx.fake.period_usec, 50);
+	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 0);
 	fx.fake.moderate_result = -EOPNOTSUPP;
 	vma_cq_rebind(fx.cq);
 	assert_int_equal(fx.fake.moderate_calls, 2); /* the new binding was asked, and refused */
 	fx.fake.now_ns += 1000000000;
 	vma_cq_arm(fx.cq);
 	assert_int_equal(fx.fake.moderate_calls, 2);
+	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 50000);
+	assert_int_equal(vma_cq_hold(fx.cq).count, 48);
+	assert_int_equal(vma_cq_hold(fx.cq).spacing_ns, 0);
+	poll_end();
+}
+
+static void test_without_moderation_nothing_is_held_back(void **state)
+{
+	struct vma_cq_attr attr = {.keep_qp_full = true,
+	                           .aim = {.base = {48, 50}, .interval_msec = 250, .interrupts_per_sec = 5000}};
+
+	(void)state;
+	poll_begin(attr, 512, 0, false, 0);
+	fx.fake.moderate_result = -EOPNOTSUPP;
+	for (int i = 0; i < 3; i++) {
+		vma_cq_count_wakeup(fx.cq);
+		fx.fake.now_ns += 1000000000;
+		vma_cq_rest(fx.cq);
+	}
+	assert_int_equal(fx.fake.moderate_calls, 0);
+	assert_int_equal(vma_cq_hold(fx.cq).period_ns + vma_cq_hold(fx.cq).spacing_ns + vma_cq_hold(fx.cq).count, 0);
+	poll_end();
+}
+
+/* One interval of 250 ms in which so many packets were polled. */
+static void adapt_after(unsigned packets)
+{
+	vma_stats_add(&fx.cq->count->packets, packets);
+	vma_cq_count_wakeup(fx.cq);
+	fx.fake.now_ns += 250000000;
+	vma_cq_rest(fx.cq);
+}
+
+/* At 5000 wake-ups per second they are 200 microseconds apart, or as long as the most packets take to come. */
+static void test_counted_sleeps_keep_wakeups_apart_and_silence_ends_that(void **state)
+{
+	struct vma_cq_attr attr = {
+	        .keep_qp_full = true,
+	        .moderation_enable = true,
+	        .aim = {.max_count = 560, .max_period_usec = 250, .interval_msec = 250, .interrupts_per_sec = 5000}};
+
+	(void)state;
+	poll_begin(attr, 512, 0, false, 0);
+	fx.fake.moderate_result = -EOPNOTSUPP;
+	vma_cq_rebind(fx.cq);
+	adapt_after(1000);
+	assert_int_equal(vma_cq_hold(fx.cq).spacing_ns, 0);
+	for (int i = 0; i < 12; i++)
+		adapt_after(25000);
+	assert_int_equal(vma_cq_hold(fx.cq).spacing_ns, 200000);
+	for (int i = 0; i < 12; i++)
+		adapt_after(1400000);
+	assert_int_equal(vma_cq_hold(fx.cq).spacing_ns, 100000);
+	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 0);
+	for (int i = 0; i < 12; i++)
+		adapt_after(0);
+	assert_int_equal(vma_cq_hold(fx.cq).spacing_ns, 0);
 	poll_end();
 }
 
@@ -459,7 +517,9 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rebind_starts_a_new_debt_and_drops_the_half_packet),
         cmocka_unit_test(test_reap_returns_sent_buffers_to_their_pool),
         cmocka_unit_test(test_arm_tells_when_something_is_there_already),
-        cmocka_unit_test(test_moderation_is_set_and_given_up_where_the_device_has_none),
+        cmocka_unit_test(test_a_device_without_moderation_is_asked_once_and_sleepers_hold_back),
+        cmocka_unit_test(test_without_moderation_nothing_is_held_back),
+        cmocka_unit_test(test_counted_sleeps_keep_wakeups_apart_and_silence_ends_that),
 };
 
 VMA_TEST_MAIN(tests)

@@ -4,8 +4,12 @@
  * Frames of a registered window are few. If the user holds more of them than the queue pair's quota, poll copies
  * arrivals into ordinary memory (spill_pool) and gives their frames back at once; cq counts this (copied_out).
  *
- * Threads: the thread that holds the ring's receive drive flag calls poll, refill, arm. The thread that holds the
- *          transmit flag calls reap. Any number of threads that hold nothing may call wait. aim is a pure function.
+ * Moderation. Where the device does not moderate, a sleeper may hold back by itself, as vma_cq_hold says: it sleeps on
+ * a timer and not on the queue's fd. `rest` is for that sleep what `arm` is for the other.
+ *
+ * Threads: the thread that holds the ring's receive drive flag calls poll, refill, arm, rest. The thread that holds the
+ *          transmit flag calls reap. Any number of threads that hold nothing may call wait, hold, count_wakeup. aim is a
+ *          pure function.
  * Progress: only wait ever waits.
  * Memory: the caller's struct; packets leave as chains of vma_buf, one reference each.
  * Example: test/test_poll.c, test/test_aim.c.
@@ -81,6 +85,23 @@ unsigned vma_cq_reap(struct vma_cq *cq);
 int vma_cq_arm(struct vma_cq *cq);
 /* Sleeps on the queue's fd: 1 something arrived, 0 timeout, -EINTR. Units: ns; UINT64_MAX: no end. */
 int vma_cq_wait(struct vma_cq *cq, uint64_t timeout_ns);
+
+/*
+ * How a sleeper holds back by itself. All 0: it does not, the device moderates, or nobody asks for it.
+ *   period_ns, count  after the first packet: until so much time has passed, or so many packets have come
+ *   spacing_ns        between two wake-ups, while more packets come than the target of adaptive moderation
+ * Relaxed loads: a sleeper may go by what held a moment ago.
+ */
+struct vma_cq_hold {
+	uint64_t period_ns, spacing_ns;
+	uint32_t count;
+};
+struct vma_cq_hold vma_cq_hold(const struct vma_cq *cq);
+bool vma_cq_moderates(const struct vma_cq *cq); /* constant; false: nobody asks for it */
+/* Before such a sleep: gives back to the NIC what is owed, and adapts moderation when its interval is over. */
+void vma_cq_rest(struct vma_cq *cq);
+/* A thread that slept on the queue, be it on its fd or on a timer, was woken. vma_cq_wait counts by itself. */
+void vma_cq_count_wakeup(struct vma_cq *cq);
 int vma_cq_fd(const struct vma_cq *cq);
 
 #endif

@@ -275,6 +275,7 @@ unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, un
 void vma_ring_flush(struct vma_ring *ring);
 
 struct vma_nic_qp *vma_ring_qp(struct vma_ring *ring);
+struct vma_cq *vma_ring_cq(struct vma_ring *ring);
 struct vma_stats_ring *vma_ring_stats(struct vma_ring *ring);
 struct vma_nic *vma_ring_nic(struct vma_ring *ring);
 
