@@ -98,6 +98,14 @@ static inline void ring_ctx_count_arm(struct vma_ring_ctx *ring_ctx)
 {
 	atomic_fetch_add_explicit(&ring_ctx->arms, 1, memory_order_relaxed);
 }
+/* A thread sleeps there, on a timer, and looks when it is over: until then nobody else has to (wait/hold.c). */
+static inline bool ring_ctx_is_held(const struct vma_ring_ctx *ring_ctx)
+{
+	const uint64_t until_ns = atomic_load_explicit(&ring_ctx->hold.until_ns, memory_order_relaxed);
+
+	return __builtin_expect(until_ns != 0, 0) && until_ns > vma_now_ns() &&
+	       atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != NULL;
+}
 /* Nobody sleeps there, perhaps: then it is unarmed. */
 void ring_disarm_schedule(struct vma_ring_ctx *ring_ctx);
 /* This thread, a busy poller, has driven it: once for each arm. */

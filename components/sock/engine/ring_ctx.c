@@ -131,6 +131,7 @@ static int ring_ctx_create_new(struct vma_device *device, const struct vma_ring_
 		return rc;
 	}
 	ring_ctx->member = vma_ring_qp(ring_ctx->ring)->member;
+	ring_ctx->hold.is_asked_for = vma_cq_moderates(vma_ring_cq(ring_ctx->ring));
 	ring_ctx->next_of_device = device->priv->ring_ctxs;
 	device->priv->ring_ctxs = ring_ctx;
 	device->priv->ring_ctxs_made++;

@@ -164,7 +164,10 @@ void ring_housekeeping_take_event(struct vma_engine *engine, uint64_t number)
 {
 	struct vma_ring_ctx *ring_ctx = ring_ctx_of_id((uint32_t)number);
 
-	if (ring_ctx == NULL || tcp_housekeeping_take_event(ring_ctx, &engine->conf))
+	if (ring_ctx == NULL)
+		return;
+	vma_cq_count_wakeup(vma_ring_cq(ring_ctx->ring));
+	if (tcp_housekeeping_take_event(ring_ctx, &engine->conf))
 		return;
 	if (stays_armed())
 		drain_and_arm_ring_ctx(ring_ctx, engine->conf.progress_engine_wce_max);
@@ -227,7 +230,7 @@ static void ring_housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	const uint64_t driven = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 
-	if (ring_ctx->armed || has_stack(ring_ctx))
+	if (ring_ctx->armed || has_stack(ring_ctx) || ring_ctx_is_held(ring_ctx))
 		return;
 	if (stays_armed())
 		drain_and_arm_ring_ctx(ring_ctx, *(const int64_t *)arg);

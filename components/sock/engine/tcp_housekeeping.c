@@ -124,7 +124,8 @@ static void housekeeping_watch_ring_ctx(struct vma_ring_ctx *ring_ctx, uint64_t 
 
 static bool others_drive(const struct vma_ring_ctx *ring_ctx)
 {
-	return atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed) != ring_ctx->driven_seen;
+	return atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed) != ring_ctx->driven_seen ||
+	       ring_ctx_is_held(ring_ctx);
 }
 
 /* Others are at it. */

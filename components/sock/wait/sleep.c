@@ -5,6 +5,9 @@
  *      ^                                                                                                 │
  *      └──────────────────────────────────────── nothing ────────────────────────────────────────────────┘
  *
+ * Interrupt moderation may have the thread sleep on a timer in place of a ring's descriptor (hold.c). A sleep that ends
+ * before that timer, and for no other reason, drives nothing.
+ *
  * The watch. One of the threads that sleep for a ring, its watcher, also sleeps on the ring's descriptor. All others
  * are woken by the thread that delivers. Watch and queues are kept over needless wake-ups and given up at the end of
  * the wait. A ring with sleepers is not left without a watcher:
@@ -29,6 +32,7 @@
 #include <vma/sock_os.h>
 
 #include "../engine/internal.h"
+#include "hold.h"
 #include "spin.h"
 #include "wait.h"
 
@@ -222,6 +226,8 @@ struct pollset {
 	bool interrupted;                     /* a handler has ended it */
 	uint8_t bit_of[VMA_THREAD_RING_CTXS]; /* rings, of the descriptors behind the thread's own */
 	uint64_t rung, rung_twice;            /* by bit: have ended the last sleep, the last two */
+	uint64_t held_until_ns;               /* when the first ring is to be looked at that is held back, see hold.c */
+	bool held; /* the last sleep has ended, but what has come to the rings is still to wait */
 	struct vma_ring_backoff backoff;
 	struct timespec timeout; /* of the sleep that goes on */
 };
@@ -237,23 +243,44 @@ static int sleep_arm_ring(const struct pollset *pollset, struct vma_ring_ctx *ri
 	return vma_ring_arm(ring_ctx->ring);
 }
 
-/* Claims the watch of a ring context, if it is to be had, and arms it. */
-static void sleep_watch_ring(struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
+/* Whether packets may wake this thread. False: look again, or this is a device that has gone, and nothing comes. */
+static inline bool sleep_arm_or_look(struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
 {
-	struct vma_thread *self = pollset->wait->self, *watcher = NULL;
-	int rc;
+	const int rc = sleep_arm_ring(pollset, ring_ctx);
 
-	if (!atomic_compare_exchange_strong(&ring_ctx->watcher, &watcher, self) && watcher != self)
-		return;
-	tcp_housekeeping_due(ring_ctx);
-	rc = sleep_arm_ring(pollset, ring_ctx);
 	pollset->poll_again |= rc == 1 || rc == -EBUSY;
 	if (rc == -EBUSY)
 		vma_ring_idle(ring_ctx->ring, VMA_RING_RX, &pollset->backoff, BUSY_NSEC);
 	else
 		pollset->backoff = (struct vma_ring_backoff){0};
-	if (rc != 0)
-		return; /* of a device that has gone nothing comes: the internal thread looks for another */
+	return rc == 0;
+}
+
+/* The same of a ring whose packets may have to wait. */
+static bool sleep_arm_or_hold(struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
+{
+	uint64_t until_ns = UINT64_MAX;
+	const enum hold_sleep how = hold_before_sleep(ring_ctx, &until_ns);
+
+	if (how == HOLD_NOT)
+		return sleep_arm_or_look(pollset, ring_ctx);
+	pollset->poll_again |= how == HOLD_OVER;
+	if (until_ns < pollset->held_until_ns)
+		pollset->held_until_ns = until_ns;
+	return how == HOLD_COUNT;
+}
+
+/* Claims the watch of a ring context, if it is to be had, and arms it. */
+static void sleep_watch_ring(struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
+{
+	struct vma_thread *self = pollset->wait->self, *watcher = NULL;
+
+	if (!atomic_compare_exchange_strong(&ring_ctx->watcher, &watcher, self) && watcher != self)
+		return;
+	tcp_housekeeping_due(ring_ctx);
+	if (!(ring_ctx->hold.is_asked_for ? sleep_arm_or_hold(pollset, ring_ctx)
+	                                  : sleep_arm_or_look(pollset, ring_ctx)))
+		return;
 	pollset->bit_of[pollset->n - pollset->wait->nfds - 1] = ring_ctx->id % 64;
 	pollset->fds[pollset->n++] = (struct pollfd){.fd = vma_ring_fd(ring_ctx->ring), .events = POLLIN};
 }
@@ -263,7 +290,8 @@ static void create_pollset(struct pollset *pollset)
 	struct vma_wait *wait = pollset->wait;
 
 	pollset->n = wait->nfds;
-	pollset->poll_again = false;
+	pollset->poll_again = pollset->held = false;
+	pollset->held_until_ns = UINT64_MAX;
 	if (wait->nfds != 0)
 		memcpy(pollset->fds, wait->fds, wait->nfds * sizeof(*wait->fds));
 	pollset->fds[pollset->n++] = (struct pollfd){.fd = atomic_load(&wait->self->wake_fd), .events = POLLIN};
@@ -342,11 +370,12 @@ static void sleep_at_fd_limit(struct pollset *pollset, uint64_t left)
 static void sleep_in_poll(struct pollset *pollset)
 {
 	struct vma_wait *wait = pollset->wait;
+	const uint64_t until = wait->deadline_ns < pollset->held_until_ns ? wait->deadline_ns : pollset->held_until_ns;
 	uint64_t left = UINT64_MAX, now;
 
-	if (wait->deadline_ns != UINT64_MAX) {
+	if (until != UINT64_MAX) {
 		now = vma_now_ns();
-		left = wait->deadline_ns > now ? wait->deadline_ns - now : 0;
+		left = until > now ? until - now : 0;
 	}
 	/* The process is out of descriptors: nobody can wake this thread, so it looks by itself. */
 	if (pollset->fds[wait->nfds].fd < 0 && left > LOST_NSEC)
@@ -382,12 +411,32 @@ static bool sleep_woken_up(struct pollset *pollset)
 	return os;
 }
 
+/* Counts the wake-up at the rings that this thread watches. Whether what has come to all of them is still to wait. */
+static bool sleep_rings_held(const struct pollset *pollset)
+{
+	struct vma_thread *self = pollset->wait->self;
+	bool watches = false, held = true;
+
+	for (uint64_t left = atomic_load(&self->rings); left != 0; left &= left - 1) {
+		struct vma_ring_ctx *ring_ctx = first_ring_ctx((unsigned)__builtin_ctzll(left));
+
+		for (; ring_ctx != NULL; ring_ctx = next_ring_ctx(ring_ctx)) {
+			if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != self)
+				continue;
+			watches = true;
+			held &= hold_after_sleep(ring_ctx, (pollset->rung & vma_ring_ctx_bit(ring_ctx)) != 0);
+		}
+	}
+	return watches && held;
+}
+
 /* One sleep, announced: 1, 0 look again, -errno. */
 static int sleep_once(struct pollset *pollset)
 {
 	struct vma_wait *wait = pollset->wait;
 	struct vma_thread *self = wait->self;
 	uint32_t going = VMA_THREAD_GOING, signals;
+	bool os;
 	int rc;
 
 	create_pollset(pollset);
@@ -406,7 +455,9 @@ static int sleep_once(struct pollset *pollset)
 		signals_check_unwrapped(self);
 	/* It looks before it sleeps again: what it now delivers to itself, say, costs no system call. */
 	atomic_exchange(&self->state, VMA_THREAD_GOING);
-	return sleep_woken_up(pollset) ? wait_poll_os(wait) : 0;
+	os = sleep_woken_up(pollset);
+	pollset->held = sleep_rings_held(pollset) && !os && !pollset->interrupted;
+	return os ? wait_poll_os(wait) : 0;
 }
 
 /* In queues and counted, anew if a wake-up or a handler has ended that, or the rings are others. */
@@ -450,7 +501,7 @@ int wait_asleep(struct vma_wait *wait, uint32_t signals)
 		have_wake_fd(self); /* each time: what could not be had for the last sleep may be there for this one */
 		rings = wait_settle(wait);
 		rc = sleep_once(&pollset);
-		if (rc == 0 && rings != 0)
+		if (rc == 0 && rings != 0 && (!pollset.held || wait_is_over(wait)))
 			vma_ring_ctxs_progress(rings);
 		if (rc == 0)
 			rc = wait->ops->ready(wait);

@@ -134,6 +134,15 @@ struct vma_ring_ctx {
 
 	_Atomic uint32_t arms; /* moves with each arm of the ring: engine/ring_disarm.c */
 
+	/* by the watcher, see wait/hold.c */
+	struct vma_ring_hold {
+		bool is_asked_for;         /* constant: else it never holds back */
+		_Atomic uint64_t until_ns; /* packets do not wake it before; 0: they do. Any thread may read it */
+		uint32_t count;            /* or as soon as so many are there; 0: no count ends it */
+		uint64_t look_ns;          /* it counts no earlier */
+		uint64_t due_ns;           /* when its last wake-up was due */
+	} hold;
+
 	/* by who drives */
 	_Alignas(64) _Atomic uint64_t driven; /* moves with every drive: the internal thread looks */
 	_Atomic uint32_t busy;                /* moves with every drive that found something */
