@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Interrupt moderation: how often a thread that sleeps is woken (its voluntary context switches), and how late it gets
+# what has come.
+#
+#   a: paced datagrams and segments, kernel sockets      veth      b: a receiver that never spins, preloaded
+# alone: it counts wake-ups and compares delays
+# seconds: 50
+. "$(dirname "$0")/../lib_programs.sh"
+net_pair
+PORT=7000
+WAKEUPS=$BUILD/tests/measure/wakeups
+
+receive() { # ENVIRONMENT... -- ARGUMENTS: a receiver that is ready
+	local environment=()
+	while [ "$1" != -- ]; do environment+=("$1") && shift; done
+	shift
+	PORT=$((PORT + 1))
+	start receiver b env "$preload" VMA_RX_POLL=0 VMA_SELECT_POLL=0 "${environment[@]}" "$WAKEUPS" "$@"
+	wait_for 10 log_has receiver listening
+}
+
+# Sets `packets` and `wakeups` per second, of two seconds, from three seconds after the first packet on.
+rates() { # recv|poll|select|epoll RATE ENVIRONMENT...
+	local how=$1 rate=$2
+	shift 2
+	receive "$@" -- "$how" "$IP_B" $((PORT + 1)) 3 2
+	start sender a "$WAKEUPS" send "$IP_B" $PORT "$rate" 7
+	finish receiver 20
+	stop sender
+	read -r packets wakeups < <(tail -n 1 "$WORK/receiver.log")
+	note "$how, $rate packets per second: $packets, and $wakeups wake-ups"
+}
+
+# ---- adaptive: at most the target, and not fewer where there are packets for it ----
+
+AIM=VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC=5000
+for case in recv:10000 select:10000 epoll:100000 poll:100000 recv:400000; do
+	for _ in 1 2 3; do # a machine that has no core for the receiver wakes it less often
+		rates "${case%:*}" "${case#*:}" $AIM
+		[ "$wakeups" -lt 4000 ] || break
+	done
+	check_num "${case%:*} at ${case#*:} packets per second: some 5000 wake-ups" "$wakeups" -le 6000
+	check_num "and no fewer" "$wakeups" -ge 4000
+done
+rates recv 10000 VMA_CQ_AIM_INTERRUPTS_RATE_PER_SEC=1000 VMA_CQ_AIM_MAX_PERIOD_USEC=1000
+check_num "the rate is the one that is set" "$wakeups" -le 1200
+rates recv 10000 VMA_CQ_MODERATION_ENABLE=0 $AIM
+check_num "without moderation packets wake as they come" "$wakeups" -gt 6000
+
+# ---- by period and count ----
+
+# Sorted delays in microseconds, of N packets that are sent GAP microseconds apart; `in_order`: as they came.
+delays() { # HOW SENDER N GAP ENVIRONMENT...
+	local how=$1 sender=$2 n=$3 gap=$4
+	shift 4
+	receive "$@" -- delays "$how" "$IP_B" $((PORT + 1)) "$n"
+	in_ns a "$WAKEUPS" "$sender" "$IP_B" $PORT "$n" "$gap"
+	finish receiver 20
+	mapfile -t in_order < <(grep -E '^[0-9]+$' "$WORK/receiver.log")
+	mapfile -t sorted < <(printf '%s\n' "${in_order[@]}" | sort -n)
+	median=${sorted[n / 2]}
+	note "$how $*: ${sorted[*]:0:20}"
+}
+
+FIXED=(VMA_CQ_AIM_INTERVAL_MSEC=0 VMA_CQ_MODERATION_COUNT=10 VMA_CQ_MODERATION_PERIOD_USEC=5000)
+for how in recv poll select epoll; do
+	delays $how burst 15 30000 "${FIXED[@]}"
+	check_num "$how: a lone packet waits for the period" "${sorted[0]}" -ge 5000
+	check_num "and not for much longer" "$median" -le 6000
+done
+delays tcp stream 15 30000 "${FIXED[@]}"
+check_num "a lone segment waits for the period" "$median" -ge 5000
+check_num "and not for much longer" "$median" -le 6000
+for _ in 1 2 3; do # a sender that has no core for a while may be too slow for the period
+	delays recv burst 10 300 "${FIXED[@]}"
+	[ "${in_order[9]}" -gt 1000 ] || break
+done
+check_num "the tenth is there at once" "${in_order[9]}" -le 1000
+check_num "and the first with it" "${in_order[0]}" -ge 2700
+delays recv burst 15 30000 VMA_CQ_AIM_INTERVAL_MSEC=0 VMA_CQ_MODERATION_PERIOD_USEC=5000 VMA_CQ_MODERATION_ENABLE=0
+check_num "VMA_CQ_MODERATION_ENABLE=0 holds nothing back" "$median" -lt 2000
+delays recv burst 15 30000 $AIM
+check_num "nor does adaptive moderation after silence" "$median" -lt 2000
+
+# ---- nothing set: as without moderation ----
+
+unset_best=1000000 off_best=1000000
+for _ in 1 2 3; do
+	delays recv burst 1000 500
+	[ "$median" -ge $unset_best ] || unset_best=$median
+	delays recv burst 1000 500 VMA_CQ_MODERATION_ENABLE=0
+	[ "$median" -ge $off_best ] || off_best=$median
+done
+check_num "all unset, a packet comes as soon as without moderation" "$unset_best" -le $((off_best + 2))
+done_testing
