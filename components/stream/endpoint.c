@@ -340,12 +340,11 @@ static struct endpoint *listen_endpoint_find(const struct vma_ring_ctx *ring_ctx
 int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t local, uint16_t vlan,
                   struct endpoint **out)
 {
-	struct vma_ring_where where = {.socket_id = sock->file.id};
+	const struct vma_ring_where where = vma_file_where(&sock->file, &local);
 	struct endpoint *endpoint;
 	struct vma_ring_ctx *ring_ctx;
 	int rc;
 
-	memcpy(where.local, &local, 4);
 	atomic_store(&sock->rank, rank_of(sock));
 	rc = vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &ring_ctx);
 	if (rc < 0)

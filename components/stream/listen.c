@@ -551,8 +551,10 @@ void stream_listen_forked(struct stream_sock *sock)
 void stream_take_up(struct stream_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
-	if (vma_engine() != NULL && atomic_exchange(&sock->inherited, false))
+	if (vma_engine() != NULL && atomic_exchange(&sock->inherited, false)) {
 		sock->engine = vma_engine();
+		vma_file_made_here(&sock->file);
+	}
 	stream_listen_update(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 }

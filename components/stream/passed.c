@@ -497,6 +497,7 @@ static void passed_adopt(int fd, int family, bool listens, const struct ends *en
 	}
 	sock->passed = passed;
 	passed->sock = sock;
+	vma_file_made_here(&sock->file);
 	if (!passed_fill_in(sock, fd, listens) || vma_fd_install(fd, &sock->file) != 0) {
 		vma_file_put(&sock->file);
 		return;
@@ -562,6 +563,7 @@ bool vma_stream_inherit(int fd, int waiting_fd)
 	                     (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
 	if (sock == NULL)
 		return false;
+	vma_file_made_here(&sock->file);
 	passed_fill_in(sock, fd, true);
 	pthread_mutex_lock(&sock->file.lock);
 	filled = stream_fork_queue_take(sock, waiting_fd);

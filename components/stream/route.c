@@ -80,13 +80,12 @@ static bool route_is_servable(const struct vma_net_template *t)
 
 static int ring_ctx_of(struct stream_sock *sock, struct vma_engine *engine, struct stream_route *route)
 {
-	struct vma_ring_where where = {.socket_id = sock->file.id};
+	const struct vma_ring_where where = vma_file_where(&sock->file, route->template.src);
 	struct vma_device *device;
 	int rc = vma_device_get(engine, route->template.nic, &device);
 
 	if (rc < 0)
 		return rc;
-	memcpy(where.local, route->template.src, 4);
 	rc = vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &route->ring_ctx);
 	if (rc < 0)
 		return rc;

@@ -318,10 +318,12 @@ int vma_stream_socket(int fd, int domain, int type, int protocol)
 	pthread_once(&once, stream_start);
 	if (sock == NULL)
 		return -ENOMEM;
-	if (reason != VMA_SOCK_NEW)
+	if (reason != VMA_SOCK_NEW) {
 		stream_give_to_os(sock, reason);
-	else
+	} else {
+		vma_file_made_here(&sock->file);
 		stream_options_init(sock, fd);
+	}
 	if (engine != NULL) {
 		sock->stats = vma_engine_stats_get(engine, fd);
 		stream_describe(sock);

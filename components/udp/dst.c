@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <net/if.h>
 #include <linux/rtnetlink.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -102,11 +101,6 @@ static struct udp_tx_options *options_of(struct udp_sock *sock)
 	         sock->pmtu_discover != IP_PMTUDISC_OMIT;
 	tx->by_os =
 	        atomic_load(&sock->os_send) || atomic_load(&sock->shut_wr) || sock->file.os_only || udp_is_ipv6(sock);
-	tx->where = (struct vma_ring_where){.socket_id = sock->file.id,
-	                                    .thread_id =
-	                                            atomic_load_explicit(&vma_thread_self()->tid, memory_order_relaxed),
-	                                    .core = (uint32_t)sched_getcpu()};
-	memcpy(tx->where.local, &sock->local.sin_addr, 4);
 	return tx;
 }
 
@@ -152,17 +146,18 @@ struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex)
 
 /* dst_lock. The one that the socket sends on through this interface, made if need be; NULL: none is to be had. */
 static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vma_engine *engine,
-                                                const struct udp_tx_options *tx, uint32_t ifindex)
+                                                const struct vma_net_template *path)
 {
 	struct udp_tx_ring_ctxs *old = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed), *ring_ctxs;
-	struct vma_ring_ctx *ring_ctx = udp_dst_ring_ctx(sock, ifindex);
+	const struct vma_ring_where where = vma_file_where(&sock->file, path->src);
+	struct vma_ring_ctx *ring_ctx = udp_dst_ring_ctx(sock, path->nic);
 	uint32_t n = old != NULL ? old->n : 0;
 	struct vma_device *device;
 
 	if (ring_ctx != NULL)
 		return ring_ctx;
-	if (vma_device_get(engine, ifindex, &device) != 0 ||
-	    vma_ring_ctx_get(device, VMA_RING_CTX_TX, &tx->where, &ring_ctx) != 0)
+	if (vma_device_get(engine, path->nic, &device) != 0 ||
+	    vma_ring_ctx_get(device, VMA_RING_CTX_TX, &where, &ring_ctx) != 0)
 		return NULL;
 	ring_ctxs = vma_alloc(sizeof(*ring_ctxs) + (n + 1) * sizeof(ring_ctxs->at[0]));
 	if (ring_ctxs == NULL) {
@@ -171,7 +166,7 @@ static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vm
 	}
 	if (n != 0)
 		memcpy(ring_ctxs->at, old->at, n * sizeof(ring_ctxs->at[0]));
-	ring_ctxs->at[n].ifindex = ifindex;
+	ring_ctxs->at[n].ifindex = path->nic;
 	ring_ctxs->at[n].ring_ctx = ring_ctx;
 	ring_ctxs->n = n + 1;
 	atomic_store_explicit(&sock->ring_ctxs, ring_ctxs, memory_order_release);
@@ -316,7 +311,7 @@ static struct udp_dst *dst_create(struct udp_sock *sock, struct vma_engine *engi
 	vma_net_path_read(held, &path);
 	by_rule = !connected && udp_dst_is_left_by_rule(sock, engine, to);
 	if (!by_rule && dst_is_servable(tx, &path))
-		ring_ctx = ring_ctx_create_for(sock, engine, tx, path.nic);
+		ring_ctx = ring_ctx_create_for(sock, engine, &path);
 	udp_dst_build(dst, engine, tx, to, &path, ring_ctx);
 	dst->by_rule = by_rule;
 	dst->path = held;
@@ -336,7 +331,7 @@ bool udp_dst_make_own(struct udp_sock *sock, struct vma_engine *engine, const st
 	vma_net_path_read(held, &path);
 	vma_net_path_put(engine->net, held);
 	if (dst_is_servable(tx, &path))
-		ring_ctx = ring_ctx_create_for(sock, engine, tx, path.nic);
+		ring_ctx = ring_ctx_create_for(sock, engine, &path);
 	udp_dst_build(own, engine, tx, to, &path, ring_ctx);
 	return own->ring_ctx != NULL;
 }

@@ -22,7 +22,6 @@ struct udp_tx_options {
 	uint8_t ttl, mc_ttl, tos;
 	bool mc_loop, df;
 	bool by_os; /* nothing of this socket is sent offloaded */
-	struct vma_ring_where where;
 };
 
 struct udp_tx_ring_ctxs {

@@ -130,13 +130,12 @@ static int endpoint_create(struct udp_flows *flows, struct vma_device *device, c
                            struct udp_endpoint **out)
 {
 	struct udp_port *port = udp_port(target->key.local_port_be);
-	struct vma_ring_where where = {.socket_id = flows->sock->file.id};
+	const struct vma_ring_where where = vma_file_where(&flows->sock->file, target->key.local);
 	struct udp_endpoint *endpoint = vma_alloc(sizeof(*endpoint));
 	int rc;
 
 	if (endpoint == NULL)
 		return -ENOMEM;
-	memcpy(where.local, target->key.local, sizeof(where.local));
 	rc = vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &endpoint->ring_ctx);
 	if (rc < 0) {
 		vma_free(endpoint);

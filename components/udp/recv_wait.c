@@ -312,6 +312,7 @@ void udp_take_up(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (atomic_exchange_explicit(&sock->inherited, false, memory_order_relaxed) && !sock->file.os_only) {
+		vma_file_made_here(&sock->file);
 		udp_flows_update(sock);
 		udp_dst_reset(sock);
 	}

@@ -336,8 +336,10 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 	sock->engine = engine;
 	atomic_store(&sock->reason, reason);
 	sock->file.os_only = reason != VMA_SOCK_NEW;
-	if (reason == VMA_SOCK_NEW)
+	if (reason == VMA_SOCK_NEW) {
+		vma_file_made_here(&sock->file);
 		udp_options_init(sock, fd);
+	}
 	if (engine != NULL) {
 		sock->stats = vma_engine_stats_get(engine, fd);
 		udp_stats_describe(sock);

@@ -323,6 +323,7 @@ static void *internal_thread_main(void *arg)
 	uint64_t deadline = NO_DEADLINE;
 
 	(void)arg;
+	vma_thread_self()->is_internal = true;
 	signal_begun();
 	vma_ring_help();
 	pthread_setname_np(pthread_self(), "vma-internal");

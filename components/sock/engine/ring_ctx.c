@@ -9,7 +9,6 @@
  * there.
  */
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -179,19 +178,11 @@ int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, con
 {
 	const struct vma_conf *conf = &device->engine->conf;
 	const int logic = side == VMA_RING_CTX_RX ? conf->ring_allocation_logic_rx : conf->ring_allocation_logic_tx;
-	struct vma_ring_where here = *where;
-	struct vma_ring_key key;
+	const struct vma_ring_key key = vma_ring_key((enum vma_ring_logic)logic, where);
 	uint32_t before;
 	bool is_new;
-	int cpu, rc;
+	int rc;
 
-	if (here.thread_id == 0)
-		here.thread_id = atomic_load_explicit(&vma_thread_self()->tid, memory_order_relaxed);
-	if (here.core == 0) {
-		cpu = sched_getcpu();
-		here.core = cpu > 0 ? (uint32_t)cpu : 0;
-	}
-	key = vma_ring_key((enum vma_ring_logic)logic, &here);
 	pthread_mutex_lock(&ring_ctxs_lock);
 	before = device->priv->ring_ctxs_made;
 	rc = ring_ctx_get(device, &key, out);

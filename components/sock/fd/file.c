@@ -114,6 +114,7 @@ static __attribute__((cold)) void file_forked(struct vma_file *file, void *arg)
 	memset(&file->waitq, 0, sizeof(file->waitq));
 	atomic_store(&file->handoff, false); /* of a child of the parent's */
 	file->from_parent = true;
+	file->maker_thread = atomic_load_explicit(&vma_thread_self()->tid, memory_order_relaxed);
 	if (file->ops->forked != NULL)
 		file->ops->forked(file);
 }

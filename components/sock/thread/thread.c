@@ -60,6 +60,7 @@ static void thread_on_exit(void *arg)
 	while (self->inside > 0) /* this, and when cancelled inside, in a cancellation point of the C library's */
 		vma_leave(self);
 	vma_thread_cache = NULL;
+	thread_core_release(self);
 	atomic_store_explicit(&self->state, VMA_THREAD_AWAKE, memory_order_relaxed);
 	atomic_store_explicit(&self->tid, 0, memory_order_release);
 }
@@ -133,6 +134,8 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->readable = NULL;
 		self->sleeps = 0;
 		self->overdue_rings = 0;
+		self->is_internal = false;
+		self->bound_core = 0;
 		pthread_setspecific(key, self);
 		vma_thread_cache = self;
 	}
@@ -214,6 +217,7 @@ __attribute__((cold)) void vma_threads_forked_child(void)
 	pthread_mutex_init(&retired_lock, NULL);
 	vma_signals_forked_child();
 	vma_wait_forked_child();
+	thread_cores_forked_child(self);
 	if (used == 0)
 		return;
 	vma_sections_are_light = vma_sections_are_light && register_barrier();

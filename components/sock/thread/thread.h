@@ -32,4 +32,8 @@ void signals_check_unwrapped(struct vma_thread *self);
 void vma_signals_forked_child(void);
 void vma_wait_forked_child(void);
 
+/* core.c: the thread ends; in a forked child, self is its only thread, or NULL. */
+void thread_core_release(struct vma_thread *self);
+void thread_cores_forked_child(struct vma_thread *self);
+
 #endif

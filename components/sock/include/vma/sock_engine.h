@@ -165,12 +165,28 @@ struct vma_ring_ctx {
 	/* by who sends while `armed` */
 	_Alignas(64) _Atomic uint32_t sends;
 };
+/*
+ * maker.c: a thread of the program has made the socket, or accepts it. The socket keeps this thread and this core for
+ * the allocation logic, whichever thread attaches its flows later. With logic 31 the thread is bound to a core here, the
+ * first time. Not for the internal thread.
+ */
+void vma_file_made_here(struct vma_file *file);
+/* What the allocation logic goes by, for a socket on the local address of 4 bytes. */
+struct vma_ring_where vma_file_where(const struct vma_file *file, const void *local);
 enum vma_ring_ctx_side { VMA_RING_CTX_RX, VMA_RING_CTX_TX };
-/* The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket and thread, made if need be. */
-/* where->thread_id and core: 0 means the caller's. -ENOMEM, or why the device has no more queue pairs. */
+/*
+ * The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket, made if need be. -ENOMEM, or why the device has
+ * no more queue pairs.
+ */
 int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_where *where,
                      struct vma_ring_ctx **out);
 void vma_ring_ctx_put(struct vma_ring_ctx *ring_ctx);
+/*
+ * Whether what `made` receives may belong to another ring than what `other`, on the same address, receives: they are of
+ * different makers, and the logic goes by those.
+ */
+bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_file *made,
+                             const struct vma_file *other);
 static inline uint64_t vma_ring_ctx_bit(const struct vma_ring_ctx *ring_ctx)
 {
 	return 1ULL << ring_ctx->id % 64;

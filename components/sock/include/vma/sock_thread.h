@@ -66,8 +66,10 @@ struct vma_thread {
 	siginfo_t deferred_siginfo[6]; /* theirs */
 	struct vma_wait *waiting;      /* asleep, or about to: what for */
 	uint32_t sleeps;               /* of this thread now, the last in a handler that interrupted the one before */
-	bool wakeup_unused; /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
-	bool spinning;      /* counted as a spinner */
+	bool wakeup_unused;  /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
+	bool spinning;       /* counted as a spinner */
+	bool is_internal;    /* the library's own thread */
+	uint32_t bound_core; /* and 1: vma_thread_bind_core; 0: it is not bound */
 	uint64_t accept_rings;   /* asleep: the rings whose listeners it waits for, by bit */
 	uint64_t busy_polls;     /* rings, by bit, whose sleepers it drives for: wait/busy_poller.c */
 	struct vma_thread *woke; /* the last whom it has woken, until that one is seen to be up */
@@ -106,6 +108,12 @@ static inline void vma_thread_set_tx_batch(struct vma_thread *self, int n)
 {
 	self->tx_batch = n > 1 || (n == 1 && self->tx_short_lived) ? 4 * (uint32_t)n : 0;
 }
+/*
+ * The calling thread stays on one core from now on: on the one that the fewest threads have which are bound so. Returns
+ * that core; if the thread may not be bound, the one on which it runs. In a forked child the thread is bound no longer.
+ */
+uint32_t vma_thread_bind_core(struct vma_thread *self);
+uint32_t vma_thread_core(void); /* on which the calling thread runs */
 /* Threads that exist: index 0..count-1; NULL for one that is free. */
 unsigned vma_thread_count(void);
 struct vma_thread *vma_thread_at(unsigned index);
