@@ -377,6 +377,11 @@ void ring_rx_drain(struct vma_ring *ring)
 	}
 }
 
+void vma_ring_drain(struct vma_ring *ring)
+{
+	ring_rx_drain(ring);
+}
+
 static int __attribute__((noinline)) rx_drive(struct vma_ring *ring)
 {
 	uint32_t tid = drive_tid();

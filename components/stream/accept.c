@@ -125,6 +125,29 @@ void stream_accept_drop(struct stream_sock *listener)
 
 /* ---- one of ours ---- */
 
+/*
+ * The allocation logic goes by who accepts. A connection whose ring is not its listener's moves there before anybody
+ * else knows of it. If it cannot move, it stays on its listener's ring.
+ */
+static void child_move_to_own_ring(struct stream_sock *child, const struct stream_sock *listener)
+{
+	const struct vma_ring_where where = vma_file_where(&child->file, &child->name.sin_addr);
+	struct vma_ring_ctx *ring_ctx, *before = child->ring_ctx;
+	struct vma_tcp_conn *conn = stream_conn(child);
+	struct vma_tcp *tcp;
+
+	if (conn == NULL || before == NULL || !vma_ring_ctx_may_differ(child->engine, &child->file, &listener->file) ||
+	    vma_ring_ctx_get(before->device, VMA_RING_CTX_RX, &where, &ring_ctx) < 0)
+		return;
+	if (ring_ctx == before || vma_ring_ctx_tcp(ring_ctx, &tcp) < 0 || vma_tcp_move(conn, tcp) < 0) {
+		vma_ring_ctx_put(ring_ctx);
+		return;
+	}
+	child->ring_ctx = ring_ctx;
+	atomic_store(&child->rings, vma_ring_ctx_bit(ring_ctx));
+	vma_ring_ctx_put(before);
+}
+
 static void child_settle(struct stream_sock *child, struct stream_sock *listener)
 {
 	pthread_mutex_lock(&listener->file.lock);
@@ -178,6 +201,8 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 		return -EAGAIN;
 	}
 	atomic_store(&child->nonblocking, (flags & SOCK_NONBLOCK) != 0);
+	vma_file_made_here(&child->file);
+	child_move_to_own_ring(child, listener);
 	child_settle(child, listener);
 	if (addr != NULL)
 		rc = vma_name_give(child->file.family, &child->peer, addr, len);

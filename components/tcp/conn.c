@@ -48,6 +48,13 @@ static void unlink_conn(struct vma_tcp_conn *conn)
 	conn->prev_all = NULL;
 }
 
+void tcp_conn_relink(struct vma_tcp_conn *conn, struct vma_tcp *to)
+{
+	unlink_conn(conn);
+	__atomic_store_n(&conn->tcp, to, __ATOMIC_RELEASE);
+	link_conn(to, conn);
+}
+
 static void init_shared(struct vma_tcp_conn *conn)
 {
 	atomic_init(&conn->refs, 1);
@@ -157,7 +164,8 @@ static void conn_report_steered(struct vma_tcp_conn *conn)
 
 int vma_tcp_steer(struct vma_tcp_conn *conn)
 {
-	struct vma_ring *ring = conn->tcp->ring;
+	/* The internal thread may be here while another thread accepts the connection, and moves it. */
+	struct vma_ring *ring = __atomic_load_n(&conn->tcp, __ATOMIC_ACQUIRE)->ring;
 	int rc = vma_ring_steer(ring, &conn->flow);
 
 	if (rc == 0 && vma_ring_acquire(ring)) {

@@ -27,7 +27,7 @@ static struct tcp_exported *exported_set_of(const struct vma_tcp *tcp, const uin
 	return &tcp->exported[(h >> 16) % (TCP_EXPORTED / WAYS) * WAYS];
 }
 
-static void exported_add(struct vma_tcp *tcp, const struct vma_flow_key *key)
+void tcp_exported_add(struct vma_tcp *tcp, const struct vma_flow_key *key)
 {
 	struct tcp_exported *set, *oldest;
 
@@ -194,7 +194,7 @@ void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late_sink *lat
 {
 	atomic_store_explicit(&conn->owner, NULL, memory_order_release);
 	atomic_store_explicit(&conn->owner_arg, NULL, memory_order_relaxed);
-	exported_add(conn->tcp, &conn->key);
+	tcp_exported_add(conn->tcp, &conn->key);
 	fifo_consume(&conn->rx, fifo_bytes(&conn->rx));
 	if (late != NULL) {
 		conn->flow.sink = late_sink;

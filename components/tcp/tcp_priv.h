@@ -24,6 +24,7 @@
  *   pending.c              connections that wait for accept, and that another process may take
  *   timewait.c             what is left of a connection in TIME_WAIT
  *   export.c               a connection leaves for another stack
+ *   move.c                 an accepted connection changes to another stack of this process
  *   minisocks.c            what connections leave to the device's owner when their process ends
  *   fifo.c                 bytes from one thread to another
  *   lwip/port.c            what lwIP asks of its surroundings, and calls back
@@ -79,7 +80,7 @@ enum tcp_work {
 
 struct vma_tcp_conn {
 	/* ---- constant after it was made ---- */
-	struct vma_tcp *tcp;
+	struct vma_tcp *tcp;     /* until it was accepted: move.c */
 	struct vma_flow_key key; /* local is this side */
 
 	/* ---- shared ---- */
@@ -367,6 +368,7 @@ static inline int32_t tcp_option(const struct vma_tcp_conn *conn, enum vma_tcp_o
 /* ---- connect.c, close.c: driver ---- */
 
 uint32_t tcp_isn(struct vma_tcp *tcp, const struct vma_flow_key *key);
+void tcp_conn_relink(struct vma_tcp_conn *conn, struct vma_tcp *to); /* from the list of its stack into another's */
 /* A new pcb is the connection's: its callbacks, its windows for the SYN. Within lwip_enter. */
 void tcp_pcb_attach(struct vma_tcp_conn *conn, struct tcp_pcb *pcb);
 uint32_t tcp_mss_advertised(const struct vma_tcp_conn *conn);
@@ -448,6 +450,7 @@ bool tcp_take_reply_token(struct vma_tcp *tcp); /* one more now; counts it */
 
 struct vma_flow_key tcp_key_of(const struct vma_rx_info *info); /* listener.c: of the connection that it is about */
 
+void tcp_exported_add(struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* Until when a packet may still be on its way here to a connection that has left for another stack; 0: it is to none.
  */
 uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info);

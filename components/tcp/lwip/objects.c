@@ -146,6 +146,12 @@ uint64_t port_memory_in_use(const struct vma_tcp *tcp)
 	return tcp->memory->in_use;
 }
 
+void memory_hand_over(struct vma_tcp *from, struct vma_tcp *to, unsigned n)
+{
+	from->memory->in_use -= n;
+	to->memory->in_use += n;
+}
+
 static void *count_object(struct vma_tcp *tcp, void *object)
 {
 	if (object)

@@ -225,6 +225,8 @@ void vma_ring_post_deferred(struct vma_ring *ring, struct vma_ring_command *comm
  */
 bool vma_ring_acquire(struct vma_ring *ring);
 void vma_ring_release(struct vma_ring *ring);
+/* With that flag, not in a sink: what the NIC has for the ring by now goes to its sinks. */
+void vma_ring_drain(struct vma_ring *ring);
 /* Data path: the same if nobody has it; never waits. False: somebody has, perhaps this thread. */
 bool vma_ring_try(struct vma_ring *ring);
 

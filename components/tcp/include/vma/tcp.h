@@ -477,6 +477,13 @@ void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *o
 
 /* ---- moving to another stack ---- */
 
+/*
+ * Control path, not in a sink. An accepted connection that nobody but the caller and the internal thread has a reference
+ * of goes on in a stack of another ring of the same device, with a rule of its own there. -EBUSY: something of it is
+ * under way; else as vma_ring_attach: it goes on where it is.
+ */
+int vma_tcp_move(struct vma_tcp_conn *conn, struct vma_tcp *to);
+
 /* All that another stack (the kernel's, by TCP_REPAIR) has to know to go on with a connection. */
 struct vma_tcp_export {
 	uint32_t snd_una; /* of the first byte of `unacked` */
