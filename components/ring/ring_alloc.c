@@ -9,8 +9,8 @@
  *   20     thread                   one per thread
  *   30/31  core                     one per core; 31 also binds its threads to cores, which its caller does
  *
- * The logic is part of the key, so rings of different logics on one interface are never shared by accident. A socket
- * keeps its ring, also if its key changes while it lives, as those of 20, 30 and 31 may.
+ * The logic is part of the key, so rings of different logics on one interface are never shared by accident. Thread and
+ * core are those that made the socket, so its key stays the same while it lives.
  */
 #include <string.h>
 

@@ -101,7 +101,8 @@ static int ring_attach_flow(struct vma_ring *ring, struct vma_flow *flow)
 /* What the NIC would refuse, for flows that it does not hear of. */
 static int check_flow(const struct vma_flow *flow)
 {
-	const uint32_t known = VMA_FLOW_LISTENER | VMA_FLOW_RING_ONLY | VMA_FLOW_PORT_EXCLUSIVE | VMA_FLOW_INHERITED;
+	const uint32_t known = VMA_FLOW_LISTENER | VMA_FLOW_RING_ONLY | VMA_FLOW_PORT_EXCLUSIVE | VMA_FLOW_INHERITED |
+	                       VMA_FLOW_REUSEPORT;
 
 	if (flow->sink == NULL || (flow->flags & ~known) != 0)
 		return -EINVAL;

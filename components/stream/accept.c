@@ -137,7 +137,7 @@ static void child_move_to_own_ring(struct stream_sock *child, const struct strea
 	struct vma_tcp *tcp;
 
 	if (conn == NULL || before == NULL || !vma_ring_ctx_may_differ(child->engine, &child->file, &listener->file) ||
-	    vma_ring_ctx_get(before->device, VMA_RING_CTX_RX, &where, &ring_ctx) < 0)
+	    vma_ring_ctx_get(before->device, VMA_RING_CTX_TCP, &where, &ring_ctx) < 0)
 		return;
 	if (ring_ctx == before || vma_ring_ctx_tcp(ring_ctx, &tcp) < 0 || vma_tcp_move(conn, tcp) < 0) {
 		vma_ring_ctx_put(ring_ctx);

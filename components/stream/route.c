@@ -86,7 +86,7 @@ static int ring_ctx_of(struct stream_sock *sock, struct vma_engine *engine, stru
 
 	if (rc < 0)
 		return rc;
-	rc = vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &route->ring_ctx);
+	rc = vma_ring_ctx_get(device, VMA_RING_CTX_TCP, &where, &route->ring_ctx);
 	if (rc < 0)
 		return rc;
 	rc = vma_ring_ctx_tcp(route->ring_ctx, &route->tcp);

@@ -99,11 +99,9 @@ static int move_flow(struct vma_tcp_conn *conn, struct vma_tcp *to, struct late_
 static int conn_move(struct vma_tcp_conn *conn, struct vma_tcp *to)
 {
 	struct vma_tcp *from = conn->tcp;
-	struct late_packets late = {.flow = {.key = conn->key,
-	                                     .sink = late_packets_sink,
-	                                     .flags = VMA_FLOW_RING_ONLY,
-	                                     .owner = &late},
-	                            .end = &late.first};
+	struct late_packets late = {
+	        .flow = {.key = conn->key, .sink = late_packets_sink, .flags = VMA_FLOW_RING_ONLY, .owner = &late},
+	        .end = &late.first};
 	int rc;
 
 	if (!conn_is_movable(conn) || !same_clock(from, to))

@@ -6,6 +6,10 @@
  * Of equal ones the last that was bound gets it. If that one has SO_REUSEPORT, any of its equals that have it may, by a
  * hash of addresses and ports. Connected sockets have keys of their own, which the ring looks up first.
  *
+ * Equal sockets with SO_REUSEPORT may have rings of their own (VMA_RING_ALLOCATION_LOGIC_RX): then the key has an
+ * endpoint on each of these rings, and the NIC spreads it over them (VMA_FLOW_REUSEPORT). As soon as one is not the
+ * others' equal, all of them gather at the first endpoint, which chooses.
+ *
  * The choice is made when members come and go, and published as an immutable object; a sink follows two pointers.
  */
 #include "endpoint.h"
@@ -55,10 +59,14 @@ static void endpoint_on_revoked(struct vma_flow *flow)
 
 /* ---- the choice ---- */
 
+static int flows_rank(const struct udp_flows *flows)
+{
+	return (flows->local != INADDR_ANY ? 4 : 0) + (flows->bound_ifindex != 0 ? 2 : 0) + (flows->is_ipv6 ? 0 : 1);
+}
+
 static int member_rank(const struct udp_member *member)
 {
-	return (member->flows->local != INADDR_ANY ? 4 : 0) + (member->flows->bound_ifindex != 0 ? 2 : 0) +
-	       (member->flows->is_ipv6 ? 0 : 1);
+	return flows_rank(member->flows);
 }
 
 static bool member_outranks(const struct udp_member *a, const struct udp_member *b)
@@ -117,30 +125,35 @@ bool udp_endpoint_choose(struct udp_endpoint *endpoint)
 
 /* ---- endpoints ---- */
 
-static struct udp_endpoint *endpoint_find(uint32_t device, const struct vma_flow_key *key)
+/* The first behind `after`, NULL: of all. */
+static struct udp_endpoint *endpoint_next(const struct udp_endpoint *after, uint32_t device,
+                                          const struct vma_flow_key *key)
 {
-	struct udp_endpoint *endpoint = udp_port(key->local_port_be)->endpoints;
+	struct udp_endpoint *endpoint = after != NULL ? after->next : udp_port(key->local_port_be)->endpoints;
 
 	while (endpoint != NULL && !(endpoint->device == device && memcmp(&endpoint->key, key, sizeof(*key)) == 0))
 		endpoint = endpoint->next;
 	return endpoint;
 }
 
-static int endpoint_create(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target,
-                           struct udp_endpoint **out)
+/* The ring context that the socket's maker has for this address; held. */
+static int endpoint_ring_ctx(const struct udp_flows *flows, struct vma_device *device, const struct udp_target *target,
+                             struct vma_ring_ctx **out)
+{
+	const struct vma_ring_where where = vma_file_where(&flows->sock->file, target->key.local);
+
+	return vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, out);
+}
+
+/* The ring context's reference passes if it succeeds. */
+static int endpoint_create(struct vma_ring_ctx *ring_ctx, const struct udp_target *target, struct udp_endpoint **out)
 {
 	struct udp_port *port = udp_port(target->key.local_port_be);
-	const struct vma_ring_where where = vma_file_where(&flows->sock->file, target->key.local);
 	struct udp_endpoint *endpoint = vma_alloc(sizeof(*endpoint));
-	int rc;
 
 	if (endpoint == NULL)
 		return -ENOMEM;
-	rc = vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &endpoint->ring_ctx);
-	if (rc < 0) {
-		vma_free(endpoint);
-		return rc;
-	}
+	endpoint->ring_ctx = ring_ctx;
 	endpoint->key = target->key;
 	endpoint->device = target->device;
 	endpoint->ifindex = target->ifindex;
@@ -150,6 +163,20 @@ static int endpoint_create(struct udp_flows *flows, struct vma_device *device, c
 	port->endpoints = endpoint;
 	*out = endpoint;
 	return 0;
+}
+
+static int endpoint_create_first(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target,
+                                 struct udp_endpoint **out)
+{
+	struct vma_ring_ctx *ring_ctx;
+	int rc = endpoint_ring_ctx(flows, device, target, &ring_ctx);
+
+	if (rc < 0)
+		return rc;
+	rc = endpoint_create(ring_ctx, target, out);
+	if (rc < 0)
+		vma_ring_ctx_put(ring_ctx);
+	return rc;
 }
 
 /* A sink that has just looked is inside. */
@@ -229,6 +256,13 @@ static void member_drop(struct udp_member *member)
 		endpoint_drop(endpoint);
 }
 
+/* Its key may have an endpoint on each of several rings. */
+static bool is_spreadable(const struct udp_flows *flows, const struct udp_target *target)
+{
+	return !target->shared && !target->alone && target->key.peer_port_be == 0 && flows->reuse_port &&
+	       vma_ring_ctx_is_by_maker(flows->sock->engine);
+}
+
 static struct udp_member *member_create(struct udp_flows *flows, struct udp_endpoint *endpoint,
                                         const struct udp_target *target, bool guest)
 {
@@ -248,7 +282,9 @@ static struct udp_member *member_create(struct udp_flows *flows, struct udp_endp
 	member->guest = guest;
 	member->flow = (struct vma_flow){.key = target->key,
 	                                 .sink = endpoint->shared ? sink_shared : sink_unicast,
-	                                 .flags = target->alone ? VMA_FLOW_PORT_EXCLUSIVE : 0,
+	                                 .flags = target->alone                  ? VMA_FLOW_PORT_EXCLUSIVE
+	                                          : is_spreadable(flows, target) ? VMA_FLOW_REUSEPORT
+	                                                                         : 0,
 	                                 .owner = member,
 	                                 .revoked = endpoint_on_revoked};
 	return member;
@@ -284,15 +320,12 @@ static int member_attach(struct udp_member *member)
 	return rc;
 }
 
-int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target, bool guest)
+static int attach_to_endpoint(struct udp_flows *flows, struct udp_endpoint *endpoint, const struct udp_target *target,
+                              bool guest)
 {
-	struct udp_endpoint *endpoint = endpoint_find(target->device, &target->key);
-	struct udp_member *member;
-	int rc = endpoint != NULL ? 0 : endpoint_create(flows, device, target, &endpoint);
+	struct udp_member *member = member_create(flows, endpoint, target, guest);
+	int rc;
 
-	if (rc < 0)
-		return rc;
-	member = member_create(flows, endpoint, target, guest);
 	if (member == NULL) {
 		if (endpoint->members == NULL)
 			endpoint_drop(endpoint);
@@ -341,4 +374,80 @@ void udp_member_detach(struct udp_member *member)
 	remove_from_choice(member);
 	vma_ring_detach_drained(member->endpoint->ring_ctx->ring, &member->flow);
 	member_drop(member);
+}
+
+/* ---- a key with several endpoints ---- */
+
+/* The socket and all members of the key are equals with SO_REUSEPORT. */
+static bool may_spread(const struct udp_flows *flows, const struct udp_target *target)
+{
+	const struct udp_endpoint *e = NULL;
+
+	if (!is_spreadable(flows, target))
+		return false;
+	while ((e = endpoint_next(e, target->device, &target->key)) != NULL) {
+		for (const struct udp_member *m = e->members; m != NULL; m = m->next_of_endpoint) {
+			if (!m->flows->reuse_port || flows_rank(m->flows) != flows_rank(flows))
+				return false;
+		}
+	}
+	return true;
+}
+
+/* Attached there before it is detached here: what comes meanwhile finds one or the other. */
+static void member_move(struct udp_member *member, struct udp_endpoint *to)
+{
+	const struct udp_target target = {
+	        .key = member->flow.key, .device = to->device, .ifindex = member->ifindex, .alone = false};
+	struct udp_flows *flows = member->flows;
+
+	if (attach_to_endpoint(flows, to, &target, member->guest) < 0)
+		udp_flows_schedule(flows); /* it asks again */
+	udp_member_detach(member);
+	udp_attachments_publish(flows, false);
+}
+
+static void gather_at(struct udp_endpoint *first)
+{
+	struct udp_endpoint *e;
+
+	while ((e = endpoint_next(first, first->device, &first->key)) != NULL) {
+		while (e->members->next_of_endpoint != NULL)
+			member_move(e->members, first);
+		member_move(e->members, first); /* and the endpoint ends */
+	}
+}
+
+/* Of the endpoints of a key the one on the socket's own ring, made if need be; or the first. */
+static struct udp_endpoint *endpoint_on_own_ring(struct udp_flows *flows, struct vma_device *device,
+                                                 const struct udp_target *target, struct udp_endpoint *first)
+{
+	struct udp_endpoint *e = first;
+	struct vma_ring_ctx *ring_ctx;
+
+	if (endpoint_ring_ctx(flows, device, target, &ring_ctx) < 0)
+		return first;
+	while (e != NULL && e->ring_ctx != ring_ctx)
+		e = endpoint_next(e, target->device, &target->key);
+	if (e == NULL && endpoint_create(ring_ctx, target, &e) == 0)
+		return e;
+	vma_ring_ctx_put(ring_ctx);
+	return e != NULL ? e : first;
+}
+
+int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target, bool guest)
+{
+	struct udp_endpoint *endpoint = endpoint_next(NULL, target->device, &target->key);
+	int rc;
+
+	if (endpoint == NULL) {
+		rc = endpoint_create_first(flows, device, target, &endpoint);
+		if (rc < 0)
+			return rc;
+	} else if (may_spread(flows, target)) {
+		endpoint = endpoint_on_own_ring(flows, device, target, endpoint);
+	} else {
+		gather_at(endpoint);
+	}
+	return attach_to_endpoint(flows, endpoint, target, guest);
 }

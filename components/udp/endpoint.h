@@ -4,7 +4,8 @@
  *   ring ── key ──> members' flows ──┬─ unicast: the first one's sink asks the endpoint, which has chosen ─> one socket
  *                                    └─ group, broadcast: each member's own sink ──> every socket
  *
- * Members of a key are on one ring: two queue pairs that want the same key would have it taken from both.
+ * Members of a key are on one ring: two queue pairs that want the same key would have it taken from both. Equals with
+ * SO_REUSEPORT are the exception: their rings may differ, and each has an endpoint of the key.
  *
  * Threads: all but the sinks hold the lock of flows.c (flows_lock), which is taken after a file's lock and before
  *          all locks of the engine. Sinks run inside, in the thread that drives the ring, and take no lock.

@@ -9,11 +9,17 @@ rings.py accept PORT A B         the main thread listens on A and on B; each thr
                                  answers a line
 rings.py connect PORT A B PEER   each thread connects from A and from B to PEER, and is answered a line
     Prints "thread TID" for each, then "served"; until SIGTERM.
+rings.py share udp|tcp PORT A    each thread has a UDP socket, or a listener, at A and PORT with SO_REUSEPORT, and answers
+                                 each datagram, or connection, with its number
+rings.py share udp PORT "" A     then the main thread has one more, at A: number 2. It is closed at SIGUSR1
+rings.py peers udp|tcp PORT A N FROM  N peers ask there, from ports FROM and up (the shares of a hash are the same each
+                                 time), and print "thread NUMBER COUNT" of those that answer
 rings.py ask udp|tcp PORT A B    a datagram to each of the four UDP sockets, or two connections to each address: all are
                                  to be answered
 rings.py answer PORT PEER        listens, and answers a line of four connections
 """
 import os
+import select
 import signal
 import socket
 import sys
@@ -104,6 +110,67 @@ def serve(how, port, addresses, peer):
         signal.pause()
 
 
+def shared_socket(kind, address, port):
+    shared = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
+    shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    shared.bind((address, port))
+    if kind == "tcp":
+        shared.listen(128)
+    return shared
+
+
+def share_main(kind, address, port, number, has_socket):
+    shared = shared_socket(kind, address, port)
+    has_socket.set()
+    kept = []
+    while True:
+        if kind == "udp":
+            shared.sendto(b"%d" % number, shared.recvfrom(100)[1])
+        else:
+            kept.append(shared.accept()[0])
+            kept[-1].recv(100)
+            kept[-1].sendall(b"%d" % number)
+
+
+def answer_until_told(shared):
+    told = []
+    signal.signal(signal.SIGUSR1, lambda *_: told.append(True))
+    print("ready", flush=True)
+    while not told:
+        if select.select([shared], [], [], 0.1)[0]:
+            shared.sendto(b"2", shared.recvfrom(100)[1])
+    shared.close()
+    print("closed", flush=True)
+
+
+def share(kind, port, address, closer):
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    for number in range(2):
+        has_socket = threading.Event()
+        threading.Thread(target=share_main, args=(kind, address, port, number, has_socket), daemon=True).start()
+        has_socket.wait(SECONDS)
+    if closer:
+        answer_until_told(shared_socket(kind, closer, port))
+    else:
+        print("ready", flush=True)
+    while True:
+        signal.pause()
+
+
+def peers(kind, port, address, number, first_port):
+    asking = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
+              for _ in range(number)]
+    for offset, one in enumerate(asking):
+        one.settimeout(SECONDS)
+        one.bind(("", first_port + offset))
+        one.connect((address, port))
+    for one in asking:
+        one.sendall(b"which?")
+    answers = [one.recv(100).decode() for one in asking]
+    for answer_of in sorted(set(answers)):
+        print("thread", answer_of, answers.count(answer_of))
+
+
 def ask(kind, port, addresses):
     if kind == "udp":
         for number in range(2):
@@ -127,6 +194,10 @@ def main():
     how = sys.argv[1]
     if how == "ask":
         ask(sys.argv[2], int(sys.argv[3]), sys.argv[4:6])
+    elif how == "share":
+        share(sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5] if len(sys.argv) > 5 else None)
+    elif how == "peers":
+        peers(sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6]))
     elif how == "answer":
         listener = listener_at(sys.argv[3], int(sys.argv[2]))
         print("ready", flush=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Which sockets share a ring (VMA_RING_ALLOCATION_LOGIC_*): four sockets of two threads on two local addresses, for UDP
 # receivers, listeners, accepted and connecting sockets. All of them stay offloaded.
-# seconds: 60
+# seconds: 110
 #
 #   a (peer)  10.9.0.1 ---- veth ---- 10.9.0.2, 10.9.0.3  (the four sockets) b
 . "$(dirname "$0")/../lib_programs.sh"
@@ -98,6 +98,56 @@ for how in ${HOW:-udp listen accept connect}; do
 	check_eq "$s: the kernel has seen no datagram" "$(snmp b Udp InDatagrams)" "$datagrams"
 	end_server
 done
+
+# The logic for sending alone: what is sent by UDP has rings besides those that receive; a TCP connection has one.
+for how in udp connect; do
+	s="$how, logic 10 for sending alone"
+	check "$s: all four are served" serve_with $how 0 VMA_RING_ALLOCATION_LOGIC_TX=10
+	check_eq "$s: rings" "$(rings)" "$([ $how = udp ] && echo 5 || echo 4)"
+	still "$s"
+	check_eq "$s: the kernel has seen no datagram" "$(snmp b Udp InDatagrams)" "$datagrams"
+	end_server
+done
+
+# Two sockets with SO_REUSEPORT on a ring each: both get their share, around the kernel.
+for kind in udp tcp; do
+	s="two $kind sockets of SO_REUSEPORT on two rings"
+	datagrams=$(snmp b Udp InDatagrams)
+	count_from
+	serve server VMA_STATS_SHMEM_DIR="$WORK/stats" VMA_RING_ALLOCATION_LOGIC_RX=20 VMA_RING_ALLOCATION_LOGIC_TX=20 \
+		python3 "$program" share $kind 7310 "$IP_B"
+	check "$s: they are there" wait_for 20 log_has server ready
+	check_eq "$s: rings" "$(rings)" 2
+	sleep 0.2
+	for round in 1 2 3; do
+		in_ns a python3 "$program" peers $kind 7310 "$IP_B" 64 $((20000 + 100 * round)) >"$WORK/peers"
+		check_eq "$s, $round: all 64 peers are answered" "$(awk '{ sum += $3 } END { print sum + 0 }' "$WORK/peers")" 64
+		for number in 0 1; do
+			share=$(awk -v n=$number '$2 == n { print $3 }' "$WORK/peers")
+			check "$s, $round: the socket $number answers 30 to 70 %: ${share:-0} of 64" \
+				test "${share:-0}" -ge 20 -a "${share:-0}" -le 44
+		done
+	done
+	still "$s"
+	check_eq "$s: the kernel has seen no datagram" "$(snmp b Udp InDatagrams)" "$datagrams"
+	stop server
+done
+
+# As in the kernel, a socket that is bound to the address gets all that two on 0.0.0.0 would have shared.
+s="two udp sockets on 0.0.0.0 and two rings, and one on the address"
+datagrams=$(snmp b Udp InDatagrams)
+serve server VMA_STATS_SHMEM_DIR="$WORK/stats" VMA_RING_ALLOCATION_LOGIC_RX=20 VMA_RING_ALLOCATION_LOGIC_TX=20 \
+	python3 "$program" share udp 7310 "" "$IP_B"
+check "$s: they are there" wait_for 20 log_has server ready
+sleep 0.2
+in_ns a python3 "$program" peers udp 7310 "$IP_B" 64 20500 >"$WORK/peers"
+check_eq "$s: it answers all" "$(cat "$WORK/peers")" "thread 2 64"
+kill -USR1 "${PID[server]}"
+check "$s: it is closed" wait_for 5 log_has server closed
+in_ns a python3 "$program" peers udp 7310 "$IP_B" 64 20600 >"$WORK/peers"
+check_eq "$s: the others answer all then" "$(awk '$2 != 2 { sum += $3 } END { print sum + 0 }' "$WORK/peers")" 64
+check_eq "$s: the kernel has seen no datagram" "$(snmp b Udp InDatagrams)" "$datagrams"
+stop server
 
 # The internal thread attaches the flow of an address that comes later: it is the sockets', and so are their rings.
 s="an address that comes later"

@@ -158,9 +158,17 @@ bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key)
 
 /* ---- the owner ---- */
 
+static bool process_has_key(const struct xdp_qp *qp, const struct vma_flow_key *key)
+{
+	for (const struct xdp_qp *other = qp->nic->qps; other != NULL; other = other->next)
+		if (xdp_flow_find(&other->flows, key) != NULL)
+			return true;
+	return false;
+}
+
 /*
- * A connection that vmad grants without a socket: this queue pair's listener or block has its port. A client that has
- * the claims mapped has CAP_NET_RAW, and vmad knows that.
+ * A connection that vmad grants without a socket: a listener or block of this process has its port. A client that has
+ * the claims mapped has CAP_NET_RAW, and vmad knows that. Lock held.
  */
 static bool qp_covers_key(const struct xdp_qp *qp, const struct vma_flow_key *key)
 {
@@ -170,11 +178,11 @@ static bool qp_covers_key(const struct xdp_qp *qp, const struct vma_flow_key *ke
 		return true;
 	wildcard.peer_port_be = 0;
 	memset(wildcard.peer, 0, sizeof(wildcard.peer));
-	if (xdp_flow_find(&qp->flows, &wildcard) != NULL)
+	if (process_has_key(qp, &wildcard))
 		return true;
 	wildcard.proto = VMA_FLOW_TCP_PORTS;
 	wildcard.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
-	return xdp_flow_find(&qp->flows, &wildcard) != NULL;
+	return process_has_key(qp, &wildcard);
 }
 
 static int add_with_proof(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)

@@ -116,6 +116,7 @@ static int adopt_shares(struct xdp_owner *owner)
 		slot->tx_first = entry->tx_first;
 		slot->tx_count = entry->tx_count;
 		slot->drain_since_ns = owner_now_ns();
+		owner->process[index] = entry->tenant.pid > 0 ? entry->tenant.pid : -(int32_t)index - 1;
 		owner->slots_used++;
 	}
 	return 0;
@@ -156,7 +157,7 @@ static void adopt_slots(struct xdp_owner *owner, struct fdstore_fds *hand)
 		xdp_owner_return(owner, index, true);
 		owner_frames_take_back(owner, index);
 	}
-	atomic_store(&owner->shared->tenants, owner->slots_used);
+	owner_count_processes(owner);
 }
 
 /* ---- flows ---- */
@@ -206,6 +207,8 @@ static int adopt_map_entry(void *arg, const struct xdp_prog_entry *entry)
 
 		owner_group_adopt(owner, flow, entry->group, members | 1ull << flow->slot);
 	}
+	if (entry->spread != 0)
+		owner_spread_adopt(owner, flow, entry->spread, slots_rented(owner));
 	if (entry->in_grace)
 		owner_flow_adopt_fading(owner, flow);
 	else

@@ -79,8 +79,11 @@ static bool waiter_is_over(struct xdp_owner *owner, struct owner_flow_waiter *wa
 	return waiter->shadows.n == 0;
 }
 
-static bool may_share(struct xdp_owner *owner, const struct vma_flow_rule *rule, const struct owner_flow_waiter *waiter)
+static bool may_share(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                      const struct owner_flow_waiter *waiter)
 {
+	if (rule->flags & VMA_FLOW_REUSEPORT && owner_same_process(owner, slot, waiter->slot))
+		return true;
 	return rule->flags & VMA_FLOW_LISTENER && owner_conflicts_related(owner, rule, &waiter->shadows) == 0;
 }
 
@@ -99,7 +102,7 @@ bool owner_flow_waiter_of_another(struct xdp_owner *owner, uint32_t slot, const 
 		}
 		if (waiter_is_over(owner, waiter, now))
 			waiter_drop(owner, place);
-		else if (may_share(owner, rule, waiter))
+		else if (may_share(owner, slot, rule, waiter))
 			place = &waiter->next;
 		else
 			return true;

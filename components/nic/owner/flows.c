@@ -185,6 +185,7 @@ static void flow_begin_grace(struct xdp_owner *owner, struct owner_flow *flow)
 		free(in_grace);
 		xdp_prog_flow_del(owner->prog, &flow->rule.key);
 		owner_group_end(owner, flow);
+		owner_spread_end(owner, flow);
 		return;
 	}
 	while (*end != NULL)
@@ -414,6 +415,20 @@ static int flow_share(struct xdp_owner *owner, struct owner_flow **place, uint32
 	return rc;
 }
 
+/* A UDP flow of another queue pair of the same process. */
+static int flow_spread(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                       const struct vma_flow_rule *rule)
+{
+	struct owner_flow *flow = *place;
+	const int rc = owner_spread_join(owner, flow, slot);
+
+	if (rc < 0)
+		return rc == -ENOSPC ? flow_contend(owner, place, slot, rule) : rc;
+	owner_flow_waiter_end(owner, slot, &rule->key);
+	free_revoke_pending(owner, slot, &rule->key);
+	return xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+}
+
 /* ---- adopted flows ---- */
 
 void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow)
@@ -451,7 +466,7 @@ static void present_again(struct xdp_owner *owner, struct owner_flow *flow, uint
                           const struct vma_flow_rule *rule)
 {
 	owner_flow_present(owner, flow, slot);
-	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
+	flow->rule.flags |= rule->flags & (VMA_FLOW_INHERITED | VMA_FLOW_REUSEPORT);
 	if (flow->rule.shadow_cookie == 0)
 		flow->rule.shadow_cookie = rule->shadow_cookie;
 	if (rule->flags & VMA_FLOW_INHERITED && flow->group == 0)
@@ -470,6 +485,8 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 		 * it is with a block. */
 		if (owner_flow_is_connection(&rule->key) || key_is_block(&rule->key))
 			return -EADDRINUSE;
+		if (owner_spread_may_join(owner, *place, slot, rule))
+			return flow_spread(owner, place, slot, rule);
 		return rule->flags & VMA_FLOW_LISTENER ? flow_share(owner, place, slot, rule)
 		                                       : flow_contend(owner, place, slot, rule);
 	}
@@ -580,7 +597,10 @@ static void owner_release_flow(struct xdp_owner *owner, struct owner_flow **plac
 		owner_group_leave(owner, flow, slot);
 		return;
 	}
-
+	if (flow->spread != 0 && flow->members != 1ull << slot) {
+		owner_spread_leave(owner, flow, slot);
+		return;
+	}
 	if (!owner_flow_is_connection(&minisock.key) && !(flow->rule.flags & VMA_FLOW_LISTENER)) {
 		owner_flow_end(owner, place);
 		return;
@@ -678,7 +698,8 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 
 		while (*place != NULL) {
 			const struct vma_flow_key key = (*place)->rule.key;
-			const bool shared = (*place)->group != 0 && (*place)->members != 1ull << slot;
+			const bool shared =
+			        ((*place)->group != 0 || (*place)->spread != 0) && (*place)->members != 1ull << slot;
 			const bool listens = (*place)->rule.flags & VMA_FLOW_LISTENER && !shared;
 			struct owner_flow *flow = *place;
 
@@ -740,6 +761,15 @@ void xdp_owner_flows_reannounced(struct xdp_owner *owner, uint32_t slot)
 
 /* ---- what a process leaves ---- */
 
+/* The slot has the flow, or another one of its process. */
+static bool process_has_flow(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t slot)
+{
+	for (uint64_t left = slots_of(flow); left != 0; left &= left - 1)
+		if (owner_same_process(owner, (uint32_t)__builtin_ctzll(left), slot))
+			return true;
+	return false;
+}
+
 enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct vma_flow_key wildcard = *key;
@@ -751,13 +781,13 @@ enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const
 	if (listener == NULL)
 		listener = *in_grace_of(owner, &wildcard);
 	if (listener != NULL)
-		return owner_flow_has(listener, slot) && listener->rule.flags & VMA_FLOW_LISTENER
+		return process_has_flow(owner, listener, slot) && listener->rule.flags & VMA_FLOW_LISTENER
 		               ? OWNER_COVERED_BY_LISTENER
 		               : OWNER_COVERED_BY_ANOTHER;
 	wildcard.proto = VMA_FLOW_TCP_PORTS;
 	wildcard.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
 	block = *owner_flow_place(owner, &wildcard);
-	return block != NULL && block->slot == slot ? OWNER_COVERED_BY_BLOCK : OWNER_NOT_COVERED;
+	return block != NULL && process_has_flow(owner, block, slot) ? OWNER_COVERED_BY_BLOCK : OWNER_NOT_COVERED;
 }
 
 uint32_t owner_flow_blocks(const struct xdp_owner *owner, uint32_t slot)

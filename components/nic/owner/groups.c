@@ -53,7 +53,7 @@
 
 bool owner_flow_has(const struct owner_flow *flow, uint32_t slot)
 {
-	return flow->group != 0 ? (flow->members >> slot & 1) != 0 : flow->slot == slot;
+	return flow->group != 0 || flow->spread != 0 ? (flow->members >> slot & 1) != 0 : flow->slot == slot;
 }
 
 static uint32_t first_of(uint64_t slots)
@@ -136,13 +136,20 @@ static void stamp_members_changed(struct xdp_owner *owner, uint64_t members, uin
 		atomic_store(&member_of(owner, first_of(members))->changed_ns, now);
 }
 
-static uint32_t free_group(struct xdp_owner *owner)
+static uint32_t free_group(const struct xdp_owner *owner)
 {
 	uint32_t group = 1;
 
 	while (group < XDP_GROUPS && owner->group_used[group])
 		group++;
 	return group;
+}
+
+uint32_t owner_group_number(const struct xdp_owner *owner)
+{
+	const uint32_t group = xdp_prog_groups(owner->prog) != NULL ? free_group(owner) : XDP_GROUPS;
+
+	return group < XDP_GROUPS ? group : 0;
 }
 
 /* One slot has had the flow; what it has got so far was not noted. */

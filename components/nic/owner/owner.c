@@ -379,7 +379,9 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	owner_group_rented(owner, index);
 	xdp_shared_rent(owner->shared, index, owner->slot[index].tx_first, owner->slot[index].tx_count);
 	owner->slot[index].state = SLOT_RENTED;
-	atomic_store(&owner->shared->tenants, ++owner->slots_used);
+	owner->slots_used++;
+	owner->process[index] = 0; /* until it is named */
+	owner_count_processes(owner);
 	fill_rental(owner, index, out);
 	return 0;
 }
@@ -440,7 +442,8 @@ static void slot_drain(struct xdp_owner *owner, uint32_t index, uint64_t now)
 	owner_frames_ungrant(owner, index);
 	slot->state = SLOT_FREE;
 	owner_record_slot(owner, index);
-	atomic_store(&owner->shared->tenants, --owner->slots_used);
+	owner->slots_used--;
+	owner_count_processes(owner);
 }
 
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),

@@ -7,6 +7,7 @@
  *   claims.c        flows that clients claim             minisocks.c        what these peers still send
  *   entitled.c      flows that a client may ask for      parked.c           connections not accepted by the dead
  *   flow_waiters.c  flows that two clients want          groups.c           listeners that several slots serve
+ *   processes.c     slots of one process                 spread.c           UDP flows that these have together
  *
  *   window of one device queue (16 MB: 8192 frames)
  *   +-- receive part, 5/8 ------------------------------------+-- transmit part, 3/8 -----------------+
@@ -108,10 +109,12 @@ struct owner_queue {
 struct owner_flow {
 	struct owner_flow *next;
 	struct vma_flow_rule rule;
-	uint32_t slot;              /* of a group: the member that has been in it for longest */
-	uint32_t group;             /* as the program knows it; 0: the slot has the flow alone */
-	uint64_t members, retired;  /* of a group: a bit for each slot; retired: of those that are about to leave */
-	uint64_t grouped_ns;        /* of a group: when it began */
+	uint32_t slot;   /* of a group: the member that has been in it for longest */
+	uint32_t group;  /* as the program knows it; 0: the slot has the flow alone */
+	uint32_t spread; /* the same of a UDP flow that slots of one process have: spread.c */
+	uint64_t members,
+	        retired;     /* of a group, or spread: a bit for each slot; retired: of those that are about to leave */
+	uint64_t grouped_ns; /* of a group: when it began */
 	struct xdp_cookies shadows; /* of this flow's members, the rule's own among them */
 	uint64_t grace_end_ns;      /* in `in_grace`: so long */
 	uint64_t unannounced;       /* of an adopted one: slots whose clients have not named it yet, a bit each */
@@ -249,6 +252,7 @@ struct xdp_owner {
 	uint64_t mac_checked_ns; /* the last */
 
 	uint32_t slots_used;
+	int32_t process[XDP_SLOTS_MAX]; /* processes.c; 0: this one */
 	struct owner_slot slot[XDP_SLOTS_MAX];
 
 	/* record.c */
@@ -271,6 +275,21 @@ struct xdp_owner *owner_new(unsigned ifindex); /* NULL: no memory */
 int owner_read_device(struct xdp_owner *owner);
 int owner_open_link_events(void);
 void owner_close_sockets(struct xdp_owner *owner, uint32_t slot);
+
+/* ---- processes.c ---- */
+bool owner_same_process(const struct xdp_owner *owner, uint32_t a, uint32_t b);
+void owner_count_processes(struct xdp_owner *owner); /* slots have been rented, or are free */
+void owner_name_process(struct xdp_owner *owner, uint32_t slot, int32_t pid);
+
+/* ---- spread.c ---- */
+/* Another slot has the flow: whether this one may have it as well. */
+bool owner_spread_may_join(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t slot,
+                           const struct vma_flow_rule *rule);
+int owner_spread_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);   /* -ENOSPC: too many groups */
+void owner_spread_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot); /* others have it still */
+void owner_spread_end(struct xdp_owner *owner, struct owner_flow *flow);                  /* it is out of the map */
+/* An adopted one; of its slots those that are rented go on. */
+void owner_spread_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_t number, uint64_t rented);
 
 /* ---- record.c ---- */
 int owner_record_init(struct xdp_owner *owner); /* the record, and the pipe by which clients see that it is there */
@@ -394,6 +413,7 @@ void owner_group_begin_alone(struct xdp_owner *owner, struct owner_flow *flow);
 void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
 /* It is about to leave: the others get what begins anew. -ENOENT: so are all others. */
 int owner_group_retire(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot);
+uint32_t owner_group_number(const struct xdp_owner *owner); /* a place in the program's map that is free; 0: none is */
 /* An adopted flow, which the program knows to be a group's. */
 void owner_group_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_t group, uint64_t members);
 /* The flow is out of the program's map. */

@@ -313,6 +313,7 @@ void owner_record_free_waiting(struct xdp_owner *owner, uint32_t place)
 /* The fdstore has what keeps the slot alive before the record says that it is rented. */
 void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_tenant *tenant, int pidfd)
 {
+	owner_name_process(owner, slot, tenant->pid);
 	if (owner->record == NULL)
 		return;
 	if (owner->process_fd[slot] >= 0)

@@ -19,7 +19,7 @@ static struct {
 		bool used, is_minisock;
 		struct vma_flow_key key;
 		uint32_t slot; /* or number */
-		uint32_t group;
+		uint32_t group, spread;
 	} entry[FAKE_ENTRIES];
 	unsigned most; /* entries; 0: no limit of its own */
 	bool attached;
@@ -75,7 +75,7 @@ static int fake_put(const struct vma_flow_key *key, uint32_t slot, bool is_minis
 	prog.entry[at].is_minisock = is_minisock;
 	prog.entry[at].key = *key;
 	prog.entry[at].slot = slot;
-	prog.entry[at].group = 0;
+	prog.entry[at].group = prog.entry[at].spread = 0;
 	return 0;
 }
 
@@ -110,6 +110,16 @@ int xdp_prog_flow_share(struct xdp_prog *of, const struct vma_flow_key *key, uin
 	(void)of;
 	if (rc == 0)
 		prog.entry[fake_find(key)].group = group;
+	return rc;
+}
+
+int xdp_prog_flow_spread(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+{
+	const int rc = fake_put(key, slot, false, true);
+
+	(void)of;
+	if (rc == 0)
+		prog.entry[fake_find(key)].spread = group;
 	return rc;
 }
 

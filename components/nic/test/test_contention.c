@@ -64,6 +64,12 @@ struct xdp_group *xdp_prog_groups(const struct xdp_prog *of)
 	return NULL;
 }
 
+int xdp_prog_flow_spread(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+{
+	(void)of, (void)key, (void)slot, (void)group;
+	return 0;
+}
+
 int xdp_prog_flow_share(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
 	(void)of, (void)key, (void)slot, (void)group;

@@ -36,17 +36,20 @@ struct xdp_flow_key {
 #define XDP_FLOW_YIELDS                                                                                                \
 	16u /* of a connection that nothing but a block of ports covers: if the kernel has it, it is the               \
 	       kernel's */
+#define XDP_FLOW_SPREAD 32u /* of UDP: several slots of one process have it, and `group` names them */
 
 struct xdp_flow_value {
 	__u32 slot; /* of a minisock: its number, never 0, and never that of another */
 	__u32 flags;
 	union {
 		__u32 over;  /* of a minisock, the program's: the number of a minisock that is over */
-		__u32 group; /* of a listener with XDP_FLOW_GROUP */
+		__u32 group; /* of a listener with XDP_FLOW_GROUP; with XDP_FLOW_SPREAD */
 	};
 };
 
 /*
+ * With XDP_FLOW_SPREAD only the buckets of a group count.
+ *
  * Listener groups: a TCP listener that several slots serve (the workers of one service). The hash of a segment's
  * addresses and ports picks a bucket, and the bucket names the slot that gets a new connection. The owner writes the
  * buckets, the program reads them: each is one byte, so that a reader finds the old slot or the new one.

@@ -515,6 +515,21 @@ int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, u
 	return slot >= XDP_SLOTS_MAX || group >= XDP_GROUPS ? -EINVAL : prog_put_flow(prog, key, &value, BPF_EXIST);
 }
 
+/* In place of one slot's, or of another spread; the front knows one slot only. */
+int xdp_prog_flow_spread(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
+{
+	const struct xdp_flow_key map_key = to_map_key(key);
+	const struct xdp_flow_value value = {.slot = slot, .flags = XDP_FLOW_SPREAD, .group = group};
+	int rc;
+
+	if (slot >= XDP_SLOTS_MAX || group == 0 || group >= XDP_GROUPS || prog->groups == NULL)
+		return -EINVAL;
+	rc = prog_put_flow(prog, key, &value, BPF_EXIST);
+	if (rc == 0)
+		front_clear(prog, &map_key);
+	return rc;
+}
+
 struct xdp_group *xdp_prog_groups(const struct xdp_prog *prog)
 {
 	return prog->groups;
@@ -629,6 +644,7 @@ int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_
 		entry.is_minisock = (value.flags & XDP_FLOW_MINISOCK) != 0;
 		entry.in_grace = (value.flags & XDP_FLOW_IN_GRACE) != 0;
 		entry.group = value.flags & XDP_FLOW_GROUP ? value.group : 0;
+		entry.spread = value.flags & XDP_FLOW_SPREAD ? value.group : 0;
 		count_flow(&counts, &entry.key, 1);
 		name_port(prog, &entry.key, 1);
 		rc = see(arg, &entry);

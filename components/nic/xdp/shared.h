@@ -9,7 +9,7 @@
  *   state[frame]       TX side: idle, in flight, or completed
  *   route[frame]       TX side: the slot that rents the frame
  *   named[port / 64]   a bit for each local port that an entry of the program's map names for TCP, blocks left out
- *   tenants            slots that are not free
+ *   tenants            processes that have slots
  *   claims_open        flows may be claimed (claims.h); claims_made: how often they were
  *   then, on pages of their own, struct vma_nic_member of each slot (nic_group.h)
  *

@@ -19,6 +19,8 @@
  * a listener. The client that has the block has no rules for its new connections. A connection's own flow that nothing
  * but the block covers gives way to a connection of the kernel's: its client has shown no socket for the port.
  *
+ * A UDP flow of any peer may be spread over several slots of one process by a hash.
+ *
  * UDP ports that clients have claimed (claims.h) are looked for behind the flows of one peer and before those of any.
  *
  * Fragments of a datagram follow its first one, which has the ports. So what is sent in order arrives in order
@@ -451,6 +453,19 @@ static __noinline int to_group(struct xdp_md *ctx, const struct xdp_flow_key *ke
 	return to_slot(ctx, slot, begins ? XDP_PASS : XDP_DROP);
 }
 
+/* ---- UDP flows that several slots of one process have ---- */
+
+static __always_inline __u32 slot_of_flow(const struct xdp_flow_key *key, const struct xdp_flow_value *flow)
+{
+	const volatile struct xdp_group *group;
+	__u32 index = flow->group;
+
+	if (!(flow->flags & XDP_FLOW_SPREAD))
+		return flow->slot;
+	group = bpf_map_lookup_elem(&groups, &index);
+	return group ? group->slot[xdp_group_bucket(xdp_group_hash(key))] & (XDP_FLOW_SLOTS - 1) : flow->slot;
+}
+
 /* ---- all flows ---- */
 
 static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key *key, const struct packet *packet)
@@ -485,7 +500,7 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_GROUP)
 		return to_group(ctx, key, flow->group, may_be_initial_syn(packet));
-	return to_slot(ctx, flow->slot, XDP_PASS);
+	return to_slot(ctx, slot_of_flow(key, flow), XDP_PASS);
 }
 
 /* ---- what is nobody's, whatever its ports ---- */
@@ -584,7 +599,7 @@ static __always_inline int slot_of_datagram(struct xdp_flow_key *key, __u32 *slo
 	if (!flow)
 		flow = wildcard_flow(key, 0);
 	if (flow)
-		*slot = flow->slot;
+		*slot = slot_of_flow(key, flow);
 	return flow != 0;
 }
 

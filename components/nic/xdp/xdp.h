@@ -119,7 +119,7 @@ struct xdp_prog_entry {
 	struct vma_flow_key key;
 	uint32_t slot; /* of a minisock: its number */
 	bool is_listener, is_minisock, in_grace;
-	uint32_t group;
+	uint32_t group, spread;
 };
 #define XDP_PROG_ENTRIES 65536
 /* Every entry of an adopted program's map, whose counters are right from then on. `see` changes nothing there; not 0:
@@ -149,6 +149,9 @@ int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key,
 /* A listener's flow becomes a group's, or one slot's again (group 0). Group 0 is none. */
 int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group);
 /* Groups as the program sees them, XDP_GROUPS; NULL: there can be none. */
+/* A UDP flow from any peer goes to the slots in the buckets of this group; `slot` is one of them. */
+int xdp_prog_flow_spread(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group);
+
 struct xdp_group;
 struct xdp_group *xdp_prog_groups(const struct xdp_prog *prog);
 void xdp_prog_slot_rented(struct xdp_prog *prog, uint32_t slot); /* anew: what was noted of it is void */

@@ -54,6 +54,9 @@ void ring_ctxs_each(void (*fn)(struct vma_ring_ctx *ring_ctx, void *arg), void *
 struct vma_ring_ctx *ring_ctx_of_id(uint32_t id);      /* inside */
 void ring_ctx_put_last(struct vma_ring_ctx *ring_ctx); /* without regard to connections */
 
+/* maker.c: which logic is the side's */
+enum vma_ring_logic ring_ctx_logic(const struct vma_conf *conf, enum vma_ring_ctx_side side);
+
 /* ring_ctx_tcp.c */
 void ring_ctx_tcp_end(struct vma_ring_ctx *ring_ctx); /* its stack, if it has one */
 void ring_ctx_tcp_fork_child(void);

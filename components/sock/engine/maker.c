@@ -35,17 +35,36 @@ struct vma_ring_where vma_file_where(const struct vma_file *file, const void *lo
 	return where;
 }
 
-bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_file *made, const struct vma_file *other)
+enum vma_ring_logic ring_ctx_logic(const struct vma_conf *conf, enum vma_ring_ctx_side side)
 {
-	switch (engine->conf.ring_allocation_logic_rx) {
+	int64_t logic = conf->ring_allocation_logic_rx;
+
+	if (side == VMA_RING_CTX_TX || (side == VMA_RING_CTX_TCP && logic == VMA_RING_LOGIC_PER_INTERFACE))
+		logic = conf->ring_allocation_logic_tx;
+	return (enum vma_ring_logic)logic;
+}
+
+bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_file *conn,
+                             const struct vma_file *listener)
+{
+	const enum vma_ring_logic logic = ring_ctx_logic(&engine->conf, VMA_RING_CTX_TCP);
+
+	if (logic != ring_ctx_logic(&engine->conf, VMA_RING_CTX_RX))
+		return true;
+	switch (logic) {
 	case VMA_RING_LOGIC_PER_SOCKET:
 		return true;
 	case VMA_RING_LOGIC_PER_THREAD:
-		return made->maker_thread != other->maker_thread;
+		return conn->maker_thread != listener->maker_thread;
 	case VMA_RING_LOGIC_PER_CORE:
 	case VMA_RING_LOGIC_PER_CORE_ATTACH_THREADS:
-		return made->maker_core != other->maker_core;
+		return conn->maker_core != listener->maker_core;
 	default:
 		return false;
 	}
+}
+
+bool vma_ring_ctx_is_by_maker(const struct vma_engine *engine)
+{
+	return engine != NULL && engine->conf.ring_allocation_logic_rx >= VMA_RING_LOGIC_PER_SOCKET;
 }

@@ -176,9 +176,7 @@ static int ring_ctx_get(struct vma_device *device, const struct vma_ring_key *ke
 int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_where *where,
                      struct vma_ring_ctx **out)
 {
-	const struct vma_conf *conf = &device->engine->conf;
-	const int logic = side == VMA_RING_CTX_RX ? conf->ring_allocation_logic_rx : conf->ring_allocation_logic_tx;
-	const struct vma_ring_key key = vma_ring_key((enum vma_ring_logic)logic, where);
+	const struct vma_ring_key key = vma_ring_key(ring_ctx_logic(&device->engine->conf, side), where);
 	uint32_t before;
 	bool is_new;
 	int rc;

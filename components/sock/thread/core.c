@@ -11,7 +11,7 @@
 #include "thread.h"
 
 static pthread_mutex_t cores_lock = PTHREAD_MUTEX_INITIALIZER;
-static cpu_set_t cores_before;          /* what the first thread was allowed before it was bound */
+static cpu_set_t cores_before;           /* what the first thread was allowed before it was bound */
 static uint16_t core_users[CPU_SETSIZE]; /* threads that are bound to it */
 static unsigned bound_threads;           /* together */
 

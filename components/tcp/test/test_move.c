@@ -153,12 +153,14 @@ static void test_one_that_waits_for_an_acknowledgement_stays(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_a_moved_connection_goes_on_in_the_other_stack, move_open, move_close),
+	        cmocka_unit_test_setup_teardown(test_a_moved_connection_goes_on_in_the_other_stack, move_open,
+	                                        move_close),
 	        cmocka_unit_test_setup_teardown(test_what_was_under_way_meanwhile_is_not_lost, move_open, move_close),
 	        cmocka_unit_test_setup_teardown(test_unread_bytes_move_along, move_open, move_close),
 	        cmocka_unit_test_setup_teardown(test_one_with_its_own_rule_moves_with_it, move_open, move_close),
 	        cmocka_unit_test_setup_teardown(test_its_timers_run_in_the_other_stack, move_open, move_close),
-	        cmocka_unit_test_setup_teardown(test_one_that_waits_for_an_acknowledgement_stays, move_open, move_close),
+	        cmocka_unit_test_setup_teardown(test_one_that_waits_for_an_acknowledgement_stays, move_open,
+	                                        move_close),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,7 +57,9 @@
 	  "If a segmentation fault ends the program, the log shows the calls that led to it, with symbols.")           \
 	X(ENUM, ring_allocation_logic_tx, "VMA_RING_ALLOCATION_LOGIC_TX", "Ring allocation logic TX", 0, SAME, 20, 0,  \
 	  0, RING_LOGIC, "What has a ring of its own for sending, per interface: 0 all together, 1 each local address, "\
-	  "10 each socket, 20 each thread, 30 each core, 31 each core, threads staying on theirs.")                    \
+	  "10 each socket, 20 each thread, 30 each core, 31 each core, threads staying on theirs. The thread and core "\
+	  "are those that made the socket, or accepted it. A TCP connection has one ring for both directions: by the " \
+	  "logic for receiving, or by this one if that is 0.")                                                         \
 	X(ENUM, ring_allocation_logic_rx, "VMA_RING_ALLOCATION_LOGIC_RX", "Ring allocation logic RX", 0, SAME, 20, 0,  \
 	  0, RING_LOGIC, "The same for receiving.")                                                                    \
 	Y(LATER, INT, ring_migration_ratio_tx, "VMA_RING_MIGRATION_RATIO_TX", "Ring migration ratio TX", 100, SAME,    \

@@ -128,6 +128,11 @@ enum vma_flow_flags {
 	 * here when the process dies is kept for the next one that serves the listener, while the socket lives.
 	 */
 	VMA_FLOW_INHERITED = 1 << 3,
+	/*
+	 * Of UDP from any peer: other queue pairs of this process may have the flow, too, with this flag. The NIC spreads
+	 * it over them by a hash of addresses and ports, in equal shares.
+	 */
+	VMA_FLOW_REUSEPORT = 1 << 4,
 };
 
 struct vma_flow_rule {
@@ -305,7 +310,7 @@ int vma_nic_flow_retire(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 /* Whether a rule of anybody's, or what is left of one, names this local port for TCP (blocks are none). With the
  * receive half held, as a rebind needs that, too. */
 bool vma_nic_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be);
-/* Whether this is the only queue pair of the interface in use, in whatever process; with the receive half held. */
+/* Whether no other process has a queue pair of the interface in use; with the receive half held. */
 bool vma_nic_qp_is_alone(const struct vma_nic_qp *qp);
 /*
  * Connections that end with this process: their flows are the queue pair's no longer, and what has come for them and
@@ -334,13 +339,15 @@ void vma_nic_mem_unregister(struct vma_nic *nic, uint32_t first, uint32_t count)
  * address, peer address and peer port both set or both zero. 0, -EINVAL, -EAFNOSUPPORT.
  */
 int vma_flow_key_check(const struct vma_flow_key *key);
-/* The same of a rule's flags: VMA_FLOW_LISTENER of TCP from any peer, also inherited; VMA_FLOW_PORT_EXCLUSIVE of UDP. */
+/* The same of a rule's flags: VMA_FLOW_LISTENER of TCP from any peer, also inherited; VMA_FLOW_PORT_EXCLUSIVE of UDP,
+ * VMA_FLOW_REUSEPORT of UDP from any peer. */
 static inline bool vma_flow_flags_ok(const struct vma_flow_rule *rule)
 {
 	const uint32_t inherited = rule->flags & VMA_FLOW_LISTENER ? VMA_FLOW_INHERITED : 0;
 	const uint32_t flags = rule->flags & ~inherited;
 
 	return flags == 0 || (flags == VMA_FLOW_PORT_EXCLUSIVE && rule->key.proto == IPPROTO_UDP) ||
+	       (flags == VMA_FLOW_REUSEPORT && rule->key.proto == IPPROTO_UDP && rule->key.peer_port_be == 0) ||
 	       (flags == VMA_FLOW_LISTENER && rule->key.proto == IPPROTO_TCP && rule->key.peer_port_be == 0);
 }
 

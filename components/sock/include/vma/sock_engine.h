@@ -173,7 +173,11 @@ struct vma_ring_ctx {
 void vma_file_made_here(struct vma_file *file);
 /* What the allocation logic goes by, for a socket on the local address of 4 bytes. */
 struct vma_ring_where vma_file_where(const struct vma_file *file, const void *local);
-enum vma_ring_ctx_side { VMA_RING_CTX_RX, VMA_RING_CTX_TX };
+/*
+ * TCP: a connection has one ring, for both directions. It goes by the logic for receiving, or by the one for sending if
+ * that for receiving is 0. A listener is RX.
+ */
+enum vma_ring_ctx_side { VMA_RING_CTX_RX, VMA_RING_CTX_TX, VMA_RING_CTX_TCP };
 /*
  * The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket, made if need be. -ENOMEM, or why the device has
  * no more queue pairs.
@@ -181,12 +185,11 @@ enum vma_ring_ctx_side { VMA_RING_CTX_RX, VMA_RING_CTX_TX };
 int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_where *where,
                      struct vma_ring_ctx **out);
 void vma_ring_ctx_put(struct vma_ring_ctx *ring_ctx);
-/*
- * Whether what `made` receives may belong to another ring than what `other`, on the same address, receives: they are of
- * different makers, and the logic goes by those.
- */
-bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_file *made,
-                             const struct vma_file *other);
+/* VMA_RING_ALLOCATION_LOGIC_RX: sockets on one address may have different rings. */
+bool vma_ring_ctx_is_by_maker(const struct vma_engine *engine);
+/* Whether a connection may belong to another ring than the listener that it came to. */
+bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_file *conn,
+                             const struct vma_file *listener);
 static inline uint64_t vma_ring_ctx_bit(const struct vma_ring_ctx *ring_ctx)
 {
 	return 1ULL << ring_ctx->id % 64;
