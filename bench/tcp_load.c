@@ -7,7 +7,7 @@
  *   transfers  one connection, a request for --bytes after the other: how long each takes
  *   bursts     1 MB written at a time, then 50 ms of computing, for --msec
  *   pauses     reads 1 MB of an endless stream at a time, then computes for 50 ms, for --msec
- *   connect    connects and closes, for --msec
+ *   connect    connects and closes, for --msec; with --threads N as many threads do, and their rates are added
  *   closed     connects, is closed by the server, and closes, for --msec
  *   idle       --count connections that are made and left alone, half a second and then for --msec: memory, CPU
  *
@@ -18,6 +18,7 @@
 #include <getopt.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,8 @@ static struct {
 	struct in_addr peer, local;
 	uint16_t port;
 	unsigned msec, bytes, count;
-} opts = {.port = 7400, .msec = 1000, .bytes = 65536, .count = 10000};
+	unsigned threads;
+} opts = {.port = 7400, .msec = 1000, .bytes = 65536, .count = 10000, .threads = 1};
 static char bytes[CHUNK];
 static volatile sig_atomic_t ended;
 
@@ -306,6 +308,32 @@ static void transfers(void)
 	close(fd);
 }
 
+static _Atomic uint64_t connections; /* of all threads */
+
+static void *connecting_main(void *arg)
+{
+	const uint64_t *end = arg;
+
+	while (bench_now_ns() < *end) {
+		close(tcp_load_connected());
+		connections++;
+	}
+	return NULL;
+}
+
+static void connects_by_threads(void)
+{
+	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL;
+	pthread_t thread[64];
+
+	for (unsigned i = 0; i < opts.threads; i++)
+		if (pthread_create(&thread[i], NULL, connecting_main, &end) != 0)
+			bench_die("pthread_create");
+	for (unsigned i = 0; i < opts.threads; i++)
+		pthread_join(thread[i], NULL);
+	bench_print("per_sec", (double)connections * 1e9 / (double)(bench_now_ns() - start));
+}
+
 static void connects(int server_closes)
 {
 	static struct bench_hist hist, both;
@@ -362,13 +390,11 @@ static void tcp_load_idle(void)
 
 static void tcp_load_read_options(int argc, char **argv)
 {
-	static const struct option options[] = {{"peer", required_argument, NULL, 'p'},
-	                                        {"local", required_argument, NULL, 'l'},
-	                                        {"port", required_argument, NULL, 'P'},
-	                                        {"msec", required_argument, NULL, 'm'},
-	                                        {"bytes", required_argument, NULL, 'b'},
-	                                        {"count", required_argument, NULL, 'c'},
-	                                        {0}};
+	static const struct option options[] = {
+	        {"peer", required_argument, NULL, 'p'},    {"local", required_argument, NULL, 'l'},
+	        {"port", required_argument, NULL, 'P'},    {"msec", required_argument, NULL, 'm'},
+	        {"bytes", required_argument, NULL, 'b'},   {"count", required_argument, NULL, 'c'},
+	        {"threads", required_argument, NULL, 't'}, {0}};
 	int option, index = 0;
 
 	while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
@@ -386,6 +412,8 @@ static void tcp_load_read_options(int argc, char **argv)
 			opts.bytes = bench_number(name, optarg, 0, INT32_MAX);
 		else if (option == 'c')
 			opts.count = bench_number(name, optarg, 0, INT32_MAX);
+		else if (option == 't')
+			opts.threads = bench_number(name, optarg, 1, 64);
 		else
 			exit(2); /* getopt has named it */
 	}
@@ -409,6 +437,8 @@ int main(int argc, char **argv)
 		pauses();
 	else if (strcmp(role, "transfers") == 0)
 		transfers();
+	else if (strcmp(role, "connect") == 0 && opts.threads > 1)
+		connects_by_threads();
 	else if (strcmp(role, "connect") == 0)
 		connects(0);
 	else if (strcmp(role, "closed") == 0)
@@ -420,7 +450,7 @@ int main(int argc, char **argv)
 			fprintf(stderr, "tcp_load: there is no \"%s\"\n", role);
 		fprintf(stderr,
 		        "usage: tcp_load serve|bulk|transfers|bursts|pauses|connect|closed|idle --peer IP --local IP "
-		        "[--port N] [--msec N] [--bytes N] [--count N]\n");
+		        "[--port N] [--msec N] [--bytes N] [--count N] [--threads N]\n");
 		return 2;
 	}
 	return 0;

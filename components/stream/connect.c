@@ -18,6 +18,7 @@
 #include "stream_priv.h"
 
 #define TRIES_ALONE 16  /* ports that would do without a rule, but others have them, too */
+#define BLOCK_TRIES 8   /* blocks of another's that are stepped over before a port in one of them is taken */
 #define LAST_TRIES 4096 /* ports in TIME_WAIT: another thread may be at the same ones, another process have them */
 
 /* ---- through the kernel ---- */
@@ -102,7 +103,7 @@ static int try_port(struct stream_sock *sock, struct stream_route *route, struct
 static uint16_t next_port(struct stream_sock *sock, struct stream_route *route, struct vma_tcp_conn_attr *attr,
                           const struct sockaddr_in *local, uint32_t n, uint32_t *last)
 {
-	const uint16_t port_be = *last == 0 ? stream_port_candidate(local, &sock->peer, n) : 0;
+	const uint16_t port_be = *last == 0 ? stream_port_candidate(local, &sock->peer, route->ring_ctx->id, n) : 0;
 
 	if (port_be != 0 || *last == LAST_TRIES)
 		return port_be;
@@ -138,17 +139,16 @@ static int try_anothers(struct stream_sock *sock, int fd, struct stream_route *r
 }
 
 /*
- * One port, which may be had without a rule if nobody else has it: that is known when the shadow is bound to it, and
+ * One port, of which vma_tcp_request_port_block has said `covers`. It may be had without a rule if nobody else has it:
+ * that is known when the shadow is bound to it, and
  * then the port cannot be changed any more.
  */
 static int try_with_shadow(struct stream_sock *sock, int fd, struct stream_route *route, struct vma_tcp_conn_attr *attr,
-                           const struct sockaddr_in *local, bool may_share)
+                           const struct sockaddr_in *local, int covers, bool may_share)
 {
-	int covers, rc;
+	int rc;
 
-	attr->local_port_be = local->sin_port;
 	attr->covered = false;
-	covers = vma_tcp_request_port_block(route->tcp, attr);
 	if (covers == -EADDRINUSE)
 		return try_anothers(sock, fd, route, attr, local);
 	attr->covered = covers == 1 && !may_share;
@@ -167,14 +167,22 @@ static int try_ports(struct stream_sock *sock, int fd, struct stream_route *rout
                      struct sockaddr_in *local)
 {
 	struct vma_tcp_conn *conn;
-	uint32_t last = 0;
-	int rc;
+	uint32_t last = 0, skipped = 0;
+	int covers, rc;
 
 	for (uint32_t n = 0;; n++) {
 		local->sin_port = next_port(sock, route, attr, local, n, &last);
 		if (local->sin_port == 0)
 			return -EADDRNOTAVAIL;
-		rc = try_with_shadow(sock, fd, route, attr, local, sock->reuse_addr || n >= TRIES_ALONE);
+		attr->local_port_be = local->sin_port;
+		covers = vma_tcp_request_port_block(route->tcp, attr);
+		/* Of another process, or of another ring of this one. */
+		if (covers == -EADDRINUSE && last == 0 && skipped < BLOCK_TRIES) {
+			stream_port_skip_block(local, &sock->peer, route->ring_ctx->id);
+			skipped++;
+			continue;
+		}
+		rc = try_with_shadow(sock, fd, route, attr, local, covers, sock->reuse_addr || n >= TRIES_ALONE);
 		if (rc == 0)
 			return 0;
 		conn = atomic_exchange(&sock->conn, NULL);

@@ -8,6 +8,9 @@
  * SO_REUSEADDR set for just that moment. All sockets that are bound so share the port. Any other socket of this host
  * that has it keeps it for itself, and one that wants to listen on it is refused, as by a connection of the kernel.
  *
+ * Each ring goes through the ports by itself, and begins at a distance from the others: so the rings of a process have
+ * blocks of their own (ring/ring_ports.c), and a port in another ring's block makes a ring step over all of that block.
+ *
  * A connection without a rule of its own (vma_tcp_request_port_block) must have its port alone, and the shadow is bound
  * without SO_REUSEADDR. SO_REUSEADDR is set, and stays set, when the connection has its rule, 50 to 100 ms later: then
  * connections to other peers share the port. (getsockopt tells what the application has set: getopt.c.)
@@ -24,14 +27,15 @@
 #include "stream_priv.h"
 
 #define SCARCE_TRIES 4
+#define PORT_RINGS 8
 #define SCARCE_NS 1000000000ULL
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
 	uint32_t low, count;
 	uint64_t secret[2];
-	uint8_t reserved[65536 / 8]; /* ip_local_reserved_ports: a bit each */
-	_Atomic uint32_t next[64];   /* what was tried last, by hash */
+	uint8_t reserved[65536 / 8];           /* ip_local_reserved_ports: a bit each */
+	_Atomic uint32_t next[PORT_RINGS][64]; /* what was tried last, by ring and hash */
 	_Atomic uint64_t scarce_until_ns[64];
 } ports __attribute__((section(".data.far"))) = {.low = 32768, .count = 28232};
 
@@ -80,7 +84,19 @@ static uint32_t port_hash(const struct sockaddr_in *local, const struct sockaddr
 	return (uint32_t)(h ^ h >> 32);
 }
 
-uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t n)
+static _Atomic uint32_t *port_next(uint32_t ring, uint32_t hash)
+{
+	return &ports.next[ring % PORT_RINGS][hash % 64];
+}
+
+/* Where the ring begins: a block apart from the others' at least, if there are as many. */
+static uint32_t port_start(uint32_t ring)
+{
+	return ring % PORT_RINGS * (ports.count / PORT_RINGS);
+}
+
+uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t ring,
+                               uint32_t n)
 {
 	uint32_t offset, at, port;
 
@@ -91,11 +107,18 @@ uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct soc
 	if (n >= SCARCE_TRIES &&
 	    vma_now_ns() < atomic_load_explicit(&ports.scarce_until_ns[offset % 64], memory_order_relaxed))
 		return 0;
-	at = atomic_fetch_add_explicit(&ports.next[offset % 64], 1, memory_order_relaxed);
-	port = ports.low + (offset + at) % ports.count;
+	at = atomic_fetch_add_explicit(port_next(ring, offset), 1, memory_order_relaxed);
+	port = ports.low + (offset + port_start(ring) + at) % ports.count;
 	for (uint32_t i = 0; i < ports.count && ports.reserved[port / 8] >> port % 8 & 1; i++)
 		port = port + 1 < ports.low + ports.count ? port + 1 : ports.low;
 	return htons((uint16_t)port);
+}
+
+void stream_port_skip_block(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t ring)
+{
+	const uint32_t left = VMA_FLOW_PORTS - ntohs(local->sin_port) % VMA_FLOW_PORTS - 1;
+
+	atomic_fetch_add_explicit(port_next(ring, port_hash(local, peer)), left, memory_order_relaxed);
 }
 
 /* A look at all of them takes milliseconds: not for each of the connections that come now. */

@@ -340,8 +340,11 @@ int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_
  */
 int stream_port_claim(const struct sockaddr_in *local);
 void stream_port_share(struct stream_sock *sock); /* one that is had alone; with the receive flag; never waits */
-/* The n-th port to try for a connection, network order; 0: there are no more. */
-uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t n);
+/* The n-th port to try for a connection on a ring context (its id), network order; 0: there are no more. */
+uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t ring,
+                               uint32_t n);
+/* The rest of that port's block is another's: the ring's next candidate lies behind it. */
+void stream_port_skip_block(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t ring);
 /* All of them were tried, for nothing: for a second, few are. */
 void stream_port_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer);
 
