@@ -209,6 +209,7 @@ static int setup(void **state)
 	memset(&answers, 0, sizeof(answers));
 	now_ns = 1000 * MS;
 	owner.slot[SLOT].state = owner.slot[OTHER].state = SLOT_RENTED;
+	owner.process[OTHER] = 1; /* another process */
 	assert_int_equal(owner_minisocks_init(&owner), 0);
 	return 0;
 }
