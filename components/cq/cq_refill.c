@@ -61,6 +61,7 @@ unsigned vma_cq_refill(struct vma_cq *cq)
 			break;
 	}
 	vma_stats_add(&cq->count->buffers_posted, total);
+	vma_stats_set(&cq->count->spare_buffers, cq->spare_count);
 	if (cq->owed >= cq->idle_at)
 		vma_stats_add(&cq->count->refill_short, 1);
 	cq_update_needs_refill(cq);

@@ -1,5 +1,6 @@
 /* object.c - the object behind a descriptor: whether it is one of ours to be, and what the statistics say of it. */
 #include <netinet/in.h>
+#include <string.h>
 
 #include <vma/inet.h>
 
@@ -20,18 +21,36 @@ enum vma_sock_reason vma_inet_first_reason(const struct vma_engine *engine)
 
 /* ---- statistics ---- */
 
-void vma_inet_stats_describe(struct vma_stats_socket *stats, enum vma_sock_reason reason,
-                             const struct sockaddr_in *local, const struct sockaddr_in *peer, uint64_t rx_limit_bytes)
+/* The name in two numbers, as readers take it; a process in another network namespace has no use for an index. */
+static void describe_interface(struct vma_stats_socket *stats, const struct vma_ring_ctx *ring_ctx)
 {
+	uint64_t words[2] = {0, 0};
+
+	if (ring_ctx != NULL)
+		memcpy(words, vma_nic_info(ring_ctx->device->nic)->name,
+		       strnlen(vma_nic_info(ring_ctx->device->nic)->name, sizeof(words)));
+	vma_stats_set(&stats->interface_0, words[0]);
+	vma_stats_set(&stats->interface_1, words[1]);
+	vma_stats_set(&stats->ring, ring_ctx != NULL ? (uint64_t)ring_ctx->id + 1 : 0);
+}
+
+void vma_inet_stats_describe(struct vma_stats_socket *stats, const struct vma_inet_described *described)
+{
+	const enum vma_sock_reason reason = described->reason;
+
 	if (stats == NULL)
 		return;
 	vma_stats_set(&stats->offloaded, reason == VMA_SOCK_OFFLOADED);
 	vma_stats_set(&stats->reason, reason);
-	vma_stats_set(&stats->local_addr, ntohl(local->sin_addr.s_addr));
-	vma_stats_set(&stats->local_port, ntohs(local->sin_port));
-	vma_stats_set(&stats->peer_addr, ntohl(peer->sin_addr.s_addr));
-	vma_stats_set(&stats->peer_port, ntohs(peer->sin_port));
-	vma_stats_set(&stats->rx_limit_bytes, rx_limit_bytes);
+	vma_stats_set(&stats->rule_line, atomic_load_explicit(&described->file->rule_line, memory_order_relaxed));
+	vma_stats_set(&stats->protocol, (uint64_t)described->protocol);
+	vma_stats_set(&stats->nonblocking, described->nonblocking);
+	vma_stats_set(&stats->local_addr, ntohl(described->local->sin_addr.s_addr));
+	vma_stats_set(&stats->local_port, ntohs(described->local->sin_port));
+	vma_stats_set(&stats->peer_addr, ntohl(described->peer->sin_addr.s_addr));
+	vma_stats_set(&stats->peer_port, ntohs(described->peer->sin_port));
+	vma_stats_set(&stats->rx_limit_bytes, described->rx_limit_bytes);
+	describe_interface(stats, described->ring_ctx);
 }
 
 void vma_inet_stats_put(struct vma_engine *engine, struct vma_stats_socket *stats)

@@ -196,7 +196,9 @@ static int collect_both(struct epoll_set *set, int epfd, struct epoll_event *eve
 	set->ours_first = !ours_first && n == max;
 	if (n < 0)
 		return n;
+	set->os_told += ours_first ? 0 : (unsigned)n;
 	more = ours_first ? poll_app_epfd(set, epfd, events + n, max - n) : report_pending(set, events + n, max - n);
+	set->os_told += ours_first && more > 0 ? (unsigned)more : 0;
 	return more < 0 ? (n > 0 ? n : more) : n + more;
 }
 
@@ -210,11 +212,27 @@ static bool set_os_poll_is_due(const struct epoll_set *set, enum epoll_os_poll a
 	return ask == EPOLL_OS_POLL_ALWAYS || os || iomux_os_polled_long_ago(&set->os_polled);
 }
 
+static void count_told(struct epoll_set *set, int n)
+{
+	struct vma_stats_iomux *stats;
+
+	if (__builtin_expect(atomic_load_explicit(&set->stats, memory_order_relaxed) == NULL, 0))
+		epoll_set_begin_stats(set);
+	stats = atomic_load_explicit(&set->stats, memory_order_relaxed);
+	if (stats == NULL || n <= 0)
+		return;
+	vma_stats_add(&stats->ready, (unsigned)n - set->os_told);
+	if (set->os_told != 0)
+		vma_stats_add(&stats->os_ready, set->os_told);
+}
+
 int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, int max, enum epoll_os_poll ask,
                   const struct iomux_policy *policy)
 {
 	bool outer;
 	int n;
+
+	set->os_told = 0;
 
 	if (__builtin_expect(atomic_load_explicit(&set->stale, memory_order_relaxed), 0))
 		epoll_set_refresh(set);
@@ -222,11 +240,13 @@ int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, i
 	if (!set_os_poll_is_due(set, ask, policy)) {
 		n = report_pending(set, events, max);
 		set->os_polled.skipped += n > 0;
+		count_told(set, n);
 		return n;
 	}
 	outer = poll_members_epfd(set, max);
 	n = outer ? collect_both(set, epfd, events, max) : report_pending(set, events, max);
 	drop_unreported(set);
+	count_told(set, n);
 	return n;
 }
 

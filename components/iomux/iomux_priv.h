@@ -133,6 +133,22 @@ void iomux_sigmask_restore(struct iomux_sigmask *mask, struct vma_thread *self);
 /* Nothing is ready: lets handlers run that are held back. -EINTR if any did, else 0. */
 int iomux_interrupted(struct vma_thread *self);
 
+/* ---- count.c: what readers of the statistics see of the calls ---- */
+
+struct iomux_call {
+	uint64_t begun_tsc; /* 0: the time is not measured */
+	bool slept;
+};
+/* Before a call: VMA_CPU_USAGE_STATS. */
+static inline void iomux_call_begin(struct iomux_call *call)
+{
+	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+
+	*call = (struct iomux_call){.begun_tsc = engine != NULL && engine->conf.cpu_usage_stats ? vma_tsc() : 0};
+}
+/* It has found rc descriptors ready, or failed; `stats` may be NULL. */
+void iomux_call_end(const struct iomux_call *call, struct vma_stats_iomux *stats, int rc);
+
 /* Of the kernel, at once, and never a cancellation point: -errno. */
 int iomux_os_poll(struct pollfd *fds, nfds_t n);
 int iomux_os_epoll(int epfd, struct epoll_event *events, int max);
@@ -165,6 +181,7 @@ struct members {
 	struct vma_thread *self;
 	int count; /* members that are ready */
 	unsigned polls;
+	struct iomux_call call;
 };
 /* What of an answer counts for a member that was asked for `events`. */
 uint32_t members_accept(const struct members *members, uint32_t events);
@@ -230,6 +247,9 @@ struct epoll_set {
 	_Atomic bool drive_first; /* a member was told without news: its ring has not been looked at */
 	struct iomux_os_polled os_polled;
 	struct vma_spin spin;
+	struct vma_stats_iomux *_Atomic stats; /* NULL: the set is not waited for yet; stored once, under the lock */
+	struct vma_engine *engine;             /* whose they are */
+	unsigned os_told;                      /* under the lock: by the call that collects */
 
 	struct epoll_item *chunk[EPOLL_CHUNKS];
 	uint32_t n_items; /* places used so far */
@@ -251,6 +271,8 @@ static inline bool epoll_set_has(struct epoll_set *set)
 	return atomic_load_explicit(&set->n_pending, memory_order_relaxed) != 0 || !ready_list_is_empty(&set->ready);
 }
 
+/* With the lock: from now on the set's calls are counted. */
+void epoll_set_begin_stats(struct epoll_set *set) __attribute__((cold));
 /* set.c. Gives the lock back, and wakes one more sleeper if something is left. */
 void epoll_set_unlock(struct epoll_set *set);
 /* E is epfd's. NULL: no memory or descriptors. Not yet in the descriptor table. */

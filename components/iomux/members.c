@@ -336,6 +336,7 @@ static int members_sleep_or_spin(struct members *members, struct iomux_timeout *
 	members->self = self;
 	members->signals = self->signals;
 	rc = vma_wait(&wait);
+	members->call.slept = wait.slept;
 	members_wake_next(members);
 	if (rc < 0)
 		return rc;
@@ -366,7 +367,7 @@ static int poll_os_if_due(struct members *members, const struct iomux_policy *po
 	return found;
 }
 
-int members_wait(struct members *members, struct iomux_timeout *timeout, struct vma_thread *self)
+static int members_run(struct members *members, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct iomux_policy policy;
 	int found = members->count, driven = VMA_RING_CTXS_FULL;
@@ -393,4 +394,33 @@ int members_wait(struct members *members, struct iomux_timeout *timeout, struct 
 	else
 		found = members_sleep_or_spin(members, timeout, &policy, self);
 	return found == 0 ? iomux_interrupted(self) : found;
+}
+
+/* Descriptors, each once: select tells bits of them. */
+static void count_members(const struct members *members, struct vma_stats_iomux *stats)
+{
+	unsigned ours = 0;
+
+	for (unsigned i = 0; i < members->n_ours; i++)
+		ours += (members->fds[members->ours[i].index].revents | members->ours[i].got) != 0;
+	vma_stats_add(&stats->ready, ours);
+	if ((unsigned)members->count > ours)
+		vma_stats_add(&stats->os_ready, (unsigned)members->count - ours);
+}
+
+int members_wait(struct members *members, struct iomux_timeout *timeout, struct vma_thread *self)
+{
+	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+	struct vma_stats_iomux *stats;
+	int rc;
+
+	iomux_call_begin(&members->call);
+	rc = members_run(members, timeout, self);
+	if (engine == NULL)
+		return rc;
+	stats = members->select ? engine->select_stats : engine->poll_stats;
+	if (rc > 0)
+		count_members(members, stats);
+	iomux_call_end(&members->call, stats, rc);
+	return rc;
 }

@@ -6,6 +6,7 @@
  * sleep, or a set around this one, that waits for S waits for all that the kernel knows.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -105,6 +106,22 @@ struct epoll_set *epoll_set_create(int epfd)
 	return set;
 }
 
+void epoll_set_begin_stats(struct epoll_set *set)
+{
+	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+	const int epfd = atomic_load_explicit(&set->file.fd, memory_order_relaxed);
+	struct vma_stats_iomux *stats;
+	char name[VMA_STATS_NAME_MAX];
+
+	if (engine == NULL)
+		return;
+	snprintf(name, sizeof(name), "epoll_wait fd %d", epfd);
+	stats = vma_stats_grab(engine->stats, VMA_STATS_TYPE_IOMUX, name);
+	vma_stats_set(&stats->epfd, (uint64_t)epfd);
+	set->engine = engine;
+	atomic_store_explicit(&set->stats, stats, memory_order_release);
+}
+
 /* ---- the end ---- */
 
 /* Items go; who still waits in another thread sees no more of them. The kernel closes E. */
@@ -130,6 +147,8 @@ static void set_destroy(struct vma_file *file)
 	for (unsigned i = 0; i < EPOLL_CHUNKS; i++)
 		vma_free(set->chunk[i]);
 	vma_free(set->bucket);
+	if (set->stats != NULL && set->engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
+		vma_stats_drop(set->engine->stats, set->stats);
 	pthread_mutex_destroy(&set->lock);
 	pthread_mutex_destroy(&set->leaf);
 }
@@ -150,6 +169,7 @@ static void set_forked(struct vma_file *file)
 	TAILQ_INIT(&set->pending);
 	atomic_store_explicit(&set->n_pending, 0, memory_order_relaxed);
 	atomic_store(&set->stale, true);
+	atomic_store_explicit(&set->stats, NULL, memory_order_relaxed);
 	set->forked = true;
 }
 

@@ -23,6 +23,7 @@ struct call {
 	struct iomux_policy policy;
 	struct vma_thread *self;
 	uint32_t signals;
+	struct iomux_call count;
 	bool queued;         /* stands in the set's queue, or was taken out of it */
 	bool wakeup_unspent; /* stood there when it collected something: nobody had spent a wake-up on it yet */
 	int n;
@@ -144,6 +145,7 @@ static int epoll_sleep_or_spin(struct call *call, struct iomux_timeout *timeout,
 	call->signals = self->signals;
 	vma_file_get(&set->file);
 	rc = vma_wait(&wait);
+	call->count.slept = wait.slept;
 	if (rc <= 0)
 		epoll_wake_next(set);
 	vma_file_put(&set->file);
@@ -203,7 +205,9 @@ int vma_iomux_epoll_wait(struct vma_file *set, int epfd, struct epoll_event *eve
 	if (rc < 0)
 		return rc;
 	iomux_policy_get(&call.policy);
+	iomux_call_begin(&call.count);
 	rc = max > 0 && max <= EVENTS_MAX ? epoll_call_poll(&call, &time, self) : -EINVAL;
+	iomux_call_end(&call.count, atomic_load_explicit(&call.set->stats, memory_order_acquire), rc);
 	vma_thread_set_tx_batch(self, rc);
 	self->overdue_rings = atomic_load_explicit(&epoll_set(set)->rings, memory_order_relaxed);
 	iomux_sigmask_restore(&before, self);

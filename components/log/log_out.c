@@ -272,6 +272,11 @@ static void use_stderr(void)
 	}
 }
 
+void vma_log_set_details(unsigned details)
+{
+	atomic_store_explicit(&out_details, details, memory_order_relaxed);
+}
+
 int vma_log_init(const struct vma_log_attr *attr)
 {
 	int saved = errno, rc = 0;

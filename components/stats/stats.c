@@ -10,11 +10,10 @@
 
 #include "stats_priv.h"
 
-static int map_segment(struct vma_stats *stats)
+/* Memory of this process's own: counting goes on unseen. */
+static int map_unseen(struct vma_stats *stats)
 {
-	bool shared = stats->file.fd >= 0;
-	void *map = mmap(NULL, sizeof(*stats->segment), PROT_READ | PROT_WRITE,
-	                 shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, stats->file.fd, 0);
+	void *map = mmap(NULL, sizeof(*stats->segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (map == MAP_FAILED)
 		return -errno;
@@ -22,34 +21,80 @@ static int map_segment(struct vma_stats *stats)
 	return 0;
 }
 
+static void fill_header(struct stats_segment *segment, uint64_t cookie)
+{
+	stats_header_fill(&segment->header);
+	segment->header.pid = getpid();
+	segment->header.cookie = cookie;
+	atomic_store_explicit(&segment->header.magic, STATS_MAGIC, memory_order_release);
+}
+
+/*
+ * File, memory and pipe; the file says where the others are when they are ready. If the kernel gives this process no
+ * memfd, it cannot be offloaded at all, and is told so where that is found: not here as well.
+ */
+static int map_seen(struct vma_stats *stats, const char *dir, enum vma_log_level *level)
+{
+	struct stats_locator locator = {.magic = STATS_MAGIC, .version = STATS_VERSION, .pid = getpid()};
+	int rc = stats_file_create(&stats->file, dir);
+
+	*level = VMA_LOG_WARN;
+	if (rc == 0) {
+		rc = stats_memory_create(&stats->memory, &stats->segment);
+		if (rc == -EPERM || rc == -ENOSYS)
+			*level = VMA_LOG_DETAILS;
+	}
+	if (rc == 0)
+		rc = stats_requests_create(&stats->requests);
+	if (rc == 0 && syscall(SYS_getrandom, &locator.cookie, sizeof(locator.cookie), 0U) < 0)
+		rc = -errno;
+	if (rc == 0) {
+		fill_header(stats->segment, locator.cookie);
+		locator.memory_fd = stats->memory.fd;
+		locator.memory_ino = stats->memory.ino;
+		locator.request_fd = stats->requests.fd;
+		locator.request_ino = stats->requests.ino;
+		rc = stats_file_publish(&stats->file, &locator);
+	}
+	if (rc == 0)
+		return 0;
+	stats_file_remove(&stats->file);
+	stats_fd_close(&stats->memory);
+	stats_fd_close(&stats->requests);
+	if (stats->segment != NULL)
+		munmap(stats->segment, sizeof(*stats->segment));
+	stats->segment = NULL;
+	return rc;
+}
+
 int vma_stats_create(const char *dir, struct vma_stats **out)
 {
 	struct vma_stats *stats = calloc(1, sizeof(*stats));
+	enum vma_log_level level;
 	int rc;
 
 	if (stats == NULL)
 		return -ENOMEM;
-	stats->file.fd = -1;
+	stats->file.held.fd = stats->memory.fd = stats->requests.fd = -1;
 	if (dir != NULL && dir[0] != '\0') {
-		rc = stats_file_create(&stats->file, dir, sizeof(*stats->segment));
+		rc = map_seen(stats, dir, &level);
 		if (rc < 0)
-			vma_log_once(VMA_LOG_WARN,
-			             "cannot create the statistics file %s: %s; vma_stats will not see %s",
+			vma_log_once(level, "cannot create the statistics file %s: %s; vma_stats will not see %s",
 			             stats->file.path, strerrordesc_np(-rc), "this process");
 	}
-	rc = map_segment(stats);
-	if (rc < 0) {
-		stats_file_remove(&stats->file);
-		free(stats);
-		return rc;
+	if (stats->segment == NULL) {
+		rc = map_unseen(stats);
+		if (rc < 0) {
+			free(stats);
+			return rc;
+		}
+		fill_header(stats->segment, 0);
 	}
-	stats_header_fill(&stats->segment->header);
-	stats->segment->header.pid = getpid();
-	atomic_store_explicit(&stats->segment->header.magic, STATS_MAGIC, memory_order_release);
 	*out = stats;
 	return 0;
 }
 
+/* The memory stays sealed and readable for who has it; the file is not to be found any more. */
 void vma_stats_hide(struct vma_stats *stats)
 {
 	stats_file_remove(&stats->file);
@@ -57,18 +102,24 @@ void vma_stats_hide(struct vma_stats *stats)
 
 __attribute__((cold)) void vma_stats_forked(struct vma_stats *stats)
 {
-	if (stats->file.fd < 0)
+	if (stats->memory.fd < 0)
 		return;
-	syscall(SYS_close, stats->file.fd);
-	stats->file.fd = -1;
-	/* A mapping keeps the file open, and so locked, as a descriptor does. */
+	stats_fd_close(&stats->file.held);
+	stats_fd_close(&stats->memory);
+	stats_fd_close(&stats->requests);
 	mmap(stats->segment, sizeof(*stats->segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
 	     -1, 0);
 }
 
-int vma_stats_fd(const struct vma_stats *stats)
+unsigned vma_stats_fds(const struct vma_stats *stats, int fds[VMA_STATS_FDS])
 {
-	return stats->file.fd;
+	const int held[] = {stats->file.held.fd, stats->memory.fd, stats->requests.fd};
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < VMA_STATS_FDS; i++)
+		if (held[i] >= 0)
+			fds[n++] = held[i];
+	return n;
 }
 
 void vma_stats_destroy(struct vma_stats *stats)
@@ -76,6 +127,8 @@ void vma_stats_destroy(struct vma_stats *stats)
 	if (stats == NULL)
 		return;
 	stats_file_remove(&stats->file);
+	stats_fd_close(&stats->memory);
+	stats_fd_close(&stats->requests);
 	munmap(stats->segment, sizeof(*stats->segment));
 	free(stats);
 }

@@ -38,7 +38,7 @@ static void put_bit(struct vma_stats *stats, unsigned i)
  * An entry changes between two steps of its sequence, which is odd meanwhile; the owner of the bit is the only writer.
  * Every store in between releases: it cannot become visible before the odd value. The last step releases as well: it
  * cannot become visible before any of them. The owner's own counts come later and are relaxed, but each goes to a word
- * that was zeroed in between: who sees the count is past the zeroing, and so past the odd value. stats_view.c has the
+ * that was zeroed in between: who sees the count is past the zeroing, and so past the odd value. stats_copy.c has the
  * other half. (ck_sequence is not used because its
  * reader spins while the value is odd: for a writer that died there, or wrote nonsense, that is for ever.)
  */

@@ -1,26 +1,50 @@
 /* stats_fields - the lists of stats.h at run time: names, texts, places, sizes. */
 #include "stats_priv.h"
 
-#define FIELD(type, field, text) {#field, text, offsetof(struct type, field)},
-#define X(name, text) {#name, text, offsetof(struct vma_stats_ring, rx.name)},
+#define FIELD(type, field, name, text, kind) {name, text, offsetof(struct type, field), VMA_STATS_##kind},
+#define X(name, text) FIELD(vma_stats_ring, rx.name, #name, text, COUNT)
 static const struct vma_stats_field ring_rx_tx[] = {VMA_STATS_RING_RX(X)
 #undef X
-#define X(name, text) {#name, text, offsetof(struct vma_stats_ring, tx.name)},
+#define X(name, text) FIELD(vma_stats_ring, tx.name, #name, text, COUNT)
                                                             VMA_STATS_RING_TX(X)
 #undef X
 };
-#define X(name, text) FIELD(vma_stats_cq, name, text)
-static const struct vma_stats_field cq[] = {VMA_STATS_CQ(X)};
-#undef X
-#define X(name, text) FIELD(vma_stats_bufpool, name, text)
-static const struct vma_stats_field bufpool[] = {VMA_STATS_BUFPOOL(X)};
-#undef X
-#define X(name, text) FIELD(vma_stats_nic, name, text)
-static const struct vma_stats_field nic[] = {VMA_STATS_NIC(X)};
-#undef X
-#define X(name, text) FIELD(vma_stats_socket, name, text)
-static const struct vma_stats_field sockets[] = {VMA_STATS_SOCKET(X)};
-#undef X
+#define COUNTED(name, text) FIELD(vma_stats_cq, name, #name, text, COUNT)
+#define MAXIMUM(name, text) FIELD(vma_stats_cq, name, #name, text, MAX)
+#define PRESENT(name, text) FIELD(vma_stats_cq, name, #name, text, NOW)
+static const struct vma_stats_field cq[] = {VMA_STATS_CQ(COUNTED) VMA_STATS_CQ_MAX(MAXIMUM) VMA_STATS_CQ_NOW(PRESENT)};
+#undef COUNTED
+#undef MAXIMUM
+#undef PRESENT
+#define COUNTED(name, text) FIELD(vma_stats_bufpool, name, #name, text, COUNT)
+#define PRESENT(name, text) FIELD(vma_stats_bufpool, name, #name, text, NOW)
+static const struct vma_stats_field bufpool[] = {VMA_STATS_BUFPOOL_NOW(PRESENT) VMA_STATS_BUFPOOL(COUNTED)};
+#undef COUNTED
+#undef PRESENT
+#define COUNTED(name, text) FIELD(vma_stats_nic, name, #name, text, COUNT)
+#define PRESENT(name, text) FIELD(vma_stats_nic, name, #name, text, NOW)
+static const struct vma_stats_field nic[] = {VMA_STATS_NIC_RX(COUNTED) VMA_STATS_NIC_TX(COUNTED)
+                                                     VMA_STATS_NIC_CTL(COUNTED) VMA_STATS_NIC_NOW(PRESENT)};
+#undef COUNTED
+#undef PRESENT
+#define COUNTED(name, text) FIELD(vma_stats_socket, name, #name, text, COUNT)
+#define MAXIMUM(name, text) FIELD(vma_stats_socket, name, #name, text, MAX)
+#define PRESENT(name, text) FIELD(vma_stats_socket, name, #name, text, NOW)
+static const struct vma_stats_field sockets[] = {
+        VMA_STATS_SOCKET_NOW(PRESENT) VMA_STATS_SOCKET_RX(COUNTED) VMA_STATS_SOCKET_RX_MAX(MAXIMUM)
+                VMA_STATS_SOCKET_QUEUE(COUNTED) VMA_STATS_SOCKET_TCP(COUNTED) VMA_STATS_SOCKET_TCP_NOW(PRESENT)
+                        VMA_STATS_SOCKET_TX(COUNTED)};
+#undef COUNTED
+#undef MAXIMUM
+#undef PRESENT
+#define COUNTED(name, text) FIELD(vma_stats_process, name, #name, text, COUNT)
+static const struct vma_stats_field process[] = {VMA_STATS_PROCESS(COUNTED)};
+#undef COUNTED
+#define COUNTED(name, text) FIELD(vma_stats_iomux, name, #name, text, COUNT)
+#define PRESENT(name, text) FIELD(vma_stats_iomux, name, #name, text, NOW)
+static const struct vma_stats_field iomux[] = {VMA_STATS_IOMUX(COUNTED) VMA_STATS_IOMUX_NOW(PRESENT)};
+#undef COUNTED
+#undef PRESENT
 
 #define TABLE(list) list, sizeof(list) / sizeof((list)[0])
 static const struct type_info {
@@ -29,7 +53,8 @@ static const struct type_info {
 } types[VMA_STATS_TYPE_COUNT] = {
         [VMA_STATS_TYPE_RING] = {TABLE(ring_rx_tx)}, [VMA_STATS_TYPE_CQ] = {TABLE(cq)},
         [VMA_STATS_TYPE_BUFPOOL] = {TABLE(bufpool)}, [VMA_STATS_TYPE_NIC] = {TABLE(nic)},
-        [VMA_STATS_TYPE_SOCKET] = {TABLE(sockets)},
+        [VMA_STATS_TYPE_SOCKET] = {TABLE(sockets)},  [VMA_STATS_TYPE_PROCESS] = {TABLE(process)},
+        [VMA_STATS_TYPE_IOMUX] = {TABLE(iomux)},
 };
 
 static const char *const type_names[VMA_STATS_TYPE_COUNT] = {

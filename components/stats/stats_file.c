@@ -20,7 +20,6 @@
 
 #include "stats_priv.h"
 
-#define FD_MIN 1000 /* out of the way of programs that count on small numbers */
 #define TRIES 4
 #define HELD_TRIES 10
 #define HELD_WAIT_MS 2
@@ -96,29 +95,6 @@ static int create_locked(const char *path, struct stat *st)
 	return -EEXIST;
 }
 
-/* A mapped page without space behind it is a SIGBUS at some later count: take the space now. */
-static int stats_reserve_blocks(int fd, size_t bytes)
-{
-	static const char zeros[4096];
-	struct rlimit limit;
-
-	/* The kernel would end a process that may write no such file (SIGXFSZ). */
-	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
-		return -EFBIG;
-	if (syscall(SYS_fallocate, fd, 0, 0L, (long)bytes) == 0)
-		return 0;
-	if (errno != EOPNOTSUPP && errno != ENOSYS)
-		return -errno;
-	for (size_t done = 0; done < bytes;) {
-		size_t n = bytes - done < sizeof(zeros) ? bytes - done : sizeof(zeros);
-		long rc = syscall(SYS_pwrite64, fd, zeros, n, (long)done);
-		if (rc < 0 && errno != EINTR)
-			return -errno;
-		done += rc > 0 ? (size_t)rc : 0;
-	}
-	return 0;
-}
-
 /* Absolute, so that a chdir of the program does not lose it. */
 static int name_file(struct stats_file *file, const char *dir)
 {
@@ -133,44 +109,45 @@ static int name_file(struct stats_file *file, const char *dir)
 	return (size_t)n < sizeof(file->path) ? 0 : -ENAMETOOLONG;
 }
 
-int stats_file_create(struct stats_file *file, const char *dir, size_t bytes)
+int stats_file_create(struct stats_file *file, const char *dir)
 {
 	int rc = name_file(file, dir), fd;
 	struct stat st;
-	long high;
 
-	file->fd = -1;
+	file->held.fd = -1;
 	if (rc < 0)
 		return rc;
 	fd = create_locked(file->path, &st);
 	if (fd < 0)
 		return fd;
-	rc = stats_reserve_blocks(fd, bytes);
-	if (rc < 0) {
+	rc = stats_fd_keep(&file->held, fd);
+	if (rc < 0)
 		unlink(file->path);
-		stats_close_file(fd);
-		return rc;
-	}
-	high = syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, FD_MIN);
-	if (high >= 0)
-		stats_close_file(fd); /* the lock belongs to the open file, which lives on */
-	file->fd = high >= 0 ? (int)high : fd;
-	file->dev = st.st_dev;
-	file->ino = st.st_ino;
-	return 0;
+	return rc;
+}
+
+/* The kernel would end a process that may write no such file (SIGXFSZ). */
+int stats_file_publish(struct stats_file *file, const struct stats_locator *locator)
+{
+	struct rlimit limit;
+	long n;
+
+	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < sizeof(*locator))
+		return -EFBIG;
+	n = syscall(SYS_pwrite64, file->held.fd, locator, sizeof(*locator), 0L);
+	if (n < 0)
+		return -errno;
+	return (size_t)n == sizeof(*locator) ? 0 : -ENOSPC;
 }
 
 void stats_file_remove(struct stats_file *file)
 {
-	const struct stat ours = {.st_dev = file->dev, .st_ino = file->ino};
-	struct stat st;
+	const struct stat ours = {.st_dev = file->held.dev, .st_ino = file->held.ino};
 
-	if (file->fd < 0)
+	if (file->held.fd < 0)
 		return;
-	/* The number may be the program's by now (it closed all it did not know), the path somebody else's (chroot). */
+	/* The path may be somebody else's by now (chroot). */
 	if (file->owner == getpid() && path_is(file->path, &ours))
 		unlink(file->path);
-	if (fstat(file->fd, &st) == 0 && st.st_dev == ours.st_dev && st.st_ino == ours.st_ino)
-		stats_close_file(file->fd);
-	file->fd = -1;
+	stats_fd_close(&file->held);
 }

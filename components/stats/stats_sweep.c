@@ -3,19 +3,23 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "stats_priv.h"
 
 enum { NAMES_AT_ONCE = 4096 };
 
-static bool is_stats_name(const char *name)
+pid_t stats_file_pid(const char *name)
 {
 	static const char prefix[] = "vmastat.";
 	const char *pid = name + sizeof(prefix) - 1;
+	long value;
 
-	return strncmp(name, prefix, sizeof(prefix) - 1) == 0 && *pid != '\0' &&
-	       strspn(pid, "0123456789") == strlen(pid);
+	if (strncmp(name, prefix, sizeof(prefix) - 1) != 0 || *pid == '\0' || strspn(pid, "0123456789") != strlen(pid))
+		return 0;
+	value = strtol(pid, NULL, 10);
+	return value > 0 && value <= INT_MAX ? (pid_t)value : 0;
 }
 
 int vma_stats_sweep(const char *dir, long *at)
@@ -38,7 +42,7 @@ int vma_stats_sweep(const char *dir, long *at)
 	for (int i = 0; i < NAMES_AT_ONCE && (entry = readdir(entries)) != NULL; i++) {
 		const int len = snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
 
-		if (is_stats_name(entry->d_name) && (size_t)len < sizeof(path))
+		if (stats_file_pid(entry->d_name) != 0 && (size_t)len < sizeof(path))
 			removed += stats_file_remove_leftover(path) == 0;
 	}
 	if (entry != NULL)

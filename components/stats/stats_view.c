@@ -1,42 +1,80 @@
 /*
  * stats_view - the reader's side: another process's segment, of which nothing is believed.
  *
- * The header is copied, then compared with what this build would write. After that all sizes and places are our own
- * constants, and nothing in the file is ever used as a place or length. Types are range-checked, names terminated.
+ * The file is read into a private copy. The two descriptors that it names are opened by /proc, which asks for the
+ * right to trace the process: root, or the same user. They are looked at before they are opened, and used only if they
+ * are what the file says: a memfd that nobody can shorten, and a pipe, both of the file's owner. After the header has
+ * been compared with what this build would write, all sizes and places are our own constants.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "stats_priv.h"
 
-#define TRIES 8 /* per block, while it changes hands; then it is passed over */
-
-struct copy {
-	union stats_any_block block;
-	char name[VMA_STATS_NAME_MAX];
-};
-
 struct vma_stats_view {
 	const struct stats_segment *segment; /* read-only mapping */
-	struct copy *copies;                 /* one per block */
-	int fd;
+	struct vma_stats_item *copies;       /* one per block; made by the first vma_stats_view_next */
+	int requests;                        /* the pipe, -1: it is not to be had */
 	int pid;
 };
 
-static bool large_enough(int fd)
+static int view_open_file(const char *path, int flags)
 {
-	struct stat st;
+	long fd = syscall(SYS_openat, AT_FDCWD, path, flags | O_NONBLOCK | O_CLOEXEC);
 
-	return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= (off_t)sizeof(struct stats_segment);
+	return fd >= 0 ? (int)fd : -errno;
 }
 
-/* memcmp over our own header shape: all of it but magic and pid must be what this build writes. */
+static int read_locator(const char *path, struct stats_locator *locator, uid_t *owner)
+{
+	int fd = view_open_file(path, O_RDONLY | O_NOFOLLOW), rc = -EPROTO;
+	struct stat st;
+
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+	    syscall(SYS_pread64, fd, locator, sizeof(*locator), 0L) == (long)sizeof(*locator) &&
+	    locator->magic == STATS_MAGIC && locator->version == STATS_VERSION && locator->pid > 0)
+		rc = 0;
+	*owner = st.st_uid;
+	syscall(SYS_close, fd);
+	return rc;
+}
+
+/*
+ * A descriptor of another process, opened for `flags`, if it has this inode and kind, and is this user's. It is looked
+ * at first by O_PATH: to open what is something else, a device for example, could have effects.
+ */
+static int open_of_process(pid_t pid, int number, uint64_t ino, mode_t kind, uid_t owner, int flags)
+{
+	char path[64];
+	struct stat st;
+	int fd, opened;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, number);
+	fd = view_open_file(path, O_PATH);
+	if (fd < 0)
+		return fd == -ENOENT ? -ESRCH : fd;
+	if (fstat(fd, &st) < 0 || (st.st_mode & S_IFMT) != kind || st.st_ino != ino || st.st_uid != owner) {
+		syscall(SYS_close, fd);
+		return -ESRCH; /* another process, that has the pid by now, or in its own namespace */
+	}
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	opened = view_open_file(path, flags);
+	syscall(SYS_close, fd);
+	return opened;
+}
+
 static bool header_fits(const struct stats_header *found)
 {
 	struct stats_header wanted = {0};
@@ -49,7 +87,7 @@ static bool header_fits(const struct stats_header *found)
 	       memcmp(found->type_bytes, wanted.type_bytes, sizeof(wanted.type_bytes)) == 0;
 }
 
-static int check_header(struct vma_stats_view *view)
+static int check_header(struct vma_stats_view *view, const struct stats_locator *locator)
 {
 	const struct stats_header *header = &view->segment->header;
 	struct stats_header found;
@@ -58,21 +96,47 @@ static int check_header(struct vma_stats_view *view)
 	if (atomic_load_explicit(&header->magic, memory_order_acquire) != STATS_MAGIC)
 		return -EPROTO;
 	memcpy(&found, header, sizeof(found));
+	if (!header_fits(&found))
+		return -EPROTO;
 	view->pid = found.pid;
-	return header_fits(&found) ? 0 : -EPROTO;
+	return found.cookie == locator->cookie && found.pid == locator->pid ? 0 : -ESRCH;
 }
 
-static int map_view(struct vma_stats_view *view)
+static int map_view(struct vma_stats_view *view, int fd)
 {
+	const long seals = syscall(SYS_fcntl, fd, F_GET_SEALS);
+	struct stat st;
 	void *map;
 
-	if (!large_enough(view->fd))
+	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &st) < 0 ||
+	    st.st_size < (off_t)sizeof(*view->segment))
 		return -EPROTO;
-	map = mmap(NULL, sizeof(*view->segment), PROT_READ, MAP_SHARED, view->fd, 0);
+	map = mmap(NULL, sizeof(*view->segment), PROT_READ, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
 		return -errno;
 	view->segment = map;
-	return check_header(view);
+	return 0;
+}
+
+static int view_open(struct vma_stats_view *view, const char *path)
+{
+	struct stats_locator locator = {0};
+	uid_t owner = 0;
+	int rc = read_locator(path, &locator, &owner), fd;
+
+	if (rc < 0)
+		return rc;
+	fd = open_of_process(locator.pid, locator.memory_fd, locator.memory_ino, S_IFREG, owner, O_RDONLY);
+	if (fd < 0)
+		return fd;
+	rc = map_view(view, fd);
+	syscall(SYS_close, fd);
+	if (rc == 0)
+		rc = check_header(view, &locator);
+	if (rc == 0)
+		view->requests =
+		        open_of_process(locator.pid, locator.request_fd, locator.request_ino, S_IFIFO, owner, O_WRONLY);
+	return rc;
 }
 
 int vma_stats_view_open(const char *path, struct vma_stats_view **out)
@@ -82,12 +146,8 @@ int vma_stats_view_open(const char *path, struct vma_stats_view **out)
 
 	if (view == NULL)
 		return -ENOMEM;
-	view->fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	rc = view->fd >= 0 ? map_view(view) : -errno;
-	if (rc == 0) {
-		view->copies = aligned_alloc(VMA_STATS_ALIGN, STATS_BLOCKS * sizeof(struct copy));
-		rc = view->copies != NULL ? 0 : -ENOMEM;
-	}
+	view->requests = -1;
+	rc = view_open(view, path);
 	if (rc < 0) {
 		vma_stats_view_close(view);
 		return rc;
@@ -102,8 +162,8 @@ void vma_stats_view_close(struct vma_stats_view *view)
 		return;
 	if (view->segment != NULL)
 		munmap((void *)view->segment, sizeof(*view->segment));
-	if (view->fd >= 0)
-		syscall(SYS_close, view->fd);
+	if (view->requests >= 0)
+		syscall(SYS_close, view->requests);
 	free(view->copies);
 	free(view);
 }
@@ -113,67 +173,53 @@ int vma_stats_view_pid(const struct vma_stats_view *view)
 	return view->pid;
 }
 
-static void stats_copy_name(struct copy *copy, const struct stats_entry *entry)
+/* The caller's SIGPIPE, if the process has gone, is not raised: the signal is blocked, and taken if it has come. */
+int vma_stats_view_request(const struct vma_stats_view *view, const struct vma_stats_request *request)
 {
-	uint64_t words[STATS_NAME_WORDS];
+	const struct stats_message message = {.magic = STATS_MESSAGE_MAGIC, .request = *request};
+	const struct timespec none = {0};
+	sigset_t pipe, before;
+	int rc = 0;
 
-	for (unsigned i = 0; i < STATS_NAME_WORDS; i++)
-		words[i] = atomic_load_explicit(&entry->name[i], memory_order_acquire);
-	memcpy(copy->name, words, sizeof(copy->name));
-	copy->name[sizeof(copy->name) - 1] = '\0';
+	if (view->requests < 0)
+		return -EPIPE;
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &pipe, &before);
+	if (syscall(SYS_write, view->requests, &message, sizeof(message)) < 0)
+		rc = -errno;
+	if (rc == -EPIPE && sigismember(&before, SIGPIPE) == 0)
+		sigtimedwait(&pipe, NULL, &none);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return rc;
 }
 
-static void copy_block(struct copy *copy, const union stats_any_block *block)
+bool vma_stats_view_next(struct vma_stats_view *view, size_t *cursor, enum vma_stats_type *type, const char **name,
+                         const void **block)
 {
-	const _Atomic uint64_t *from = (const _Atomic uint64_t *)block;
-	_Atomic uint64_t *to = (_Atomic uint64_t *)&copy->block;
+	if (view->copies == NULL)
+		view->copies = aligned_alloc(VMA_STATS_ALIGN, STATS_BLOCKS * sizeof(*view->copies));
+	while (view->copies != NULL && *cursor < STATS_BLOCKS) {
+		struct vma_stats_item *item = &view->copies[(*cursor)++];
 
-	for (size_t w = 0; w < STATS_BLOCK_WORDS; w++)
-		atomic_store_explicit(&to[w], atomic_load_explicit(&from[w], memory_order_acquire),
-		                      memory_order_relaxed);
-}
-
-/*
- * The reader's half of the sequence (stats_block.c has the writer's): even before and the same after means that type,
- * name and block belong together. The first load acquires, so what follows is not older; every load in between
- * acquires, so the second look at the sequence is not older than any of them: whoever read a value of the next owner
- * reads the next owner's sequence too.
- */
-static enum vma_stats_type copy_entry(const struct vma_stats_view *view, size_t i)
-{
-	const struct stats_entry *entry = &view->segment->entries[i];
-	struct copy *copy = &view->copies[i];
-
-	for (int tries = 0; tries < TRIES; tries++) {
-		uint32_t sequence = atomic_load_explicit(&entry->sequence, memory_order_acquire);
-		uint32_t type = atomic_load_explicit(&entry->type, memory_order_acquire);
-
-		if (sequence % 2 != 0)
+		if (!stats_copy_place(view->segment, *cursor - 1, item))
 			continue;
-		if (type == VMA_STATS_TYPE_FREE || type >= VMA_STATS_TYPE_COUNT)
-			return VMA_STATS_TYPE_FREE;
-		stats_copy_name(copy, entry);
-		copy_block(copy, &view->segment->blocks[i]);
-		if (atomic_load_explicit(&entry->sequence, memory_order_relaxed) == sequence)
-			return (enum vma_stats_type)type;
-	}
-	return VMA_STATS_TYPE_FREE;
-}
-
-bool vma_stats_view_next(const struct vma_stats_view *view, size_t *cursor, enum vma_stats_type *type,
-                         const char **name, const void **block)
-{
-	if (!large_enough(view->fd))
-		return false;
-	while (*cursor < STATS_BLOCKS) {
-		size_t i = (*cursor)++;
-
-		*type = copy_entry(view, i);
-		if (*type == VMA_STATS_TYPE_FREE)
-			continue;
-		*name = view->copies[i].name;
-		*block = &view->copies[i].block;
+		*type = item->type;
+		*name = item->name;
+		*block = item->words;
 		return true;
 	}
 	return false;
+}
+
+void vma_stats_view_read(const struct vma_stats_view *view, struct vma_stats_snapshot *out)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	out->pid = view->pid;
+	out->taken_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+	out->count = 0;
+	for (size_t place = 0; place < STATS_BLOCKS; place++)
+		out->count += stats_copy_place(view->segment, place, &out->items[out->count]);
 }

@@ -63,10 +63,12 @@ static int set_mode(struct stream_sock *sock, int fd, unsigned long request, voi
 	pthread_mutex_lock(&sock->file.lock);
 	rc = vma_inet_os_ioctl(fd, request, arg);
 	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
-		if (request == FIONBIO)
+		if (request == FIONBIO) {
 			atomic_store(&sock->nonblocking, on != 0);
-		else
+			vma_inet_stats_nonblocking(sock->stats, on != 0);
+		} else {
 			stream_set_async(sock, on != 0);
+		}
 	}
 	pthread_mutex_unlock(&sock->file.lock);
 	return rc;
@@ -96,6 +98,7 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 		rc = -errno;
 	if (rc >= 0 && cmd == F_SETFL) {
 		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
+		vma_inet_stats_nonblocking(sock->stats, (flags & O_NONBLOCK) != 0);
 		stream_set_async(sock, (flags & O_ASYNC) != 0);
 	}
 	pthread_mutex_unlock(&file->lock);

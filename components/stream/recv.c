@@ -252,7 +252,7 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 
 /* ---- recv ---- */
 
-static void stream_count_received(const struct stream_sock *sock, ssize_t len)
+static void stream_count_received(const struct stream_sock *sock, ssize_t len, int flags)
 {
 	struct vma_stats_socket *stats = sock->stats;
 
@@ -261,8 +261,14 @@ static void stream_count_received(const struct stream_sock *sock, ssize_t len)
 	if (len >= 0) {
 		vma_stats_add(&stats->rx_packets, 1);
 		vma_stats_add(&stats->rx_bytes, (uint64_t)len);
+		if (__builtin_expect(flags & MSG_PEEK, 0)) {
+			vma_stats_add(&stats->rx_peeks, 1);
+			vma_stats_add(&stats->rx_peek_bytes, (uint64_t)len);
+		}
+	} else if (len == -EAGAIN) {
+		vma_stats_add(&stats->rx_eagain, 1);
 	} else {
-		vma_stats_add(len == -EAGAIN ? &stats->rx_eagain : &stats->rx_errors, 1);
+		vma_inet_stats_failed(stats, &stats->rx_errors, len);
 	}
 }
 
@@ -349,7 +355,7 @@ static inline __attribute__((always_inline)) ssize_t stream_receive(struct vma_f
 	else
 		msg->msg_controllen = 0;
 	msg->msg_namelen = 0;
-	stream_count_received(sock, rc);
+	stream_count_received(sock, rc, flags);
 	return rc;
 }
 

@@ -362,7 +362,7 @@ static void stream_count_sent(const struct stream_sock *sock, ssize_t len)
 		vma_stats_add(&stats->tx_packets, 1);
 		vma_stats_add(&stats->tx_bytes, (uint64_t)len);
 	} else if (len != -EAGAIN) {
-		vma_stats_add(&stats->tx_errors, 1);
+		vma_inet_stats_failed(stats, &stats->tx_errors, len);
 	}
 }
 

@@ -12,13 +12,34 @@ static enum vma_sock_reason stream_reason_of(struct vma_file *file)
 	return atomic_load_explicit(&stream_sock(file)->reason, memory_order_relaxed);
 }
 
-void stream_describe(struct stream_sock *sock)
+struct vma_inet_described stream_described(struct stream_sock *sock)
 {
 	const struct vma_tcp_options *options = &sock->options;
 
-	vma_inet_stats_describe(sock->stats, stream_reason_of(&sock->file),
-	                        stream_conn(sock) != NULL ? &sock->name : &sock->local, &sock->peer,
-	                        (uint64_t)(options->rcvbuf != 0 ? options->rcvbuf : options->rcvbuf_max));
+	return (struct vma_inet_described){
+	        .file = &sock->file,
+	        .reason = stream_reason_of(&sock->file),
+	        .protocol = IPPROTO_TCP,
+	        .nonblocking = atomic_load_explicit(&sock->nonblocking, memory_order_relaxed),
+	        .local = stream_conn(sock) != NULL ? &sock->name : &sock->local,
+	        .peer = &sock->peer,
+	        .rx_limit_bytes = (uint64_t)(options->rcvbuf != 0 ? options->rcvbuf : options->rcvbuf_max),
+	        .ring_ctx = sock->ring_ctx,
+	};
+}
+
+void stream_describe(struct stream_sock *sock)
+{
+	const struct vma_inet_described described = stream_described(sock);
+	struct vma_tcp_conn *conn = stream_conn(sock);
+
+	vma_inet_stats_describe(sock->stats, &described);
+	if (sock->stats == NULL)
+		return;
+	if (conn != NULL)
+		vma_tcp_set_stats(conn, sock->stats);
+	else
+		vma_stats_set(&sock->stats->tcp_state, stream_phase(sock) == STREAM_LISTENING ? TCP_LISTEN : TCP_CLOSE);
 }
 
 /* ---- the shadow ---- */
@@ -248,7 +269,8 @@ static void stream_touch(struct vma_file *file, int fd)
 		.poll = stream_poll, .rings = stream_rings, .accept_rings = stream_accept_rings,                       \
 		.close = stream_close_file, .destroy = stream_destroy, .forked = stream_forked, .to_os = to_os,        \
 		.hand_over = stream_file_hand_over, .exec_export = stream_exec_export, .touch = stream_touch,          \
-		.net_changed = net_changed, .reason = stream_reason_of, .reason_detail = stream_os_option,             \
+		.net_changed = net_changed, .dump = stream_dump, .reason = stream_reason_of,                           \
+		.reason_detail = stream_os_option,                                                                     \
 	}
 static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg),
                                  ops_with_looks = STREAM_OPS(stream_recvmsg_with_looks);

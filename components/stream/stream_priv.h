@@ -207,7 +207,9 @@ static inline void stream_io_lock_release(struct stream_io_lock *io_lock)
 /* ---- stream.c ---- */
 
 struct stream_sock *stream_create(struct vma_engine *engine, int family, bool nonblocking);
-void stream_describe(struct stream_sock *sock); /* into the statistics; file.lock */
+void stream_describe(struct stream_sock *sock);                            /* into the statistics; file.lock */
+struct vma_inet_described stream_described(struct stream_sock *sock);      /* the same; file.lock */
+void stream_dump(struct vma_file *file, int fd, enum vma_log_level level); /* dump.c: ops->dump */
 /* The shadow's descriptor: the application's number, or the library's after close; -1: the socket has ended. */
 static inline int stream_shadow(struct stream_sock *sock, int fd)
 {

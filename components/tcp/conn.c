@@ -123,6 +123,7 @@ void vma_tcp_conn_disown(struct vma_tcp_conn *conn)
 	bool acquired = vma_ring_acquire(ring);
 
 	set_owner(conn, NULL, NULL);
+	atomic_store_explicit(&conn->stats, NULL, memory_order_relaxed);
 	if (!conn->is_over && !conn->closing && !(conn->todo & TCP_WORK_CLOSE) &&
 	    !(atomic_load(&conn->work) & TCP_WORK_CLOSE))
 		tcp_post(conn, TCP_WORK_ABORT);

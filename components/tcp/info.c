@@ -187,6 +187,60 @@ void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 		vma_ring_release(tcp->ring);
 }
 
+/* ---- the statistics ---- */
+
+/* Behind a hole: rare, and then a handful of segments. */
+static uint64_t __attribute__((cold, noinline)) bytes_out_of_order(const struct tcp_pcb *pcb)
+{
+	uint64_t bytes = 0;
+
+	for (const struct tcp_seg *seg = pcb->ooseq; seg != NULL; seg = seg->next)
+		bytes += seg->len;
+	return bytes;
+}
+
+static void fill_stats_of_pcb(const struct vma_tcp_conn *conn, const struct tcp_pcb *pcb,
+                              struct vma_stats_socket *stats)
+{
+	vma_stats_set(&stats->tcp_rtt_usec, ns_to_usec(conn->rtt.srtt_ns));
+	vma_stats_set(&stats->tcp_rttvar_usec, ns_to_usec(conn->rtt.rttvar_ns));
+	vma_stats_set(&stats->tcp_mss, conn->mss);
+	vma_stats_set(&stats->tcp_cwnd_bytes, conn->cc.cwnd);
+	vma_stats_set(&stats->tcp_ssthresh_bytes, conn->cc.ssthresh);
+	vma_stats_set(&stats->tcp_send_window, pcb->snd_wnd);
+	vma_stats_set(&stats->tcp_unacked_bytes, pcb->snd_nxt - pcb->lastack);
+	if (__builtin_expect(pcb->ooseq != NULL || vma_stats_read(&stats->tcp_out_of_order_bytes) != 0, 0))
+		vma_stats_set(&stats->tcp_out_of_order_bytes, bytes_out_of_order(pcb));
+}
+
+/* Segments are counted as TCP_INFO says them: see fill_counts. */
+void tcp_conn_fill_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *stats)
+{
+	const struct vma_tcp_counts *counts = &conn->counts;
+	const uint64_t syns = conn->passive ? 1 : 0, queued = fifo_bytes(&conn->rx);
+
+	vma_stats_set(&stats->tcp_segments_in, counts->segments_in + syns);
+	vma_stats_set(&stats->tcp_segments_out, counts->segments_out > syns ? counts->segments_out - syns : 0);
+	vma_stats_set(&stats->tcp_bytes_in, counts->bytes_in);
+	vma_stats_set(&stats->tcp_bytes_acked, atomic_load_explicit(&conn->acked, memory_order_relaxed));
+	vma_stats_set(&stats->tcp_retransmits, conn->recovery.total_retransmits);
+	vma_stats_set(&stats->tcp_timeouts, counts->timeouts);
+	vma_stats_set(&stats->tcp_out_of_order, counts->out_of_order_in);
+	vma_stats_set(&stats->tcp_state, (uint64_t)atomic_load_explicit(&conn->state, memory_order_relaxed));
+	if (queued > vma_stats_read(&stats->rx_queue_max_bytes))
+		vma_stats_set(&stats->rx_queue_max_bytes, queued);
+	if (conn->pcb != NULL)
+		fill_stats_of_pcb(conn, conn->pcb, stats);
+}
+
+/* Release: the block was zeroed before. Its values come with the connection's next step; the state is known now. */
+void vma_tcp_set_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *stats)
+{
+	if (stats != NULL && vma_stats_read(&stats->tcp_state) == 0)
+		vma_stats_set(&stats->tcp_state, (uint64_t)vma_tcp_state(conn));
+	atomic_store_explicit(&conn->stats, stats, memory_order_release);
+}
+
 size_t vma_tcp_cc_info(struct vma_tcp_conn *conn, union tcp_cc_info *info)
 {
 	bool acquired = vma_ring_acquire(conn->tcp->ring);

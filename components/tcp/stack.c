@@ -335,8 +335,10 @@ static inline __attribute__((always_inline)) bool stack_run_as(struct vma_ring_p
 	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this run's end */
 		wheel_advance(&tcp->wheel, tcp->now_ns, stack_fire_timer, tcp);
 	while (!tcp->output_deferred && (conn = next_ready(tcp)) != NULL) {
-		if (!control || !tcp->defers_control || !tcp_control_takes(conn))
-			tcp_conn_step(conn);
+		if (control && tcp->defers_control && tcp_control_takes(conn))
+			continue;
+		tcp_conn_step(conn);
+		tcp_conn_count(conn);
 	}
 	receive_ready_conns(tcp);
 	if (tcp->frames_count != 0)

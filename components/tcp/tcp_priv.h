@@ -174,6 +174,7 @@ struct vma_tcp_conn {
 	_Atomic int error_pending;             /* error, until somebody has been told */
 	_Atomic uint32_t options_changed;      /* bits 1 << enum vma_tcp_option, since TCP_WORK_OPTIONS was last done */
 	_Atomic uint32_t mss_now;              /* mss */
+	struct vma_stats_socket *_Atomic stats; /* of the owner's socket; NULL: none. info.c */
 };
 
 /* ---- the stack ---- */
@@ -356,6 +357,15 @@ static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed
 	return conn->is_orphan;
 }
 void tcp_conn_run_work(struct vma_tcp_conn *conn, uint32_t work);
+/* info.c: what readers of the statistics see of a connection. */
+void tcp_conn_fill_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *stats) __attribute__((noinline));
+static inline void tcp_conn_count(struct vma_tcp_conn *conn)
+{
+	struct vma_stats_socket *stats = atomic_load_explicit(&conn->stats, memory_order_acquire);
+
+	if (stats != NULL)
+		tcp_conn_fill_stats(conn, stats);
+}
 void tcp_conn_step(struct vma_tcp_conn *conn);          /* what is posted, input, output, publication, events */
 void tcp_conn_receive_burst(struct vma_tcp_conn *conn); /* what has come; its step is still to follow */
 void tcp_conns_abandon(struct vma_tcp *tcp);            /* the stack ends: all are over, */

@@ -47,10 +47,12 @@ static int set_nonblocking(struct udp_sock *sock, int fd, unsigned long request,
 	udp_control_begin(sock);
 	rc = vma_inet_os_ioctl(fd, request, arg);
 	if (rc == 0 && vma_copy(&on, arg, sizeof(on)) == 0) {
-		if (request == FIONBIO)
+		if (request == FIONBIO) {
 			atomic_store(&sock->nonblocking, on != 0);
-		else
+			vma_inet_stats_nonblocking(sock->stats, on != 0);
+		} else {
 			udp_set_async(sock, on != 0);
+		}
 	}
 	udp_control_end(sock);
 	return rc;
@@ -134,6 +136,7 @@ int udp_fcntl(struct vma_file *file, int fd, int cmd, void *arg)
 		rc = -errno;
 	if (rc >= 0 && cmd == F_SETFL) {
 		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
+		vma_inet_stats_nonblocking(sock->stats, (flags & O_NONBLOCK) != 0);
 		udp_set_async(sock, (flags & O_ASYNC) != 0);
 		udp_fork_shared_publish(sock);
 	}

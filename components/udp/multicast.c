@@ -114,9 +114,29 @@ static void groups_end(struct vma_retired *retired)
 }
 _Static_assert(offsetof(struct udp_groups, retired) == 0, "groups_end");
 
+/* Each once, though it may have been joined on several interfaces. */
+static void describe_groups(struct vma_stats_socket *stats, const struct udp_groups *groups)
+{
+	_Atomic uint64_t *to = &stats->group_0;
+	unsigned n = 0;
+
+	for (uint32_t i = 0; groups != NULL && i < groups->n && n < VMA_STATS_SOCKET_GROUPS; i++) {
+		bool told = false;
+
+		for (uint32_t j = 0; j < i; j++)
+			told |= groups->at[j].group == groups->at[i].group;
+		if (!told)
+			vma_stats_set(&to[n++], ntohl(groups->at[i].group));
+	}
+	vma_stats_set(&stats->groups, n);
+}
+
 static void groups_publish(struct udp_sock *sock, struct udp_groups *groups)
 {
 	struct udp_groups *old = atomic_exchange_explicit(&sock->groups, groups, memory_order_acq_rel);
+
+	if (sock->stats != NULL)
+		describe_groups(sock->stats, groups);
 
 	if (old != NULL)
 		vma_retire(&old->retired, groups_end);

@@ -626,8 +626,10 @@ void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_fork_sha
 	                               IP_MTU_DISCOVER, IP_MULTICAST_ALL};
 	const int flags = vma_os.fcntl(fd, F_GETFL, NULL);
 
-	if (flags >= 0)
+	if (flags >= 0) {
 		atomic_store(&sock->nonblocking, (flags & O_NONBLOCK) != 0);
+		vma_inet_stats_nonblocking(sock->stats, (flags & O_NONBLOCK) != 0);
+	}
 	atomic_store(&sock->rcvtimeo_ns, atomic_load(&fork_shared->rcvtimeo_ns));
 	atomic_store(&sock->sndtimeo_ns, atomic_load(&fork_shared->sndtimeo_ns));
 	for (unsigned i = 0; i < sizeof(socket_names) / sizeof(socket_names[0]); i++)

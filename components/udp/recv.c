@@ -60,6 +60,16 @@ static void __attribute__((cold)) count_drop(const struct udp_sock *sock, uint64
 	}
 }
 
+static inline void count_queued(const struct udp_sock *sock, uint64_t bytes)
+{
+	struct vma_stats_socket *stats = sock->stats;
+
+	if (stats != NULL) {
+		vma_stats_add(&stats->rx_queued, 1);
+		vma_stats_add(&stats->rx_queued_bytes, bytes);
+	}
+}
+
 /* A connected socket hears its peer only, also where its flow is wider: a group, or the time of connecting. */
 static inline bool is_from_peer(const struct udp_sock *sock, const struct udp_datagram *datagram)
 {
@@ -93,6 +103,7 @@ bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct
 		count_drop(sock, datagram.len);
 		return false;
 	}
+	count_queued(sock, datagram.len);
 	vma_file_readable(&sock->file);
 	return true;
 }
@@ -136,6 +147,30 @@ static void __attribute__((noinline)) udp_ref_chain(struct vma_buf *packet)
 		vma_buf_ref(packet);
 }
 
+/*
+ * The queue was never longer than a receiver finds it: nothing is taken in between. Bytes are looked at when it is
+ * longer than ever before, and when a datagram is alone larger than all of then.
+ */
+static void __attribute__((cold, noinline)) count_longest(struct vma_stats_socket *stats, uint64_t packets)
+{
+	const uint64_t taken = vma_stats_read(&stats->rx_bytes) + vma_stats_read(&stats->rx_lost_bytes) -
+	                       vma_stats_read(&stats->rx_peek_bytes);
+	const uint64_t bytes = vma_stats_read(&stats->rx_queued_bytes) - taken;
+
+	vma_stats_set(&stats->rx_queue_max, packets);
+	if (bytes <= vma_stats_read(&stats->rx_queued_bytes) && bytes > vma_stats_read(&stats->rx_queue_max_bytes))
+		vma_stats_set(&stats->rx_queue_max_bytes, bytes);
+}
+
+static inline void count_length(const struct udp_sock *sock, const struct udp_queue *queue)
+{
+	const uint64_t packets = atomic_load_explicit(&queue->pushed, memory_order_relaxed) -
+	                         atomic_load_explicit(&queue->popped, memory_order_relaxed);
+
+	if (sock->stats != NULL && __builtin_expect(packets > vma_stats_read(&sock->stats->rx_queue_max), 0))
+		count_longest(sock->stats, packets);
+}
+
 /* The next datagram of one queue; peek: it stays there, and *out has a reference of its own. */
 static inline bool queue_take_datagram(struct udp_sock *sock, struct udp_queue *queue, bool peek,
                                        struct udp_datagram *out)
@@ -148,6 +183,7 @@ static inline bool queue_take_datagram(struct udp_sock *sock, struct udp_queue *
 	front = udp_queue_front(queue);
 	if (front != NULL) {
 		*out = *front;
+		count_length(sock, queue);
 		if (__builtin_expect(peek, 0))
 			udp_ref_chain(front->packet);
 		else
@@ -299,13 +335,46 @@ fill_msg_metadata(struct udp_sock *sock, struct msghdr *msg, int flags, const st
 	return __builtin_expect(flags & MSG_TRUNC, 0) ? datagram->len : (ssize_t)len;
 }
 
+/*
+ * What readers need to know to tell how long the queue is: this datagram was peeked at, and is there still; or bytes of
+ * it were taken that no receiver has got.
+ */
+static void __attribute__((cold, noinline)) count_peek(const struct udp_sock *sock, ssize_t len)
+{
+	if (sock->stats != NULL && len >= 0) {
+		vma_stats_add(&sock->stats->rx_peeks, 1);
+		vma_stats_add(&sock->stats->rx_peek_bytes, (uint64_t)len);
+	}
+}
+
+static void __attribute__((cold, noinline)) count_lost_bytes(const struct udp_sock *sock, int flags, size_t bytes)
+{
+	if (sock->stats != NULL && !(flags & MSG_PEEK))
+		vma_stats_add(&sock->stats->rx_lost_bytes, bytes);
+}
+
+static void __attribute__((cold, noinline)) count_lost(const struct udp_sock *sock, int flags, size_t bytes)
+{
+	count_lost_bytes(sock, flags, bytes);
+	if (sock->stats != NULL && !(flags & MSG_PEEK))
+		vma_stats_add(&sock->stats->rx_lost, 1);
+}
+
+void udp_count_given_away(const struct udp_sock *sock, const struct udp_datagram *datagram)
+{
+	count_lost(sock, 0, datagram->len);
+}
+
 /* The length that fits; what does not is lost. */
-static inline size_t cut_datagram(struct msghdr *msg, int flags, size_t capacity, const struct udp_datagram *datagram)
+static inline size_t cut_datagram(const struct udp_sock *sock, struct msghdr *msg, int flags, size_t capacity,
+                                  const struct udp_datagram *datagram)
 {
 	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
 	if (__builtin_expect(datagram->len <= capacity, 1))
 		return datagram->len;
 	msg->msg_flags |= MSG_TRUNC;
+	if (!(flags & MSG_TRUNC)) /* else the answer is the whole length */
+		count_lost_bytes(sock, flags, datagram->len - capacity);
 	return capacity;
 }
 
@@ -316,7 +385,7 @@ static inline __attribute__((always_inline)) ssize_t give_datagram(struct udp_so
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	const struct vma_buf *packet = datagram->packet;
-	size_t len = cut_datagram(msg, flags, capacity, datagram);
+	size_t len = cut_datagram(sock, msg, flags, capacity, datagram);
 	int rc;
 
 	if (__builtin_expect(n == 1 && packet->next == NULL, 1))
@@ -335,10 +404,12 @@ static inline void count_received(const struct udp_sock *sock, ssize_t len)
 	if (stats == NULL)
 		return;
 	if (__builtin_expect(len < 0, 0)) {
-		vma_stats_add(&stats->rx_errors, 1);
+		vma_inet_stats_failed(stats, &stats->rx_errors, len);
 	} else {
 		vma_stats_add(&stats->rx_packets, 1);
 		vma_stats_add(&stats->rx_bytes, (uint64_t)len);
+		if (__builtin_expect((uint64_t)len > vma_stats_read(&stats->rx_queue_max_bytes), 0))
+			vma_stats_set(&stats->rx_queue_max_bytes, (uint64_t)len);
 	}
 }
 
@@ -350,6 +421,8 @@ static inline __attribute__((always_inline)) ssize_t finish_datagram(struct udp_
 	ssize_t len = give_datagram(sock, msg, flags, iov, n, capacity, datagram);
 
 	count_received(sock, len);
+	if (__builtin_expect(len < 0, 0))
+		count_lost(sock, flags, datagram->len < capacity ? datagram->len : capacity);
 	if (__builtin_expect(datagram->packet->next == NULL, 1))
 		vma_buf_put(vma_engine()->arena, datagram->packet);
 	else
@@ -380,6 +453,8 @@ receive_in_pieces(struct udp_sock *sock, const struct udp_attachments *all, stru
 		rc = udp_take_datagram(sock, all, flags & MSG_PEEK, &datagram)
 		             ? finish_datagram(sock, msg, flags, iov_iter.iov, iov_iter.n, iov_iter.left, &datagram)
 		             : -ENODATA;
+	if (flags & MSG_PEEK)
+		count_peek(sock, rc);
 	vma_inet_iov_iter_put(&iov_iter);
 	return rc;
 }
@@ -394,11 +469,13 @@ static ssize_t __attribute__((cold, noinline)) receive_fork_queued(struct udp_so
 	size_t len;
 
 	if (bytes != NULL) {
-		len = cut_datagram(msg, flags, iov_iter.left, &datagram);
+		len = cut_datagram(sock, msg, flags, iov_iter.left, &datagram);
 		rc = vma_inet_iov_iter_write(&iov_iter, bytes, len) < len
 		             ? -EFAULT
 		             : fill_msg_metadata(sock, msg, flags, &datagram, len);
 		count_received(sock, rc);
+		if (flags & MSG_PEEK)
+			count_peek(sock, rc);
 	} else if (rc == 0) {
 		rc = -ENODATA;
 	}

@@ -36,7 +36,7 @@ static void recv_count_os(const struct udp_sock *sock, ssize_t len)
 	if (sock->stats == NULL)
 		return;
 	if (len < 0) {
-		vma_stats_add(&sock->stats->rx_errors, 1);
+		vma_inet_stats_failed(sock->stats, &sock->stats->rx_os_errors, len);
 	} else {
 		vma_stats_add(&sock->stats->rx_os_packets, 1);
 		vma_stats_add(&sock->stats->rx_os_bytes, (uint64_t)len);

@@ -21,6 +21,7 @@
 enum { IP_HEADER = 20, HEADERS = IP_HEADER + 8, PACKET_MAX = 65535 };
 
 struct udp_reinject {
+	const struct udp_sock *sock; /* whose; NULL: nobody counts */
 	int fd;
 	uint8_t *packet;
 };
@@ -81,7 +82,10 @@ static bool reinject_again(void *arg, const struct udp_datagram *datagram)
 
 static void reinject_popped(void *arg, const struct udp_datagram *datagram)
 {
+	const struct udp_reinject *udp_reinject = arg;
+
 	reinject_again(arg, datagram);
+	udp_count_given_away(udp_reinject->sock, datagram);
 }
 
 static bool udp_reinject_begin(struct udp_reinject *udp_reinject)
@@ -115,7 +119,7 @@ static void reinject_fork_queue(struct udp_sock *sock, const struct udp_reinject
 void udp_reinject_give(struct udp_sock *sock)
 {
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
-	struct udp_reinject udp_reinject;
+	struct udp_reinject udp_reinject = {.sock = sock};
 
 	if (all == NULL && !udp_has_fork_queue(sock))
 		return;

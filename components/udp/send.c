@@ -90,7 +90,7 @@ static void send_count_os(struct udp_sock *sock, ssize_t sent)
 	if (sock->stats == NULL)
 		return;
 	if (sent < 0) {
-		vma_stats_add(&sock->stats->tx_errors, 1);
+		vma_inet_stats_failed(sock->stats, &sock->stats->tx_os_errors, sent);
 	} else {
 		vma_stats_add(&sock->stats->tx_os_packets, 1);
 		vma_stats_add(&sock->stats->tx_os_bytes, (uint64_t)sent);

@@ -1,5 +1,6 @@
 /* udp.c - the life of a UDP object: made for a kernel socket, told of the world's changes, forked, closed. */
 #include <errno.h>
+#include <netinet/in.h>
 #include <netinet/udp.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -22,10 +23,42 @@ static enum vma_sock_reason udp_reason(struct vma_file *file)
 	return atomic_load_explicit(&udp_sock(file)->reason, memory_order_relaxed);
 }
 
+/* file.lock. */
+static struct vma_inet_described describe_udp(struct udp_sock *sock)
+{
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
+
+	return (struct vma_inet_described){
+	        .file = &sock->file,
+	        .reason = udp_reason(&sock->file),
+	        .protocol = IPPROTO_UDP,
+	        .nonblocking = atomic_load_explicit(&sock->nonblocking, memory_order_relaxed),
+	        .local = &sock->local,
+	        .peer = &sock->peer,
+	        .rx_limit_bytes = atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed),
+	        .ring_ctx = all != NULL && all->n != 0 ? all->at[0]->ring_ctx : NULL,
+	};
+}
+
 void udp_stats_describe(struct udp_sock *sock)
 {
-	vma_inet_stats_describe(sock->stats, udp_reason(&sock->file), &sock->local, &sock->peer,
-	                        atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed));
+	const struct vma_inet_described described = describe_udp(sock);
+
+	vma_inet_stats_describe(sock->stats, &described);
+	if (sock->stats != NULL)
+		vma_stats_set(&sock->stats->mc_loop, sock->mc_loop);
+}
+
+static void udp_dump(struct vma_file *file, int fd, enum vma_log_level level)
+{
+	struct udp_sock *sock = udp_sock(file);
+	struct vma_inet_described described;
+
+	pthread_mutex_lock(&file->lock);
+	described = describe_udp(sock);
+	vma_inet_dump_begin(sock->engine, sock->stats, fd, &described, level);
+	pthread_mutex_unlock(&file->lock);
+	vma_inet_dump_end(level);
 }
 
 /* ---- what changes around it: the internal thread ---- */
@@ -281,8 +314,8 @@ static int udp_exec_export(struct vma_file *file)
 		.setsockopt = udp_setsockopt, .ioctl = udp_ioctl, .fcntl = udp_fcntl, .recvmsg = (recvmsg_call),       \
 		.sendmsg = udp_sendmsg, .poll = udp_poll, .rings = udp_rings, .close = udp_close,                      \
 		.destroy = udp_destroy, .forked = udp_forked, .to_os = udp_to_os, .hand_over = udp_file_hand_over,     \
-		.exec_export = udp_exec_export, .net_changed = udp_net_changed, .reason = udp_reason,                  \
-		.reason_detail = udp_os_option,                                                                        \
+		.exec_export = udp_exec_export, .net_changed = udp_net_changed, .dump = udp_dump,                      \
+		.reason = udp_reason, .reason_detail = udp_os_option,                                                  \
 	}
 static const struct vma_file_ops udp_ops = UDP_OPS(udp_recvmsg), udp_draining_ops = UDP_OPS(udp_recvmsg_draining);
 #undef UDP_OPS

@@ -269,6 +269,8 @@ uint64_t udp_rings(struct vma_file *file);
 /* FIONREAD: bytes of the first datagram queued offloaded; -1: none. */
 int udp_front_len(struct udp_sock *sock);
 bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info); /* for sinks */
+/* A datagram has left the queue, and is no receiver's here: for the statistics. */
+void udp_count_given_away(const struct udp_sock *sock, const struct udp_datagram *datagram);
 /* The shadow has an error (EPOLLERR): the next send or receive tells it. Any thread. */
 static inline void udp_os_error(struct udp_sock *sock)
 {

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <vma/stats.h>
+#include <vma/stats_read.h>
 
 static void print_block(enum vma_stats_type type, const char *name, const void *block)
 {

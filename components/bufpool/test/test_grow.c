@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <vma/stats_read.h>
+
 static struct vma_buf *held[20000];
 
 static void test_growth_stops_at_the_bound_to_the_buffer(void **state)

@@ -42,17 +42,35 @@ static void test_statistics_have_addresses_in_host_order(void **state)
 	const struct sockaddr_in peer = {.sin_port = htons(8000), .sin_addr.s_addr = htonl(0x0a000002)};
 	const struct vma_wait slept = {.slept = true}, spun = {.slept = false};
 	struct vma_stats_socket *stats = vma_alloc(sizeof(*stats));
+	struct vma_file file = {.rule_line = 12};
+	struct vma_inet_described described = {.file = &file,
+	                                       .reason = VMA_SOCK_OFFLOADED,
+	                                       .protocol = IPPROTO_UDP,
+	                                       .nonblocking = true,
+	                                       .local = &local,
+	                                       .peer = &peer,
+	                                       .rx_limit_bytes = 4096};
 
 	(void)state;
 	assert_non_null(stats);
-	vma_inet_stats_describe(stats, VMA_SOCK_OFFLOADED, &local, &peer, 4096);
+	vma_inet_stats_describe(stats, &described);
 	assert_int_equal(vma_stats_read(&stats->offloaded), 1);
 	assert_int_equal(vma_stats_read(&stats->local_addr), 0x0a000001);
 	assert_int_equal(vma_stats_read(&stats->local_port), 7000);
 	assert_int_equal(vma_stats_read(&stats->peer_addr), 0x0a000002);
 	assert_int_equal(vma_stats_read(&stats->peer_port), 8000);
 	assert_int_equal(vma_stats_read(&stats->rx_limit_bytes), 4096);
-	vma_inet_stats_describe(stats, VMA_SOCK_OPTION, &local, &peer, 4096);
+	assert_int_equal(vma_stats_read(&stats->protocol), IPPROTO_UDP);
+	assert_int_equal(vma_stats_read(&stats->nonblocking), 1);
+	assert_int_equal(vma_stats_read(&stats->rule_line), 12);
+	assert_int_equal(vma_stats_read(&stats->ring), 0);
+	vma_inet_stats_nonblocking(stats, false);
+	assert_int_equal(vma_stats_read(&stats->nonblocking), 0);
+	vma_inet_stats_failed(stats, &stats->rx_errors, -ECONNREFUSED);
+	assert_int_equal(vma_stats_read(&stats->rx_errors), 1);
+	assert_int_equal(vma_stats_read(&stats->last_error), ECONNREFUSED);
+	described.reason = VMA_SOCK_OPTION;
+	vma_inet_stats_describe(stats, &described);
 	assert_int_equal(vma_stats_read(&stats->offloaded), 0);
 	assert_int_equal(vma_stats_read(&stats->reason), VMA_SOCK_OPTION);
 	vma_inet_stats_waited(stats, &slept);
@@ -60,7 +78,7 @@ static void test_statistics_have_addresses_in_host_order(void **state)
 	vma_inet_stats_waited(stats, &spun);
 	assert_int_equal(vma_stats_read(&stats->rx_poll_misses), 1);
 	assert_int_equal(vma_stats_read(&stats->rx_poll_hits), 2);
-	vma_inet_stats_describe(NULL, VMA_SOCK_NEW, &local, &peer, 0);
+	vma_inet_stats_describe(NULL, &described);
 	vma_inet_stats_waited(NULL, &slept);
 	vma_free(stats);
 }

@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -190,16 +191,18 @@ void nic_xdp_leases_end(struct nic_xdp *nic)
 static int create_pools(struct xdp_qp *qp, const struct xdp_window *window, const struct xdp_rental *rental,
                         struct vma_bufpool *pools[2])
 {
+	char name[sizeof(qp->name) + 3];
 	static const int modes[] = {
 	        [VMA_NIC_CACHES_NONE] = 0, [VMA_NIC_CACHES_RECLAIMED] = 1, [VMA_NIC_CACHES_KEPT] = 2};
-	const struct vma_bufpool_attr attr = {.arena = window->arena,
-	                                      .name = qp->name,
-	                                      .batching_mode = modes[qp->nic->caches],
-	                                      .stats = qp->nic->stats};
-	int rc = vma_bufpool_create(&attr, &pools[0]);
+	const struct vma_bufpool_attr attr = {
+	        .arena = window->arena, .name = name, .batching_mode = modes[qp->nic->caches], .stats = qp->nic->stats};
+	int rc;
 
+	snprintf(name, sizeof(name), "rx %s", qp->name);
+	rc = vma_bufpool_create(&attr, &pools[0]);
 	if (rc < 0)
 		return rc;
+	snprintf(name, sizeof(name), "tx %s", qp->name);
 	rc = vma_bufpool_create(&attr, &pools[1]);
 	if (rc == 0) {
 		rc = vma_bufpool_add(pools[1], window->first + rental->tx_first, rental->tx_count);

@@ -41,11 +41,26 @@ static int start_conf(struct vma_engine *engine)
 
 static int start_stats(struct vma_engine *engine)
 {
-	int rc = vma_stats_create(engine->conf.stats_shmem_dir, &engine->stats);
+	int fds[VMA_STATS_FDS], rc = vma_stats_create(engine->conf.stats_shmem_dir, &engine->stats);
+	unsigned n = rc == 0 ? vma_stats_fds(engine->stats, fds) : 0;
 
-	if (rc == 0 && vma_stats_fd(engine->stats) >= 0)
-		vma_fd_guard_here(vma_stats_fd(engine->stats));
+	for (unsigned i = 0; i < n; i++)
+		vma_fd_guard_here(fds[i]);
+	if (rc == 0) {
+		engine->process_stats = vma_stats_grab(engine->stats, VMA_STATS_TYPE_PROCESS, "process");
+		engine->select_stats = vma_stats_grab(engine->stats, VMA_STATS_TYPE_IOMUX, "select");
+		engine->poll_stats = vma_stats_grab(engine->stats, VMA_STATS_TYPE_IOMUX, "poll");
+	}
 	return rc;
+}
+
+static void unguard_stats(const struct vma_engine *engine)
+{
+	int fds[VMA_STATS_FDS];
+	unsigned n = vma_stats_fds(engine->stats, fds);
+
+	for (unsigned i = 0; i < n; i++)
+		vma_fd_remove(fds[i]);
 }
 
 static int start_memory(struct vma_engine *engine)
@@ -121,9 +136,11 @@ static const struct step {
 	const char *name;
 	int (*start)(struct vma_engine *engine);
 } steps[] = {
-        {"configuration", start_conf},   {"rules", engine_rules_start}, {"statistics", start_stats},
-        {"packet memory", start_memory}, {"network", start_net},        {"cores", start_cores},
-        {"signals", start_hooks},        {"thread", internal_start},
+        {"configuration", start_conf},   {"rules", engine_rules_start},
+        {"statistics", start_stats},     {"VMA_STATS_FILE", stats_log_start},
+        {"packet memory", start_memory}, {"network", start_net},
+        {"cores", start_cores},          {"signals", start_hooks},
+        {"thread", internal_start},      {"requests", stats_requests_start},
 };
 
 static void engine_unguard(struct vma_engine *engine)
@@ -134,7 +151,7 @@ static void engine_unguard(struct vma_engine *engine)
 	for (unsigned i = 0; i < n && i < FDS_MAX; i++)
 		vma_fd_remove(fds[i]);
 	if (engine->stats != NULL)
-		vma_fd_remove(vma_stats_fd(engine->stats));
+		unguard_stats(engine);
 }
 
 /* What a failed start leaves. It is not tried again in this process. */
@@ -204,6 +221,7 @@ struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd)
 
 	if (atomic_fetch_add_explicit(given, 1, memory_order_relaxed) >= (uint32_t)engine->conf.stats_fd_num) {
 		atomic_fetch_sub_explicit(given, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&engine->process_stats->sockets_unseen, 1, memory_order_relaxed);
 		return NULL;
 	}
 	snprintf(name, sizeof(name), "fd %d", fd);
@@ -216,6 +234,7 @@ void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *bl
 {
 	if (block == NULL)
 		return;
+	stats_log_socket(engine, block);
 	vma_stats_drop(engine->stats, block);
 	atomic_fetch_sub_explicit(&engine->priv->stats_in_use, 1, memory_order_relaxed);
 }
@@ -244,6 +263,7 @@ void vma_engine_exit(void)
 	tcp_housekeeping_steer_covered(&engine->conf);
 	ring_ctxs_each(ring_ctx_flush, NULL);
 	vma_leave(self);
+	stats_log_exit(engine);
 	vma_stats_hide(engine->stats);
 }
 
@@ -320,7 +340,8 @@ static __attribute__((cold)) void guard_engine_fds(struct vma_engine *engine)
 
 	for (unsigned i = 0; i < n && i < FDS_MAX; i++)
 		vma_fd_unguard_close(fds[i]);
-	vma_fd_remove(vma_stats_fd(engine->stats));
+	stats_log_forked(engine);
+	unguard_stats(engine);
 	vma_stats_forked(engine->stats);
 }
 

@@ -16,6 +16,7 @@
 struct vma_engine_priv {
 	struct vma_device *devices;    /* under the lock of devices */
 	_Atomic uint32_t stats_in_use; /* blocks of sockets */
+	_Atomic int stats_log_fd;      /* VMA_STATS_FILE; -1: none */
 	char vmad_path[4096];          /* "": there is none */
 };
 
@@ -77,6 +78,15 @@ void taken_fork_child(void);
 /* Of /proc's text about a pidfd: the process's pid here, and in its own namespace; 0: it has none. */
 int taken_pid(const char *fdinfo);
 int taken_innermost_pid(const char *fdinfo);
+
+/* stats_log.c: VMA_STATS_FILE. */
+int stats_log_start(struct vma_engine *engine);
+void stats_log_socket(const struct vma_engine *engine, const struct vma_stats_socket *block); /* it is closed */
+void stats_log_exit(struct vma_engine *engine);
+void stats_log_forked(struct vma_engine *engine);
+
+/* stats_requests.c: vma_stats may ask for something from now on. */
+int stats_requests_start(struct vma_engine *engine);
 
 /* reason.c: vma_sock_log_reason, inside. */
 void sock_log_reason_inside(int fd, bool serves);

@@ -221,6 +221,7 @@ static void test_as_many_sockets_are_counted_as_configured(void **state)
 	assert_non_null(blocks[0]);
 	assert_int_equal(vma_stats_read(&blocks[1]->fd), 11);
 	assert_null(blocks[2]);
+	assert_int_equal(vma_stats_read(&engine->process_stats->sockets_unseen), 1); /* and readers are told */
 	vma_engine_stats_put(engine, blocks[0]);
 	blocks[2] = vma_engine_stats_get(engine, 12);
 	assert_non_null(blocks[2]);

@@ -4,6 +4,8 @@
  */
 #include <sys/wait.h>
 
+#include <vma/stats.h>
+
 #include "wait_fixture.h"
 
 static struct thing thing;
@@ -621,6 +623,29 @@ static unsigned looks_of(struct sleeper *sleepers, unsigned n)
 	return looks;
 }
 
+static uint64_t wakes_counted(void)
+{
+	const _Atomic uint64_t *wakes = &vma_engine()->process_stats->wake_0;
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < VMA_STATS_WAKES; i++)
+		sum += vma_stats_read(&wakes[i]);
+	return sum;
+}
+
+static void test_wakeup_is_timed(void **state)
+{
+	const uint64_t before = wakes_counted();
+	struct sleeper sleeper;
+
+	(void)state;
+	sleeper_start(&sleeper, &thing, 0, UINT64_MAX);
+	fixture_wait_until(is_asleep(&sleeper));
+	thing_give(&thing);
+	assert_int_equal(sleeper_end(&sleeper), 1);
+	assert_true(wakes_counted() > before);
+}
+
 /* Two who wait for the same must not keep each other awake. */
 static void test_needless_wakeup_ends(void **state)
 {
@@ -980,6 +1005,7 @@ static const struct CMUnitTest tests[] = {
         T(test_spinner_can_be_cancelled),
         T(test_others_are_woken_by_the_watcher),
         T(test_watcher_does_not_wake_itself),
+        T(test_wakeup_is_timed),
         T(test_needless_wakeup_ends),
         T(test_wakeup_of_one_whose_time_is_over_is_passed_on),
         T(test_wakeup_of_one_who_is_served_is_not_passed_on),

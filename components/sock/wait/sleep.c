@@ -451,6 +451,7 @@ static int sleep_once(struct pollset *pollset)
 	sleep_in_poll(pollset);
 	vma_enter();
 	self->sleeps--;
+	wake_latency_count(self);
 	if (pollset->interrupted && self->signals == signals)
 		signals_check_unwrapped(self);
 	/* It looks before it sleeps again: what it now delivers to itself, say, costs no system call. */

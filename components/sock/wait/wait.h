@@ -71,6 +71,9 @@ void busy_poller(struct vma_thread *self, uint64_t rings);
 void busy_poller_end(struct vma_thread *self, uint64_t rings, bool may_drive);
 void busy_poller_forked_child(void);
 
+/* wake_latency.c: this thread is up again. Inside. */
+void wake_latency_count(struct vma_thread *self);
+
 /* A clean-up handler: the thread is cancelled, outside. */
 void wait_cancelled(void *wait);
 

@@ -26,6 +26,7 @@ bool vma_thread_wake_once(struct vma_thread *thread)
 	if (vma_thread_cache != NULL)
 		vma_thread_cache->woke = thread;
 	fd = atomic_load(&thread->wake_fd);
+	atomic_store_explicit(&thread->woken_tsc, vma_tsc(), memory_order_relaxed);
 	if (fd >= 0)
 		syscall(SYS_write, fd, &one, sizeof(one));
 	return true;

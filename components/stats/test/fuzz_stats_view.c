@@ -1,6 +1,7 @@
 /*
- * fuzz_stats_view - a hostile statistics file. The input is a list of patches on a valid one: place (3 bytes), length
- * (1 byte), bytes. The reader must stay within its copies, end every name, and know every type that it reports.
+ * fuzz_stats_view - a hostile process, and a hostile file. The input is a list of patches: place (3 bytes), length (1
+ * byte), bytes. A place is in the memory, and beyond that in the file that names it. The reader must stay within its
+ * copies, end every name, and know every type that it reports.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct vma_stats *stats;
 static struct stats_segment pristine;
+static struct stats_locator pristine_locator, locator;
 
 static void remove_file(void)
 {
@@ -28,30 +30,43 @@ static void stats_view_check(bool holds)
 /* The same file serves all inputs: a valid one with a block of each type. */
 static void stats_view_set_up(void)
 {
-	stats_view_check(vma_stats_create("/tmp", &stats) == 0 && stats->file.fd >= 0);
+	stats_view_check(vma_stats_create("/tmp", &stats) == 0 && stats->file.held.fd >= 0);
 	atexit(remove_file);
 	for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++)
 		vma_stats_grab(stats, (enum vma_stats_type)type, vma_stats_type_name((enum vma_stats_type)type));
 	memcpy(&pristine, stats->segment, sizeof(pristine));
+	stats_view_check(pread(stats->file.held.fd, &pristine_locator, sizeof(pristine_locator), 0) ==
+	                 sizeof(pristine_locator));
+	locator = pristine_locator;
 }
 
-static void patch(const uint8_t *data, size_t size)
+/* The same places get the input's bytes, or what was there before. */
+static void patch(const uint8_t *data, size_t size, bool restores)
 {
 	while (size >= 4) {
-		size_t place = (data[0] | data[1] << 8 | data[2] << 16) % sizeof(pristine);
-		size_t len = data[3];
+		size_t place = (data[0] | data[1] << 8 | data[2] << 16) % (sizeof(pristine) + sizeof(locator));
+		const bool in_file = place >= sizeof(pristine);
+		size_t len = data[3], room;
 
 		data += 4;
 		size -= 4;
+		place -= in_file ? sizeof(pristine) : 0;
+		room = (in_file ? sizeof(locator) : sizeof(pristine)) - place;
 		len = len < size ? len : size;
-		len = len < sizeof(pristine) - place ? len : sizeof(pristine) - place;
-		memcpy((char *)stats->segment + place, data, len);
+		len = len < room ? len : room;
+		if (in_file)
+			memcpy((char *)&locator + place, restores ? (const uint8_t *)&pristine_locator + place : data,
+			       len);
+		else
+			memcpy((char *)stats->segment + place, restores ? (const uint8_t *)&pristine + place : data,
+			       len);
 		data += len;
 		size -= len;
 	}
+	stats_view_check(stats_file_publish(&stats->file, &locator) == 0);
 }
 
-static void stats_view_read_all(const struct vma_stats_view *view)
+static void stats_view_read_all(struct vma_stats_view *view)
 {
 	size_t cursor = 0, count;
 	enum vma_stats_type type;
@@ -68,17 +83,31 @@ static void stats_view_read_all(const struct vma_stats_view *view)
 	__asm__ volatile("" : : "r"(sum)); /* the reads are the test */
 }
 
+/* By snapshots, as vma_stats does. */
+static void stats_view_read_twice(const struct vma_stats_view *view)
+{
+	static struct vma_stats_snapshot before, now;
+
+	vma_stats_view_read(view, &before);
+	vma_stats_view_read(view, &now);
+	vma_stats_snapshot_subtract(&now, &before);
+	for (size_t i = 0; i < now.count; i++)
+		stats_view_check(vma_stats_type_name(now.items[i].type) != NULL &&
+		                 strlen(now.items[i].name) < VMA_STATS_NAME_MAX);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct vma_stats_view *view;
 
 	if (stats == NULL)
 		stats_view_set_up();
-	patch(data, size);
+	patch(data, size, false);
 	if (vma_stats_view_open(stats->file.path, &view) == 0) {
 		stats_view_read_all(view);
+		stats_view_read_twice(view);
 		vma_stats_view_close(view);
 	}
-	memcpy(stats->segment, &pristine, sizeof(pristine));
+	patch(data, size, true);
 	return 0;
 }

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <vma/stats.h>
+#include <vma/stats_read.h>
 #include <vma/test.h>
 
 #define THREADS 3
@@ -80,7 +80,7 @@ static bool halves_agree(uint64_t value)
 	return value >> 32 == (value & 0xffffffff);
 }
 
-static bool read_counted(const struct vma_stats_view *view, struct reading *now)
+static bool read_counted(struct vma_stats_view *view, struct reading *now)
 {
 	const struct vma_stats_cq *cq;
 	enum vma_stats_type type;
@@ -182,7 +182,7 @@ static void *take_and_drop(void *arg)
 }
 
 /* A block that was seen belongs to one owner: name and every counter that is not still zero carry the same tag. */
-static size_t look_at_all(const struct vma_stats_view *view, bool *clean)
+static size_t look_at_all(struct vma_stats_view *view, bool *clean)
 {
 	size_t cursor = 0, seen = 0;
 	enum vma_stats_type type;

@@ -147,21 +147,251 @@ static void test_any_other_layout_is_refused(void **state)
 	vma_stats_view_close(view);
 }
 
-static void test_file_of_the_wrong_length_is_refused(void **state)
+static void test_file_that_is_cut_short_is_refused(void **state)
 {
 	struct vma_stats_view *view;
 
 	(void)state;
-	assert_int_equal(truncate(path, sizeof(struct stats_segment) - 1), 0);
+	assert_int_equal(truncate(path, sizeof(struct stats_locator) - 1), 0);
 	assert_int_equal(vma_stats_view_open(path, &view), -EPROTO);
-	assert_int_equal(truncate(path, sizeof(struct stats_segment)), 0);
-	assert_int_equal(vma_stats_view_open(path, &view), 0);
-	vma_stats_view_close(view);
+	assert_int_equal(truncate(path, 0), 0);
+	assert_int_equal(vma_stats_view_open(path, &view), -EPROTO);
 }
 
-static void test_file_truncated_later_ends_the_view(void **state)
+/* What a SIGBUS would come from: the memory becomes shorter under a writer, or under a reader. */
+static void test_no_truncation_reaches_the_counters(void **state)
 {
-	void *cq = vma_stats_grab(stats, VMA_STATS_TYPE_CQ, "x");
+	struct vma_stats_cq *cq = vma_stats_grab(stats, VMA_STATS_TYPE_CQ, "x");
+	struct vma_stats_view *view;
+	enum vma_stats_type type;
+	const char *name;
+	const void *block;
+	char memory[64];
+	size_t cursor = 0;
+	int fd;
+
+	(void)state;
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	assert_int_equal(truncate(path, 0), 0);
+	snprintf(memory, sizeof(memory), "/proc/self/fd/%d", stats->memory.fd);
+	assert_int_equal(truncate(memory, 4096), -1);
+	assert_int_equal(errno, EPERM);
+	fd = open(memory, O_RDWR | O_CLOEXEC);
+	if (fd >= 0) { /* and nobody writes there, or gives its pages back */
+		assert_int_equal(pwrite(fd, "x", 1, 0), -1);
+		assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
+		assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+		close(fd);
+	}
+	vma_stats_add(&cq->polls, 3);
+	assert_true(vma_stats_view_next(view, &cursor, &type, &name, &block));
+	assert_int_equal(vma_stats_read(&((const struct vma_stats_cq *)block)->polls), 3);
+	vma_stats_view_close(view);
+	vma_stats_drop(stats, cq);
+}
+
+/* The file as its process has written it, and put back when a test has changed it. */
+static struct stats_locator load_locator(void)
+{
+	struct stats_locator locator;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	assert_int_equal(pread(fd, &locator, sizeof(locator), 0), sizeof(locator));
+	close(fd);
+	return locator;
+}
+
+static int open_as(const struct stats_locator *locator)
+{
+	struct vma_stats_view *view;
+	int fd = open(path, O_WRONLY | O_CLOEXEC), rc;
+
+	assert_int_equal(pwrite(fd, locator, sizeof(*locator), 0), sizeof(*locator));
+	close(fd);
+	rc = vma_stats_view_open(path, &view);
+	if (rc == 0)
+		vma_stats_view_close(view);
+	return rc;
+}
+
+static void test_file_that_names_something_else_is_refused(void **state)
+{
+	const struct stats_locator good = load_locator();
+	struct stats_locator bad = good;
+	struct stat st;
+	int fd;
+
+	(void)state;
+	assert_int_equal(open_as(&good), 0);
+	bad.cookie++;
+	assert_int_equal(open_as(&bad), -ESRCH); /* of a process that has the pid, and counts, too */
+	bad = good;
+	bad.memory_ino++;
+	assert_int_equal(open_as(&bad), -ESRCH);
+	bad = good;
+	bad.memory_fd = 999999;
+	assert_int_equal(open_as(&bad), -ESRCH);
+	bad = good;
+	bad.pid = INT32_MAX;
+	assert_int_equal(open_as(&bad), -ESRCH);
+	bad.pid = -1;
+	assert_int_equal(open_as(&bad), -EPROTO);
+
+	/* Memory that its owner can shorten would raise SIGBUS here. */
+	fd = memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	assert_int_equal(ftruncate(fd, sizeof(struct stats_segment)), 0);
+	assert_int_equal(fstat(fd, &st), 0);
+	bad = good;
+	bad.memory_fd = fd;
+	bad.memory_ino = st.st_ino;
+	assert_int_equal(open_as(&bad), -EPROTO);
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+	assert_int_equal(open_as(&bad), -EPROTO); /* sealed, but empty */
+	close(fd);
+
+	/* Short memory, and a pipe in its place. */
+	fd = memfd_create("short", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	assert_int_equal(ftruncate(fd, 4096), 0);
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+	assert_int_equal(fstat(fd, &st), 0);
+	bad.memory_fd = fd;
+	bad.memory_ino = st.st_ino;
+	assert_int_equal(open_as(&bad), -EPROTO);
+	close(fd);
+	bad.memory_fd = good.request_fd;
+	bad.memory_ino = good.request_ino;
+	assert_int_equal(open_as(&bad), -ESRCH);
+}
+
+static void test_requests_come_through_in_order(void **state)
+{
+	const struct vma_stats_request wild = {.type = VMA_STATS_REQUEST_COUNT};
+	const struct vma_stats_request sent[] = {
+	        {VMA_STATS_REQUEST_ZERO, 0, 0}, {VMA_STATS_REQUEST_DUMP, 7, 3}, {VMA_STATS_REQUEST_LOG_LEVEL, 0, 5}};
+	struct vma_stats_request got;
+	struct vma_stats_view *view;
+
+	(void)state;
+	assert_false(vma_stats_next_request(stats, &got));
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	assert_int_equal(vma_stats_view_request(view, &wild), 0);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(vma_stats_view_request(view, &sent[i]), 0);
+	vma_stats_view_close(view);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_true(vma_stats_next_request(stats, &got));
+		assert_memory_equal(&got, &sent[i], sizeof(got));
+	}
+	assert_false(vma_stats_next_request(stats, &got));
+}
+
+/* A pipe that is full of what is no request. */
+static void test_requests_after_nonsense_come_through(void **state)
+{
+	const struct vma_stats_request zero = {.type = VMA_STATS_REQUEST_ZERO};
+	struct vma_stats_request got;
+	struct vma_stats_view *view;
+	char name[64], nonsense[sizeof(struct stats_message)];
+	int fd;
+
+	(void)state;
+	memset(nonsense, 'x', sizeof(nonsense));
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", stats->requests.fd);
+	fd = open(name, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+	for (int i = 0; i < 100; i++)
+		assert_int_equal(write(fd, nonsense, sizeof(nonsense)), sizeof(nonsense));
+	close(fd);
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	assert_int_equal(vma_stats_view_request(view, &zero), 0);
+	vma_stats_view_close(view);
+	assert_true(vma_stats_next_request(stats, &got));
+	assert_int_equal(got.type, VMA_STATS_REQUEST_ZERO);
+}
+
+static const struct vma_stats_socket *read_socket(struct vma_stats_view *view, struct vma_stats_snapshot *into)
+{
+	vma_stats_view_read(view, into);
+	return &vma_stats_snapshot_find(into, VMA_STATS_TYPE_SOCKET, "fd 5")->socket;
+}
+
+static void test_zeroed_counters_begin_at_zero_and_go_on(void **state)
+{
+	static struct vma_stats_snapshot snapshot;
+	struct vma_stats_socket *sock = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd 5"), copy;
+	const struct vma_stats_socket *seen;
+	struct vma_stats_view *view;
+
+	(void)state;
+	vma_stats_set(&sock->fd, 5);
+	vma_stats_add(&sock->rx_packets, 100);
+	vma_stats_set(&sock->rx_queue_max, 9);
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	assert_int_equal(vma_stats_zero(stats), 0);
+	seen = read_socket(view, &snapshot);
+	assert_int_equal(vma_stats_read(&seen->rx_packets), 0);
+	assert_int_equal(vma_stats_read(&seen->rx_queue_max), 0);
+	assert_int_equal(vma_stats_read(&seen->fd), 5); /* what holds now is no count */
+	vma_stats_add(&sock->rx_packets, 7);
+	assert_int_equal(vma_stats_read(&read_socket(view, &snapshot)->rx_packets), 7);
+	vma_stats_copy(stats, VMA_STATS_TYPE_SOCKET, sock, &copy);
+	assert_int_equal(vma_stats_read(&copy.rx_packets), 7);
+	assert_int_equal(vma_stats_read(&sock->rx_packets), 107); /* the writer was not disturbed */
+
+	/* The next owner of the place has nothing to do with it. */
+	vma_stats_drop(stats, sock);
+	sock = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd 5");
+	vma_stats_add(&sock->rx_packets, 200);
+	assert_int_equal(vma_stats_read(&read_socket(view, &snapshot)->rx_packets), 200);
+	vma_stats_view_close(view);
+	vma_stats_drop(stats, sock);
+}
+
+static void test_difference_of_snapshots_is_what_was_counted_between(void **state)
+{
+	static struct vma_stats_snapshot before, now;
+	struct vma_stats_socket *sock = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd 5"), *next;
+	struct vma_stats_view *view;
+
+	(void)state;
+	vma_stats_add(&sock->rx_packets, 100);
+	vma_stats_set(&sock->rx_queue_max, 9);
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	vma_stats_view_read(view, &before);
+	vma_stats_add(&sock->rx_packets, 11);
+	next = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd 6");
+	vma_stats_add(&next->rx_packets, 3);
+	vma_stats_view_read(view, &now);
+	vma_stats_snapshot_subtract(&now, &before);
+	assert_int_equal(now.count, 2);
+	assert_int_equal(vma_stats_read(&now.items[0].socket.rx_packets), 11);
+	assert_int_equal(vma_stats_read(&now.items[0].socket.rx_queue_max), 9);
+	assert_int_equal(vma_stats_read(&now.items[1].socket.rx_packets), 3);
+	vma_stats_view_close(view);
+	vma_stats_drop(stats, sock);
+	vma_stats_drop(stats, next);
+}
+
+static void test_list_has_the_living_and_cleans_up_after_the_dead_if_it_may(void **state)
+{
+	char dead[128];
+	pid_t pids[4];
+	int fd;
+
+	(void)state;
+	snprintf(dead, sizeof(dead), "%s/vmastat.1", dir);
+	fd = open(dead, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	close(fd);
+	assert_int_equal(vma_stats_list(dir, false, pids, 4), 1);
+	assert_int_equal(pids[0], getpid());
+	assert_int_equal(access(dead, F_OK), 0);
+	assert_int_equal(vma_stats_list(dir, true, pids, 4), 1);
+	assert_int_equal(access(dead, F_OK), -1);
+	assert_int_equal(vma_stats_list("/nowhere", true, pids, 4), -ENOENT);
+}
+
+static void test_name_cannot_move_a_terminals_cursor(void **state)
+{
+	void *cq = vma_stats_grab(stats, VMA_STATS_TYPE_CQ, "\033[2Jx\n\377");
 	struct vma_stats_view *view;
 	enum vma_stats_type type;
 	const char *name;
@@ -170,9 +400,8 @@ static void test_file_truncated_later_ends_the_view(void **state)
 
 	(void)state;
 	assert_int_equal(vma_stats_view_open(path, &view), 0);
-	assert_int_equal(truncate(path, 4096), 0);
-	assert_false(vma_stats_view_next(view, &cursor, &type, &name, &block));
-	assert_int_equal(truncate(path, sizeof(struct stats_segment)), 0);
+	assert_true(vma_stats_view_next(view, &cursor, &type, &name, &block));
+	assert_string_equal(name, "?[2Jx??");
 	vma_stats_view_close(view);
 	vma_stats_drop(stats, cq);
 }
@@ -219,7 +448,7 @@ static void test_every_counter_has_a_place_of_its_own_in_its_block(void **state)
 		for (size_t i = 0; i < count; i++) {
 			assert_true(fields[i].offset + 8 <= stats_type_bytes(type));
 			assert_int_equal(fields[i].offset % 8, 0);
-			assert_true(i == 0 || fields[i].offset > fields[i - 1].offset);
+			assert_true(i == 0 || fields[i].offset > fields[i - 1].offset); /* in the order of the lists */
 			assert_true(fields[i].name[0] != '\0' && fields[i].text[0] != '\0');
 		}
 	}
@@ -243,8 +472,19 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_cursor_beyond_the_end_finds_nothing, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_what_is_not_a_segment_is_refused, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_any_other_layout_is_refused, view_make_stats, view_remove_stats),
-        cmocka_unit_test_setup_teardown(test_file_of_the_wrong_length_is_refused, view_make_stats, view_remove_stats),
-        cmocka_unit_test_setup_teardown(test_file_truncated_later_ends_the_view, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_file_that_is_cut_short_is_refused, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_no_truncation_reaches_the_counters, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_file_that_names_something_else_is_refused, view_make_stats,
+                                        view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_requests_come_through_in_order, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_requests_after_nonsense_come_through, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_zeroed_counters_begin_at_zero_and_go_on, view_make_stats,
+                                        view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_difference_of_snapshots_is_what_was_counted_between, view_make_stats,
+                                        view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_list_has_the_living_and_cleans_up_after_the_dead_if_it_may,
+                                        view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_name_cannot_move_a_terminals_cursor, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_wild_entries_are_passed_over_or_made_harmless, view_make_stats,
                                         view_remove_stats),
         cmocka_unit_test(test_every_counter_has_a_place_of_its_own_in_its_block),

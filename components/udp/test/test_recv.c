@@ -134,6 +134,39 @@ static void test_datagrams_come_in_order_each_once(void **state)
 	assert_int_equal(vma_stats_read(&sock->stats->rx_bytes), 6);
 }
 
+/* What is left, as readers of the statistics reckon it. */
+static void assert_queue_is(uint64_t packets, uint64_t bytes)
+{
+	const struct vma_stats_socket *s = sock->stats;
+	const uint64_t taken = vma_stats_read(&s->rx_packets) + vma_stats_read(&s->rx_lost);
+	const uint64_t taken_bytes = vma_stats_read(&s->rx_bytes) + vma_stats_read(&s->rx_lost_bytes);
+
+	assert_int_equal(vma_stats_read(&s->rx_queued) + vma_stats_read(&s->rx_peeks) - taken, packets);
+	assert_int_equal(vma_stats_read(&s->rx_queued_bytes) + vma_stats_read(&s->rx_peek_bytes) - taken_bytes, bytes);
+}
+
+static void test_statistics_tell_how_long_the_queue_is_and_was(void **state)
+{
+	char data[64];
+
+	(void)state;
+	come("one");
+	come("three");
+	come("seven");
+	assert_int_equal(udp_recv_receive(data, sizeof(data), MSG_PEEK), 3);
+	assert_queue_is(3, 13);
+	assert_int_equal(udp_recv_receive(data, 2, MSG_PEEK), 2);
+	assert_queue_is(3, 13);
+	assert_int_equal(udp_recv_receive(data, 2, 0), 2); /* the rest is lost */
+	assert_queue_is(2, 10);
+	assert_int_equal(udp_recv_receive(data, 2, MSG_TRUNC), 5);
+	assert_queue_is(1, 5);
+	recv_assert_receives("seven");
+	assert_queue_is(0, 0);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_queue_max), 3);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_queue_max_bytes), 13);
+}
+
 static void test_empty_datagram_is_a_datagram(void **state)
 {
 	(void)state;
@@ -757,6 +790,7 @@ static void test_poll_tells_what_is_queued(void **state)
 static const struct CMUnitTest tests[] = {
         CASE(test_a_receive_with_data_looks_as_often_as_the_environment_says),
         CASE(test_datagrams_come_in_order_each_once),
+        CASE(test_statistics_tell_how_long_the_queue_is_and_was),
         CASE(test_empty_datagram_is_a_datagram),
         CASE(test_sender_is_named),
         CASE(test_short_room_for_the_name_is_filled_and_the_whole_length_told),

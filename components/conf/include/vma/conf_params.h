@@ -33,8 +33,9 @@
 	  "Errors and warnings red, fine and finer dim; only where the log goes to a terminal.")                       \
 	X(TEXT, log_file, "VMA_LOG_FILE", "Log File", "", AS_IS, AS_IS, 0, 0, FILE,                                    \
 	  "Write the log to the end of this file instead of stderr. A single %d becomes the process id.")              \
-	Y(LATER, TEXT, stats_file, "VMA_STATS_FILE", "Stats File", "", AS_IS, AS_IS, 0, 0, FILE,                       \
-	  "Where the counters of a socket are written when it is closed.")                                             \
+	X(TEXT, stats_file, "VMA_STATS_FILE", "Stats File", "", AS_IS, AS_IS, 0, 0, FILE,                              \
+	  "Where the counters of a socket are written when it is closed, or the process ends, if it has moved any "    \
+	  "packet; of sockets that VMA_STATS_FD_NUM allows.")                                                          \
 	X(TEXT, stats_shmem_dir, "VMA_STATS_SHMEM_DIR", "Stats shared memory directory", "/tmp/", AS_IS, AS_IS, 0, 0,  \
 	  DIRECTORY, "Where the file vmastat.PID with the counters lies. Empty: no file.")                             \
 	Y(SUPERSEDED, TEXT, vmad_notify_dir, "VMA_VMAD_NOTIFY_DIR", "VMAD output directory", "/tmp/vma", AS_IS, AS_IS, \
@@ -49,8 +50,8 @@
 	X(TEXT, application_id, "VMA_APPLICATION_ID", "Application ID", "VMA_DEFAULT_APPLICATION_ID", AS_IS, AS_IS,    \
 	  0, 0, WORD, "Rules of that file that are for one ID hold if it is this one. The other name is "              \
 	  "XLIO_APPLICATION_ID.")                                                                                      \
-	Y(LATER, BOOL, cpu_usage_stats, "VMA_CPU_USAGE_STATS", "Polling CPU idle usage", 0, SAME, SAME, 0, 1, SWITCH,  \
-	  "Measure which part of the time threads look without success.")                                              \
+	X(BOOL, cpu_usage_stats, "VMA_CPU_USAGE_STATS", "Polling CPU idle usage", 0, SAME, SAME, 0, 1, SWITCH,         \
+	  "Measure which part of its time a thread spends looking in select, poll and epoll_wait; vma_stats shows it.")\
 	X(BOOL, handle_sigintr, "VMA_HANDLE_SIGINTR", "SigIntr Ctrl-C Handle", 0, SAME, SAME, 0, 1, SWITCH,            \
 	  "If SIGINT comes, the log says from which process, before the program's handler runs or the program ends.")  \
 	X(BOOL, handle_sigsegv, "VMA_HANDLE_SIGSEGV", "SegFault Backtrace", 0, SAME, SAME, 0, 1, SWITCH,               \

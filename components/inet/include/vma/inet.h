@@ -52,11 +52,39 @@ int vma_inet_keep_shadow(int fd, uint64_t cookie);
 bool vma_inet_is(int domain, int type, int protocol, int wanted_type, int wanted_protocol);
 /* Of a new one: VMA_SOCK_NEW, or why it is the kernel's for good. */
 enum vma_sock_reason vma_inet_first_reason(const struct vma_engine *engine);
+/* What the statistics say of a socket beside its counts. */
+struct vma_inet_described {
+	const struct vma_file *file;
+	enum vma_sock_reason reason;
+	int protocol;
+	bool nonblocking;
+	const struct sockaddr_in *local, *peer;
+	uint64_t rx_limit_bytes;
+	const struct vma_ring_ctx *ring_ctx; /* NULL: none */
+};
 /* `stats` may be NULL. The file's lock is held. */
-void vma_inet_stats_describe(struct vma_stats_socket *stats, enum vma_sock_reason reason,
-                             const struct sockaddr_in *local, const struct sockaddr_in *peer, uint64_t rx_limit_bytes);
+void vma_inet_stats_describe(struct vma_stats_socket *stats, const struct vma_inet_described *described);
+/*
+ * ---- dump.c: the same, and the counts (stats may be NULL), in lines of the log at `level`, whatever the log's own is.
+ * The file's lock is held. Between the two calls a protocol may add lines of its own.
+ */
+void vma_inet_dump_begin(const struct vma_engine *engine, const struct vma_stats_socket *stats, int fd,
+                         const struct vma_inet_described *described, enum vma_log_level level);
+void vma_inet_dump_end(enum vma_log_level level);
 /* With the object: unless they were an engine's that is not this process's any more. */
 void vma_inet_stats_put(struct vma_engine *engine, struct vma_stats_socket *stats);
+/* A call has failed: its errno, of which EAGAIN is none. Cold. */
+static inline void vma_inet_stats_failed(struct vma_stats_socket *stats, _Atomic uint64_t *counter, ssize_t rc)
+{
+	vma_stats_add(counter, 1);
+	vma_stats_set(&stats->last_error, (uint64_t)-rc);
+}
+/* O_NONBLOCK has changed. */
+static inline void vma_inet_stats_nonblocking(struct vma_stats_socket *stats, bool nonblocking)
+{
+	if (stats != NULL)
+		vma_stats_set(&stats->nonblocking, nonblocking);
+}
 /* A wait has ended. */
 static inline void vma_inet_stats_waited(struct vma_stats_socket *stats, const struct vma_wait *wait)
 {

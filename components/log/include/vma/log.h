@@ -71,6 +71,7 @@ int vma_log_init(const struct vma_log_attr *attr);
 void vma_log_fini(void);
 int vma_log_fd(void); /* the file's descriptor, -1: the log has not had one */
 void vma_log_set_level(enum vma_log_level level);
+void vma_log_set_details(unsigned details); /* of struct vma_log_attr */
 
 /* Name or number, any case, as VMA_TRACELEVEL; -EINVAL leaves *level alone. */
 int vma_log_level_parse(const char *text, enum vma_log_level *level);

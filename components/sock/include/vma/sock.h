@@ -25,6 +25,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include <vma/log.h>
 #include <vma/sock_name.h>
 #include <vma/sock_thread.h>
 
@@ -118,6 +119,9 @@ struct vma_file_ops {
 	void (*net_changed)(struct vma_file *file);
 	/* What is meant by VMA_SOCK_OPTION: the option's name, or NULL. Inside, without the file's lock. */
 	const char *(*reason_detail)(struct vma_file *file);
+	/* What is known of it goes to the log (vma_stats -S): lines at `level`, whatever the log's own is. Inside, the
+	 * internal thread. NULL: nothing. */
+	void (*dump)(struct vma_file *file, int fd, enum vma_log_level level);
 	/* Why (not): for vma_sock_query and the statistics. */
 	enum vma_sock_reason (*reason)(struct vma_file *file);
 	/*

@@ -35,6 +35,8 @@ struct vma_engine {
 	struct vma_conf conf;
 	const struct vma_rules *rules; /* which sockets are the kernel's; NULL: none is by a rule */
 	struct vma_stats *stats;
+	struct vma_stats_process *process_stats;           /* the process's own; never NULL, as the next */
+	struct vma_stats_iomux *select_stats, *poll_stats; /* by whoever calls: what two count at a time may be lost */
 	struct vma_bufarena *arena;
 	struct vma_bufpool *spill;
 	struct vma_net *net;

@@ -79,6 +79,7 @@ struct vma_thread {
 	_Alignas(64) _Atomic uint32_t state; /* enum vma_thread_state */
 	_Atomic int wake_fd;                 /* eventfd, made at the first sleep; -1 */
 	_Atomic uint64_t rings;              /* asleep: the rings that it waits for, a bit each */
+	_Atomic uint64_t woken_tsc;          /* when somebody has ended its sleep; 0: nobody has */
 	_Atomic uint32_t tid;                /* 0: the structure is free */
 	uint32_t index;                      /* in the table of all */
 };

@@ -5,11 +5,12 @@
  *          the owner of that cache). Readers, in this process or another, need only the mapping. Any thread takes
  *          blocks and puts them back, under a lock-free bitmap.
  * Progress: a counter update is a relaxed load, an add and a relaxed store; no fence, no system call.
- * Memory: one shared mapping, file VMA_STATS_SHMEM_DIR/vmastat.PID (anonymous if the directory is empty), removed by
- *         destroy. Blocks are cache-line aligned and padded, so two writers never share a line. The file is for the
- *         same user (0600), its space is reserved at creation, and a lock on it tells a live one from a leftover. fork:
- *         parent and child see the same blocks. A child that counts creates a segment of its own and leaves its
- *         parent's alone. If the child destroys the inherited one, it is unmapped there and nothing is removed.
+ * Memory: one shared mapping of a memfd, which no other process can shorten or write (seals). The small file
+ *         VMA_STATS_SHMEM_DIR/vmastat.PID names it; with an empty directory there is neither. Blocks are cache-line
+ *         aligned and padded, so two writers never share a line. The file is for the same user (0600), and a lock on it
+ *         tells a live one from a leftover; destroy removes it. fork: parent and child see the same blocks. A child
+ *         that counts creates a segment of its own and leaves its parent's alone. If the child destroys the inherited
+ *         one, it is unmapped there and nothing is removed.
  * Example: test/test_segment.c.
  */
 #ifndef VMA_STATS_H
@@ -20,7 +21,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Each list gives fields, names and printout: X(name, "text"). Append only: the layout version counts changes. */
+/*
+ * Each list gives fields, names and printout: X(name, "text"). Append only: the layout version counts changes. A list
+ * whose name ends in _NOW has values that hold now, one that ends in _MAX has maxima; all others count.
+ */
 #define VMA_STATS_RING_RX(X)                                                                                           \
 	X(rx_packets, "packets received")                                                                              \
 	X(rx_bytes, "bytes received, with headers")                                                                    \
@@ -59,12 +63,18 @@
 	X(drop_no_memory, "dropped: no ordinary memory left for a long-held frame")                                    \
 	X(drop_chain, "dropped: more buffers to one packet than the longest packet can need")                          \
 	X(arms, "arms")                                                                                                \
-	X(wakeups, "wake-ups from a wait")                                                                             \
+	X(wakeups, "wake-ups from a wait")
+
+#define VMA_STATS_CQ_MAX(X) X(poll_max, "most packets of one poll")
+
+#define VMA_STATS_CQ_NOW(X)                                                                                            \
 	X(moderation_count, "moderation in force: packets")                                                            \
-	X(moderation_period_usec, "moderation in force: microseconds")
+	X(moderation_period_usec, "moderation in force: microseconds")                                                 \
+	X(spare_buffers, "buffers that wait to be posted")
+
+#define VMA_STATS_BUFPOOL_NOW(X) X(buffers, "buffers that exist")
 
 #define VMA_STATS_BUFPOOL(X)                                                                                           \
-	X(buffers, "buffers that exist")                                                                               \
 	X(grown, "times the pool grew")                                                                                \
 	X(exhausted, "requests that found nothing")                                                                    \
 	X(batches_out, "batches taken from the shared ring")                                                           \
@@ -90,19 +100,15 @@
 	X(kick_errors, "kicks that failed")
 
 /* Under the nic's lock. */
-#define VMA_STATS_NIC_CTL(X)                                                                                           \
-	X(rebinds, "times bound again after the owner had gone")                                                       \
-	X(flows, "flows installed now")
-
-/* The whole list, for who wants it in one. */
-#define VMA_STATS_NIC(X) VMA_STATS_NIC_RX(X) VMA_STATS_NIC_TX(X) VMA_STATS_NIC_CTL(X)
+#define VMA_STATS_NIC_CTL(X) X(rebinds, "times bound again after the owner had gone")
+#define VMA_STATS_NIC_NOW(X) X(flows, "flows installed now")
 
 /*
  * Of one socket. The first list is what it is, under its lock; the other two are counted by whoever receives and by
  * whoever sends. A socket may be used by several threads at once, who do not wait for each other to count: then an
  * update may be lost, and the counters are a little less than the truth.
  */
-#define VMA_STATS_SOCKET_CTL(X)                                                                                        \
+#define VMA_STATS_SOCKET_NOW(X)                                                                                        \
 	X(fd, "descriptor")                                                                                            \
 	X(offloaded, "offloaded: 1, by the kernel: 0")                                                                 \
 	X(reason, "why (not), as a number of the library's list")                                                      \
@@ -110,7 +116,32 @@
 	X(local_port, "local port")                                                                                    \
 	X(peer_addr, "peer's IPv4 address, as a number")                                                               \
 	X(peer_port, "peer's port")                                                                                    \
-	X(rx_limit_bytes, "receive queue's limit, bytes")
+	X(rx_limit_bytes, "receive queue's limit, bytes")                                                              \
+	X(protocol, "IPPROTO_UDP or IPPROTO_TCP")                                                                      \
+	X(nonblocking, "O_NONBLOCK: 1, else: 0")                                                                       \
+	X(mc_loop, "IP_MULTICAST_LOOP: 1, else: 0")                                                                    \
+	X(rule_line, "the line of libvma.conf that has decided; 0: none has")                                          \
+	X(ring, "the number of its ring, and 1; 0: it has none")                                                       \
+	X(interface_0, "its interface: the name's first eight bytes")                                                  \
+	X(interface_1, "its interface: the name's last eight bytes")                                                   \
+	X(groups, "multicast groups that it has joined")                                                               \
+	X(group_0, "a group's IPv4 address, as a number")                                                              \
+	X(group_1, "another's")                                                                                        \
+	X(group_2, "another's")                                                                                        \
+	X(group_3, "another's")                                                                                        \
+	X(group_4, "another's")                                                                                        \
+	X(group_5, "another's")                                                                                        \
+	X(group_6, "another's")                                                                                        \
+	X(group_7, "another's")                                                                                        \
+	X(group_8, "another's")                                                                                        \
+	X(group_9, "another's")                                                                                        \
+	X(group_10, "another's")                                                                                       \
+	X(group_11, "another's")                                                                                       \
+	X(group_12, "another's")                                                                                       \
+	X(group_13, "another's")                                                                                       \
+	X(group_14, "another's")                                                                                       \
+	X(group_15, "another's")                                                                                       \
+	X(last_error, "the errno of the last call that failed, but for EAGAIN; 0: none has")
 
 #define VMA_STATS_SOCKET_RX(X)                                                                                         \
 	X(rx_packets, "datagrams received offloaded")                                                                  \
@@ -120,14 +151,45 @@
 	X(rx_eagain, "receives that found nothing and did not wait")                                                   \
 	X(rx_errors, "receives that failed")                                                                           \
 	X(rx_poll_hits, "waits that ended while looking")                                                              \
-	X(rx_poll_misses, "waits that slept")
+	X(rx_poll_misses, "waits that slept")                                                                          \
+	X(rx_peeks, "receives that left their datagram in the queue (MSG_PEEK)")                                       \
+	X(rx_peek_bytes, "bytes of those")                                                                             \
+	X(rx_lost, "datagrams taken from the queue that no receive has got (EFAULT, or given to the kernel)")          \
+	X(rx_lost_bytes, "bytes of those, and what was cut from datagrams")                                            \
+	X(rx_os_errors, "receives through the kernel that failed")
+
+/* Receivers', as the list before. */
+#define VMA_STATS_SOCKET_RX_MAX(X)                                                                                     \
+	X(rx_queue_max, "most datagrams queued at a time")                                                             \
+	X(rx_queue_max_bytes, "most bytes queued at a time")
 
 /* The sink's: who drives the ring. */
 #define VMA_STATS_SOCKET_QUEUE(X)                                                                                      \
 	X(rx_dropped, "dropped: the receive queue was full")                                                           \
 	X(rx_dropped_bytes, "bytes of those")                                                                          \
-	X(rx_queue_max, "most datagrams queued at a time")                                                             \
-	X(rx_queue_max_bytes, "most bytes queued at a time")
+	X(rx_queued, "datagrams queued so far")                                                                        \
+	X(rx_queued_bytes, "bytes queued so far")
+
+/* Of a TCP connection, by who drives the ring: what TCP_INFO says. */
+#define VMA_STATS_SOCKET_TCP(X)                                                                                        \
+	X(tcp_segments_in, "segments received")                                                                        \
+	X(tcp_segments_out, "segments sent")                                                                           \
+	X(tcp_bytes_in, "bytes received in order")                                                                     \
+	X(tcp_bytes_acked, "bytes sent and acknowledged")                                                              \
+	X(tcp_retransmits, "segments sent again")                                                                      \
+	X(tcp_timeouts, "retransmission timeouts")                                                                     \
+	X(tcp_out_of_order, "segments received out of order")
+
+#define VMA_STATS_SOCKET_TCP_NOW(X)                                                                                    \
+	X(tcp_state, "state, as TCP_INFO numbers it; 0: no connection and no listener")                                \
+	X(tcp_rtt_usec, "smoothed round-trip time, microseconds")                                                      \
+	X(tcp_rttvar_usec, "its variation, microseconds")                                                              \
+	X(tcp_mss, "bytes of a segment")                                                                               \
+	X(tcp_cwnd_bytes, "congestion window, bytes")                                                                  \
+	X(tcp_ssthresh_bytes, "slow start threshold, bytes; 4294967295: none")                                         \
+	X(tcp_send_window, "the peer's window, bytes")                                                                 \
+	X(tcp_unacked_bytes, "bytes sent and not acknowledged")                                                        \
+	X(tcp_out_of_order_bytes, "bytes held behind a hole")
 
 #define VMA_STATS_SOCKET_TX(X)                                                                                         \
 	X(tx_packets, "datagrams sent offloaded")                                                                      \
@@ -137,10 +199,41 @@
 	X(tx_eagain, "sends refused: queue full")                                                                      \
 	X(tx_drops, "datagrams dropped: queue full")                                                                   \
 	X(tx_errors, "sends that failed")                                                                              \
-	X(tx_waits, "sends that waited for room")
+	X(tx_waits, "sends that waited for room")                                                                      \
+	X(tx_os_errors, "sends through the kernel that failed")
 
-#define VMA_STATS_SOCKET(X)                                                                                            \
-	VMA_STATS_SOCKET_CTL(X) VMA_STATS_SOCKET_RX(X) VMA_STATS_SOCKET_QUEUE(X) VMA_STATS_SOCKET_TX(X)
+/* One per process. What several threads may count at a time is added atomically: it is rare. */
+#define VMA_STATS_PROCESS(X)                                                                                           \
+	X(sockets_unseen, "sockets that have had no block: VMA_STATS_FD_NUM had been reached")                         \
+	X(wake_0, "wake-ups of a sleeper that took less than 1024 ns, from the call to the sleeper")                   \
+	X(wake_1, "less than 2 us")                                                                                    \
+	X(wake_2, "less than 4 us")                                                                                    \
+	X(wake_3, "less than 8 us")                                                                                    \
+	X(wake_4, "less than 16 us")                                                                                   \
+	X(wake_5, "less than 33 us")                                                                                   \
+	X(wake_6, "less than 66 us")                                                                                   \
+	X(wake_7, "less than 131 us")                                                                                  \
+	X(wake_8, "less than 262 us")                                                                                  \
+	X(wake_9, "less than 524 us")                                                                                  \
+	X(wake_10, "less than 1 ms")                                                                                   \
+	X(wake_11, "less than 2 ms")                                                                                   \
+	X(wake_12, "less than 4 ms")                                                                                   \
+	X(wake_13, "less than 8 ms")                                                                                   \
+	X(wake_14, "less than 17 ms")                                                                                  \
+	X(wake_15, "longer")
+
+/* Of select, of poll, and of each epoll set. */
+#define VMA_STATS_IOMUX(X)                                                                                             \
+	X(os_ready, "descriptors of the kernel's that were ready")                                                     \
+	X(ready, "offloaded descriptors that were ready")                                                              \
+	X(timeouts, "calls that found nothing")                                                                        \
+	X(errors, "calls that failed")                                                                                 \
+	X(poll_hits, "calls that found something without a sleep")                                                     \
+	X(poll_misses, "calls that slept")
+
+#define VMA_STATS_IOMUX_NOW(X)                                                                                         \
+	X(epfd, "of an epoll set: its descriptor")                                                                     \
+	X(polling_cpu, "VMA_CPU_USAGE_STATS: the time spent looking, of the last second, in percent")
 
 #define VMA_STATS_ALIGN 64
 #define X(name, text) _Atomic uint64_t name;
@@ -156,8 +249,11 @@ struct vma_stats_ring {
 };
 struct vma_stats_cq {
 	VMA_STATS_CQ(X)
+	VMA_STATS_CQ_MAX(X)
+	VMA_STATS_CQ_NOW(X)
 } __attribute__((aligned(VMA_STATS_ALIGN)));
 struct vma_stats_bufpool {
+	VMA_STATS_BUFPOOL_NOW(X)
 	VMA_STATS_BUFPOOL(X)
 } __attribute__((aligned(VMA_STATS_ALIGN)));
 struct vma_stats_nic { /* the three writers' lines; fields are reached as nic->rx_frames */
@@ -169,22 +265,35 @@ struct vma_stats_nic { /* the three writers' lines; fields are reached as nic->r
 	} __attribute__((aligned(VMA_STATS_ALIGN)));
 	struct {
 		VMA_STATS_NIC_CTL(X)
+		VMA_STATS_NIC_NOW(X)
 	} __attribute__((aligned(VMA_STATS_ALIGN)));
 };
-struct vma_stats_socket { /* the four writers' lines; fields are reached as socket->rx_packets */
+struct vma_stats_socket { /* the writers' lines; fields are reached as socket->rx_packets */
 	struct {
-		VMA_STATS_SOCKET_CTL(X)
+		VMA_STATS_SOCKET_NOW(X)
 	} __attribute__((aligned(VMA_STATS_ALIGN)));
 	struct {
 		VMA_STATS_SOCKET_RX(X)
+		VMA_STATS_SOCKET_RX_MAX(X)
 	} __attribute__((aligned(VMA_STATS_ALIGN)));
 	struct {
 		VMA_STATS_SOCKET_QUEUE(X)
+		VMA_STATS_SOCKET_TCP(X)
+		VMA_STATS_SOCKET_TCP_NOW(X)
 	} __attribute__((aligned(VMA_STATS_ALIGN)));
 	struct {
 		VMA_STATS_SOCKET_TX(X)
 	} __attribute__((aligned(VMA_STATS_ALIGN)));
 };
+#define VMA_STATS_SOCKET_GROUPS 16
+struct vma_stats_process {
+	VMA_STATS_PROCESS(X)
+} __attribute__((aligned(VMA_STATS_ALIGN)));
+#define VMA_STATS_WAKES 16
+struct vma_stats_iomux {
+	VMA_STATS_IOMUX(X)
+	VMA_STATS_IOMUX_NOW(X)
+} __attribute__((aligned(VMA_STATS_ALIGN)));
 #undef X
 _Static_assert(offsetof(struct vma_stats_ring, tx) % VMA_STATS_ALIGN == 0, "two drivers, two lines");
 _Static_assert(offsetof(struct vma_stats_nic, tx_frames) % VMA_STATS_ALIGN == 0, "two halves, two lines");
@@ -192,6 +301,12 @@ _Static_assert(offsetof(struct vma_stats_nic, rebinds) % VMA_STATS_ALIGN == 0, "
 _Static_assert(offsetof(struct vma_stats_socket, rx_packets) % VMA_STATS_ALIGN == 0, "receivers apart from control");
 _Static_assert(offsetof(struct vma_stats_socket, rx_dropped) % VMA_STATS_ALIGN == 0, "sinks apart from receivers");
 _Static_assert(offsetof(struct vma_stats_socket, tx_packets) % VMA_STATS_ALIGN == 0, "senders apart from receivers");
+_Static_assert(offsetof(struct vma_stats_socket, group_15) ==
+                       offsetof(struct vma_stats_socket, group_0) + (VMA_STATS_SOCKET_GROUPS - 1) * sizeof(uint64_t),
+               "groups are an array");
+_Static_assert(offsetof(struct vma_stats_process, wake_15) ==
+                       offsetof(struct vma_stats_process, wake_0) + (VMA_STATS_WAKES - 1) * sizeof(uint64_t),
+               "wake-ups are an array");
 
 /* X(TYPE, struct, "name"): the kinds of block. */
 #define VMA_STATS_TYPES(X)                                                                                             \
@@ -199,7 +314,9 @@ _Static_assert(offsetof(struct vma_stats_socket, tx_packets) % VMA_STATS_ALIGN =
 	X(CQ, vma_stats_cq, "cq")                                                                                      \
 	X(BUFPOOL, vma_stats_bufpool, "bufpool")                                                                       \
 	X(NIC, vma_stats_nic, "nic")                                                                                   \
-	X(SOCKET, vma_stats_socket, "socket")
+	X(SOCKET, vma_stats_socket, "socket")                                                                          \
+	X(PROCESS, vma_stats_process, "process")                                                                       \
+	X(IOMUX, vma_stats_iomux, "iomux")
 
 enum vma_stats_type {
 	VMA_STATS_TYPE_FREE,
@@ -236,7 +353,39 @@ void vma_stats_hide(struct vma_stats *stats);
  * from then on, all zero: what it counts there is its parent's no more. No malloc.
  */
 void vma_stats_forked(struct vma_stats *stats);
-int vma_stats_fd(const struct vma_stats *stats); /* held open as long as there is a file; -1: none */
+/* What is held open as long as there is a file: the file, the memfd, the pipe of requests. How many. */
+#define VMA_STATS_FDS 3
+unsigned vma_stats_fds(const struct vma_stats *stats, int fds[VMA_STATS_FDS]);
+
+/* ---- requests: what a reader asks of the process ---- */
+
+enum vma_stats_request_type {
+	VMA_STATS_REQUEST_ZERO,      /* counters begin at 0, for readers */
+	VMA_STATS_REQUEST_LOG_LEVEL, /* value: enum vma_log_level */
+	VMA_STATS_REQUEST_DETAILS,   /* value: 0 to 3 */
+	VMA_STATS_REQUEST_DUMP,      /* the counters of fd (0: of all) go to the log, at the level `value` */
+	VMA_STATS_REQUEST_COUNT
+};
+struct vma_stats_request {
+	uint32_t type; /* enum vma_stats_request_type */
+	int32_t fd, value;
+};
+/*
+ * The next request, as its sender wrote it: nothing in it is checked but `type`. False: there is none. One thread; the
+ * pipe's descriptor (the last of vma_stats_fds) becomes readable, or hangs up, when a request comes or a sender leaves.
+ */
+bool vma_stats_next_request(struct vma_stats *stats, struct vma_stats_request *out);
+/*
+ * From now on readers count from here; maxima are zero. Writers are not disturbed: the present values lie beside the
+ * counters, and readers subtract them. One thread at a time. -ENOMEM, -EFBIG.
+ */
+int vma_stats_zero(struct vma_stats *stats);
+/* Calls fn with such a copy of each block of that type. */
+void vma_stats_each(const struct vma_stats *stats, enum vma_stats_type type, void (*fn)(void *arg, const void *block),
+                    void *arg);
+/* A copy of a block as readers would see it now. */
+void vma_stats_copy(const struct vma_stats *stats, enum vma_stats_type type, const void *block, void *out);
+
 /*
  * Removes what killed processes left in `dir` (NULL or "": nothing), for who outlives them: how many files, or -errno.
  * A file is left over when nobody holds its lock, whatever the pid in its name says. Anybody may fill such a directory,
@@ -254,28 +403,13 @@ void *vma_stats_grab(struct vma_stats *stats, enum vma_stats_type type, const ch
 void vma_stats_drop(struct vma_stats *stats, void *block);
 
 /* The counters of a type in printing order; NULL and 0 for an unknown type. */
+enum vma_stats_kind { VMA_STATS_COUNT, VMA_STATS_NOW, VMA_STATS_MAX };
 struct vma_stats_field {
 	const char *name, *text;
 	size_t offset; /* of the counter in its block */
+	enum vma_stats_kind kind;
 };
 const struct vma_stats_field *vma_stats_fields(enum vma_stats_type type, size_t *count);
 const char *vma_stats_type_name(enum vma_stats_type type); /* "ring", ...; NULL: unknown */
-
-/*
- * Reader side: maps another process's file read-only after checking magic, version, names and sizes; -EPROTO if they
- * differ. A view is used by one thread at a time. Whatever the file holds, the reader only ever copies within it; the
- * size is checked again before every block. Accepted weakness: a file that its writer truncates in the very moment of
- * a copy raises SIGBUS in the reader, as with every mapping of a foreign file.
- */
-struct vma_stats_view;
-int vma_stats_view_open(const char *path, struct vma_stats_view **out);
-void vma_stats_view_close(struct vma_stats_view *view);
-int vma_stats_view_pid(const struct vma_stats_view *view); /* of the writer, as it sees itself */
-/*
- * Next used block after *cursor (start with 0): type, name, and a copy of the block taken now; each is valid until the
- * same block is visited again or the view closed. False at the end, and when the file has been truncated.
- */
-bool vma_stats_view_next(const struct vma_stats_view *view, size_t *cursor, enum vma_stats_type *type,
-                         const char **name, const void **block);
 
 #endif

@@ -392,6 +392,27 @@ struct vma_tcp_info {
 _Static_assert(offsetof(struct vma_tcp_info, pacing_rate) == 104 && sizeof(struct vma_tcp_info) == 280,
                "the kernel's layout");
 void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info); /* control path */
+/*
+ * Whoever drives keeps the block's tcp_* fields up to date from now on, until the connection is disowned. Any thread;
+ * NULL is allowed.
+ */
+void vma_tcp_set_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *stats);
+/* The inside of a connection, for printing. Control path. */
+struct vma_tcp_dump_segment {
+	bool there;
+	uint32_t seq, len;
+};
+struct vma_tcp_dump {
+	int state; /* as vma_tcp_state */
+	uint32_t flags, mss, advertised_mss, cwnd, rtt_usec, rto_msec, timeouts;
+	bool wnd_scale;
+	uint8_t rcv_scale, snd_scale;
+	uint64_t rcv_queued, rcvbuf, sndbuf, snd_space; /* bytes */
+	uint32_t rcv_wnd, rcv_ann_wnd, rcv_wnd_max, rcv_nxt, rcv_edge;
+	uint32_t snd_wnd, snd_wnd_max, snd_nxt, snd_wl1, snd_wl2, lastack;
+	struct vma_tcp_dump_segment unsent, unacked, unacked_last;
+};
+void vma_tcp_get_dump(struct vma_tcp_conn *conn, struct vma_tcp_dump *out);
 /* What the congestion control says of itself, as TCP_CC_INFO (<linux/inet_diag.h>): how long it is, 0 but for one with
  * a model. Control path. */
 union tcp_cc_info;

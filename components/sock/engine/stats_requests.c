@@ -1,0 +1,95 @@
+/*
+ * stats_requests - what vma_stats asks of this process: counters begin at zero, the log says more or less, the counters
+ * of a socket go to the log.
+ *
+ * Requests come by a pipe that only root and this user can open (<vma/stats.h>). The internal thread reads them, so
+ * they cost the program's threads nothing. After a burst of requests its other work comes first.
+ */
+#include <string.h>
+#include <sys/epoll.h>
+
+#include <vma/log.h>
+#include <vma/stats.h>
+
+#include "engine.h"
+
+enum { REQUESTS_AT_ONCE = 16 };
+
+static struct vma_engine *requests_engine;
+static struct vma_task requests_task, requests_rest;
+
+static void dump_file(struct vma_file *file, void *arg)
+{
+	const struct vma_stats_request *request = arg;
+	const int fd = atomic_load_explicit(&file->fd, memory_order_relaxed);
+
+	if (file->ops->dump != NULL && !vma_file_has_ended(file))
+		file->ops->dump(file, request->fd != 0 ? request->fd : fd, (enum vma_log_level)request->value);
+}
+
+static void dump_requested(struct vma_stats_request *request)
+{
+	struct vma_file *file = request->fd > 0 ? vma_fd_lookup(request->fd) : NULL;
+
+	if (request->value < VMA_LOG_PANIC || request->value > VMA_LOG_ALL)
+		return;
+	if (request->fd == 0)
+		vma_file_each(dump_file, request);
+	else if (file != NULL)
+		dump_file(file, request);
+	else
+		vma_log_write((enum vma_log_level)request->value, "statistics: fd %d is no socket of the library's",
+		              request->fd);
+}
+
+static void serve_request(struct vma_engine *engine, struct vma_stats_request *request)
+{
+	int rc;
+
+	switch ((enum vma_stats_request_type)request->type) {
+	case VMA_STATS_REQUEST_ZERO:
+		rc = vma_stats_zero(engine->stats);
+		if (rc < 0)
+			vma_log_warn("statistics: the counters cannot be zeroed: %s", strerrordesc_np(-rc));
+		break;
+	case VMA_STATS_REQUEST_LOG_LEVEL:
+		if (request->value >= VMA_LOG_PANIC && request->value <= VMA_LOG_ALL)
+			vma_log_set_level((enum vma_log_level)request->value);
+		break;
+	case VMA_STATS_REQUEST_DETAILS:
+		if (request->value >= 0 && request->value <= 3)
+			vma_log_set_details((unsigned)request->value);
+		break;
+	case VMA_STATS_REQUEST_DUMP:
+		dump_requested(request);
+		break;
+	case VMA_STATS_REQUEST_COUNT:
+		break;
+	}
+}
+
+/* The pipe is watched for edges: what is left is read by a task that is posted. */
+static void serve_requests(struct vma_task *task)
+{
+	struct vma_stats_request request;
+
+	(void)task;
+	for (unsigned i = 0; i < REQUESTS_AT_ONCE; i++) {
+		if (!vma_stats_next_request(requests_engine->stats, &request))
+			return;
+		serve_request(requests_engine, &request);
+	}
+	vma_engine_post_lazily(&requests_rest);
+}
+
+/* Without a thread nobody reads them: the counters are seen all the same. */
+int stats_requests_start(struct vma_engine *engine)
+{
+	int fds[VMA_STATS_FDS];
+
+	requests_engine = engine;
+	requests_task = requests_rest = (struct vma_task){.run = serve_requests};
+	if (vma_stats_fds(engine->stats, fds) == VMA_STATS_FDS)
+		vma_engine_watch(fds[VMA_STATS_FDS - 1], EPOLLIN | EPOLLET, &requests_task);
+	return 0;
+}

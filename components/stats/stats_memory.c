@@ -1,0 +1,117 @@
+/*
+ * stats_memory - the memory of a segment that other processes read, and the pipe by which they ask for something.
+ *
+ * The memory is a memfd with seals. F_SEAL_SHRINK: no process can shorten it, so neither a count nor a read raises
+ * SIGBUS. F_SEAL_FUTURE_WRITE: nobody can write it but through the mapping that exists already, the process's own. Its
+ * space is taken at creation, but for the bases, which few processes ever need.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "stats_priv.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8u
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x10
+#endif
+
+static const char name[] = "vmastat";
+
+static int stats_memfd(void)
+{
+	long fd = syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+
+	if (fd < 0 && errno == EINVAL) /* before Linux 6.3 */
+		fd = syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	return fd >= 0 ? (int)fd : -errno;
+}
+
+static int seal(int fd)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+	if (syscall(SYS_fcntl, fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) == 0)
+		return 0;
+	if (errno != EINVAL) /* before Linux 5.1 */
+		return -errno;
+	return syscall(SYS_fcntl, fd, F_ADD_SEALS, seals) == 0 ? 0 : -errno;
+}
+
+/* The kernel would end a process that may have no file so long (SIGXFSZ). */
+static bool may_be_so_long(size_t bytes)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= bytes;
+}
+
+static int map_memory(int fd, struct stats_segment **segment)
+{
+	void *map;
+
+	if (!may_be_so_long(sizeof(**segment)))
+		return -EFBIG;
+	if (syscall(SYS_fchmod, fd, 0600) < 0 || syscall(SYS_ftruncate, fd, (long)sizeof(**segment)) < 0 ||
+	    syscall(SYS_fallocate, fd, 0, 0L, (long)STATS_RESERVED) < 0)
+		return -errno;
+	map = mmap(NULL, sizeof(**segment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	*segment = map;
+	return 0;
+}
+
+int stats_memory_create(struct stats_fd *memory, struct stats_segment **segment)
+{
+	int fd = stats_memfd(), rc;
+
+	if (fd < 0)
+		return fd;
+	rc = map_memory(fd, segment);
+	if (rc < 0) {
+		syscall(SYS_close, fd);
+		return rc;
+	}
+	rc = seal(fd);
+	if (rc == 0)
+		rc = stats_fd_keep(memory, fd);
+	else
+		syscall(SYS_close, fd);
+	if (rc < 0)
+		munmap(*segment, sizeof(**segment));
+	return rc;
+}
+
+/* Only the end that is read stays open here: senders open the other one by /proc. */
+int stats_requests_create(struct stats_fd *requests)
+{
+	int ends[2];
+
+	if (syscall(SYS_pipe2, ends, O_CLOEXEC | O_NONBLOCK) < 0)
+		return -errno;
+	syscall(SYS_close, ends[1]);
+	return stats_fd_keep(requests, ends[0]);
+}
+
+bool vma_stats_next_request(struct vma_stats *stats, struct vma_stats_request *out)
+{
+	struct stats_message message;
+
+	/* A message is written whole, as it is shorter than PIPE_BUF. What is none is passed over. */
+	while (stats->requests.fd >= 0 &&
+	       syscall(SYS_read, stats->requests.fd, &message, sizeof(message)) == (long)sizeof(message)) {
+		if (message.magic != STATS_MESSAGE_MAGIC || message.request.type >= VMA_STATS_REQUEST_COUNT)
+			continue;
+		*out = message.request;
+		return true;
+	}
+	return false;
+}
