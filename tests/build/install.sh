@@ -39,8 +39,9 @@ check "vmad is installed" test -x "$WORK/root/usr/sbin/vmad"
 
 # ---- every file is where it belongs ----
 version=$(sed -n 's/^#define VMA_VERSION "\(.*\)"/\1/p' components/conf/include/vma/conf_version.h)
-for file in usr/lib/libvma.so usr/lib/libvma-debug.so usr/bin/vma usr/sbin/vmad usr/share/man/man1/vma.1 \
-	usr/share/man/man1/vma_conf.1 usr/share/man/man8/vmad.8 usr/share/man/man7/libvma.7 usr/share/man/man5/libvma.conf.5 \
+for file in usr/lib/libvma.so usr/lib/libvma-debug.so usr/bin/vma usr/bin/vma_stats usr/sbin/vmad usr/share/man/man1/vma.1 \
+	usr/share/man/man1/vma_conf.1 usr/share/man/man1/vma_stats.1 usr/share/man/man8/vmad.8 usr/share/man/man7/libvma.7 \
+	usr/share/man/man5/libvma.conf.5 \
 	usr/lib/pkgconfig/libvma.pc usr/lib/pkgconfig/libvma-stack.pc usr/lib/systemd/system/vmad@.service \
 	etc/libvma.conf etc/security/limits.d/30-libvma-limits.conf usr/share/doc/libvma/preload.md \
 	usr/share/doc/libvma/LICENSE usr/share/doc/libvma/NOTICE; do
@@ -54,7 +55,8 @@ check_eq "the unit starts the vmad that was installed" \
 	"$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$WORK/root/usr/lib/systemd/system/vmad@.service")" /usr/sbin/vmad
 check_eq "libvma.conf has comments only: nothing changes" "$(grep -cvE '^(#|$)' "$WORK/root/etc/libvma.conf")" 0
 check_eq "every command tells the version" \
-	"$("$WORK/root/usr/bin/vma" --version) $("$WORK/root/usr/sbin/vmad" --version)" "vma $version vmad $version"
+	"$("$WORK/root/usr/bin/vma" --version) $("$WORK/root/usr/bin/vma_stats" --version) $("$WORK/root/usr/sbin/vmad" --version)" \
+	"vma $version vma_stats $version vmad $version"
 check_eq "the command finds the library beside itself" \
 	"$("$WORK/root/usr/bin/vma" sh -c 'echo "$LD_PRELOAD"')" "$(realpath "$WORK/root")/usr/lib/libvma.so"
 
@@ -63,7 +65,7 @@ for page in "$WORK/root/usr/share"/man/man*/*; do
 	check_eq "$(basename "$page") is clean" "$(groff -man -Tutf8 -ww -z "$page" 2>&1)" ""
 done
 options() { grep -oE -- '--[a-z][a-z-]+' | sort -u; }
-for command in bin/vma:1 bin/vma_conf:1 sbin/vmad:8; do
+for command in bin/vma:1 bin/vma_conf:1 bin/vma_stats:1 sbin/vmad:8; do
 	program=$WORK/root/usr/${command%:*} section=${command#*:}
 	page=$(basename "$program").$section
 	check_eq "$page has the options of --help" \

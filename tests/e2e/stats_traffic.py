@@ -1,0 +1,87 @@
+# stats_traffic.py ROLE ...: programs whose counters tests/e2e/vma_stats.sh reads. Each says what it has counted itself.
+#   udp IP PORT COUNT    a server that answers COUNT datagrams by select, then waits
+#   group IP PORT GROUP  joins two groups, waits
+#   listen IP PORT       a TCP server that answers on one connection until its end, then waits
+#   tcp IP PORT COUNT    a TCP client: COUNT questions of 100 bytes, prints TCP_INFO, waits
+#   ask IP PORT COUNT    a UDP client: COUNT questions of 200 bytes
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # an orderly end
+role, ip, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def wait():
+    while True:
+        time.sleep(1)
+
+
+def receive(connection, size):
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            return data
+        data += part
+    return data
+
+
+if role == "udp":
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind((ip, port))
+    say("ready", s.fileno())
+    for _ in range(int(sys.argv[4])):
+        select.select([s], [], [])
+        data, peer = s.recvfrom(2000)
+        s.sendto(data, peer)
+    say("answered")
+    wait()
+elif role == "group":
+    group = sys.argv[4]
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(("0.0.0.0", port))
+    for last in ("3", "2"):
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP,
+                     socket.inet_aton(group + last) + socket.inet_aton(ip))
+    say("ready", s.fileno())
+    wait()
+elif role == "listen":
+    listener = socket.create_server((ip, port))
+    say("ready", listener.fileno())
+    connection, _ = listener.accept()
+    while True:
+        data = connection.recv(65536)
+        if not data:
+            break
+        connection.sendall(data)
+    say("ended")
+    wait()
+elif role == "tcp":
+    s = socket.create_connection((ip, port))
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(int(sys.argv[4])):
+        s.sendall(bytes(100))
+        receive(s, 100)
+    time.sleep(0.3)  # the last acknowledgement
+    info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 280)
+    acked, received, out, into = struct.unpack_from("QQII", info, 120)
+    say("ready", s.fileno())
+    # With this side's SYN in `acked`, as the kernel has it.
+    say("info segments_in", into, "segments_out", out, "bytes_in", received, "bytes_acked", acked - 1,
+        "retransmits", struct.unpack_from("I", info, 100)[0])
+    wait()
+elif role == "ask":
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.connect((ip, port))
+    for _ in range(int(sys.argv[4])):
+        s.send(bytes(200))
+        s.recv(2000)
+    say("asked")

@@ -1,0 +1,221 @@
+/* options - getopt_long, and what each value may be. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/log.h>
+
+#include "options.h"
+
+enum { KEY_ASSERT = 256 };
+
+static const struct option names[] = {
+        {"pid", required_argument, NULL, 'p'},
+        {"directory", required_argument, NULL, 'k'},
+        {"name", required_argument, NULL, 'n'},
+        {"find_pid", no_argument, NULL, 'f'},
+        {"forbid_clean", no_argument, NULL, 'F'},
+        {"interval", required_argument, NULL, 'i'},
+        {"cycles", required_argument, NULL, 'c'},
+        {"view", required_argument, NULL, 'v'},
+        {"details", required_argument, NULL, 'd'},
+        {"zero", no_argument, NULL, 'z'},
+        {"log_level", required_argument, NULL, 'l'},
+        {"fd_dump", required_argument, NULL, 'S'},
+        {"details_level", required_argument, NULL, 'D'},
+        {"sockets", required_argument, NULL, 's'},
+        {"assert-offloaded", no_argument, NULL, KEY_ASSERT},
+        {"version", no_argument, NULL, 'V'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+};
+
+const char options_help[] =
+        "Usage: vma_stats [-p pid] [-k directory] [-v view] [-d details] [-i interval]\n"
+        "\n"
+        "Shows what programs on libvma.so have counted.\n"
+        "\n"
+        "Defaults:\n"
+        "\tfind_pid=enabled, directory=\"/tmp/\", view=1, details=1, interval=1,\n"
+        "\n"
+        "Options:\n"
+        "  -p, --pid=<pid>\t\tShow statistics of the process with pid <pid>\n"
+        "  -k, --directory=<directory>\tThe directory of the statistics files (VMA_STATS_SHMEM_DIR)\n"
+        "  -n, --name=<application>\tShow statistics of the program <application>\n"
+        "  -f, --find_pid\t\tFind the process, and show its statistics (default)\n"
+        "  -F, --forbid_clean\t\tDo not remove files of processes that have gone\n"
+        "  -i, --interval=<n>\t\tPrint a report every <n> seconds\n"
+        "  -c, --cycles=<n>\t\tPrint <n> reports and exit; 0: for ever (default)\n"
+        "  -v, --view=<1|2|3|4|5|6>\t1 basic info, 2 extra info, 3 full info, 4 multicast groups,\n"
+        "\t\t\t\t5 like 'netstat -tunaep', 6 why sockets are offloaded or not\n"
+        "  -d, --details=<1|2>\t\t1 totals, 2 deltas\n"
+        "  -z, --zero\t\t\tCounters begin at zero\n"
+        "  -l, --log_level=<level>\tSet the log level to <level> (1 <= level <= 7)\n"
+        "  -S, --fd_dump=<fd> [<level>]\tThe program logs the counters of socket <fd> at log level <level>;\n"
+        "\t\t\t\t0: of all sockets\n"
+        "  -D, --details_level=<level>\tSet the log detail level to <level> (0 <= level <= 3)\n"
+        "  -s, --sockets=<list|range>\tShow only these sockets: 4-16 or 1,9 (or combination)\n"
+        "      --assert-offloaded\tExit status 1 unless all sockets shown are offloaded (view 6)\n"
+        "  -V, --version\t\t\tPrint version\n"
+        "  -h, --help\t\t\tPrint this help message\n"
+        "\n"
+        "-z, -l, -S and -D act on the process. Without -v, -d, -i or -c beside them, nothing is shown.\n";
+
+static bool options_number(const char *text, long least, long most, long *value)
+{
+	char *end;
+
+	if (*text < '0' || *text > '9')
+		return false;
+	*value = strtol(text, &end, 10);
+	return *end == '\0' && *value >= least && *value <= most;
+}
+
+/* A number of the log's levels, or a name. */
+static bool parse_level(const char *text, int *level)
+{
+	enum vma_log_level named;
+	long number;
+
+	if (options_number(text, 0, VMA_LOG_ALL, &number)) {
+		*level = (int)number;
+		return true;
+	}
+	if (vma_log_level_parse(text, &named) < 0)
+		return false;
+	*level = named;
+	return true;
+}
+
+static bool take_number(const char *text, long least, long most, int *to)
+{
+	long value;
+
+	if (!options_number(text, least, most, &value))
+		return false;
+	*to = (int)value;
+	return true;
+}
+
+/* The level may be a word of its own behind the descriptor. */
+static bool take_dump(struct options *options, int argc, char **argv)
+{
+	if (!take_number(optarg, 0, 1000000000, &options->dump_fd))
+		return false;
+	if (optind < argc && argv[optind][0] != '-' && parse_level(argv[optind], &options->dump_level))
+		optind++;
+	return true;
+}
+
+static bool take_option(struct options *options, int key, int argc, char **argv)
+{
+	int number = 0;
+	bool right = true;
+
+	switch (key) {
+	case 'p':
+		right = take_number(optarg, 1, INT32_MAX, &options->pid);
+		break;
+	case 'k':
+		options->directory = optarg;
+		right = *optarg != '\0';
+		break;
+	case 'n':
+		options->name = optarg;
+		break;
+	case 'F':
+		options->forbid_clean = true;
+		break;
+	case 'i':
+		right = take_number(optarg, 1, 1000000, &number);
+		options->interval = (unsigned)number;
+		break;
+	case 'c':
+		right = take_number(optarg, 0, INT32_MAX, &number);
+		options->cycles = (unsigned)number;
+		break;
+	case 'v':
+		right = take_number(optarg, VIEW_BASIC, VIEW_WHY, &number);
+		options->view = (enum options_view)number;
+		break;
+	case 'd':
+		right = take_number(optarg, 1, 2, &number);
+		options->deltas = number == 2;
+		break;
+	case 'z':
+		options->zero = true;
+		break;
+	case 'l':
+		right = take_number(optarg, 1, 7, &options->log_level);
+		break;
+	case 'D':
+		right = take_number(optarg, 0, 3, &options->details_level);
+		break;
+	case 'S':
+		right = take_dump(options, argc, argv);
+		break;
+	case 's':
+		right = fd_list_parse(&options->fds, optarg);
+		break;
+	case KEY_ASSERT:
+		options->assert_offloaded = true;
+		options->view = VIEW_WHY;
+		options->cycles = 1;
+		break;
+	default: /* -f: it is found anyway */
+		break;
+	}
+	options->has_view |= key == 'i' || key == 'c' || key == 'v' || key == 'd' || key == KEY_ASSERT;
+	return right;
+}
+
+static const char *name_of(int key)
+{
+	for (const struct option *option = names; option->name != NULL; option++)
+		if (option->val == key)
+			return option->name;
+	return "?";
+}
+
+enum options_result options_parse(struct options *options, int argc, char **argv, char *wrong, unsigned wrong_bytes)
+{
+	const char *const directory = getenv("VMA_STATS_SHMEM_DIR");
+	int key;
+
+	*options = (struct options){.directory = directory != NULL && *directory != '\0' ? directory : "/tmp/",
+	                            .interval = 1,
+	                            .view = VIEW_BASIC,
+	                            .log_level = OPTIONS_NONE,
+	                            .details_level = OPTIONS_NONE,
+	                            .dump_fd = OPTIONS_NONE,
+	                            .dump_level = VMA_LOG_INFO};
+	optind = 0; /* as if it was never called */
+	opterr = 0;
+	while ((key = getopt_long(argc, argv, ":p:k:n:fFi:c:v:d:zl:S:D:s:Vh", names, NULL)) != -1) {
+		if (key == 'h')
+			return OPTIONS_HELP;
+		if (key == 'V')
+			return OPTIONS_VERSION;
+		if (key == '?' || key == ':') {
+			snprintf(wrong, wrong_bytes, "'%.64s' %s", argv[optind - 1],
+			         key == ':' ? "has no value" : "is not understood");
+			return OPTIONS_WRONG;
+		}
+		if (!take_option(options, key, argc, argv)) {
+			snprintf(wrong, wrong_bytes, "'%.64s' is no value of --%s", optarg, name_of(key));
+			return OPTIONS_WRONG;
+		}
+	}
+	if (optind < argc) {
+		snprintf(wrong, wrong_bytes, "'%.64s' is not understood", argv[optind]);
+		return OPTIONS_WRONG;
+	}
+	return OPTIONS_RUN;
+}
+
+bool options_act(const struct options *options)
+{
+	return options->zero || options->log_level != OPTIONS_NONE || options->details_level != OPTIONS_NONE ||
+	       options->dump_fd != OPTIONS_NONE;
+}

@@ -1,0 +1,97 @@
+/* view_why - view 6: of each socket whether it is offloaded, and if not, the first reason; and how it fares. */
+#include <netinet/in.h>
+#include <string.h>
+
+#include <vma/sock.h>
+
+#include "view.h"
+
+static const char *const reasons[] = {
+#define X(name, text) [VMA_SOCK_##name] = text,
+        VMA_SOCK_REASONS(X)
+#undef X
+};
+
+/* Of a name in two numbers; what no name has becomes '?'. */
+static void interface_of(const struct vma_stats_socket *socket, char text[17])
+{
+	const uint64_t words[] = {view_count(&socket->interface_0), view_count(&socket->interface_1)};
+
+	memcpy(text, words, 16);
+	text[16] = '\0';
+	for (char *c = text; *c != '\0'; c++)
+		if (*c <= ' ' || *c > '~')
+			*c = '?';
+}
+
+/* There is nothing yet that could be offloaded. */
+static bool is_undecided(uint64_t reason)
+{
+	return reason == VMA_SOCK_NEW || reason == VMA_SOCK_DEFERRED;
+}
+
+static void print_reason(const struct view_input *in, const struct vma_stats_socket *socket)
+{
+	const uint64_t reason = view_count(&socket->reason), line = view_count(&socket->rule_line);
+	char interface[17];
+
+	interface_of(socket, interface);
+	if (view_count(&socket->offloaded) != 0) {
+		fputs("offloaded", in->out);
+		if (interface[0] != '\0') /* a listener is on many */
+			fprintf(in->out, ", interface %s", interface);
+		if (view_count(&socket->ring) != 0)
+			fprintf(in->out, ", ring %" PRIu64, view_count(&socket->ring) - 1);
+		if (line != 0)
+			fprintf(in->out, "; what it sends to names of line %" PRIu64 " of libvma.conf is the kernel's",
+			        line);
+		return;
+	}
+	fprintf(in->out, "kernel: %s",
+	        reason < sizeof(reasons) / sizeof(reasons[0]) ? reasons[reason] : "a reason of another version");
+	if (reason == VMA_SOCK_RULE)
+		fprintf(in->out, " (line %" PRIu64 " of libvma.conf)", line);
+}
+
+static void print_state(const struct view_input *in, const struct vma_stats_socket *s)
+{
+	uint64_t packets, bytes;
+
+	view_queue(in, s, &packets, &bytes);
+	fprintf(in->out,
+	        "    receive queue %" PRIu64 " packets, %" PRIu64 " bytes; most %" PRIu64 ", %" PRIu64
+	        "; dropped %" PRIu64 "\n",
+	        packets, bytes, view_count(&s->rx_queue_max), view_count(&s->rx_queue_max_bytes),
+	        view_count(&s->rx_dropped));
+	if (view_count(&s->protocol) == IPPROTO_TCP && view_count(&s->tcp_segments_in) != 0)
+		fprintf(in->out,
+		        "    rtt %" PRIu64 " us; cwnd %" PRIu64 " bytes; unacknowledged %" PRIu64
+		        " bytes; retransmissions %" PRIu64 "; out of order %" PRIu64 " bytes held\n",
+		        view_count(&s->tcp_rtt_usec), view_count(&s->tcp_cwnd_bytes), view_count(&s->tcp_unacked_bytes),
+		        view_count(&s->tcp_retransmits), view_count(&s->tcp_out_of_order_bytes));
+	if (view_count(&s->last_error) != 0)
+		fprintf(in->out, "    last error: %s\n",
+		        view_count(&s->last_error) < 4096 && strerrorname_np((int)view_count(&s->last_error)) != NULL
+		                ? strerrorname_np((int)view_count(&s->last_error))
+		                : "?");
+}
+
+void view_why(const struct view_input *in, unsigned *shown, unsigned *by_kernel)
+{
+	for (size_t i = 0; i < in->now->count; i++) {
+		const struct vma_stats_socket *socket = &in->now->items[i].socket;
+		char local[VIEW_NAME_BYTES], peer[VIEW_NAME_BYTES];
+
+		if (!view_is_socket(in, &in->now->items[i]))
+			continue;
+		view_name(local, view_count(&socket->local_addr), view_count(&socket->local_port));
+		view_name(peer, view_count(&socket->peer_addr), view_count(&socket->peer_port));
+		fprintf(in->out, "fd %" PRIu64 " %s %s -> %s: ", view_count(&socket->fd),
+		        view_count(&socket->protocol) == IPPROTO_TCP ? "tcp" : "udp", local, peer);
+		print_reason(in, socket);
+		fputc('\n', in->out);
+		print_state(in, socket);
+		++*shown;
+		*by_kernel += view_count(&socket->offloaded) == 0 && !is_undecided(view_count(&socket->reason));
+	}
+}

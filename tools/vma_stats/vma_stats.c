@@ -1,0 +1,215 @@
+/*
+ * vma_stats - shows what a program on libvma.so has counted, while it runs, and asks it to zero its counters, to log
+ * them, or to log more.
+ *
+ *   options ──> processes: which one ──> view of its memory ──┬─> requests: -z -l -D -S
+ *                                                             └─> every interval: a snapshot, printed by a view
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include <vma/conf_version.h>
+
+#include "processes.h"
+#include "view.h"
+
+static struct vma_stats_snapshot totals[2], deltas; /* the last reading, and the one before; their difference */
+
+/* What a report has said of sockets, for --assert-offloaded. */
+struct report {
+	unsigned shown, by_kernel;
+};
+
+static void print_view(const struct view_input *in, struct report *report)
+{
+	switch (in->options->view) {
+	case VIEW_BASIC:
+	case VIEW_EXTRA:
+		view_basic(in);
+		break;
+	case VIEW_FULL:
+		view_full(in);
+		break;
+	case VIEW_GROUPS:
+		view_groups(in);
+		break;
+	case VIEW_NETSTAT:
+		view_netstat(in);
+		break;
+	case VIEW_WHY:
+		view_why(in, &report->shown, &report->by_kernel);
+		break;
+	}
+}
+
+static void print_report(const struct options *options, const struct vma_stats_view *view, unsigned cycle,
+                         struct report *report)
+{
+	struct vma_stats_snapshot *now = &totals[cycle % 2];
+	struct view_input in = {.options = options, .now = now, .total = now, .out = stdout};
+
+	vma_stats_view_read(view, now);
+	if (options->deltas) {
+		deltas = *now;
+		vma_stats_snapshot_subtract(&deltas, &totals[(cycle + 1) % 2]);
+		in.now = &deltas;
+	}
+	print_view(&in, report);
+	fflush(stdout);
+}
+
+/* The process's file goes when it ends in an orderly way, the process in any. */
+static bool still_there(const char *path, pid_t pid)
+{
+	return access(path, F_OK) == 0 && processes_lives(pid);
+}
+
+static void watch(const struct options *options, const struct vma_stats_view *view, const char *path, pid_t pid,
+                  struct report *report)
+{
+	if (options->deltas) {
+		vma_stats_view_read(view, &totals[1]);
+		sleep(options->interval);
+	}
+	for (unsigned cycle = 0; !ferror(stdout); cycle++) {
+		*report = (struct report){0};
+		if (options->view == VIEW_NETSTAT)
+			view_netstat_head(stdout);
+		print_report(options, view, cycle, report);
+		if (options->cycles != 0 && cycle + 1 == options->cycles)
+			return;
+		sleep(options->interval);
+		if (!still_there(path, pid))
+			return;
+	}
+}
+
+static int act(const struct options *options, const struct vma_stats_view *view)
+{
+	const struct {
+		bool wanted;
+		struct vma_stats_request request;
+	} requests[] = {
+	        {options->zero, {.type = VMA_STATS_REQUEST_ZERO}},
+	        {options->log_level != OPTIONS_NONE,
+	         {.type = VMA_STATS_REQUEST_LOG_LEVEL, .value = options->log_level}},
+	        {options->details_level != OPTIONS_NONE,
+	         {.type = VMA_STATS_REQUEST_DETAILS, .value = options->details_level}},
+	        {options->dump_fd != OPTIONS_NONE,
+	         {.type = VMA_STATS_REQUEST_DUMP, .fd = options->dump_fd, .value = options->dump_level}},
+	};
+	int rc = 0;
+
+	for (unsigned i = 0; i < sizeof(requests) / sizeof(requests[0]) && rc == 0; i++)
+		if (requests[i].wanted)
+			rc = vma_stats_view_request(view, &requests[i].request);
+	if (rc < 0)
+		fprintf(stderr, "vmastat: the process cannot be asked: %s\n", strerrordesc_np(-rc));
+	return rc;
+}
+
+static int assert_report(const struct report *report)
+{
+	if (report->shown != 0 && report->by_kernel == 0)
+		return EXIT_SUCCESS;
+	fprintf(stderr, "vmastat: %u of %u sockets are not offloaded\n", report->by_kernel, report->shown);
+	return EXIT_FAILURE;
+}
+
+static const char *open_error(int rc)
+{
+	switch (rc) {
+	case -EPROTO:
+		return "it is of another version, or is no statistics file";
+	case -ESRCH:
+		return "its process is not to be found here";
+	default:
+		return strerrordesc_np(-rc);
+	}
+}
+
+static int show_process(const struct options *options, pid_t pid)
+{
+	struct report report = {0};
+	struct vma_stats_view *view;
+	char path[PATH_MAX];
+	int rc;
+
+	rc = processes_path(options, pid, path, sizeof(path)) ? vma_stats_view_open(path, &view) : -ENAMETOOLONG;
+	if (rc < 0) {
+		fprintf(stderr, "vmastat: %s: %s\n", path, open_error(rc));
+		return EXIT_FAILURE;
+	}
+	rc = options_act(options) ? act(options, view) : 0;
+	if (rc == 0 && (options->has_view || !options_act(options)))
+		watch(options, view, path, pid, &report);
+	vma_stats_view_close(view);
+	if (rc < 0)
+		return EXIT_FAILURE;
+	return options->assert_offloaded ? assert_report(&report) : EXIT_SUCCESS;
+}
+
+/* View 5 has the sockets of all processes in one table. */
+static void print_table(const struct options *options, const pid_t *pids, unsigned count)
+{
+	view_netstat_head(stdout);
+	for (unsigned i = 0; i < count; i++) {
+		struct vma_stats_view *view;
+		struct report none;
+		char path[PATH_MAX];
+
+		if (!processes_path(options, pids[i], path, sizeof(path)) || vma_stats_view_open(path, &view) < 0)
+			continue; /* another user's, or it has just gone */
+		print_report(options, view, 0, &none);
+		vma_stats_view_close(view);
+	}
+}
+
+static int show_table(struct options *options, pid_t *pids, unsigned count)
+{
+	options->deltas = false; /* there is nothing in it that counts */
+	for (unsigned cycle = 1; count != 0 && !ferror(stdout); cycle++) {
+		print_table(options, pids, count);
+		if (options->cycles != 0 && cycle == options->cycles)
+			break;
+		sleep(options->interval);
+		count = processes_find(options, pids);
+	}
+	return EXIT_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+	static pid_t pids[PROCESSES_MAX];
+	struct options options;
+	char wrong[256];
+	unsigned count;
+	pid_t pid;
+
+	switch (options_parse(&options, argc, argv, wrong, sizeof(wrong))) {
+	case OPTIONS_HELP:
+		fputs(options_help, stdout);
+		return EXIT_SUCCESS;
+	case OPTIONS_VERSION:
+		puts("vma_stats " VMA_VERSION);
+		return EXIT_SUCCESS;
+	case OPTIONS_WRONG:
+		fprintf(stderr, "vmastat: %s: try vma_stats --help\n", wrong);
+		return EX_USAGE;
+	case OPTIONS_RUN:
+		break;
+	}
+	count = processes_find(&options, pids);
+	if (count == 0) {
+		fputs("vmastat: Failed to identify process...\n", stderr);
+		return EXIT_FAILURE;
+	}
+	if (options.view == VIEW_NETSTAT && !options_act(&options))
+		return show_table(&options, pids, count);
+	pid = count == 1 ? pids[0] : processes_choose(pids, count);
+	return pid != 0 ? show_process(&options, pid) : EXIT_FAILURE;
+}
