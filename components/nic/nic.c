@@ -132,6 +132,17 @@ int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 	return rc != 0 ? rc : qp->ops->flow_del(qp, key);
 }
 
+int vma_nic_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key)
+{
+	const int rc = vma_flow_key_check(key);
+
+	if (rc != 0)
+		return rc;
+	if (from == to || from->nic != to->nic || key->proto != IPPROTO_UDP)
+		return -EINVAL;
+	return from->ops->flow_move != NULL ? from->ops->flow_move(from, to, key) : -EOPNOTSUPP;
+}
+
 bool vma_nic_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
 {
 	return qp->ops->port_is_named == NULL || qp->ops->port_is_named(qp, local_port_be);

@@ -135,6 +135,10 @@ static inline int os_dup3(int from, int to, int flags)
 {
 	return (int)syscall(SYS_dup3, from, to, flags);
 }
+static inline int os_membarrier(int command)
+{
+	return (int)syscall(SYS_membarrier, command, 0, 0);
+}
 /* Of what is open for a moment only, or in a child after fork: no more than system calls there. */
 static inline int os_close(int fd)
 {

@@ -18,6 +18,7 @@ check "a 5-tuple wins over a 3-tuple" one five_before_three
 check "a flow is set once and deleted once" one flow_set_and_del
 check "the flow that is compared first comes and goes" one front_flow_comes_and_goes
 check "what clients claim by themselves is theirs" one claims_are_followed
+check "a flow that moves between slots misses no packet" one moved_flow_misses_nothing
 check "a full table says so and works on" one full_table
 check "a multicast group is a flow of its address" one multicast
 check "a listener's flow takes every segment that no connection's takes" one listener_takes_what_is_left

@@ -165,6 +165,7 @@ void nic_xdp_free(struct nic_xdp *nic); /* after its last lease */
 /* ---- flows.c ---- */
 int nic_xdp_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int nic_xdp_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+int nic_xdp_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
 int nic_xdp_flow_retire(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 bool nic_xdp_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be);
 bool nic_xdp_is_alone(const struct vma_nic_qp *qp);
@@ -216,6 +217,7 @@ bool nic_xdp_rx_is_empty(const struct vma_nic_qp *qp);
 unsigned nic_xdp_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
 int nic_xdp_kick(struct vma_nic_qp *qp);
 unsigned nic_xdp_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+bool nic_xdp_tx_is_idle(struct vma_nic_qp *qp);
 int nic_xdp_arm(struct vma_nic_qp *qp);
 void nic_xdp_unarm(struct vma_nic_qp *qp);
 int nic_xdp_arm_next(struct vma_nic_qp *qp);

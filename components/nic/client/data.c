@@ -595,3 +595,15 @@ unsigned nic_xdp_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigne
 	}
 	return kept;
 }
+
+/* Completions tell that a frame has left the device, or been handed on by a veth. */
+bool nic_xdp_tx_is_idle(struct vma_nic_qp *base)
+{
+	const struct xdp_qp *qp = data_qp_of(base);
+
+	for (uint32_t i = 0; qp_usable(qp) && i < qp->tx_count; i++) {
+		if (qp->in_flight[i])
+			return false;
+	}
+	return true;
+}

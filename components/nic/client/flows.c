@@ -7,11 +7,13 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client.h"
+#include "../os.h"
 #include "../xdp/claims.h"
 #include "../xdp/shared.h"
 
@@ -477,6 +479,75 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	known = flow != NULL;
 	xdp_flow_free(flow);
 	return known ? 0 : -ENOENT;
+}
+
+/* ---- move ---- */
+
+/* -1: not known yet. */
+static _Atomic int program_can_be_awaited = -1;
+
+/*
+ * The program may have read the flow's slot before it was changed, and its packet reaches the old socket only when the
+ * driver has gone through its batch. All of that is one section of RCU, and MEMBARRIER_CMD_GLOBAL returns when every
+ * such section that had begun has ended. It is refused by a kernel with nohz_full, and perhaps by a sandbox.
+ */
+static bool can_await_program(void)
+{
+	int can = atomic_load_explicit(&program_can_be_awaited, memory_order_relaxed);
+
+	if (can < 0) {
+		const int commands = os_membarrier(MEMBARRIER_CMD_QUERY);
+
+		can = commands > 0 && (commands & MEMBARRIER_CMD_GLOBAL) != 0;
+		atomic_store_explicit(&program_can_be_awaited, can, memory_order_relaxed);
+	}
+	return can != 0;
+}
+
+/* Lock held. A claim's word names its slot, and is the client's to change: the program reads it at once. */
+static int move_rule(struct xdp_qp *from, struct xdp_qp *to, struct xdp_flow *flow)
+{
+	struct nic_xdp *nic = from->nic;
+
+	if (vma_nic_qp_lost(&from->base) || vma_nic_qp_lost(&to->base))
+		return -EPIPE;
+	if (flow->claim != NULL) {
+		xdp_claims_move(flow->claim, to->slot);
+		return 0;
+	}
+	if (nic->owner != NULL)
+		return xdp_owner_flow_move(nic->owner, from->slot, to->slot, &flow->rule.key);
+	return nic->vmad != NULL ? vmad_client_flow_move(nic->vmad, from->slot, to->slot, &flow->rule.key) : -EPIPE;
+}
+
+/*
+ * If vmad ends in the middle, the flow stays `from`'s here. The next vmad may find it to be `to`'s; then it goes back to
+ * the kernel until the socket asks again.
+ */
+int nic_xdp_flow_move(struct vma_nic_qp *from_base, struct vma_nic_qp *to_base, const struct vma_flow_key *key)
+{
+	struct xdp_qp *from = (struct xdp_qp *)from_base, *to = (struct xdp_qp *)to_base;
+	struct nic_xdp *nic = from->nic;
+	struct xdp_flow *flow;
+	int rc = -ENOENT;
+
+	if (!nic_xdp_opened_here(nic))
+		return -ENODEV;
+	if (!can_await_program())
+		return -EOPNOTSUPP;
+	pthread_mutex_lock(&nic->lock);
+	flow = xdp_flow_find(&from->flows, key);
+	if (flow != NULL)
+		rc = xdp_flows_grow(&to->flows);
+	if (flow != NULL && rc == 0)
+		rc = move_rule(from, to, flow);
+	if (rc == 0)
+		xdp_flow_insert(&to->flows, xdp_flow_take(&from->flows, key));
+	wake_if_due(nic);
+	pthread_mutex_unlock(&nic->lock);
+	if (rc == 0)
+		os_membarrier(MEMBARRIER_CMD_GLOBAL);
+	return rc;
 }
 
 int nic_xdp_flow_retire(struct vma_nic_qp *base, const struct vma_flow_key *key)

@@ -214,6 +214,13 @@ int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct
 	return client_request(client, &msg, NULL, NULL);
 }
 
+int vmad_client_flow_move(struct vmad_client *client, uint32_t from, uint32_t to, const struct vma_flow_key *key)
+{
+	struct vmad_msg msg = {.type = VMAD_FLOW_MOVE, .move = {.from = from, .to = to, .key = *key}};
+
+	return client_request(client, &msg, NULL, NULL);
+}
+
 int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct vmad_msg msg = {.type = VMAD_FLOW_RETIRE, .flow = {.slot = slot, .key = *key}};

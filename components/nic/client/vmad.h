@@ -52,6 +52,8 @@ int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct
 int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key,
                              const uint64_t *cookies, const int *shown, unsigned n);
 int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
+/* -EOPNOTSUPP: this vmad cannot. */
+int vmad_client_flow_move(struct vmad_client *client, uint32_t from, uint32_t to, const struct vma_flow_key *key);
 int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 
 /* Any number. -EOPNOTSUPP: this vmad has no minisocks. */

@@ -657,6 +657,34 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	return -ENOENT;
 }
 
+static bool slot_is_rented(const struct xdp_owner *owner, uint32_t slot)
+{
+	return slot < XDP_SLOTS_MAX && owner->slot[slot].state == SLOT_RENTED;
+}
+
+int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, const struct vma_flow_key *key)
+{
+	struct owner_flow *flow;
+	int rc = vma_flow_key_check(key);
+
+	if (rc < 0)
+		return rc;
+	if (!slot_is_rented(owner, from) || !slot_is_rented(owner, to) || from == to || key->proto != IPPROTO_UDP)
+		return -EINVAL;
+	flow = *owner_flow_place(owner, key);
+	if (flow == NULL || flow->slot != from)
+		return -ENOENT;
+	rc = xdp_prog_flow_move(owner->prog, key, to);
+	if (rc < 0)
+		return rc;
+	owner_flow_present(owner, flow, from);
+	owner_flow_waiter_end(owner, to, key);
+	flow->slot = to;
+	owner->slot[from].flows--;
+	owner->slot[to].flows++;
+	return 0;
+}
+
 int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct owner_flow *flow = *owner_flow_place(owner, key);

@@ -157,6 +157,18 @@ bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct v
 	return false;
 }
 
+int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, const struct vma_flow_key *key)
+{
+	for (unsigned i = 0; i < FAKE_FLOWS; i++) {
+		if (!owner->flow[i].used || owner->flow[i].slot != from ||
+		    memcmp(&owner->flow[i].key, key, sizeof(*key)) != 0)
+			continue;
+		owner->flow[i].slot = to;
+		return 0;
+	}
+	return -ENOENT;
+}
+
 int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	(void)owner, (void)slot, (void)key;

@@ -91,6 +91,12 @@ int xdp_prog_flow_inherit(struct xdp_prog *of, const struct vma_flow_key *key, u
 	return fake_put(key, slot, false, true);
 }
 
+int xdp_prog_flow_move(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
+{
+	(void)of;
+	return fake_put(key, slot, false, true);
+}
+
 int xdp_prog_flow_begin_grace(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
 	(void)of, (void)group;

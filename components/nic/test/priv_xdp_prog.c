@@ -191,6 +191,32 @@ static void front_flow_comes_and_goes(void)
 	}
 }
 
+static struct vma_flow_key moved_key;
+
+static void move_flow(unsigned round)
+{
+	fixture_must(xdp_prog_flow_move(fixture.prog, &moved_key, (round + 1) % 2) == 0, "round %u", round);
+}
+
+/* Also the one at the front. */
+static void moved_flow_misses_nothing(void)
+{
+	unsigned passed, sent;
+
+	xdp_prog_open_fixture();
+	moved_key = fixture_wildcard(&udp);
+	fixture_must(xdp_prog_flow_move(fixture.prog, &moved_key, 1) == -ENOENT, "of what is not there");
+	xdp_prog_add(moved_key, 0, 0);
+	for (unsigned round = 0; round < 4; round++) {
+		move_flow(round);
+		xdp_prog_expect(&udp, (round + 1) % 2, "where it has moved to");
+	}
+	passed = fixture_flood(&fixture, &udp, move_flow, 200000, &sent);
+	fixture_must(passed == 0, "%u of %u packets were the kernel's", passed, sent);
+	fixture_must(sent > 100, "only %u were sent", sent);
+	fixture_must(xdp_prog_flow_del(fixture.prog, &moved_key) == 0, "del");
+}
+
 static void full_table(void)
 {
 	struct fixture_packet packet = udp;
@@ -932,6 +958,7 @@ static const struct {
         {"flow_set_and_del", flow_set_and_del},
         {"front_flow_comes_and_goes", front_flow_comes_and_goes},
         {"claims_are_followed", claims_are_followed},
+        {"moved_flow_misses_nothing", moved_flow_misses_nothing},
         {"full_table", full_table},
         {"multicast", multicast},
         {"listener_takes_what_is_left", listener_takes_what_is_left},

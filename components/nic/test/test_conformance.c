@@ -416,6 +416,64 @@ static void test_a_flow_is_had_once(void **state)
 	assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), 0);
 }
 
+/* What is in the queue at this moment, from `next` on. */
+static uint32_t drain_numbered(struct fixture *w, int i, uint32_t next)
+{
+	struct packet *packet = malloc(sizeof(*packet));
+
+	while (fixture_poll(w->qp[1][i], packet))
+		assert_packet(w, packet, 0, udp(PEER_PORT, PORT, 100, next++));
+	free(packet);
+	return next;
+}
+
+static void test_a_flow_moves_between_queue_pairs_and_none_of_its_packets_is_lost(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+	uint32_t number = 0, received = 0;
+
+	fixture_qp(w, 1, 1, DEPTH);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_enter(w, 1);
+	assert_int_equal(vma_nic_flow_move(w->qp[1][1], w->qp[1][0], &rule.key), -ENOENT);
+	assert_int_equal(vma_nic_flow_move(w->qp[1][0], w->qp[1][0], &rule.key), -EINVAL);
+	for (int round = 0; round < 6; round++) {
+		const int from = round % 2;
+
+		for (int i = 0; i < 20; i++, number++)
+			fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, number));
+		fixture_assert_receives(w, 1, from, udp(PEER_PORT, PORT, 100, received++));
+		fixture_enter(w, 1);
+		assert_int_equal(vma_nic_flow_move(w->qp[1][from], w->qp[1][1 - from], &rule.key), 0);
+		received = drain_numbered(w, from, received);
+		/* What lies in a wire's lane is steered when this end looks for it. */
+		for (; received < number; received++)
+			fixture_assert_receives(w, 1, 1 - from, udp(PEER_PORT, PORT, 100, received));
+		assert_silence(w, 1, from);
+	}
+	assert_int_equal(vma_nic_flow_del(w->qp[1][1], &rule.key), -ENOENT);
+	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), 0);
+}
+
+static void test_what_was_sent_is_idle_when_the_other_end_has_it(void **state)
+{
+	struct fixture *w = *state;
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	assert_true(vma_nic_tx_is_idle(w->qp[0][0]));
+	for (uint32_t i = 0; i < 20; i++)
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
+	for (uint32_t i = 0; i < 20; i++)
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
+	while (!vma_nic_tx_is_idle(w->qp[0][0])) {
+		fixture_reap(w->qp[0][0]);
+		assert_true(fixture_now_ns() < give_up);
+		sched_yield();
+	}
+}
+
 static void test_a_bad_flow_is_refused(void **state)
 {
 	struct fixture *w = *state;
@@ -813,6 +871,8 @@ static const struct {
         CASE(test_five_tuple_wins_over_three_tuple),
         CASE(test_a_deleted_flow_delivers_no_more),
         CASE(test_a_flow_is_had_once),
+        CASE(test_a_flow_moves_between_queue_pairs_and_none_of_its_packets_is_lost),
+        CASE(test_what_was_sent_is_idle_when_the_other_end_has_it),
         CASE(test_a_bad_flow_is_refused),
         CASE(test_what_nobody_wants_is_not_delivered),
         CASE(test_a_listener_gets_every_segment_that_no_connection_takes),

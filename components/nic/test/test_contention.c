@@ -120,6 +120,13 @@ int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key,
 	return 0;
 }
 
+int xdp_prog_flow_move(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
+{
+	(void)prog, (void)key, (void)slot;
+	fail();
+	return 0;
+}
+
 /* Without attr.minisocks there is none. */
 int xdp_prog_minisock_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place)
 {

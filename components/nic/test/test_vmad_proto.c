@@ -164,6 +164,29 @@ static struct vmad_msg vmad_proto_message(uint16_t type)
 static const struct vma_flow_rule rule = {
         .key = {.family = AF_INET, .proto = 17, .local_port_be = 5, .local = {10, 0, 0, 1}}};
 
+static void test_a_flow_moves_between_slots_of_one_client_only(void **state)
+{
+	struct vmad_client *client, *other;
+	uint32_t from, to, others;
+	bool generic = false;
+
+	start_server(*state);
+	client = joined();
+	other = joined();
+	from = rented(client);
+	to = rented(client);
+	others = rented(other);
+	assert_int_equal(vmad_client_flow_add(client, from, &rule, -1, &generic), 0);
+	assert_int_equal(vmad_client_flow_move(client, from, others, &rule.key), -ENOENT);
+	assert_int_equal(vmad_client_flow_move(other, from, others, &rule.key), -ENOENT);
+	assert_int_equal(vmad_client_flow_move(client, to, from, &rule.key), -ENOENT);
+	assert_int_equal(vmad_client_flow_move(client, from, to, &rule.key), 0);
+	assert_int_equal(vmad_client_flow_del(client, from, &rule.key), -ENOENT);
+	assert_int_equal(vmad_client_flow_del(client, to, &rule.key), 0);
+	vmad_client_close(other);
+	vmad_client_close(client);
+}
+
 static void test_a_client_rents_and_returns(void **state)
 {
 	struct xdp_rental rental;
@@ -808,6 +831,7 @@ static void test_a_client_that_has_gone_within_one_turn_was_a_client(void **stat
 
 static const struct CMUnitTest tests[] = {
         CASE(test_a_client_rents_and_returns),
+        CASE(test_a_flow_moves_between_slots_of_one_client_only),
         CASE(test_a_stranger_is_refused),
         CASE(test_an_ordinary_socket_is_no_proof),
         CASE(test_hello_is_answered_when_the_interface_is_there),

@@ -65,6 +65,23 @@ static void test_of_one_name_a_client_has_two_while_it_changes_its_peer(void **s
 	assert_int_not_equal(one->name, 0);
 }
 
+static void test_a_claim_moves_to_another_slot_with_its_name_and_peer(void **state)
+{
+	struct xdp_claim *one = claims_take(3, 40001, 53);
+	const uint64_t name = one->name;
+	uint32_t peer;
+
+	(void)state;
+	memcpy(&peer, (uint8_t[]){10, 9, 0, 1}, 4);
+	xdp_claims_move(one, 61);
+	assert_int_equal(one->name, name);
+	assert_int_equal(one->peer_and_slot, xdp_claim_peer_and_slot(peer, htons(53), 61));
+	xdp_claims_sweep(table, 3);
+	assert_int_equal(one->name, name);
+	xdp_claims_sweep(table, 61);
+	assert_int_equal(one->name, 0);
+}
+
 static void test_a_full_bucket_refuses_until_one_is_given_up(void **state)
 {
 	struct xdp_claim *first = claims_take(1, 20000, 0);
@@ -188,6 +205,7 @@ static void test_no_claim_is_had_from_what_has_just_been_closed(void **state)
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_a_claim_says_whose_packets_are_meant_and_who_gets_them, xdp_claims_start),
         cmocka_unit_test_setup(test_of_one_name_a_client_has_two_while_it_changes_its_peer, xdp_claims_start),
+        cmocka_unit_test_setup(test_a_claim_moves_to_another_slot_with_its_name_and_peer, xdp_claims_start),
         cmocka_unit_test_setup(test_a_full_bucket_refuses_until_one_is_given_up, xdp_claims_start),
         cmocka_unit_test_setup(test_all_ports_of_the_usual_range_but_few_are_to_be_had_at_once, xdp_claims_start),
         cmocka_unit_test_setup(test_while_it_is_closed_nothing_is_claimed_and_nothing_is_left, xdp_claims_start),

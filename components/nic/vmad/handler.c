@@ -311,6 +311,10 @@ static int handle_request(struct vmad_server *server, struct vmad_peer *peer, co
 		return handle_flow_add(server, peer, &msg->flow, fds, nfds, reply);
 	case VMAD_FLOW_DEL:
 		return handle_flow_del(server, peer, &msg->flow);
+	case VMAD_FLOW_MOVE:
+		return has_slot(peer, msg->move.from) && has_slot(peer, msg->move.to)
+		               ? xdp_owner_flow_move(server->owner, msg->move.from, msg->move.to, &msg->move.key)
+		               : -ENOENT;
 	case VMAD_FLOW_RETIRE:
 		return has_slot(peer, msg->flow.slot)
 		               ? xdp_owner_flow_retire(server->owner, msg->flow.slot, &msg->flow.key)

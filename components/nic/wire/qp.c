@@ -184,6 +184,18 @@ unsigned wire_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 	return got;
 }
 
+/* The other end has taken it from the lane. What was sent over a link that has gone goes nowhere. */
+bool wire_tx_is_idle(struct vma_nic_qp *base)
+{
+	struct wire_qp *qp = wire_qp_of(base);
+	struct wire_producer *tx = &qp->tx;
+
+	if (tx->nonce != atomic_load_explicit(&qp->end->nonce, memory_order_acquire))
+		return true;
+	wire_producer_refresh(tx);
+	return tx->produced == tx->consumed_cached;
+}
+
 /* ---- receive half ---- */
 
 unsigned wire_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)

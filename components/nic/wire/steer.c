@@ -156,6 +156,17 @@ int wire_flows_del(struct wire_flows *flows, struct wire_qp *qp, const struct vm
 	return 0;
 }
 
+int wire_flows_move(struct wire_flows *flows, const struct wire_qp *from, struct wire_qp *to,
+                    const struct vma_flow_key *key)
+{
+	struct wire_flow *flow = wire_flow_probe(flows, key);
+
+	if (flow->qp != from)
+		return -ENOENT;
+	flow->qp = to;
+	return 0;
+}
+
 void wire_flows_del_qp(struct wire_flows *flows, const struct wire_qp *qp)
 {
 	for (uint32_t i = 0; i <= flows->mask;) {

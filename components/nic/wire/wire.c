@@ -288,6 +288,17 @@ static int wire_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 	return rc;
 }
 
+/* Frames go from the lanes to queue pairs under the same lock: what came before is in the queue of `from`. */
+static int wire_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key)
+{
+	struct wire_end *end = wire_qp_of(from)->end;
+
+	wire_engine_lock(end);
+	int rc = wire_flows_move(&end->engine.flows, wire_qp_of(from), wire_qp_of(to), key);
+	wire_engine_unlock(end);
+	return rc;
+}
+
 static int wire_mem_register(struct vma_nic *nic, uint32_t first, uint32_t count)
 {
 	(void)nic, (void)first, (void)count; /* every frame of the arena can be copied */
@@ -338,6 +349,7 @@ const struct vma_nic_ops vma_nic_wire_ops = {
         .qp_rebind = wire_rebind,
         .flow_add = wire_flow_add,
         .flow_del = wire_flow_del,
+        .flow_move = wire_flow_move,
         .mem_register = wire_mem_register,
         .mem_unregister = wire_mem_unregister,
         .moderate = wire_moderate,
@@ -347,6 +359,7 @@ const struct vma_nic_ops vma_nic_wire_ops = {
         .tx = wire_tx,
         .kick = wire_kick,
         .reap_tx = wire_reap_tx,
+        .tx_is_idle = wire_tx_is_idle,
         .arm = wire_arm,
         .unarm = wire_unarm,
         .fd = wire_fd,

@@ -77,6 +77,8 @@ int wire_flows_init(struct wire_flows *flows);
 void wire_flows_fini(struct wire_flows *flows);
 int wire_flows_add(struct wire_flows *flows, struct wire_qp *qp, const struct vma_flow_rule *rule);
 int wire_flows_del(struct wire_flows *flows, struct wire_qp *qp, const struct vma_flow_key *key);
+int wire_flows_move(struct wire_flows *flows, const struct wire_qp *from, struct wire_qp *to,
+                    const struct vma_flow_key *key);
 void wire_flows_del_qp(struct wire_flows *flows, const struct wire_qp *qp);
 /* The first `snap_len` of a frame of `len` bytes; false: not an unfragmented UDP or TCP packet over IPv4. */
 bool wire_parse(const char *snap, uint32_t snap_len, uint32_t len, struct wire_headers *out);
@@ -230,6 +232,7 @@ unsigned wire_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 unsigned wire_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
 int wire_kick(struct vma_nic_qp *qp);
 unsigned wire_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+bool wire_tx_is_idle(struct vma_nic_qp *qp);
 int wire_arm(struct vma_nic_qp *qp);
 void wire_unarm(struct vma_nic_qp *qp);
 

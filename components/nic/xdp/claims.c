@@ -92,6 +92,14 @@ struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_sh
 	return NULL;
 }
 
+/* The peer's half stays. Nobody else writes the word of a claim that has a name, while its client lives. */
+void xdp_claims_move(struct xdp_claim *claim, uint32_t slot)
+{
+	const uint64_t peer_and_slot = atomic_load_explicit(claim_atomic(&claim->peer_and_slot), memory_order_relaxed);
+
+	atomic_store(claim_atomic(&claim->peer_and_slot), (peer_and_slot & ~(uint64_t)UINT16_MAX) | slot);
+}
+
 void xdp_claims_release(struct xdp_claim *claim)
 {
 	atomic_store(claim_atomic(&claim->name), 0);

@@ -44,6 +44,8 @@ void xdp_claims_unmap(struct xdp_claim_bucket *claims);
 /* The flow's place, which the slot has now; NULL: both are taken, or it is closed. `key` is UDP. */
 struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_shared *shared, uint32_t slot,
                                   const struct vma_flow_key *key);
+/* It is another slot's of this client from now on: a packet that comes meanwhile goes to one of the two. */
+void xdp_claims_move(struct xdp_claim *claim, uint32_t slot);
 void xdp_claims_release(struct xdp_claim *claim);
 
 /* The owner. close: false, some are taken, and it stays open. sweep: the slot's client is dead, or has left. */

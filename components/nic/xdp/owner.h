@@ -82,6 +82,11 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
                            const uint64_t *cookies, unsigned n);
 bool xdp_owner_generic(const struct xdp_owner *owner); /* known once a flow was added */
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+/*
+ * A UDP flow goes from one slot of a client to another: no packet meets neither. -ENOENT: `from` has no such flow;
+ * -EINVAL: no UDP, or a slot that is not rented; else the map's error, and it stays where it is.
+ */
+int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, const struct vma_flow_key *key);
 /* A listener's flow that the slot shares with others: they get what begins anew. -ENOENT: it shares none. */
 int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /* It is a TCP connection that the slot has a flow for, or a listener's flow, or a block. */

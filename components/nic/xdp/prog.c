@@ -500,6 +500,22 @@ int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key,
 	return put_flow(prog, key, slot, flags, BPF_EXIST);
 }
 
+/*
+ * First the map, as what is at the front is in the map, too. The front is emptied and filled anew, so that a reader of
+ * the old entry finds the version changed; while it is empty, the map is asked.
+ */
+int xdp_prog_flow_move(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
+{
+	const struct xdp_flow_key map_key = to_map_key(key);
+	const int rc = put_flow(prog, key, slot, 0, BPF_EXIST);
+
+	if (rc < 0)
+		return rc;
+	front_clear(prog, &map_key);
+	front_set(prog, &map_key, slot);
+	return 0;
+}
+
 int xdp_prog_minisock_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t number, bool in_place)
 {
 	const struct xdp_flow_value value = {.slot = number, .flags = XDP_FLOW_MINISOCK};

@@ -11,6 +11,7 @@
  *   FLOW_ADD + the shadow,        ------>        FLOW_ADD shows the socket by which the client has a right to the flow
  *   FLOW_DEL, RETURN                             (owner/entitled.c); none, if the flow takes none
  *   FLOW_RETIRE                   ------>        a listener's flow will be deleted: other members get new connections
+ *   FLOW_MOVE                     ------>        a UDP flow goes from one slot of the client to another
  *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad: as
  *                                                many sockets are shown as named
  *                                 <------ the same, with a result
@@ -64,6 +65,7 @@ enum vmad_type {
 	VMAD_FLOW_RETIRE,
 	VMAD_RESUME,
 	VMAD_RESUMED,
+	VMAD_FLOW_MOVE,
 	VMAD_REPAIR = 32
 };
 
@@ -97,6 +99,11 @@ struct vmad_return {
 struct vmad_flow {
 	uint32_t slot, flags;
 	uint64_t shadow_cookie;
+	struct vma_flow_key key;
+};
+
+struct vmad_move {
+	uint32_t from, to;
 	struct vma_flow_key key;
 };
 
@@ -138,6 +145,7 @@ struct vmad_msg {
 		struct vmad_rental rental;
 		struct vmad_return ret;
 		struct vmad_flow flow;
+		struct vmad_move move;
 		struct vmad_shadows shadows;
 		struct vmad_minisocks minisocks;
 		struct vmad_adopt adopt;

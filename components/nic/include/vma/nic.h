@@ -226,6 +226,8 @@ struct vma_nic_ops {
 	int (*qp_rebind)(struct vma_nic_qp *qp);
 	int (*flow_add)(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 	int (*flow_del)(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+	int (*flow_move)(struct vma_nic_qp *from, struct vma_nic_qp *to,
+	                 const struct vma_flow_key *key);                           /* NULL: a rule stays */
 	int (*flow_retire)(struct vma_nic_qp *qp, const struct vma_flow_key *key);  /* NULL: there are no groups */
 	bool (*port_is_named)(const struct vma_nic_qp *qp, uint16_t local_port_be); /* NULL: may be */
 	bool (*is_alone)(const struct vma_nic_qp *qp);                              /* NULL: it is */
@@ -241,6 +243,7 @@ struct vma_nic_ops {
 	unsigned (*tx)(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
 	int (*kick)(struct vma_nic_qp *qp);
 	unsigned (*reap_tx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+	bool (*tx_is_idle)(struct vma_nic_qp *qp); /* NULL: never known */
 	int (*arm)(struct vma_nic_qp *qp);
 	int (*arm_next)(struct vma_nic_qp *qp);        /* NULL: it cannot tell of more than the first */
 	unsigned (*rx_waiting)(struct vma_nic_qp *qp); /* NULL: it cannot be counted */
@@ -304,6 +307,13 @@ int vma_nic_qp_rebind(struct vma_nic_qp *qp);
  * polled. */
 int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+/*
+ * A UDP flow's rule goes from one queue pair of a nic to another in one step: no packet meets neither. When it returns,
+ * what the rule has steered to `from` is in the receive queue of `from`, so that one look finds all of it. That may
+ * take some ten milliseconds. -ENOENT: `from` has no such rule; -EOPNOTSUPP: the backend, its owner or the kernel
+ * cannot; -EINVAL: two nics, or one queue pair, or no UDP; -EPIPE: the owner has gone, perhaps in the middle.
+ */
+int vma_nic_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
 /* A listener's flow is about to be deleted: from now on new connections go to the other members of its group, if there
  * are any (nic_group.h): 0; -ENOENT: there are none. */
 int vma_nic_flow_retire(struct vma_nic_qp *qp, const struct vma_flow_key *key);
@@ -396,6 +406,12 @@ static inline int vma_nic_kick(struct vma_nic_qp *qp)
 static inline unsigned vma_nic_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	return qp->ops->reap_tx(qp, bufs, n);
+}
+/* Transmit half, after a kick and a reap, not in a hurry: nothing that was sent is still on its way out of this host, so
+ * that what another queue pair sends from now on comes behind it. */
+static inline bool vma_nic_tx_is_idle(struct vma_nic_qp *qp)
+{
+	return qp->ops->tx_is_idle != NULL && qp->ops->tx_is_idle(qp);
 }
 /* Asks for one readable event at the next arrival and takes back an event that was reported before, so the fd is not
  * readable because of the past. 0 armed; 1 something is already there: poll instead of sleeping. */
