@@ -158,6 +158,8 @@ void ring_rx_drain(struct vma_ring *ring) __attribute__((cold));
 void ring_tx_init(struct vma_ring *ring);
 void ring_tx_fini(struct vma_ring *ring); /* gives back what was queued and not sent */
 void ring_tx_release(struct vma_ring *ring, uint32_t tid);
+/* With the transmit flag: what others left is sent and kicked, and what has been sent is reaped. */
+void ring_tx_drain_and_reap(struct vma_ring *ring) __attribute__((cold));
 /* What others left, and what was not kicked, if nobody drives transmit. */
 void ring_tx_service(struct vma_ring *ring) __attribute__((cold));
 

@@ -223,6 +223,12 @@ static void drain_and_kick(struct vma_ring *ring)
 	kick_and_reap(ring, false);
 }
 
+void ring_tx_drain_and_reap(struct vma_ring *ring)
+{
+	drain_and_kick(ring);
+	tx_reap(ring);
+}
+
 static void __attribute__((cold, noinline)) tx_drive_again(struct vma_ring *ring, uint32_t tid)
 {
 	while (command_queue_pending(&ring->tx_queue) && drive_try(&ring->tx, tid)) {

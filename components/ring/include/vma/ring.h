@@ -141,6 +141,15 @@ void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), vo
 void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow);
 
 /*
+ * Control path, not in a sink, nothing of this ring or the other held. `moved`, attached nowhere, takes the place of
+ * `flow` on another ring of the same NIC: the same key, of UDP. Packets go on to one of the two sinks without a gap.
+ * When it returns, `flow` is detached, and what was received before the move has been delivered to it. Meanwhile the sink
+ * of `moved` may run already: who must have the order kept looks there only afterwards. Else `moved` is detached again,
+ * and `flow` as it was: -EBUSY, its key has other members, or no rule; errors of attach and of vma_nic_flow_move.
+ */
+int vma_ring_move_flow(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved);
+
+/*
  * As detach, but for a flow that was steered (vma_ring_steer) the NIC is not asked: true, its rule waits for prune.
  * What the rule brings in until then goes to who covers the key, and a flow that is attached under the same key
  * inherits it.
@@ -275,6 +284,11 @@ enum vma_ring_send_flags {
 unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned flags);
 /* Kicks what SEND_LATER left. */
 void vma_ring_flush(struct vma_ring *ring);
+/*
+ * Control path. Sends what waits, and waits until nothing that was sent is still under way in this host, at most
+ * timeout_ns. True: what another ring sends from now on comes behind it. False also while others send without a break.
+ */
+bool vma_ring_drain_sends(struct vma_ring *ring, uint64_t timeout_ns);
 
 struct vma_nic_qp *vma_ring_qp(struct vma_ring *ring);
 struct vma_cq *vma_ring_cq(struct vma_ring *ring);

@@ -1,0 +1,106 @@
+/*
+ * ring_move.c - what moves from one ring to another: a flow with its rule; and the sends of before, which leave first.
+ *
+ *   ring ── flow     rule ──┐ 1. `moved` is attached, without a rule
+ *   to ──── moved           │ 2. the rule goes to `to` in one step; what was steered to `ring` is in its queue
+ *                    <──────┘ 3. the queue of `ring` is emptied into `flow`; `flow` is detached
+ *
+ * No step holds both receive flags, and the NIC is asked with neither: both rings go on. Between the steps each packet
+ * has a sink. Before 2 the NIC knows `ring` only, and after it `ring` gets no more; 3 delivers what is there by then.
+ * Between 2 and 3 the two sinks may run at the same time, and the one of `moved` gets the later packets.
+ *
+ * A rule that is revoked meanwhile is found revoked: at `ring`, before 2 (the NIC refuses); at `to`, after it, as an
+ * entry that is marked before it becomes `steered`.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <time.h>
+
+#include "ring_priv.h"
+
+/* ---- receiving ---- */
+
+static bool flow_has_rule_alone(struct vma_ring *ring, const struct vma_flow *flow)
+{
+	const bool acquired = drive_acquire(&ring->rx);
+	const struct flow_entry *entry = flow->ring == ring ? ring_entry_of(ring, &flow->key) : NULL;
+	const bool is = acquired && entry != NULL && entry->head == flow && flow->next == NULL && entry->steered &&
+	                !entry->revoked;
+
+	if (acquired)
+		ring_rx_release(ring, drive_tid());
+	return is;
+}
+
+static void rule_has_come(struct vma_ring *ring, struct vma_flow *flow)
+{
+	struct flow_entry *entry;
+
+	drive_acquire(&ring->rx);
+	flow->flags &= ~(uint32_t)VMA_FLOW_RING_ONLY;
+	entry = ring_entry_of(ring, &flow->key);
+	entry->steered = true;
+	ring_rx_release(ring, drive_tid());
+}
+
+static void rule_has_gone(struct vma_ring *ring, struct vma_flow *flow)
+{
+	drive_acquire(&ring->rx);
+	ring_rx_drain(ring);
+	ring_detach_held(ring, flow, true);
+	ring_rx_release(ring, drive_tid());
+}
+
+int vma_ring_move_flow(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved)
+{
+	int rc;
+
+	if (!flow_has_rule_alone(ring, flow))
+		return -EBUSY;
+	moved->flags |= VMA_FLOW_RING_ONLY;
+	rc = vma_ring_attach(to, moved);
+	if (rc != 0)
+		return rc;
+	rc = vma_nic_flow_move(ring->qp, to->qp, &flow->key);
+	if (rc != 0) {
+		vma_ring_detach(to, moved);
+		return rc;
+	}
+	rule_has_come(to, moved);
+	rule_has_gone(ring, flow);
+	return 0;
+}
+
+/* ---- sending ---- */
+
+static uint64_t move_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static bool sends_are_over(struct vma_ring *ring)
+{
+	bool over;
+
+	if (!drive_acquire(&ring->tx))
+		return false;
+	ring_tx_drain_and_reap(ring);
+	over = ring->backlog == NULL && ring->unkicked == 0 && vma_nic_tx_is_idle(ring->qp);
+	ring_tx_release(ring, drive_tid());
+	return over;
+}
+
+bool vma_ring_drain_sends(struct vma_ring *ring, uint64_t timeout_ns)
+{
+	const uint64_t until_ns = move_now_ns() + timeout_ns;
+
+	while (!sends_are_over(ring)) {
+		if (move_now_ns() >= until_ns)
+			return false;
+		sched_yield();
+	}
+	return true;
+}

@@ -1,0 +1,269 @@
+/*
+ * A flow goes to and fro between two rings of one NIC while numbered datagrams come without a pause and a thread drives
+ * each ring. Each stay of the flow gets what follows the stay before, to the last number. STRESS_SECONDS.
+ *
+ *   peer ring ══ wire ══╦═ ring 0 ── thread
+ *                       ╚═ ring 1 ── thread
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <vma/nic_wire.h>
+#include <vma/packet.h>
+#include <vma/ring.h>
+#include <vma/test.h>
+
+#include "frames.h"
+
+enum { PORT = 7, MOVES = 100, UNREAD = 100 };
+static const uint8_t here[4] = {10, 0, 0, 1}, there[4] = {10, 0, 0, 2};
+
+/* What the flow has received on one ring. */
+struct stay {
+	struct vma_flow flow; /* first */
+	_Atomic uint64_t first, next;
+	_Atomic bool begun, wrong;
+};
+
+static struct vma_bufarena *arena;
+static struct vma_bufpool *spill;
+static struct vma_nic *nic[2];
+static struct vma_ring *rings[2], *peer;
+static struct stay stays[MOVES + 1];
+static _Atomic uint64_t received;
+static _Atomic bool stop;
+
+static bool move_take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct stay *stay = (struct stay *)flow;
+	uint64_t number;
+
+	(void)info;
+	memcpy(&number, vma_buf_data(arena, packet) + packet->payload_off, sizeof(number));
+	if (!atomic_load(&stay->begun)) {
+		atomic_store(&stay->first, number);
+		atomic_store(&stay->next, number);
+		atomic_store(&stay->begun, true);
+	}
+	if (atomic_load(&stay->next) != number)
+		atomic_store(&stay->wrong, true);
+	atomic_store(&stay->next, number + 1);
+	atomic_fetch_add(&received, 1);
+	return false;
+}
+
+static void move_stay_init(struct stay *stay)
+{
+	*stay = (struct stay){.flow = {.key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(PORT)},
+	                               .sink = move_take}};
+	memcpy(stay->flow.key.local, here, 4);
+}
+
+static struct vma_ring *move_ring(int end)
+{
+	struct vma_ring_attr attr = {.nic = nic[end],
+	                             .spill_pool = spill,
+	                             .rx_wre = 512,
+	                             .tx_wre = 512,
+	                             .thread_mode = VMA_THREAD_SPIN,
+	                             .name = end == 0 ? "here" : "peer"};
+	struct vma_ring *ring;
+
+	assert_int_equal(vma_ring_create(&attr, &ring), 0);
+	return ring;
+}
+
+static int setup(void **state)
+{
+	struct vma_bufarena_attr arena_attr = {.capacity = 1 << 16};
+	struct vma_wire_pair_attr pair = {0};
+	struct vma_bufpool_attr pool = {.name = "spill", .max_bufs = 4096};
+
+	(void)state;
+	assert_int_equal(vma_bufarena_create(&arena_attr, &arena), 0);
+	pool.arena = arena;
+	assert_int_equal(vma_bufpool_create(&pool, &spill), 0);
+	pair.arena[0] = pair.arena[1] = arena;
+	assert_int_equal(vma_wire_pair(&pair, nic), 0);
+	rings[0] = move_ring(0);
+	rings[1] = move_ring(0);
+	peer = move_ring(1);
+	atomic_store(&received, 0);
+	atomic_store(&stop, false);
+	move_stay_init(&stays[0]);
+	assert_int_equal(vma_ring_attach(rings[0], &stays[0].flow), 0);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	vma_ring_destroy(rings[0]);
+	vma_ring_destroy(rings[1]);
+	vma_ring_destroy(peer);
+	vma_nic_close(nic[0]);
+	vma_nic_close(nic[1]);
+	vma_bufpool_retire(spill, NULL, NULL);
+	vma_bufpool_flush_thread(arena);
+	vma_bufarena_destroy(arena);
+	return 0;
+}
+
+static void move_send(uint64_t number)
+{
+	struct vma_pkt_udp_attr attr = {.src_port_be = htons(9), .dst_port_be = htons(PORT)};
+	struct vma_buf *buf;
+	struct vma_nic_seg seg;
+	struct vma_pkt_udp pkt;
+	char *frame;
+
+	memcpy(attr.src_ip, there, 4);
+	memcpy(attr.dst_ip, here, 4);
+	vma_pkt_udp_init(&pkt, &attr);
+	while ((buf = vma_ring_tx_buf(peer)) == NULL)
+		sched_yield();
+	frame = vma_buf_data(arena, buf);
+	memcpy(frame + pkt.len, &number, sizeof(number));
+	seg = (struct vma_nic_seg){.buf = buf, .off = buf->data_off};
+	seg.len = vma_pkt_udp_write(&pkt, (uint8_t *)frame, sizeof(number), VMA_PKT_CSUM_FULL);
+	while (vma_ring_send(peer, &seg, 1, 0) == 0)
+		sched_yield();
+}
+
+static void *move_drive(void *ring)
+{
+	while (!atomic_load(&stop)) {
+		if (vma_ring_progress(ring) <= 0)
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void *move_send_all(void *arg)
+{
+	_Atomic uint64_t *sent = arg;
+
+	for (uint64_t number = 0; !atomic_load(&stop); number++) {
+		while (number - atomic_load(&received) > UNREAD && !atomic_load(&stop))
+			sched_yield();
+		move_send(number);
+		atomic_store(sent, number + 1);
+	}
+	return NULL;
+}
+
+/* Each stay gets something. */
+static void move_to_and_fro(void)
+{
+	for (unsigned i = 0; i < MOVES; i++) {
+		while (!atomic_load(&stays[i].begun))
+			sched_yield();
+		move_stay_init(&stays[i + 1]);
+		assert_int_equal(
+		        vma_ring_move_flow(rings[i % 2], &stays[i].flow, rings[(i + 1) % 2], &stays[i + 1].flow), 0);
+	}
+}
+
+static void check_stays(uint64_t sent)
+{
+	uint64_t next = 0;
+
+	for (unsigned i = 0; i <= MOVES; i++) {
+		assert_false(atomic_load(&stays[i].wrong));
+		if (!atomic_load(&stays[i].begun))
+			continue;
+		assert_int_equal(atomic_load(&stays[i].first), next);
+		next = atomic_load(&stays[i].next);
+	}
+	assert_int_equal(next, sent);
+}
+
+static void move_round(void)
+{
+	_Atomic uint64_t sent = 0;
+	pthread_t sender, drivers[2];
+
+	assert_int_equal(pthread_create(&sender, NULL, move_send_all, &sent), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&drivers[i], NULL, move_drive, rings[i]), 0);
+	move_to_and_fro();
+	atomic_store(&stop, true);
+	pthread_join(sender, NULL);
+	for (int i = 0; i < 2; i++)
+		pthread_join(drivers[i], NULL);
+	while (vma_ring_progress(rings[0]) + vma_ring_progress(rings[1]) != 0)
+		;
+	vma_ring_detach(rings[MOVES % 2], &stays[MOVES].flow);
+	check_stays(atomic_load(&sent));
+}
+
+static void test_a_flow_moves_a_hundred_times_and_no_datagram_is_lost_or_overtaken(void **state)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+	const time_t end = time(NULL) + (seconds != NULL ? atoi(seconds) : 1);
+
+	for (move_round(); time(NULL) < end; move_round()) {
+		teardown(state);
+		setup(state);
+	}
+}
+
+static void test_a_flow_stays_whose_key_has_another_member_or_no_rule(void **state)
+{
+	struct stay *other = &stays[1], *moved = &stays[2];
+
+	(void)state;
+	move_stay_init(other);
+	move_stay_init(moved);
+	assert_int_equal(vma_ring_attach(rings[0], &other->flow), 0);
+	assert_int_equal(vma_ring_move_flow(rings[0], &stays[0].flow, rings[1], &moved->flow), -EBUSY);
+	assert_int_equal(vma_ring_move_flow(rings[1], &stays[0].flow, rings[0], &moved->flow), -EBUSY);
+	assert_null(moved->flow.ring);
+	vma_ring_detach(rings[0], &other->flow);
+	move_send(1);
+	while (vma_ring_progress(rings[0]) <= 0)
+		;
+	assert_int_equal(atomic_load(&stays[0].next), 2);
+	vma_ring_detach(rings[0], &stays[0].flow);
+}
+
+static void test_a_flow_that_the_nic_does_not_move_stays(void **state)
+{
+	struct stay *moved = &stays[1];
+
+	(void)state;
+	move_stay_init(moved);
+	assert_int_equal(vma_ring_move_flow(rings[0], &stays[0].flow, peer, &moved->flow), -EINVAL);
+	assert_null(moved->flow.ring);
+	move_send(1);
+	while (vma_ring_progress(rings[0]) <= 0)
+		;
+	assert_int_equal(atomic_load(&stays[0].next), 2);
+	vma_ring_detach(rings[0], &stays[0].flow);
+}
+
+static void test_sends_are_drained_when_the_other_end_has_them(void **state)
+{
+	(void)state;
+	assert_true(vma_ring_drain_sends(peer, 0));
+	move_send(1);
+	assert_false(vma_ring_drain_sends(peer, 1000000));
+	while (vma_ring_progress(rings[0]) <= 0)
+		;
+	assert_true(vma_ring_drain_sends(peer, 1000000));
+	vma_ring_detach(rings[0], &stays[0].flow);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_flow_moves_a_hundred_times_and_no_datagram_is_lost_or_overtaken, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_a_flow_stays_whose_key_has_another_member_or_no_rule, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_flow_that_the_nic_does_not_move_stays, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_sends_are_drained_when_the_other_end_has_them, setup, teardown),
+};
+
+VMA_TEST_MAIN(tests)
