@@ -27,7 +27,7 @@ struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ri
 	struct udp_attachment **place = &flows->attachments, *at;
 
 	for (; *place != NULL; place = &(*place)->next) {
-		if ((*place)->ring_ctx == ring_ctx && (*place)->ifindex == ifindex)
+		if ((*place)->ring_ctx == ring_ctx && (*place)->ifindex == ifindex && !(*place)->left)
 			return *place;
 	}
 	at = vma_alloc(sizeof(*at));
@@ -41,7 +41,25 @@ struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ri
 	at->ifindex = ifindex;
 	*place = at;
 	flows->moved = true;
+	/* Whoever attaches may be another thread than the one that receives. */
+	vma_migration_set_home(&flows->sock->rx_migration, 0);
 	return at;
+}
+
+/* To the end of the list, so that those that are left stand in the order of their leaving. */
+void udp_attachment_leave(struct udp_flows *flows, struct udp_attachment *at)
+{
+	struct udp_attachment **place = &flows->attachments;
+
+	while (*place != at)
+		place = &(*place)->next;
+	*place = at->next;
+	while (*place != NULL)
+		place = &(*place)->next;
+	at->next = NULL;
+	*place = at;
+	at->left = true;
+	flows->moved = true;
 }
 
 static void attachments_end(struct vma_retired *retired)
@@ -61,6 +79,13 @@ static struct udp_attachments *attachments_of(const struct udp_flows *flows)
 	if (all == NULL)
 		return NULL;
 	for (struct udp_attachment *at = flows->attachments; at != NULL; at = at->next) {
+		if (at->left)
+			all->at[all->n++] = at;
+	}
+	all->left = all->n;
+	for (struct udp_attachment *at = flows->attachments; at != NULL; at = at->next) {
+		if (at->left)
+			continue;
 		all->at[all->n++] = at;
 		all->rings |= vma_ring_ctx_bit(at->ring_ctx);
 	}
@@ -136,6 +161,9 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 	while (unused != NULL) {
 		struct udp_attachment *next = unused->next;
 
+		atomic_fetch_add_explicit(&sock->drops_ended,
+		                          atomic_load_explicit(&unused->queue.dropped, memory_order_relaxed),
+		                          memory_order_relaxed);
 		vma_retire(&unused->retired, attachment_end);
 		unused = next;
 	}

@@ -166,6 +166,8 @@ static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vm
 	}
 	if (n != 0)
 		memcpy(ring_ctxs->at, old->at, n * sizeof(ring_ctxs->at[0]));
+	/* Whoever chose the place may be another thread than the one that sends. */
+	vma_migration_set_home(&sock->tx_migration, 0);
 	ring_ctxs->at[n].ifindex = path->nic;
 	ring_ctxs->at[n].ring_ctx = ring_ctx;
 	ring_ctxs->n = n + 1;
@@ -388,20 +390,24 @@ static const struct udp_tx_options *options_publish(struct udp_sock *sock)
 	return tx;
 }
 
+void udp_dst_renew(struct udp_sock *sock, struct vma_engine *engine)
+{
+	const struct udp_tx_options *tx = options_publish(sock);
+
+	drop_all(sock);
+	if (tx != NULL && engine != NULL)
+		refresh_connected(sock, engine, tx);
+}
+
 void udp_dst_reset(struct udp_sock *sock)
 {
 	struct vma_engine *engine = sock->file.os_only ? NULL : vma_engine();
-	const struct udp_tx_options *tx;
 	uint64_t peer = is_inet(&sock->peer) ? udp_peer_key(sock->peer.sin_addr.s_addr, sock->peer.sin_port) : 0;
 
 	atomic_store_explicit(&sock->peer_key, peer, memory_order_relaxed);
 	pthread_mutex_lock(&sock->dst_lock);
-	if (!sock->dst_ended) {
-		tx = options_publish(sock);
-		drop_all(sock);
-		if (tx != NULL && engine != NULL)
-			refresh_connected(sock, engine, tx);
-	}
+	if (!sock->dst_ended)
+		udp_dst_renew(sock, engine);
 	pthread_mutex_unlock(&sock->dst_lock);
 }
 

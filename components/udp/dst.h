@@ -29,6 +29,7 @@ struct udp_tx_ring_ctxs {
 	uint32_t n;
 	struct {
 		uint32_t ifindex;
+		bool left; /* the socket sends on another one from now on: it is put with this object */
 		struct vma_ring_ctx *ring_ctx;
 	} at[];
 };
@@ -81,6 +82,8 @@ static inline bool udp_dst_is_to(const struct udp_dst *dst, uint64_t key)
 
 /* What the kernel would look the route up with. */
 struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct sockaddr_in *to, bool connected);
+/* dst_lock. What was made of options and ring contexts is made anew. */
+void udp_dst_renew(struct udp_sock *sock, struct vma_engine *engine);
 /* The ring context that the socket has for an interface, NULL: none yet. */
 struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex);
 /* A destination of this path; ring context NULL: none is at hand, or the OS sends there. */

@@ -451,3 +451,88 @@ int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const 
 	}
 	return attach_to_endpoint(flows, endpoint, target, guest);
 }
+
+/* ---- to another ring ---- */
+
+/* Its twin: the same key, shadow and port on another ring context, with one member that is chosen. */
+struct twin {
+	struct udp_endpoint *endpoint;
+	struct udp_choice *choice;
+	struct udp_member *member;
+};
+
+static bool twin_create(struct twin *twin, const struct udp_member *member, struct vma_ring_ctx *ring_ctx,
+                        struct udp_attachment *at)
+{
+	const struct udp_endpoint *endpoint = member->endpoint;
+
+	twin->endpoint = vma_alloc(sizeof(*twin->endpoint));
+	twin->choice = vma_alloc(sizeof(*twin->choice) + sizeof(twin->choice->at[0]));
+	twin->member = vma_alloc(sizeof(*twin->member));
+	if (twin->endpoint == NULL || twin->choice == NULL || twin->member == NULL)
+		return false;
+	twin->choice->n = 1;
+	twin->choice->at[0] = at;
+	twin->endpoint->key = endpoint->key;
+	twin->endpoint->device = endpoint->device;
+	twin->endpoint->ifindex = endpoint->ifindex;
+	twin->endpoint->shared = endpoint->shared;
+	twin->endpoint->hosts = endpoint->hosts;
+	twin->endpoint->members = twin->member;
+	twin->endpoint->ring_ctx = ring_ctx;
+	atomic_store_explicit(&twin->endpoint->choice, twin->choice, memory_order_relaxed);
+	twin->member->endpoint = twin->endpoint;
+	twin->member->at = at;
+	twin->member->flows = member->flows;
+	twin->member->ifindex = member->ifindex;
+	twin->member->is_wanted = member->is_wanted;
+	twin->member->flow = member->flow;
+	twin->member->flow.owner = twin->member;
+	twin->member->flow.ring = NULL;
+	twin->member->flow.next = NULL;
+	return true;
+}
+
+static void twin_free(struct twin *twin)
+{
+	vma_free(twin->member);
+	vma_free(twin->choice);
+	vma_free(twin->endpoint);
+}
+
+/* In the lists of the port and of the socket; what was there ends. */
+static void twin_take_place(struct twin *twin, struct udp_member *member)
+{
+	struct udp_endpoint *old = member->endpoint, **endpoint = &udp_port(old->key.local_port_be)->endpoints;
+	struct udp_member **place = &member->flows->members;
+
+	while (*endpoint != old)
+		endpoint = &(*endpoint)->next;
+	twin->endpoint->next = old->next;
+	*endpoint = twin->endpoint;
+	while (*place != member)
+		place = &(*place)->next;
+	twin->member->next = member->next;
+	*place = twin->member;
+	twin->member->at->flows++;
+	member->at->flows--;
+	atomic_fetch_add_explicit(&twin->endpoint->ring_ctx->refs, 1, memory_order_relaxed); /* the caller holds one */
+	vma_ring_ctx_put(old->ring_ctx);
+	vma_retire(&member->retired, member_end);
+	vma_retire(&old->retired, endpoint_end);
+}
+
+int udp_member_move(struct udp_member *member, struct vma_ring_ctx *ring_ctx, struct udp_attachment *at)
+{
+	struct twin twin;
+	int rc = -ENOMEM;
+
+	if (twin_create(&twin, member, ring_ctx, at))
+		rc = vma_ring_move_flow(member->endpoint->ring_ctx->ring, &member->flow, ring_ctx->ring,
+		                        &twin.member->flow);
+	if (rc == 0)
+		twin_take_place(&twin, member);
+	else
+		twin_free(&twin);
+	return rc;
+}

@@ -100,6 +100,12 @@ struct udp_member *udp_member_find(const struct udp_flows *flows, const struct u
  */
 int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const struct udp_target *target, bool guest);
 void udp_member_detach(struct udp_member *member);
+/*
+ * Its key's only one, which is not revoked, goes on with this ring context (held by the caller) of the same device, and
+ * with the queue `at`. What has come before is in the queue that it had. Errors of vma_ring_move_flow, and -ENOMEM: it is
+ * as it was.
+ */
+int udp_member_move(struct udp_member *member, struct vma_ring_ctx *ring_ctx, struct udp_attachment *at);
 /* Who gets a unicast key may have changed. False: no memory, so it is as it was. */
 bool udp_endpoint_choose(struct udp_endpoint *endpoint);
 
@@ -107,9 +113,14 @@ bool udp_endpoint_choose(struct udp_endpoint *endpoint);
  * attachment.c: the socket's queue for what comes by this interface and ring context, made if need be; NULL: no memory.
  */
 struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ring_ctx *ring_ctx, uint32_t ifindex);
+/* attachment.c: its last flow has moved to another ring. */
+void udp_attachment_leave(struct udp_flows *flows, struct udp_attachment *at);
 /* attachment.c: receivers and sleepers get to know what has changed; what is empty and has no flow ends, or, when the
  * socket has ended, whatever there is. */
 void udp_attachments_publish(struct udp_flows *flows, bool ended);
+/* flows.c: the lock of all sockets' flows. */
+void udp_flows_lock(void);
+void udp_flows_unlock(void);
 /* flows.c: a flow has been taken away. Any thread; never waits. */
 void udp_flows_schedule(struct udp_flows *flows);
 

@@ -21,6 +21,16 @@
 static pthread_mutex_t flows_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t last_order;
 
+void udp_flows_lock(void)
+{
+	pthread_mutex_lock(&flows_lock);
+}
+
+void udp_flows_unlock(void)
+{
+	pthread_mutex_unlock(&flows_lock);
+}
+
 /* ---- what others must know of a socket ---- */
 
 static void list_flows(struct udp_flows *flows, uint16_t port_be)

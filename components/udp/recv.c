@@ -32,7 +32,7 @@ static uint64_t __attribute__((noinline)) arrival_of(const struct vma_buf *packe
 static uint32_t __attribute__((cold)) drops_of(const struct udp_sock *sock)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
-	uint64_t drops = 0;
+	uint64_t drops = atomic_load_explicit(&sock->drops_ended, memory_order_relaxed);
 
 	for (uint32_t i = 0; all != NULL && i < all->n; i++)
 		drops += atomic_load_explicit(&all->at[i]->queue.dropped, memory_order_relaxed);
@@ -193,19 +193,25 @@ static inline bool queue_take_datagram(struct udp_sock *sock, struct udp_queue *
 	return front != NULL;
 }
 
-/* In turn, so that a busy ring does not keep the others waiting. */
+/* What has moved on first; then in turn, so that a busy ring does not keep the others waiting. */
 static bool __attribute__((noinline))
 take_from_attachments(struct udp_sock *sock, const struct udp_attachments *all, bool peek, struct udp_datagram *out)
 {
 	uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed);
+	const uint32_t live = all->n - all->left;
 
-	for (uint32_t i = 0; i < all->n; i++) {
-		uint32_t at = (first + i) % all->n;
+	for (uint32_t i = 0; i < all->left; i++) {
+		if (queue_take_datagram(sock, &all->at[i]->queue, peek, out))
+			return true;
+	}
+	for (uint32_t i = 0; i < live; i++) {
+		uint32_t at = all->left + (first + i) % live;
 
 		if (!queue_take_datagram(sock, &all->at[at]->queue, peek, out))
 			continue;
 		/* A peek comes to the same one again. */
-		atomic_store_explicit(&sock->next_ring, peek ? at : at + 1, memory_order_relaxed);
+		atomic_store_explicit(&sock->next_ring, peek ? at - all->left : at - all->left + 1,
+		                      memory_order_relaxed);
 		return true;
 	}
 	return false;
@@ -246,8 +252,10 @@ int udp_front_len(struct udp_sock *sock)
 	if (udp_fork_queue_take(sock, true, &left) != NULL)
 		return left.len;
 	reader_lock(sock);
-	for (uint32_t i = 0; all != NULL && front == NULL && i < all->n; i++)
-		front = udp_queue_front(&all->at[(first + i) % all->n]->queue);
+	for (uint32_t i = 0; all != NULL && front == NULL && i < all->left; i++)
+		front = udp_queue_front(&all->at[i]->queue);
+	for (uint32_t i = 0; all != NULL && front == NULL && i < all->n - all->left; i++)
+		front = udp_queue_front(&all->at[all->left + (first + i) % (all->n - all->left)]->queue);
 	if (front != NULL)
 		len = front->len;
 	reader_unlock(sock);

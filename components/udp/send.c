@@ -258,7 +258,7 @@ static bool drops_when_full(const struct vma_conf *conf)
 
 /* 0: try again. As the kernel's wait for SO_SNDBUF: -EAGAIN, -EINTR. */
 static int __attribute__((cold, noinline))
-send_wait_for_space(struct udp_sock *sock, struct vma_ring *ring, bool nonblocking, struct send_wait *send_wait)
+send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool nonblocking, struct send_wait *send_wait)
 {
 	struct vma_thread *self = vma_thread_self();
 	uint64_t timeout_ns = atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed);
@@ -275,9 +275,12 @@ send_wait_for_space(struct udp_sock *sock, struct vma_ring *ring, bool nonblocki
 		if (sock->stats != NULL)
 			vma_stats_add(&sock->stats->tx_waits, 1);
 	}
-	vma_leave(self); /* the caller's reference keeps the socket, and so its ring contexts */
-	send_idle(ring, send_wait);
+	/* The socket may move to another ring meanwhile. It held this one when it was found, inside, so there is one. */
+	atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed);
+	vma_leave(self);
+	send_idle(ring_ctx->ring, send_wait);
 	vma_enter();
+	vma_ring_ctx_put(ring_ctx);
 	if (self->signals != send_wait->signals &&
 	    (timeout_ns != UINT64_MAX || self->interrupts != send_wait->interrupts))
 		return -EINTR;
@@ -377,7 +380,7 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 			return -ENOTSUP;
 		if (nonblocking && drops_when_full(&dst->engine->conf))
 			return send_or_drop(sock, dst, iov_iter);
-		sent = send_wait_for_space(sock, dst->ring_ctx->ring, nonblocking, &send_wait);
+		sent = send_wait_for_space(sock, dst->ring_ctx, nonblocking, &send_wait);
 		if (sent != 0)
 			return sent;
 	}

@@ -307,17 +307,22 @@ static int udp_exec_export(struct vma_file *file)
 
 /* ---- the beginning ---- */
 
-/* The two tables differ in how they receive. */
-#define UDP_OPS(recvmsg_call)                                                                                          \
+/* The tables differ in how they receive and send. */
+#define UDP_OPS(receive, transmit)                                                                                     \
 	{                                                                                                              \
 		.name = "udp", .bind = udp_bind, .connect = udp_connect, .shutdown = udp_shutdown,                     \
-		.setsockopt = udp_setsockopt, .ioctl = udp_ioctl, .fcntl = udp_fcntl, .recvmsg = (recvmsg_call),       \
-		.sendmsg = udp_sendmsg, .poll = udp_poll, .rings = udp_rings, .close = udp_close,                      \
+		.setsockopt = udp_setsockopt, .ioctl = udp_ioctl, .fcntl = udp_fcntl, .recvmsg = (receive),            \
+		.sendmsg = (transmit), .poll = udp_poll, .rings = udp_rings, .close = udp_close,                       \
 		.destroy = udp_destroy, .forked = udp_forked, .to_os = udp_to_os, .hand_over = udp_file_hand_over,     \
 		.exec_export = udp_exec_export, .net_changed = udp_net_changed, .dump = udp_dump,                      \
 		.reason = udp_reason, .reason_detail = udp_os_option,                                                  \
 	}
-static const struct vma_file_ops udp_ops = UDP_OPS(udp_recvmsg), udp_draining_ops = UDP_OPS(udp_recvmsg_draining);
+static const struct vma_file_ops udp_ops = UDP_OPS(udp_recvmsg, udp_sendmsg);
+static const struct vma_file_ops udp_draining_ops = UDP_OPS(udp_recvmsg_draining, udp_sendmsg);
+/* Where sockets may move between rings: these count, and the others are not slower for it. */
+static const struct vma_file_ops udp_migrating_ops = UDP_OPS(udp_recvmsg_migrating, udp_sendmsg_migrating);
+static const struct vma_file_ops udp_migrating_draining_ops =
+        UDP_OPS(udp_recvmsg_migrating_draining, udp_sendmsg_migrating);
 #undef UDP_OPS
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -354,6 +359,14 @@ static struct udp_sock *sock_create(const struct vma_engine *engine, int domain,
 	return sock;
 }
 
+static void udp_set_migration(struct udp_sock *sock, const struct vma_conf *conf)
+{
+	vma_migration_init(&sock->rx_migration, conf, VMA_RING_CTX_RX);
+	vma_migration_init(&sock->tx_migration, conf, VMA_RING_CTX_TX);
+	if (sock->rx_migration.ratio != 0 || sock->tx_migration.ratio != 0)
+		sock->file.ops = sock->file.ops == &udp_ops ? &udp_migrating_ops : &udp_migrating_draining_ops;
+}
+
 int vma_udp_socket(int fd, int domain, int type, int protocol)
 {
 	struct vma_engine *engine = vma_engine();
@@ -367,6 +380,8 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 	if (sock == NULL)
 		return -ENOMEM;
 	sock->engine = engine;
+	if (engine != NULL)
+		udp_set_migration(sock, &engine->conf);
 	atomic_store(&sock->reason, reason);
 	sock->file.os_only = reason != VMA_SOCK_NEW;
 	if (reason == VMA_SOCK_NEW) {

@@ -20,6 +20,7 @@
 #include <vma/packet.h>
 #include <vma/sock.h>
 #include <vma/sock_engine.h>
+#include <vma/sock_migrate.h>
 #include <vma/sock_os.h>
 #include <vma/udp.h>
 
@@ -77,13 +78,14 @@ struct udp_attachment {
 	struct vma_retired retired;
 	uint32_t ifindex; /* of the interface that packets come in by: the ring context's device, or a VLAN on it */
 	uint32_t flows;   /* that lead here; 0: it is kept for what is queued */
+	bool left; /* its flows have moved to another ring, and none will come: what is queued is older than all else */
 	struct udp_attachment *next; /* flows.c: of this socket */
 };
-/* Immutable, replaced under file.lock and retired. The first is looked at first. */
+/* Immutable, replaced under file.lock and retired. The first `left` ones are emptied before all others, in order. */
 struct udp_attachments {
 	struct vma_retired retired;
 	uint64_t rings; /* bits */
-	uint32_t n;
+	uint32_t n, left;
 	struct udp_attachment *at[];
 };
 
@@ -227,6 +229,11 @@ struct udp_sock {
 	struct udp_groups *_Atomic groups; /* multicast.c: memberships and filters, immutable; NULL: none, and mc_all */
 	struct vma_net_watch *watch;
 	struct vma_stats_socket *stats;
+	_Atomic uint64_t drops_ended; /* of queues that have ended */
+
+	/* by calls that count: migrate.c */
+	_Alignas(64) struct vma_migration rx_migration;
+	_Alignas(64) struct vma_migration tx_migration;
 };
 static inline struct udp_sock *udp_sock(struct vma_file *file)
 {
@@ -264,6 +271,10 @@ bool udp_group_has_local_members(uint32_t group, uint32_t ifindex);
 ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 ssize_t udp_recvmsg_draining(struct vma_file *file, int fd, struct msghdr *msg, int flags); /* sock->drain is set */
 ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
+/* migrate.c: the same calls, which count. */
+ssize_t udp_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+ssize_t udp_recvmsg_migrating_draining(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+ssize_t udp_sendmsg_migrating(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 uint32_t udp_poll(struct vma_file *file);
 uint64_t udp_rings(struct vma_file *file);
 /* FIONREAD: bytes of the first datagram queued offloaded; -1: none. */

@@ -111,7 +111,6 @@ static void test_values_are_read_decimal_hexadecimal_or_as_words(void **state)
 	             "VMA_LOG_FILE=/tmp/x.%d", "VMA_STATS_SHMEM_DIR=", "OTHER=1", "VMA_RX_WRE_BATCHINGX=7", "VMA_QP",
 	             ""));
 	assert_string_equal(heard,
-	                    "VMA INFO: VMA_RING_MIGRATION_RATIO_TX is set, and has no effect here\n"
 	                    "VMA WARNING: VMA_RX_WRE_BATCHINGX is set, and is no parameter: it has no effect (the "
 	                    "nearest is VMA_RX_WRE_BATCHING)\n");
 	assert_int_equal(conf.rx_wre, 1024);

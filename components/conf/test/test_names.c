@@ -340,6 +340,11 @@ static void test_what_holds_while_nothing_is_set_is_shown(void **state)
 	assert_int_equal(
 	        times_heard("Timer Resolution (msec)        none (exact)               [VMA_TIMER_RESOLUTION_MSEC]\n"),
 	        1);
+	assert_int_equal(times_heard("Ring migration ratio RX        -1 (off)                   "
+	                             "[VMA_RING_MIGRATION_RATIO_RX]\n"),
+	                 1);
+	load_names(&conf, ENV("VMA_RING_MIGRATION_RATIO_RX=100"), true, VMA_LOG_INFO);
+	expect_in_banner("Ring migration ratio RX", "100", "VMA_RING_MIGRATION_RATIO_RX");
 	load_names(&conf, ENV("VMA_TCP_CC_ALGO=0", "VMA_TX_NONBLOCKED_EAGAINS=0"), true, VMA_LOG_INFO);
 	expect_in_banner("TCP CC Algorithm", "0 (LWIP)", "VMA_TCP_CC_ALGO");
 	expect_in_banner("Tx non-blocked eagains", "Disabled", "VMA_TX_NONBLOCKED_EAGAINS");

@@ -26,6 +26,14 @@ void vma_file_made_here(struct vma_file *file)
 	file->maker_core = core_of_maker(&engine->conf, self);
 }
 
+void vma_file_moved(struct vma_file *file, const struct vma_ring_where *where)
+{
+	if (where->thread_id != 0)
+		file->maker_thread = (uint32_t)where->thread_id;
+	else
+		file->maker_core = where->core;
+}
+
 struct vma_ring_where vma_file_where(const struct vma_file *file, const void *local)
 {
 	struct vma_ring_where where = {

@@ -190,7 +190,7 @@ struct vma_file {
 	/* An errno that ended a call of several messages after the first: the next call's, as the kernel's sk_err. */
 	_Atomic int deferred_error;
 	_Atomic uint32_t rule_line; /* of the rule that is the reason (VMA_SOCK_RULE), or leaves sends to the kernel */
-	uint32_t maker_thread, maker_core; /* that made the socket, or accepted it: vma_file_made_here */
+	_Atomic uint32_t maker_thread, maker_core; /* that made the socket, or accepted it: vma_file_made_here */
 	struct vma_retired retired;
 };
 #define VMA_FILE_ENDED (1U << 31)

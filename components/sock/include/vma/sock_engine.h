@@ -173,6 +173,8 @@ struct vma_ring_ctx {
  * first time. Not for the internal thread.
  */
 void vma_file_made_here(struct vma_file *file);
+/* Another thread or core uses it now, and it has moved to that one's ring: it counts as its maker from now on. */
+void vma_file_moved(struct vma_file *file, const struct vma_ring_where *where);
 /* What the allocation logic goes by, for a socket on the local address of 4 bytes. */
 struct vma_ring_where vma_file_where(const struct vma_file *file, const void *local);
 /*

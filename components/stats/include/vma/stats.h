@@ -141,7 +141,9 @@
 	X(group_13, "another's")                                                                                       \
 	X(group_14, "another's")                                                                                       \
 	X(group_15, "another's")                                                                                       \
-	X(last_error, "the errno of the last call that failed, but for EAGAIN; 0: none has")
+	X(last_error, "the errno of the last call that failed, but for EAGAIN; 0: none has")                           \
+	X(rx_migrations, "times that its receiving moved to another ring")                                             \
+	X(tx_migrations, "times that its sending moved to another ring")
 
 #define VMA_STATS_SOCKET_RX(X)                                                                                         \
 	X(rx_packets, "datagrams received offloaded")                                                                  \

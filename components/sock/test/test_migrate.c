@@ -1,0 +1,127 @@
+/* When a socket moves to the ring of who uses it: the count of accesses. */
+#include <pthread.h>
+
+#include <vma/sock_migrate.h>
+#include <vma/test.h>
+
+enum { RATIO = 10 };
+
+static struct vma_migration migration;
+
+static void start(int logic, int64_t ratio, bool is_given)
+{
+	struct vma_conf conf = {.ring_allocation_logic_rx = logic, .ring_migration_ratio_rx = ratio};
+
+	conf.given[VMA_CONF_AT_ring_migration_ratio_rx] = is_given;
+	vma_migration_init(&migration, &conf, VMA_RING_CTX_RX);
+}
+
+/* Up to the one with which it is to move; 0: it is not, in so many. */
+static unsigned accesses_until_move(unsigned most)
+{
+	for (unsigned i = 1; i <= most; i++) {
+		if (vma_migration_count(&migration))
+			return i;
+	}
+	return 0;
+}
+
+static void move_here(void)
+{
+	vma_migration_set_home(&migration, vma_migration_place(&migration));
+}
+
+static void *count_elsewhere(void *accesses)
+{
+	return (void *)(uintptr_t)accesses_until_move((unsigned)(uintptr_t)accesses);
+}
+
+static unsigned accesses_of_another_thread(unsigned most)
+{
+	pthread_t thread;
+	void *result;
+
+	assert_int_equal(pthread_create(&thread, NULL, count_elsewhere, (void *)(uintptr_t)most), 0);
+	assert_int_equal(pthread_join(thread, &result), 0);
+	return (unsigned)(uintptr_t)result;
+}
+
+static void test_a_socket_used_by_its_own_thread_stays(void **state)
+{
+	(void)state;
+	start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
+	move_here();
+	assert_int_equal(accesses_until_move(1000), 0);
+}
+
+static void test_another_thread_has_it_after_two_rounds(void **state)
+{
+	(void)state;
+	start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
+	move_here();
+	assert_int_equal(accesses_of_another_thread(1000), 2 * RATIO);
+}
+
+static void test_wherever_in_a_round_the_thread_changes_it_moves_within_three(void **state)
+{
+	(void)state;
+	for (unsigned before = 0; before < 3 * RATIO; before++) {
+		unsigned moved;
+
+		start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
+		move_here();
+		assert_int_equal(accesses_until_move(before), 0);
+		moved = accesses_of_another_thread(1000);
+		assert_in_range(moved, RATIO, 3 * RATIO);
+	}
+}
+
+static void test_two_threads_in_turn_leave_it_where_it_is(void **state)
+{
+	(void)state;
+	start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
+	move_here();
+	for (int turn = 0; turn < 20; turn++) {
+		assert_int_equal(accesses_of_another_thread(RATIO - 3), 0);
+		assert_int_equal(accesses_until_move(1), 0);
+	}
+}
+
+static void test_unset_minus_one_and_other_logics_are_off(void **state)
+{
+	(void)state;
+	start(VMA_RING_LOGIC_PER_THREAD, 100, false);
+	assert_int_equal(migration.ratio, 0);
+	start(VMA_RING_LOGIC_PER_THREAD, -1, true);
+	assert_int_equal(migration.ratio, 0);
+	start(VMA_RING_LOGIC_PER_SOCKET, RATIO, true);
+	assert_int_equal(migration.ratio, 0);
+	start(VMA_RING_LOGIC_PER_INTERFACE, RATIO, true);
+	assert_int_equal(migration.ratio, 0);
+	assert_int_equal(accesses_until_move(1000), 0);
+}
+
+static void test_per_core_the_place_is_a_core(void **state)
+{
+	struct vma_ring_where where;
+
+	(void)state;
+	start(VMA_RING_LOGIC_PER_CORE, RATIO, true);
+	assert_in_range(vma_migration_place(&migration), 1, CPU_SETSIZE);
+	where = vma_migration_where(&migration, 4, 9);
+	assert_int_equal(where.core, 3);
+	assert_int_equal(where.socket_id, 9);
+	start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
+	assert_int_equal(vma_migration_where(&migration, 4711, 9).thread_id, 4711);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_socket_used_by_its_own_thread_stays),
+        cmocka_unit_test(test_another_thread_has_it_after_two_rounds),
+        cmocka_unit_test(test_wherever_in_a_round_the_thread_changes_it_moves_within_three),
+        cmocka_unit_test(test_two_threads_in_turn_leave_it_where_it_is),
+        cmocka_unit_test(test_unset_minus_one_and_other_logics_are_off),
+        cmocka_unit_test(test_per_core_the_place_is_a_core),
+};
+
+VMA_TEST_MAIN(tests)

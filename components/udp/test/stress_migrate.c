@@ -1,0 +1,134 @@
+/*
+ * A socket is received from by two threads in turns, while numbered datagrams come without a pause: at each turn it moves
+ * to the ring of the thread that has it. None is lost or overtaken, and each move comes within three ratios.
+ * STRESS_SECONDS.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "control_fixture.h"
+
+enum { RATIO = 10, MOVES = 100, UNREAD = 300, PORT = 36900 };
+
+static int fd;
+static _Atomic uint64_t received, sent, wrong, late_moves;
+static _Atomic bool stop;
+static _Atomic int whose; /* turn it is; -1: the end */
+
+static uint64_t migrations(void)
+{
+	return vma_stats_read(&control_fixture_sock_of(fd)->stats->rx_migrations);
+}
+
+static ssize_t migrate_receive(uint64_t *number)
+{
+	char text[64];
+	struct iovec iov = {.iov_base = text, .iov_len = sizeof(text) - 1};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	struct vma_thread *self = vma_enter();
+	struct vma_file *file = vma_fd_lookup(fd);
+	ssize_t len = file->ops->recvmsg(file, fd, &msg, MSG_DONTWAIT);
+
+	vma_leave(self);
+	text[len > 0 ? len : 0] = '\0';
+	*number = len > 0 ? strtoull(text, NULL, 10) : 0;
+	return len;
+}
+
+static void check_number(uint64_t number)
+{
+	if (number != atomic_load(&received))
+		atomic_fetch_add(&wrong, 1);
+	atomic_fetch_add(&received, 1);
+}
+
+/* It has moved in one of the first three ratios of calls, whether they found something or not; and received RATIO. */
+static void take_turn(void)
+{
+	const uint64_t before = migrations();
+	unsigned calls = 0, got = 0;
+	uint64_t number;
+
+	while ((got < RATIO && !atomic_load(&stop)) || calls < 3 * RATIO) {
+		calls++;
+		if (migrate_receive(&number) > 0) {
+			check_number(number);
+			got++;
+		}
+		if (calls == 3 * RATIO && migrations() == before)
+			atomic_fetch_add(&late_moves, 1);
+	}
+}
+
+static void *receive_in_turns(void *arg)
+{
+	const int me = *(int *)arg;
+
+	for (int at; (at = atomic_load(&whose)) >= 0;) {
+		if (at != me) {
+			sched_yield();
+			continue;
+		}
+		take_turn();
+		atomic_store(&whose, atomic_load(&stop) ? -1 : 1 - me);
+	}
+	return NULL;
+}
+
+static void *send_numbers(void *arg)
+{
+	char text[32];
+
+	(void)arg;
+	while (!atomic_load(&stop)) {
+		if (atomic_load(&sent) - atomic_load(&received) > UNREAD) {
+			sched_yield();
+			continue;
+		}
+		snprintf(text, sizeof(text), "%llu", (unsigned long long)atomic_load(&sent));
+		peer_send("10.77.0.2", 7000, "10.77.0.1", PORT, text);
+		atomic_fetch_add(&sent, 1);
+	}
+	return NULL;
+}
+
+static void test_a_socket_moves_a_hundred_times_and_no_datagram_is_lost_or_overtaken(void **state)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+	const time_t end = time(NULL) + (seconds != NULL ? atoi(seconds) : 1);
+	pthread_t receivers[2], sender;
+	int numbers[2] = {0, 1};
+	uint64_t number;
+
+	(void)state;
+	fd = fixture_socket();
+	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", PORT), 0);
+	assert_non_null(control_fixture_sock_of(fd)->stats);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&receivers[i], NULL, receive_in_turns, &numbers[i]), 0);
+	assert_int_equal(pthread_create(&sender, NULL, send_numbers, NULL), 0);
+	while (migrations() < MOVES || time(NULL) < end)
+		usleep(1000);
+	atomic_store(&stop, true);
+	pthread_join(sender, NULL);
+	for (int i = 0; i < 2; i++)
+		pthread_join(receivers[i], NULL);
+	while (migrate_receive(&number) > 0)
+		check_number(number);
+	assert_int_equal(atomic_load(&wrong), 0);
+	assert_int_equal(atomic_load(&late_moves), 0);
+	assert_int_equal(atomic_load(&received), atomic_load(&sent));
+	control_fixture_close(fd);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_socket_moves_a_hundred_times_and_no_datagram_is_lost_or_overtaken)};
+
+int main(void)
+{
+	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "20", 1);
+	setenv("VMA_RING_MIGRATION_RATIO_RX", "10", 1);
+	return control_fixture_run("migrate", tests, sizeof(tests) / sizeof(tests[0]));
+}
