@@ -91,7 +91,7 @@ static void test_what_was_queued_before_the_move_is_received_first(void **state)
 {
 	int fd = bound("10.77.0.1", 36911);
 	pthread_t thread;
-	char text[8];
+	char text[16];
 
 	(void)state;
 	for (int i = 0; i < 3; i++) {
