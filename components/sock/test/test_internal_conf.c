@@ -52,7 +52,7 @@ static void expect_in_child(void (*body)(void), char *const *environment)
 	if (waitpid(child, &status, 0) != child || status != 0)
 		fail_msg("the child has ended with %#x", (unsigned)status);
 }
-#define in_child(body, ...) expect_in_child(body, (char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
+#define in_child(body, ...) expect_in_child(body, (char *const[]){__VA_ARGS__, NULL})
 
 static uint64_t passed_ms(uint64_t since_ns)
 {
@@ -95,7 +95,7 @@ static void test_the_threads_timer_ends_at_multiples_of_its_resolution_if_that_i
 {
 	(void)state;
 	in_child(expect_next_step, "VMA_TIMER_RESOLUTION_MSEC=1000");
-	in_child(expect_same_step);
+	in_child(expect_same_step, NULL);
 }
 
 /* A packet is no timer. */
@@ -155,7 +155,7 @@ static void test_timers_of_tcp_end_at_multiples_of_their_resolution_if_that_is_s
 {
 	(void)state;
 	in_child(expect_even_dues, "VMA_TCP_TIMER_RESOLUTION_MSEC=50");
-	in_child(expect_exact_dues);
+	in_child(expect_exact_dues, NULL);
 }
 
 /* ---- VMA_TCP_CTL_THREAD ---- */
@@ -249,7 +249,7 @@ static void expect_made_by_the_threads_timer(void)
 static void test_who_makes_connections_is_said_by_the_control_thread(void **state)
 {
 	(void)state;
-	in_child(expect_made_by_who_drives);
+	in_child(expect_made_by_who_drives, NULL);
 	in_child(expect_made_by_the_thread, "VMA_TCP_CTL_THREAD=1");
 	in_child(expect_made_by_the_threads_timer, "VMA_TCP_CTL_THREAD=2", "VMA_TIMER_RESOLUTION_MSEC=40");
 }
@@ -484,7 +484,7 @@ static void test_who_keeps_timers_while_others_drive_is_said_by_the_handling(voi
 {
 	(void)state;
 	in_child(expect_timers_kept, "VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1");
-	in_child(expect_timers_left_to_others);
+	in_child(expect_timers_left_to_others, NULL);
 }
 
 static const struct CMUnitTest tests[] = {
