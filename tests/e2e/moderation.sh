@@ -4,6 +4,7 @@
 #
 #   a: paced datagrams and segments, kernel sockets      veth      b: a receiver that never spins, preloaded
 # alone: it counts wake-ups and compares delays
+# test-all: each of its cases lasts for seconds, with nothing beside them
 # seconds: 50
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Which sockets share a ring (VMA_RING_ALLOCATION_LOGIC_*): four sockets of two threads on two local addresses, for UDP
 # receivers, listeners, accepted and connecting sockets. All of them stay offloaded.
-# seconds: 110
+# test-all: each combination starts programs anew, and waits for their last connections
+# seconds: 40
 #
 #   a (peer)  10.9.0.1 ---- veth ---- 10.9.0.2, 10.9.0.3  (the four sockets) b
 . "$(dirname "$0")/../lib_programs.sh"

@@ -2,6 +2,7 @@
 # sockperf, unmodified, in every mode and by every way of waiting, offloaded on both sides: nothing is lost, and the
 # kernel counts nothing.
 # alone: it counts what a busy machine loses
+# test-all: every mode and way takes a second or two, with nothing beside it; vma_stats.sh and preload.sh have the usual ones
 # seconds: 45
 . "$(dirname "$0")/../lib_sockperf.sh"
 
