@@ -176,7 +176,10 @@ static inline int stream_drive(struct stream_sock *sock, bool nonblocking)
 	return nonblocking ? vma_ring_ctxs_catch_up(rings) : vma_ring_ctxs_progress(rings);
 }
 
-/* Held by stream_call_enter. is_blind: it looks for packets only while it waits. -ESTALE: the connection has been handed over to the kernel, and nothing was read. */
+/*
+ * Held by stream_call_enter. is_blind: it looks for packets only while it waits. -ESTALE: the connection has been handed
+ * over to the kernel, and nothing was read.
+ */
 static inline __attribute__((always_inline)) ssize_t reading_receive(struct reading *r, size_t target, bool nonblocking,
                                                                      bool is_blind)
 {

@@ -64,10 +64,10 @@ delays() { # HOW SENDER N GAP ENVIRONMENT...
 }
 
 FIXED=(VMA_CQ_AIM_INTERVAL_MSEC=0 VMA_CQ_MODERATION_COUNT=10 VMA_CQ_MODERATION_PERIOD_USEC=5000)
-# The median: a thread that happens to drive, as one that has just begun to wait does, delivers at once.
+# The first packet is left out: it may come before the receiver sleeps for the first time, and then it waits for nothing.
 for how in recv poll select epoll; do
-	delays $how burst 15 30000 "${FIXED[@]}"
-	check_num "$how: a lone packet waits for the period" "$median" -ge 5000
+	delays $how burst 16 30000 "${FIXED[@]}"
+	check_num "$how: a lone packet waits for the period" "$(printf '%s\n' "${in_order[@]:1}" | sort -n | head -n 1)" -ge 5000
 	check_num "and not for much longer" "$median" -le 6000
 done
 delays tcp stream 15 30000 "${FIXED[@]}"
@@ -87,11 +87,12 @@ check_num "nor does adaptive moderation after silence" "$median" -lt 2000
 # ---- nothing set: as without moderation ----
 
 unset_best=1000000 off_best=1000000
-for _ in 1 2 3; do
+for round in 1 2 3 4 5 6 7 8 9; do # the least of many: more rounds until both had a quiet one
 	delays recv burst 1000 500
 	[ "$median" -ge $unset_best ] || unset_best=$median
 	delays recv burst 1000 500 VMA_CQ_MODERATION_ENABLE=0
 	[ "$median" -ge $off_best ] || off_best=$median
+	[ "$round" -lt 3 ] || [ "$unset_best" -gt $((off_best + 2)) ] || break
 done
-check_num "all unset, a packet comes as soon as without moderation" "$unset_best" -le $((off_best + 2 + off_best / 8))
+check_num "all unset, a packet comes as soon as without moderation" "$unset_best" -le $((off_best + 2))
 done_testing

@@ -674,6 +674,8 @@ int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, con
 	flow = *owner_flow_place(owner, key);
 	if (flow == NULL || flow->slot != from)
 		return -ENOENT;
+	if (flow->spread != 0) /* it has several slots, and members that name them */
+		return -EBUSY;
 	rc = xdp_prog_flow_move(owner->prog, key, to);
 	if (rc < 0)
 		return rc;

@@ -153,6 +153,21 @@ static void test_without_the_flag_queue_pairs_contend(void **state)
 	owner_flows_report(&owner, on_revoked, NULL);
 }
 
+/* Its slots are its members: a client that asks for it all the same must not leave it to a slot that is none. */
+static void test_what_several_slots_have_does_not_move(void **state)
+{
+	(void)state;
+	add(MINE);
+	add(MINE_TOO);
+	assert_int_equal(xdp_owner_flow_move(&owner, MINE, ALSO_MINE, &rule.key), -EBUSY);
+	assert_int_equal(share_of(ALSO_MINE), 0);
+	assert_int_equal(share_of(MINE), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(owner.slot[ALSO_MINE].flows, 0);
+	owner_flows_end_slot(&owner, MINE, true);
+	owner_flows_end_slot(&owner, MINE_TOO, true);
+	assert_int_equal(fake_find(&rule.key), -1);
+}
+
 static void test_processes_are_counted_and_not_their_slots(void **state)
 {
 	(void)state;
@@ -185,6 +200,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_slot_that_leaves_gives_its_share_to_the_others, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_process_has_it_taken_from_all, setup, teardown),
         cmocka_unit_test_setup_teardown(test_without_the_flag_queue_pairs_contend, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_what_several_slots_have_does_not_move, setup, teardown),
         cmocka_unit_test_setup_teardown(test_processes_are_counted_and_not_their_slots, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_new_owner_finds_the_slots_in_the_buckets, setup, teardown),
 };

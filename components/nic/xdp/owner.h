@@ -84,7 +84,8 @@ bool xdp_owner_generic(const struct xdp_owner *owner); /* known once a flow was 
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /*
  * A UDP flow goes from one slot of a client to another: no packet meets neither. -ENOENT: `from` has no such flow;
- * -EINVAL: no UDP, or a slot that is not rented; else the map's error, and it stays where it is.
+ * -EINVAL: no UDP, or a slot that is not rented; -EBUSY: several slots have it (SO_REUSEPORT); else the map's error. It
+ * stays where it is then.
  */
 int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, const struct vma_flow_key *key);
 /* A listener's flow that the slot shares with others: they get what begins anew. -ENOENT: it shares none. */

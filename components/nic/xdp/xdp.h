@@ -149,11 +149,10 @@ int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key,
 int xdp_prog_flow_move(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot); /* UDP, from another */
 /* A listener's flow becomes a group's, or one slot's again (group 0). Group 0 is none. */
 int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group);
-/* Groups as the program sees them, XDP_GROUPS; NULL: there can be none. */
 /* A UDP flow from any peer goes to the slots in the buckets of this group; `slot` is one of them. */
 int xdp_prog_flow_spread(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group);
-
 struct xdp_group;
+/* Groups as the program sees them, XDP_GROUPS; NULL: there can be none. */
 struct xdp_group *xdp_prog_groups(const struct xdp_prog *prog);
 void xdp_prog_slot_rented(struct xdp_prog *prog, uint32_t slot); /* anew: what was noted of it is void */
 /* Segments of this connection, which has no flow, go to `slot`, as long as its listener is a group's. */

@@ -274,14 +274,15 @@ static inline void peer_send(const char *from, uint16_t sport, const char *to, u
 	assert_int_equal(sent, 1);
 }
 
-/* The socket's next datagram, as text; "": there is none. */
+/* The socket's next datagram, as text, by the call that the socket has now; "": there is none. */
 static inline const char *control_fixture_receive(int fd)
 {
-	static char text[64];
+	static __thread char text[64];
 	struct iovec iov = {.iov_base = text, .iov_len = sizeof(text) - 1};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 	struct vma_thread *self = vma_enter();
-	ssize_t len = udp_recvmsg(vma_fd_lookup(fd), fd, &msg, MSG_DONTWAIT);
+	struct vma_file *file = vma_fd_lookup(fd);
+	ssize_t len = file->ops->recvmsg(file, fd, &msg, MSG_DONTWAIT);
 
 	vma_leave(self);
 	assert_true(len >= 0 || len == -EAGAIN);

@@ -7,20 +7,6 @@
 
 enum { RATIO = 10 };
 
-static const char *migrate_receive(int fd)
-{
-	static char text[64];
-	struct iovec iov = {.iov_base = text, .iov_len = sizeof(text) - 1};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-	struct vma_thread *self = vma_enter();
-	struct vma_file *file = vma_fd_lookup(fd);
-	ssize_t len = file->ops->recvmsg(file, fd, &msg, MSG_DONTWAIT);
-
-	vma_leave(self);
-	text[len > 0 ? len : 0] = '\0';
-	return text;
-}
-
 static const struct udp_attachments *attachments_of_fd(int fd)
 {
 	return atomic_load(&control_fixture_sock_of(fd)->attachments);
@@ -29,7 +15,7 @@ static const struct udp_attachments *attachments_of_fd(int fd)
 static void *look_in_vain(void *arg)
 {
 	for (int i = 0; i < 2 * RATIO; i++)
-		migrate_receive(*(int *)arg);
+		control_fixture_receive(*(int *)arg);
 	return NULL;
 }
 
@@ -52,7 +38,7 @@ static int bound(const char *address, uint16_t port)
 	int fd = fixture_socket();
 
 	assert_int_equal(control_fixture_bind_to(fd, address, port), 0);
-	migrate_receive(fd);
+	control_fixture_receive(fd);
 	return fd;
 }
 
@@ -66,7 +52,7 @@ static void test_a_socket_goes_on_with_the_ring_of_another_thread(void **state)
 	assert_int_equal(rx_migrations(fd), 1);
 	assert_int_equal(attachments_of_fd(fd)->rings & rings, 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36910, "there");
-	assert_string_equal(migrate_receive(fd), "there");
+	assert_string_equal(control_fixture_receive(fd), "there");
 	control_fixture_close(fd);
 }
 
@@ -107,9 +93,9 @@ static void test_what_was_queued_before_the_move_is_received_first(void **state)
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36911, "6");
 	for (int i = 0; i < 7; i++) {
 		snprintf(text, sizeof(text), "%d", i);
-		assert_string_equal(migrate_receive(fd), text);
+		assert_string_equal(control_fixture_receive(fd), text);
 	}
-	assert_string_equal(migrate_receive(fd), "");
+	assert_string_equal(control_fixture_receive(fd), "");
 	assert_int_equal(attachments_of_fd(fd)->n, 1);
 	assert_int_equal(attachments_of_fd(fd)->left, 0);
 	control_fixture_close(fd);
@@ -126,9 +112,9 @@ static void test_all_addresses_of_a_socket_move_together(void **state)
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36912, "one");
 	peer_send("10.77.0.2", 7000, "10.77.0.255", 36912, "all here");
 	peer_send("10.77.0.2", 7000, "255.255.255.255", 36912, "all");
-	assert_string_equal(migrate_receive(fd), "one");
-	assert_string_equal(migrate_receive(fd), "all here");
-	assert_string_equal(migrate_receive(fd), "all");
+	assert_string_equal(control_fixture_receive(fd), "one");
+	assert_string_equal(control_fixture_receive(fd), "all here");
+	assert_string_equal(control_fixture_receive(fd), "all");
 	update(fd);
 	assert_int_equal(attachments_of_fd(fd)->n, 1);
 	control_fixture_close(fd);
@@ -143,16 +129,16 @@ static void test_sockets_that_share_a_port_stay_until_one_is_alone(void **state)
 	control_fixture_set(b, SOL_SOCKET, SO_REUSEADDR, 1);
 	assert_int_equal(control_fixture_bind_to(a, "10.77.0.1", 36913), 0);
 	assert_int_equal(control_fixture_bind_to(b, "10.77.0.1", 36913), 0);
-	migrate_receive(b);
+	control_fixture_receive(b);
 	move_to_another_thread(b);
 	assert_int_equal(rx_migrations(b), 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36913, "new");
-	assert_string_equal(migrate_receive(b), "new");
+	assert_string_equal(control_fixture_receive(b), "new");
 	control_fixture_close(a);
 	move_to_another_thread(b);
 	assert_int_equal(rx_migrations(b), 1);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36913, "alone");
-	assert_string_equal(migrate_receive(b), "alone");
+	assert_string_equal(control_fixture_receive(b), "alone");
 	control_fixture_close(b);
 }
 
@@ -180,7 +166,7 @@ static void test_drops_are_counted_on_when_a_queue_is_left(void **state)
 	atomic_store(&attachments_of_fd(fd)->at[0]->queue.dropped, 5);
 	move_to_another_thread(fd);
 	assert_int_equal(rx_migrations(fd), 1);
-	migrate_receive(fd);
+	control_fixture_receive(fd);
 	assert_int_equal(atomic_load(&sock->drops_ended), 5);
 	control_fixture_close(fd);
 }

@@ -201,7 +201,6 @@ bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ri
  * the sleep, or this thread has the flag itself (it is in a sink).
  */
 bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns);
-/* The thread id of the one that drives this side, 0: nobody (or no longer). */
 /*
  * The calling thread is the library's own, and not one of the program's that VMA_THREAD_SINGLE speaks of: what it does
  * to rings of that mode says nothing against it.
@@ -213,6 +212,7 @@ void vma_ring_help(void);
  * sequentially consistent access of both sides is enough then. A system call.
  */
 void vma_ring_barrier(void);
+/* The thread id of the one that drives this side, 0: nobody (or no longer). */
 uint32_t vma_ring_holder(const struct vma_ring *ring, enum vma_ring_side side);
 
 /*
