@@ -23,11 +23,12 @@ configure() { # NAME LISTEN LOCATION
 }
 
 # strace ignores SIGTERM while it follows: the program itself is its only child. The number of connections is fixed, too:
-# what a program calls for each of them is the same small part however slow the machine is.
+# what a program calls for each of them is the same small part however slow the machine is. The internal thread is not
+# followed: its calls are so many for each second, not for each request.
 traced() { # HOW [VARIABLE=VALUE]: $WORK/HOW.calls
 	local how=$1
 	shift
-	start proxy b env "$@" strace -f -c -o "$WORK/$how.calls" /usr/sbin/nginx -c "$WORK/proxy.conf" -e stderr
+	start proxy b env "$@" strace -c -o "$WORK/$how.calls" /usr/sbin/nginx -c "$WORK/proxy.conf" -e stderr
 	wait_for 20 listens 8080 || return
 	in_ns a timeout 60 ab -q -k -c 20 -n $REQUESTS "http://$IP_B:8080/small" >"$WORK/$how.ab" || return
 	kill "$(cat "/proc/${PID[proxy]}/task/${PID[proxy]}/children")"
@@ -70,7 +71,7 @@ else
 	chmod 755 "$WORK" "$WORK/www"
 	configure backend 127.0.0.1:9000 "root $WORK/www;"
 	configure proxy "$IP_B:8080" "proxy_pass http://127.0.0.1:9000;"
-	start vmad b "$BUILD/bin/vmad" --foreground "$IF_B" # else strace would follow it
+	start vmad b "$BUILD/bin/vmad" --foreground "$IF_B"
 	start backend b /usr/sbin/nginx -c "$WORK/backend.conf" -e stderr
 	check "the backend starts" wait_for 20 listens 9000
 	check "vmad starts" wait_for 5 log_has vmad owns

@@ -665,18 +665,19 @@ static void send_a_row(unsigned n)
 
 /*
  * One kick for the first, four before the row is believed in, and one for the five that wait. The internal thread may
- * be quicker than the call that releases them, or a core go away in the middle of a row: not in most of the rows.
+ * be quicker than the call that releases them, or a core go away in the middle of a row: how often is the machine's. If
+ * kicks were not shared, no row would be.
  */
 static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void **state)
 {
-	enum { ROWS = 100 };
+	enum { ROWS = 1000, ENOUGH = 30 };
 	unsigned shared = 0;
 
 	(void)state;
 	connect_it();
 	if (vma_engine()->latency)
 		vma_test_skip("each send kicks");
-	for (unsigned i = 0; i < ROWS; i++) {
+	for (unsigned i = 0; i < ROWS && shared < ENOUGH; i++) {
 		uint64_t before;
 		unsigned n, at_once;
 
@@ -687,7 +688,7 @@ static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void
 		fixture_wait_until((n += fixture_peer_receive()) == 10);
 		shared += at_once == 5 && kicks() == before + 1;
 	}
-	assert_in_range(shared, ROWS / 2 + 1, ROWS);
+	assert_int_equal(shared, ENOUGH);
 }
 
 static void test_what_waits_leaves_by_itself_within_milliseconds(void **state)
