@@ -25,6 +25,14 @@ static bool is_high_after(uint64_t nsec)
 	return load_is_high(&load, now_tsc);
 }
 
+/* Read anew as often as it takes until a load that stays is high. */
+static bool is_high_if_it_stays(void)
+{
+	for (int i = 1; i < LOAD_SAMPLES; i++)
+		assert_false(is_high_after(LATER));
+	return is_high_after(LATER);
+}
+
 static int begin(void **state)
 {
 	(void)state;
@@ -83,16 +91,26 @@ static void test_as_many_threads_as_cores_are_not_too_many(void **state)
 	load_say("0.20 0.18 0.12 2/80 1\n");
 	assert_false(is_high_after(0));
 	load_say("0.20 0.18 0.12 3/80 1\n");
+	assert_true(is_high_if_it_stays());
 	assert_true(is_high_after(LATER));
 	load_say("0.20 0.18 0.12 2/80 1\n");
 	assert_false(is_high_after(LATER));
+}
+
+static void test_too_many_threads_for_a_moment_are_no_load(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 5 * LOAD_SAMPLES; i++) {
+		load_say(i % LOAD_SAMPLES == 0 ? "0.20 0.18 0.12 2/80 1\n" : "0.20 0.18 0.12 9/80 1\n");
+		assert_false(is_high_after(LATER));
+	}
 }
 
 static void test_it_is_read_once_in_a_while(void **state)
 {
 	(void)state;
 	load_say("0.20 0.18 0.12 3/80 1\n");
-	assert_true(is_high_after(0));
+	assert_true(is_high_if_it_stays());
 	load_say("0.20 0.18 0.12 1/80 1\n");
 	assert_true(is_high_after(LOAD_NSEC / 2));
 	assert_false(is_high_after(LOAD_NSEC));
@@ -102,11 +120,12 @@ static void test_what_cannot_be_read_is_never_high_and_not_read_again(void **sta
 {
 	(void)state;
 	load_say("0.20 0.18 0.12 3/80 1\n");
-	assert_true(is_high_after(0));
+	assert_true(is_high_if_it_stays());
 	load_say("nothing");
 	assert_false(is_high_after(LATER));
 	load_say("0.20 0.18 0.12 3/80 1\n");
-	assert_false(is_high_after(LATER));
+	for (int i = 0; i <= LOAD_SAMPLES; i++)
+		assert_false(is_high_after(LATER));
 }
 
 /* The thread that was reading when another one forked. */
@@ -114,10 +133,10 @@ static void test_forked_child_reads_though_its_parent_was_reading(void **state)
 {
 	(void)state;
 	load_say("0.20 0.18 0.12 3/80 1\n");
-	assert_true(is_high_after(0));
+	assert_true(is_high_if_it_stays());
 	atomic_store(&load.next_tsc, UINT64_MAX);
 	load_forked_child(&load);
-	assert_true(is_high_after(LATER));
+	assert_true(is_high_if_it_stays());
 	load_say("0.20 0.18 0.12 1/80 1\n");
 	assert_false(is_high_after(LATER));
 }
@@ -188,6 +207,7 @@ static void test_nobody_begins_to_spin_while_cores_are_wanted(void **state)
 	engine->conf.given[VMA_CONF_AT_rx_poll] = engine->conf.given[VMA_CONF_AT_select_poll] = false;
 	burn();
 	usleep(20000);
+	spins_of(100000, -1); /* meanwhile the load is seen to stay */
 	loops = spins_of(100000, -1);
 	nsec = spins_of(-1, 100 * (int64_t)MSEC);
 	assert_true(loops <= 10 && nsec <= 10);
@@ -205,6 +225,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_runnable_threads_are_the_fourth_field, begin, end),
         cmocka_unit_test_setup_teardown(test_what_is_no_load_is_not_taken_for_one, begin, end),
         cmocka_unit_test_setup_teardown(test_as_many_threads_as_cores_are_not_too_many, begin, end),
+        cmocka_unit_test_setup_teardown(test_too_many_threads_for_a_moment_are_no_load, begin, end),
         cmocka_unit_test_setup_teardown(test_it_is_read_once_in_a_while, begin, end),
         cmocka_unit_test_setup_teardown(test_what_cannot_be_read_is_never_high_and_not_read_again, begin, end),
         cmocka_unit_test_setup_teardown(test_forked_child_reads_though_its_parent_was_reading, begin, end),

@@ -61,7 +61,7 @@ static int load_read(struct load *load)
 }
 
 /*
- * Who moves next_tsc on to UINT64_MAX has fd and cores to itself until it stores the next time, with release, for the
+ * Who moves next_tsc on to UINT64_MAX has fd, cores and high_samples to itself until it stores the next time, with release, for the
  * acquire of the next one. If the file cannot be read that time never comes, and nothing is high.
  */
 static __attribute__((noinline)) void load_sample(struct load *load, uint64_t now_tsc, uint64_t next_tsc)
@@ -73,7 +73,11 @@ static __attribute__((noinline)) void load_sample(struct load *load, uint64_t no
 	                                             memory_order_relaxed))
 		return;
 	runnable = load_read(load);
-	atomic_store_explicit(&load->high, runnable > (int)load->cores, memory_order_relaxed);
+	if (runnable <= (int)load->cores)
+		load->high_samples = 0;
+	else if (load->high_samples < LOAD_SAMPLES)
+		load->high_samples++;
+	atomic_store_explicit(&load->high, load->high_samples == LOAD_SAMPLES, memory_order_relaxed);
 	if (runnable >= 0)
 		atomic_store_explicit(&load->next_tsc, now_tsc + vma_tsc_of_nsec(LOAD_NSEC), memory_order_release);
 	errno = saved;
@@ -90,6 +94,7 @@ bool load_is_high(struct load *load, uint64_t now_tsc)
 
 void load_forked_child(struct load *load)
 {
+	load->high_samples = 0;
 	atomic_store_explicit(&load->high, false, memory_order_relaxed);
 	atomic_store_explicit(&load->next_tsc, 0, memory_order_relaxed);
 }

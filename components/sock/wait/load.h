@@ -8,6 +8,9 @@
  * /proc/loadavg says how many threads are runnable, the asking one among them, on all cores of the host. So a process
  * that may use only some of the cores compares with all of them, too: the number says nothing about its own.
  *
+ * The number is that of an instant. Threads that hand work to each other in turn are runnable together for a moment,
+ * though none waits for a core. So the load is high if LOAD_SAMPLES samples in a row were.
+ *
  * Threads: any; one of them reads at a time, the others go by what was read last.
  * Progress: one system call at most, once in LOAD_NSEC.
  * Memory: the caller's; all zero is a good beginning. A forked child goes on with the descriptor.
@@ -22,11 +25,13 @@
 #include <stdint.h>
 
 #define LOAD_NSEC 2000000
+#define LOAD_SAMPLES 4
 
 struct load {
 	_Atomic uint64_t next_tsc; /* when it is to be read again; UINT64_MAX: it is being read, or cannot be */
 	_Atomic bool high;
-	uint32_t cores; /* by who reads: 0, not opened yet */
+	uint32_t high_samples; /* by who reads: in a row, LOAD_SAMPLES at most */
+	uint32_t cores;        /* by who reads: 0, not opened yet */
 	int fd;
 };
 bool load_is_high(struct load *load, uint64_t now_tsc);
