@@ -1,4 +1,4 @@
-/* small_engine.h - the engine of a test program: quiet, without a statistics file, of little memory. */
+/* small_engine.h - the engine of a test program: quiet, of little memory, without a statistics file unless its folder is set. */
 #ifndef VMA_SOCK_TEST_SMALL_ENGINE_H
 #define VMA_SOCK_TEST_SMALL_ENGINE_H
 
@@ -9,7 +9,7 @@
 /* Buffers for each direction, and of a ring's receive queue. NULL: it cannot start. */
 static inline struct vma_engine *small_engine(const char *bufs, const char *rx_wre)
 {
-	setenv("VMA_STATS_SHMEM_DIR", "", 1);
+	setenv("VMA_STATS_SHMEM_DIR", "", 0);
 	setenv("VMA_TRACELEVEL", "warn", 1);
 	setenv("VMA_MEM_ALLOC_TYPE", "0", 1);
 	setenv("VMA_RX_BUFS", bufs, 1);
