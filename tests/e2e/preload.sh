@@ -174,7 +174,7 @@ if [ -z "$SAN" ]; then # a sanitizer's runtime wants to be first
 	check "and one that never sleeps" by_name interrupted_by_name VMA_RX_POLL=-1
 	load_vma() {
 		in_ns a timeout 20 sockperf ping-pong -i "$IP_B" -p 7100 -t 1 --load-vma="$(realpath "$LIBRARY")" >"$WORK/load.log" 2>&1 &&
-			grep -q 'Summary: Latency' "$WORK/load.log"
+			grep -q 'Summary: Latency' "$WORK/load.log" || { cat "$WORK/load.log" && return 1; }
 	}
 	start server b sockperf server -i "$IP_B" -p 7100
 	wait_for 5 log_has server 'to block on socket'
