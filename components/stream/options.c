@@ -591,11 +591,21 @@ void stream_options_init(struct stream_sock *sock, int fd)
 	sock->own_congestion = conf->given[VMA_CONF_AT_tcp_cc_algo];
 	if (sock->own_congestion)
 		sock->options.congestion = conf->tcp_cc_algo;
-	sock->options.nodelay = conf->tcp_nodelay;
 	if (conf->mss != 0)
 		sock->options.maxseg = conf->mss > MAXSEG_MIN ? (int32_t)conf->mss : MAXSEG_MIN;
 	if (conf->given[VMA_CONF_AT_tcp_send_buffer_size])
 		sock->options.sndbuf_init = sock->options.sndbuf_max = (int32_t)conf->tcp_send_buffer_size;
+}
+
+/* VMA_TCP_NODELAY: as if the program had set it. So the shadow says so, and the kernel goes on so after a hand-over. */
+void stream_options_new(struct stream_sock *sock, int fd)
+{
+	static const int on = 1;
+
+	stream_options_init(sock, fd);
+	sock->options.nodelay = sock->engine->conf.tcp_nodelay;
+	if (sock->options.nodelay)
+		vma_os.setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
 /* ---- a shadow that another process has set ---- */

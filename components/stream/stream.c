@@ -344,7 +344,7 @@ int vma_stream_socket(int fd, int domain, int type, int protocol)
 		stream_give_to_os(sock, reason);
 	} else {
 		vma_file_made_here(&sock->file);
-		stream_options_init(sock, fd);
+		stream_options_new(sock, fd);
 	}
 	if (engine != NULL) {
 		sock->stats = vma_engine_stats_get(engine, fd);

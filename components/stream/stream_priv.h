@@ -411,6 +411,7 @@ int stream_shutdown(struct vma_file *file, int fd, int how);
 int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len);
 int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len);
 void stream_options_init(struct stream_sock *sock, int fd);
+void stream_options_new(struct stream_sock *sock, int fd);  /* the same of a shadow that has just been made */
 void stream_options_read(struct stream_sock *sock, int fd); /* of a shadow that another process has set; inside */
 /* What an accepted socket inherits; both locks. */
 void stream_options_take(struct stream_sock *child, struct stream_sock *listener);

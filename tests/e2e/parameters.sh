@@ -31,7 +31,7 @@ while True:
 END
 
 cat >"$WORK/tries.py" <<'END'
-# tries.py mss|datagram|thread|fault|interrupt IP PORT
+# tries.py mss|nodelay|datagram|datagrams|thread|cores|fault|interrupt IP PORT
 import ctypes, os, signal, socket, sys, time
 what, to = sys.argv[1], (sys.argv[2], int(sys.argv[3]))
 if what == "datagram":
@@ -40,7 +40,17 @@ if what == "datagram":
     for _ in range(10):
         s.send(bytes(1000))
     sys.exit()
-s = socket.create_connection(to)
+if what == "datagrams": # for a second, a hundred
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.connect(to)
+    for _ in range(100):
+        s.send(b"x")
+        time.sleep(0.01)
+    sys.exit()
+try:
+    s = socket.create_connection(to)
+except OSError as refused:
+    sys.exit(str(refused))
 if what == "mss":
     print(s.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
 elif what == "thread":
@@ -49,6 +59,14 @@ elif what == "thread":
         with open(f"/proc/self/task/{task}/comm") as name:
             if name.read() == "vma-internal\n":
                 print(task)
+elif what == "nodelay":
+    print(s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+elif what == "cores":
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/status") as status:
+            lines = status.read().splitlines()
+        if lines[0].split()[1] == "vma-internal":
+            print(next(line.split()[1] for line in lines if line.startswith("Cpus_allowed_list")))
 elif what == "fault":
     ctypes.string_at(0)
 elif what == "interrupt":
@@ -89,6 +107,25 @@ thread=$(tries thread VMA_INTERNAL_THREAD_CPUSET="$WORK/group")
 check_eq "the internal thread moves to VMA_INTERNAL_THREAD_CPUSET" "$(cat "$WORK/group/tasks")" "$thread"
 tries thread VMA_INTERNAL_THREAD_CPUSET="$WORK/none" >/dev/null
 check "if it cannot, the log says so" grep -q "VMA_INTERNAL_THREAD_CPUSET='$WORK/none': .* cannot move" "$WORK/tries.err"
+
+core=$(in_ns a python3 -c 'import os; print(max(os.sched_getaffinity(0)))')
+check_eq "the internal thread runs on VMA_INTERNAL_THREAD_AFFINITY" "$(tries cores VMA_INTERNAL_THREAD_AFFINITY="$core")" "$core"
+all_cores=$(in_ns a sed -n 's/^Cpus_allowed_list:\s*//p' /proc/self/status)
+check_eq "or on all cores that the program has" "$(tries cores)" "$all_cores"
+
+check_eq "TCP_NODELAY is off" "$(tries nodelay)" 0
+check_eq "or on, by VMA_TCP_NODELAY" "$(tries nodelay VMA_TCP_NODELAY=1)" 1
+
+# A log that goes to a terminal: its warnings are coloured.
+on_terminal() { # ENVIRONMENT...
+	in_ns a timeout -k 1 30 python3 -c 'import pty, sys; sys.exit(pty.spawn(sys.argv[1:]))' \
+		env "$preload" VMA_TRACELEVEL=WARN VMA_RX_POLL=many "$@" python3 "$WORK/tries.py" mss "$IP_B" $PORT
+}
+colors() { # of the first warning
+	grep -a -m 1 'VMA WARNING' | grep -a -c $'\e\['
+}
+check_eq "the log has colours" "$(on_terminal | colors)" 1
+check_eq "without VMA_LOG_COLORS it has none" "$(on_terminal VMA_LOG_COLORS=0 | colors)" 0
 
 if [ "$SAN" = address ]; then
 	skip "a fault" "the sanitizer has a handler of its own"
@@ -178,6 +215,119 @@ wait_for 10 log_has asks answered
 check "and are served" log_has asks 'answered 20$'
 stop holds
 stop asks
+
+# Of sixty connections that are asked for at once, those that are there when the others have been looked at: as many as
+# the rate allows in that time, and the second that may be used in advance.
+cat >"$WORK/rate.py" <<'END'
+# rate.py IP PORT RATE: "within" or how many there were in how many seconds
+import select, socket, sys, time
+name, rate = (sys.argv[1], int(sys.argv[2])), int(sys.argv[3])
+begun = time.monotonic()
+made = 0
+held = []
+for _ in range(60):
+    s = socket.socket()
+    s.setblocking(False)
+    s.connect_ex(name)
+    held.append(s)
+time.sleep(0.3)
+for s in held:
+    made += s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0 and bool(select.select([], [s], [], 0)[1])
+took = time.monotonic() - begun
+print("within" if made <= rate * (took + 1) + 1 else f"{made} in {took:.1f} s")
+END
+cat >"$WORK/listens.py" <<'END'
+import socket, sys, time
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=100)
+listener.settimeout(0.01)
+print("listens", flush=True)
+held = []
+while True:
+    try:
+        held.append(listener.accept())
+    except TimeoutError:
+        pass
+END
+rate() { # ENVIRONMENT...
+	start listens a env "$preload" "$@" python3 "$WORK/listens.py" "$IP_A" 7020
+	wait_for 20 log_has listens listens
+	in_ns b python3 "$WORK/rate.py" "$IP_A" 7020 5
+	stop listens
+}
+check_eq "VMA_TCP_MAX_SYN_RATE bounds what a listener takes in a second" "$(rate VMA_TCP_MAX_SYN_RATE=5)" within
+check "without it there is no such bound" test "$(rate)" != within
+
+# ---- what a connection has out that is not acknowledged ----
+
+cat >"$WORK/unheard.py" <<'END'
+# unheard.py IP PORT FILE: a connection that queues 100000 bytes as soon as there is the file.
+import os, socket, sys, time
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+print("connected", flush=True)
+while not os.path.exists(sys.argv[3]):
+    time.sleep(0.01)
+s.setblocking(False)
+s.send(bytes(100000))
+print("sent", flush=True)
+time.sleep(60)
+END
+out() { # ENVIRONMENT...: bytes that are out when the peer's answers no longer come
+	rm -f "$WORK/counters/"* "$WORK/go"
+	start holds a env "$preload" VMA_STATS_SHMEM_DIR="$WORK/counters" "$@" python3 "$WORK/unheard.py" "$IP_B" $PORT "$WORK/go"
+	wait_for 20 log_has holds connected
+	ip -n "$(ns b)" route add blackhole "$IP_A/32"
+	touch "$WORK/go"
+	wait_for 20 log_has holds sent
+	wait_for 5 is_out
+	counter socket.tcp_unacked_bytes
+	stop holds
+	ip -n "$(ns b)" route del blackhole "$IP_A/32"
+}
+is_out() { [ "$(counter socket.tcp_unacked_bytes)" -ne 0 ]; }
+check_num "a connection begins with ten segments" "$(out)" -ge 14600
+check_num "VMA_TX_SEGS_TCP=4: of the process four are out, and perhaps a probe" "$(out VMA_TX_SEGS_TCP=4)" -le $((5 * 1460))
+
+# ---- neighbours, as the peer's interface sees what asks for them ----
+
+cat >"$WORK/arps.py" <<'END'
+# arps.py: prints each ARP request that comes, "to one" or "to all", and the address asked for.
+import socket
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806))
+print("looks", flush=True)
+while True:
+    frame = s.recv(2048)
+    if frame[20:22] == b"\0\1":
+        print("to all" if frame[:6] == b"\xff" * 6 else "to one", socket.inet_ntoa(frame[38:42]), flush=True)
+END
+asked_for() { # HOW IP PROGRAM...: how many requests of that kind for the address come while the program runs
+	local how=$1 ip=$2
+	shift 2
+	start arps b python3 "$WORK/arps.py"
+	wait_for 20 log_has arps looks
+	"$@"
+	sleep 0.2
+	stop arps
+	grep -c "^to $how ${ip//./\\.}\$" "$WORK/arps.log"
+}
+stale() { # ENVIRONMENT...: datagrams to a neighbour that is not confirmed, and does not answer
+	in_ns b sh -c 'echo 8 >/proc/sys/net/ipv4/conf/all/arp_ignore'
+	ip -n "$(ns a)" neigh replace "$IP_B" lladdr "$(in_ns b cat "/sys/class/net/$IF_B/address")" dev "$IF_A" nud stale
+	tries datagrams "$@"
+	in_ns b sh -c 'echo 0 >/proc/sys/net/ipv4/conf/all/arp_ignore'
+}
+check_num "the kernel confirms a neighbour in its way" "$(asked_for one "$IP_B" stale)" -le 3
+asked=$(asked_for one "$IP_B" stale VMA_NEIGH_UC_ARP_QUATA=8 VMA_NEIGH_UC_ARP_DELAY_MSEC=20)
+check_num "with VMA_NEIGH_UC_ARP_QUATA=8, VMA_NEIGH_UC_ARP_DELAY_MSEC apart, more go to the neighbour itself" "$asked" -gt 3
+check_num "and no more than eight" "$asked" -le 8
+nobody=${IP_B%.*}.77
+in_ns a sh -c "echo 50 >/proc/sys/net/ipv4/neigh/$IF_A/retrans_time_ms"
+resolves() { # ENVIRONMENT...
+	ip -n "$(ns a)" neigh flush to "$nobody"
+	IP_B=$nobody tries mss "$@"
+}
+once=$(asked_for all "$nobody" resolves)
+check_num "a neighbour that nobody is, is asked for" "$once" -ge 1
+check_num "VMA_NEIGH_NUM_ERR_RETRIES=2: three times as often" "$(asked_for all "$nobody" resolves VMA_NEIGH_NUM_ERR_RETRIES=2)" -ge $((2 * once + 1))
 
 holds send "$IP_B" $PORT
 wait_for 20 log_has holds "^holds"
