@@ -24,6 +24,7 @@ static int map_unseen(struct vma_stats *stats)
 static void fill_header(struct stats_segment *segment, uint64_t cookie)
 {
 	stats_header_fill(&segment->header);
+	stats_retired_init(segment);
 	segment->header.pid = getpid();
 	segment->header.cookie = cookie;
 	atomic_store_explicit(&segment->header.magic, STATS_MAGIC, memory_order_release);

@@ -44,7 +44,8 @@ static void put_bit(struct vma_stats *stats, unsigned i)
  */
 static void begin_change(struct stats_entry *entry)
 {
-	atomic_fetch_add_explicit(&entry->sequence, 1, memory_order_relaxed);
+	/* Release: for vma_stats_drop, which has counted the drop before. */
+	atomic_fetch_add_explicit(&entry->sequence, 1, memory_order_release);
 }
 
 static void end_change(struct stats_entry *entry)
@@ -90,6 +91,45 @@ void *vma_stats_grab(struct vma_stats *stats, enum vma_stats_type type, const ch
 	return words;
 }
 
+void stats_retired_init(struct stats_segment *segment)
+{
+	for (unsigned type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++) {
+		struct stats_entry *entry = &segment->entries[STATS_RETIRED(type)];
+
+		set_name(entry, "retired");
+		atomic_store_explicit(&entry->type, type, memory_order_release);
+		atomic_store_explicit(&entry->sequence, 2, memory_order_release); /* not 0: it has no base yet */
+	}
+}
+
+/* Adds what a block has counted since it was zeroed. Several threads may drop blocks of a type at once. */
+static void retire_counts(struct stats_segment *segment, size_t place)
+{
+	const struct stats_entry *entry = &segment->entries[place];
+	const enum vma_stats_type type = (enum vma_stats_type)atomic_load_explicit(&entry->type, memory_order_relaxed);
+	const bool has_base = atomic_load_explicit(&entry->based, memory_order_acquire) ==
+	                      atomic_load_explicit(&entry->sequence, memory_order_relaxed);
+	const _Atomic uint64_t *const words = (const _Atomic uint64_t *)&segment->blocks[place];
+	const _Atomic uint64_t *const base = (const _Atomic uint64_t *)&segment->bases[place];
+	_Atomic uint64_t *const retired = (_Atomic uint64_t *)&segment->blocks[STATS_RETIRED(type)];
+	size_t count;
+	const struct vma_stats_field *fields = vma_stats_fields(type, &count);
+
+	for (size_t i = 0; i < count; i++) {
+		const size_t word = fields[i].offset / sizeof(uint64_t);
+		uint64_t value = vma_stats_read(&words[word]);
+
+		if (fields[i].kind != VMA_STATS_COUNT || value == 0)
+			continue;
+		value -= has_base ? vma_stats_read(&base[word]) : 0;
+		atomic_fetch_add_explicit(&retired[word], value, memory_order_release);
+	}
+}
+
+/*
+ * The counts are in the block, then in both, then in the retired one only. A reader that sees any of that sees
+ * drops.begun moved, because each of these stores releases; it sees drops.done moved only when all is over.
+ */
 void vma_stats_drop(struct vma_stats *stats, void *block)
 {
 	union stats_any_block *mine = block;
@@ -104,8 +144,11 @@ void vma_stats_drop(struct vma_stats *stats, void *block)
 	}
 	i = (size_t)(mine - stats->segment->blocks);
 	entry = &stats->segment->entries[i];
+	atomic_fetch_add_explicit(&stats->segment->drops.begun, 1, memory_order_relaxed);
+	retire_counts(stats->segment, i);
 	begin_change(entry);
 	atomic_store_explicit(&entry->type, VMA_STATS_TYPE_FREE, memory_order_release);
 	end_change(entry);
+	atomic_fetch_add_explicit(&stats->segment->drops.done, 1, memory_order_release);
 	put_bit(stats, (unsigned)i);
 }

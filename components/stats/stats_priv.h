@@ -1,10 +1,11 @@
 /*
  * stats_priv - the segment as it lies in memory, the file that names it, and this process's handle of both.
  *
- *   header | entry 0 .. entry N-1 | block 0 .. block N-1 | base 0 .. base N-1        (all on cache-line boundaries)
+ *   header | drops | entry 0 .. entry N-1 | block 0 .. block N-1 | base 0 .. base N-1     (all on cache-line boundaries)
  *
  * An entry says what its block holds. Everything in it is atomic, because readers look while it changes. A base has the
- * values of its block at the last request to zero it; its pages exist only if there was one.
+ * values of its block at the last request to zero it; its pages exist only if there was one. The last blocks, one for
+ * each type, are retired ones: they have the sums of what dropped blocks of that type have counted.
  *
  * Threads: the thread that has taken a block's bit writes its entry; the block's user writes the counters. Readers of
  * any process look at any time.
@@ -18,8 +19,10 @@
 #include <vma/stats_read.h>
 
 #define STATS_MAGIC 0x5441545341564d56u  /* "VMVASTAT" */
-#define STATS_VERSION 2u                 /* of header and entry; lists of counters are told apart by fields_hash */
+#define STATS_VERSION 3u                 /* of header and entry; lists of counters are told apart by fields_hash */
 #define STATS_BLOCKS VMA_STATS_ITEMS_MAX /* the 1024 sockets that VMA_STATS_FD_NUM allows, and all else */
+#define STATS_PLACES (STATS_BLOCKS + VMA_STATS_TYPE_COUNT) /* and the retired ones */
+#define STATS_RETIRED(type) (STATS_BLOCKS + (size_t)(type))
 #define STATS_NAME_WORDS (VMA_STATS_NAME_MAX / 8)
 
 struct stats_header {
@@ -31,6 +34,11 @@ struct stats_header {
 	uint32_t type_bytes[VMA_STATS_TYPE_COUNT];
 	int32_t pid;
 	uint64_t cookie; /* as in the file that names it */
+} __attribute__((aligned(VMA_STATS_ALIGN)));
+
+/* Blocks that were dropped. A drop moves counts to a retired block, so a reader asks whether one was in between. */
+struct stats_drops {
+	_Atomic uint64_t begun, done;
 } __attribute__((aligned(VMA_STATS_ALIGN)));
 
 struct stats_entry {
@@ -50,9 +58,10 @@ union stats_any_block { /* as large as the largest, and thereby a whole number o
 
 struct stats_segment {
 	struct stats_header header;
-	struct stats_entry entries[STATS_BLOCKS];
-	union stats_any_block blocks[STATS_BLOCKS];
-	union stats_any_block bases[STATS_BLOCKS];
+	struct stats_drops drops;
+	struct stats_entry entries[STATS_PLACES];
+	union stats_any_block blocks[STATS_PLACES];
+	union stats_any_block bases[STATS_PLACES];
 };
 #define STATS_RESERVED offsetof(struct stats_segment, bases)
 #define STATS_BLOCK_WORDS (sizeof(union stats_any_block) / 8)
@@ -102,6 +111,9 @@ struct vma_stats {
 	struct stats_file file;
 	struct stats_fd memory, requests;
 };
+
+/* stats_block.c: the retired blocks have their types. */
+void stats_retired_init(struct stats_segment *segment);
 
 /* The header that belongs to this build, without magic, pid and cookie. */
 void stats_header_fill(struct stats_header *header);

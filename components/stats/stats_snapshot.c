@@ -49,6 +49,9 @@ void vma_stats_snapshot_subtract(struct vma_stats_snapshot *now, const struct vm
 		if (then != NULL)
 			subtract_item(&now->items[i], then);
 	}
+	for (unsigned type = 0; type < VMA_STATS_TYPE_COUNT; type++)
+		if (now->retired[type].type == before->retired[type].type)
+			subtract_item(&now->retired[type], &before->retired[type]);
 }
 
 const struct vma_stats_item *vma_stats_snapshot_find(const struct vma_stats_snapshot *snapshot,

@@ -212,6 +212,36 @@ bool vma_stats_view_next(struct vma_stats_view *view, size_t *cursor, enum vma_s
 	return false;
 }
 
+static void read_places(const struct stats_segment *segment, struct vma_stats_snapshot *out)
+{
+	out->count = 0;
+	for (size_t place = 0; place < STATS_BLOCKS; place++)
+		out->count += stats_copy_place(segment, place, &out->items[out->count]);
+	for (unsigned type = 0; type < VMA_STATS_TYPE_COUNT; type++)
+		if (!stats_copy_place(segment, STATS_RETIRED(type), &out->retired[type]) ||
+		    out->retired[type].type != type)
+			out->retired[type] = (struct vma_stats_item){.type = VMA_STATS_TYPE_FREE};
+}
+
+#define TRIES_WHOLE 16
+
+/*
+ * All drops that have begun are done, and none begins until the end: then each count was read once. `done` is read
+ * first. Every load of read_places acquires, so the last look at `begun` is not older than any of them.
+ */
+static void read_whole(const struct stats_segment *segment, struct vma_stats_snapshot *out)
+{
+	out->whole = false;
+	for (int tries = 0; tries < TRIES_WHOLE && !out->whole; tries++) {
+		const uint64_t done = atomic_load_explicit(&segment->drops.done, memory_order_acquire);
+		const uint64_t begun = atomic_load_explicit(&segment->drops.begun, memory_order_acquire);
+
+		read_places(segment, out);
+		out->whole =
+		        begun == done && atomic_load_explicit(&segment->drops.begun, memory_order_relaxed) == begun;
+	}
+}
+
 void vma_stats_view_read(const struct vma_stats_view *view, struct vma_stats_snapshot *out)
 {
 	struct timespec now;
@@ -219,7 +249,5 @@ void vma_stats_view_read(const struct vma_stats_view *view, struct vma_stats_sna
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	out->pid = view->pid;
 	out->taken_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-	out->count = 0;
-	for (size_t place = 0; place < STATS_BLOCKS; place++)
-		out->count += stats_copy_place(view->segment, place, &out->items[out->count]);
+	read_whole(view->segment, out);
 }

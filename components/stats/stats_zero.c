@@ -55,7 +55,7 @@ int vma_stats_zero(struct vma_stats *stats)
 {
 	const int rc = reserve_bases(stats);
 
-	for (size_t place = 0; rc == 0 && place < STATS_BLOCKS; place++)
+	for (size_t place = 0; rc == 0 && place < STATS_PLACES; place++)
 		zero_place(stats->segment, place);
 	return rc;
 }

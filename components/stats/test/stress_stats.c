@@ -225,8 +225,73 @@ static void test_block_has_one_owner_and_a_reader_never_mixes_two(void **state)
 	vma_stats_view_close(view);
 }
 
+/* Each socket counts by one, up to COUNTED, and is closed. */
+#define COUNTED 100
+
+static void *count_and_drop(void *arg)
+{
+	uint64_t *rounds = arg;
+
+	for (; !stop; ++*rounds) {
+		struct vma_stats_socket *socket = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd");
+
+		for (int i = 0; i < COUNTED; i++)
+			vma_stats_add(&socket->rx_packets, 1);
+		vma_stats_drop(stats, socket);
+		if (*rounds % 16 == 15)
+			usleep(1000); /* readers are to find it at rest, too */
+	}
+	return NULL;
+}
+
+static uint64_t sum_of_sockets(const struct vma_stats_snapshot *snapshot)
+{
+	uint64_t sum = vma_stats_read(&snapshot->retired[VMA_STATS_TYPE_SOCKET].socket.rx_packets);
+
+	for (size_t i = 0; i < snapshot->count; i++)
+		sum += vma_stats_read(&snapshot->items[i].socket.rx_packets);
+	return sum;
+}
+
+static void test_sum_only_grows_while_sockets_come_and_go(void **state)
+{
+	static struct vma_stats_snapshot snapshot;
+	pthread_t threads[THREADS];
+	uint64_t rounds[THREADS] = {0}, sum = 0, last = 0, changes = 0, all = 0;
+	double end = stress_end();
+	struct vma_stats_view *view;
+	bool grows = true;
+
+	(void)state;
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, count_and_drop, &rounds[i]), 0);
+	while (go_on(end, changes > 10)) {
+		vma_stats_view_read(view, &snapshot);
+		if (!snapshot.whole)
+			continue;
+		sum = sum_of_sockets(&snapshot);
+		grows &= sum >= last;
+		changes += sum != last;
+		last = sum;
+	}
+	stop = true;
+	for (unsigned i = 0; i < THREADS; i++) {
+		pthread_join(threads[i], NULL);
+		all += rounds[i] * COUNTED;
+	}
+	assert_true(grows);
+	assert_true(changes > 10);
+	vma_stats_view_read(view, &snapshot);
+	assert_true(snapshot.whole);
+	assert_int_equal(sum_of_sockets(&snapshot), all); /* and so none was ever more than there was */
+	vma_stats_view_close(view);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_reader_sees_whole_values_that_only_grow, stress_make_stats,
+                                        stress_remove_stats),
+        cmocka_unit_test_setup_teardown(test_sum_only_grows_while_sockets_come_and_go, stress_make_stats,
                                         stress_remove_stats),
         cmocka_unit_test_setup_teardown(test_block_has_one_owner_and_a_reader_never_mixes_two, stress_make_stats,
                                         stress_remove_stats),

@@ -371,6 +371,70 @@ static void test_difference_of_snapshots_is_what_was_counted_between(void **stat
 	vma_stats_drop(stats, next);
 }
 
+static uint64_t retired_packets(struct vma_stats_view *view)
+{
+	static struct vma_stats_snapshot snapshot;
+
+	vma_stats_view_read(view, &snapshot);
+	assert_true(snapshot.whole);
+	assert_int_equal(snapshot.retired[VMA_STATS_TYPE_SOCKET].type, VMA_STATS_TYPE_SOCKET);
+	assert_int_equal(vma_stats_read(&snapshot.retired[VMA_STATS_TYPE_RING].ring.rx.rx_packets), 0);
+	assert_int_equal(vma_stats_read(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.fd), 0); /* no count */
+	assert_int_equal(vma_stats_read(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.rx_queue_max), 0);
+	return vma_stats_read(&snapshot.retired[VMA_STATS_TYPE_SOCKET].socket.rx_packets);
+}
+
+static void socket_with(uint64_t packets, bool zero, uint64_t more)
+{
+	struct vma_stats_socket *sock = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd 5");
+
+	vma_stats_set(&sock->fd, 5);
+	vma_stats_set(&sock->rx_queue_max, 9);
+	vma_stats_add(&sock->rx_packets, packets);
+	if (zero)
+		assert_int_equal(vma_stats_zero(stats), 0);
+	vma_stats_add(&sock->rx_packets, more);
+	vma_stats_drop(stats, sock);
+}
+
+static void test_what_a_dropped_block_has_counted_is_kept(void **state)
+{
+	static struct vma_stats_snapshot before, now;
+	struct vma_stats_view *view;
+
+	(void)state;
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	assert_int_equal(retired_packets(view), 0);
+	socket_with(100, false, 7);
+	assert_int_equal(retired_packets(view), 107);
+	socket_with(10, false, 0);
+	assert_int_equal(retired_packets(view), 117);
+	socket_with(1000, true, 3); /* all that came before was zeroed, and of this one a part */
+	assert_int_equal(retired_packets(view), 3);
+	vma_stats_view_read(view, &before);
+	socket_with(40, false, 2);
+	vma_stats_view_read(view, &now);
+	vma_stats_snapshot_subtract(&now, &before);
+	assert_int_equal(vma_stats_read(&now.retired[VMA_STATS_TYPE_SOCKET].socket.rx_packets), 42);
+	vma_stats_view_close(view);
+}
+
+static void test_drop_that_is_under_way_is_told(void **state)
+{
+	static struct vma_stats_snapshot snapshot;
+	struct vma_stats_view *view;
+
+	(void)state;
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	stats->segment->drops.begun++;
+	vma_stats_view_read(view, &snapshot);
+	assert_false(snapshot.whole);
+	stats->segment->drops.done++;
+	vma_stats_view_read(view, &snapshot);
+	assert_true(snapshot.whole);
+	vma_stats_view_close(view);
+}
+
 static void test_list_has_the_living_and_cleans_up_after_the_dead_if_it_may(void **state)
 {
 	char dead[128];
@@ -482,6 +546,9 @@ static const struct CMUnitTest tests[] = {
                                         view_remove_stats),
         cmocka_unit_test_setup_teardown(test_difference_of_snapshots_is_what_was_counted_between, view_make_stats,
                                         view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_what_a_dropped_block_has_counted_is_kept, view_make_stats,
+                                        view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_drop_that_is_under_way_is_told, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_list_has_the_living_and_cleans_up_after_the_dead_if_it_may,
                                         view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_name_cannot_move_a_terminals_cursor, view_make_stats, view_remove_stats),

@@ -401,7 +401,7 @@ int vma_stats_sweep(const char *dir, long *at);
  */
 #define VMA_STATS_NAME_MAX 32
 void *vma_stats_grab(struct vma_stats *stats, enum vma_stats_type type, const char *name);
-/* `stats` as at the grab. NULL blocks are allowed. */
+/* `stats` as at the grab. What the block has counted stays in the sums of its type. NULL blocks are allowed. */
 void vma_stats_drop(struct vma_stats *stats, void *block);
 
 /* The counters of a type in printing order; NULL and 0 for an unknown type. */

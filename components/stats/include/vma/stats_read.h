@@ -56,13 +56,20 @@ struct vma_stats_item {
 	};
 };
 
-/* All blocks of a process, in the order of their places. */
+/*
+ * All blocks of a process, in the order of their places. retired[type] has the sums of what blocks of that type had
+ * counted when they were dropped; its type is FREE if it cannot be read. The sum of a counter over the items of a
+ * type and its retired one does not fall, unless the counters are zeroed. If a snapshot is not `whole`, blocks were dropped
+ * while it was taken: their counts may be in it twice, or not at all.
+ */
 #define VMA_STATS_ITEMS_MAX 1536
 struct vma_stats_snapshot {
 	int pid;
 	uint64_t taken_ns; /* CLOCK_MONOTONIC */
+	bool whole;
 	size_t count;
 	struct vma_stats_item items[VMA_STATS_ITEMS_MAX];
+	struct vma_stats_item retired[VMA_STATS_TYPE_COUNT];
 };
 void vma_stats_view_read(const struct vma_stats_view *view, struct vma_stats_snapshot *out);
 /* What was counted between two snapshots of one process: `now` keeps values that hold now, and maxima. */
