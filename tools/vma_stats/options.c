@@ -6,9 +6,10 @@
 
 #include <vma/log.h>
 
+#include "listen.h"
 #include "options.h"
 
-enum { KEY_ASSERT = 256 };
+enum { KEY_ASSERT = 256, KEY_OPENMETRICS, KEY_LISTEN, KEY_PER_SOCKET };
 
 static const struct option names[] = {
         {"pid", required_argument, NULL, 'p'},
@@ -26,6 +27,9 @@ static const struct option names[] = {
         {"details_level", required_argument, NULL, 'D'},
         {"sockets", required_argument, NULL, 's'},
         {"assert-offloaded", no_argument, NULL, KEY_ASSERT},
+        {"openmetrics", no_argument, NULL, KEY_OPENMETRICS},
+        {"listen", required_argument, NULL, KEY_LISTEN},
+        {"per-socket", no_argument, NULL, KEY_PER_SOCKET},
         {"version", no_argument, NULL, 'V'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
@@ -57,6 +61,9 @@ const char options_help[] =
         "  -D, --details_level=<level>\tSet the log detail level to <level> (0 <= level <= 3)\n"
         "  -s, --sockets=<list|range>\tShow only these sockets: 4-16 or 1,9 (or combination)\n"
         "      --assert-offloaded\tExit status 1 unless all sockets shown are offloaded (view 6)\n"
+        "      --openmetrics\t\tPrint the counters of all processes, or of those chosen, as OpenMetrics\n"
+        "      --listen=<[addr:]port>\tServe them by HTTP, at /metrics; without <addr> on 127.0.0.1\n"
+        "      --per-socket\t\tMetrics of each socket, ring, queue and pool, not sums of their process\n"
         "  -V, --version\t\t\tPrint version\n"
         "  -h, --help\t\t\tPrint this help message\n"
         "\n"
@@ -163,11 +170,31 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 		options->view = VIEW_WHY;
 		options->cycles = 1;
 		break;
+	case KEY_OPENMETRICS:
+		options->openmetrics = true;
+		break;
+	case KEY_LISTEN:
+		options->listen = optarg;
+		right = listen_parse(optarg, NULL);
+		break;
+	case KEY_PER_SOCKET:
+		options->per_socket = true;
+		break;
 	default: /* -f: it is found anyway */
 		break;
 	}
 	options->has_view |= key == 'i' || key == 'c' || key == 'v' || key == 'd' || key == KEY_ASSERT;
 	return right;
+}
+
+/* Metrics are neither a view nor a request. NULL: the options go together. */
+static const char *find_conflict(const struct options *options)
+{
+	if (options->openmetrics && options->listen != NULL)
+		return "--openmetrics and --listen do not go together";
+	if (options->openmetrics || options->listen != NULL)
+		return options->has_view || options_act(options) ? "metrics go with -p, -n, -k, -F and -s only" : NULL;
+	return options->per_socket ? "--per-socket goes with --openmetrics or --listen only" : NULL;
 }
 
 static const char *name_of(int key)
@@ -209,6 +236,10 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 	}
 	if (optind < argc) {
 		snprintf(wrong, wrong_bytes, "'%.64s' is not understood", argv[optind]);
+		return OPTIONS_WRONG;
+	}
+	if (find_conflict(options) != NULL) {
+		snprintf(wrong, wrong_bytes, "%s", find_conflict(options));
 		return OPTIONS_WRONG;
 	}
 	return OPTIONS_RUN;

@@ -33,7 +33,9 @@ struct options {
 	int log_level, details_level; /* OPTIONS_NONE: not asked for */
 	int dump_fd, dump_level;      /* dump_fd 0: of all */
 	struct fd_list fds;
-	bool has_view; /* a view was asked for, beside what acts on the process */
+	bool openmetrics, per_socket;
+	const char *listen; /* ADDR:PORT or PORT; NULL: not asked for */
+	bool has_view;      /* a view was asked for, beside what acts on the process */
 };
 /* `wrong`, of at least 128 bytes, is a sentence of OPTIONS_WRONG. */
 enum options_result options_parse(struct options *options, int argc, char **argv, char *wrong, unsigned wrong_bytes);

@@ -10,10 +10,8 @@
 
 #include "processes.h"
 
-#define NAME_BYTES 256
-
 /* A file of /proc/PID, to its first zero or newline; what is not printable becomes '?'. */
-static bool read_of_process(pid_t pid, const char *file, char text[NAME_BYTES])
+static bool read_of_process(pid_t pid, const char *file, char text[PROCESSES_NAME_BYTES])
 {
 	char path[64];
 	size_t n;
@@ -23,7 +21,7 @@ static bool read_of_process(pid_t pid, const char *file, char text[NAME_BYTES])
 	from = fopen(path, "re");
 	if (from == NULL)
 		return false;
-	n = fread(text, 1, NAME_BYTES - 1, from);
+	n = fread(text, 1, PROCESSES_NAME_BYTES - 1, from);
 	fclose(from);
 	text[n] = '\0';
 	text[strcspn(text, "\n")] = '\0';
@@ -43,7 +41,7 @@ static const char *base_of(const char *path)
 /* The kernel's name of the program is cut after 15 bytes, so the command's first word counts, too. */
 static bool has_name(pid_t pid, const char *name)
 {
-	char text[NAME_BYTES];
+	char text[PROCESSES_NAME_BYTES];
 
 	if (read_of_process(pid, "comm", text) && strcmp(text, name) == 0)
 		return true;
@@ -65,7 +63,7 @@ unsigned processes_find(const struct options *options, pid_t pids[PROCESSES_MAX]
 pid_t processes_choose(const pid_t *pids, unsigned count)
 {
 	const bool asks = isatty(STDIN_FILENO) == 1;
-	char text[NAME_BYTES];
+	char text[PROCESSES_NAME_BYTES];
 	unsigned long chosen;
 
 	fprintf(stderr, "vmastat: %u processes:\n", count);
@@ -86,6 +84,11 @@ pid_t processes_choose(const pid_t *pids, unsigned count)
 bool processes_path(const struct options *options, pid_t pid, char *path, unsigned bytes)
 {
 	return (unsigned)snprintf(path, bytes, "%s/vmastat.%d", options->directory, (int)pid) < bytes;
+}
+
+bool processes_name(pid_t pid, char name[PROCESSES_NAME_BYTES])
+{
+	return read_of_process(pid, "comm", name);
 }
 
 bool processes_lives(pid_t pid)

@@ -4,6 +4,7 @@
  *
  *   options ──> processes: which one ──> view of its memory ──┬─> requests: -z -l -D -S
  *                                                             └─> every interval: a snapshot, printed by a view
+ *           └─> metrics, of all of them: printed once, or served
  */
 #include <errno.h>
 #include <limits.h>
@@ -14,6 +15,8 @@
 
 #include <vma/conf_version.h>
 
+#include "listen.h"
+#include "metrics.h"
 #include "processes.h"
 #include "view.h"
 
@@ -203,7 +206,12 @@ int main(int argc, char **argv)
 	case OPTIONS_RUN:
 		break;
 	}
+	if (options.listen != NULL)
+		return listen_serve(&options);
 	count = processes_find(&options, pids);
+	if (options.openmetrics && (count != 0 || (options.pid == 0 && options.name == NULL)))
+		return metrics_scrape(&options, METRICS_OPENMETRICS, stdout) == 0 && fflush(stdout) == 0 ? EXIT_SUCCESS
+		                                                                                         : EXIT_FAILURE;
 	if (count == 0) {
 		fputs("vmastat: Failed to identify process...\n", stderr);
 		return EXIT_FAILURE;

@@ -116,6 +116,29 @@ static void test_wrong_values_are_told(void **state)
 	assert_int_equal(PARSE(&options, "word"), OPTIONS_WRONG);
 }
 
+static void test_metrics_go_with_what_chooses_processes_only(void **state)
+{
+	struct options options;
+
+	(void)state;
+	assert_int_equal(PARSE(&options, "--openmetrics", "--per-socket", "-p", "7", "-s", "3", "-F", "-k", "/dir"),
+	                 OPTIONS_RUN);
+	assert_true(options.openmetrics);
+	assert_true(options.per_socket);
+	assert_null(options.listen);
+	assert_int_equal(PARSE(&options, "--listen", "10.0.0.1:9464", "-n", "prog"), OPTIONS_RUN);
+	assert_string_equal(options.listen, "10.0.0.1:9464");
+	assert_false(options.openmetrics);
+	assert_int_equal(PARSE(&options, "--openmetrics", "--listen=9464"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--openmetrics", "-v", "3"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--openmetrics", "-z"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--listen=9464", "-d", "2"), OPTIONS_WRONG);
+	assert_string_equal(wrong, "metrics go with -p, -n, -k, -F and -s only");
+	assert_int_equal(PARSE(&options, "--per-socket"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--listen=nowhere"), OPTIONS_WRONG);
+	assert_string_equal(wrong, "'nowhere' is no value of --listen");
+}
+
 static void test_list_of_too_many_ranges_is_refused(void **state)
 {
 	struct fd_list list;
@@ -134,6 +157,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_option_has_a_short_and_a_long_name),
         cmocka_unit_test(test_level_of_a_dump_may_follow_as_a_word),
         cmocka_unit_test(test_wrong_values_are_told),
+        cmocka_unit_test(test_metrics_go_with_what_chooses_processes_only),
         cmocka_unit_test(test_list_of_too_many_ranges_is_refused),
 };
 

@@ -1,0 +1,356 @@
+/* metrics - rows of values, and the families that are printed of them. */
+#include <errno.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <vma/sock.h>
+
+#include "metrics.h"
+#include "metrics_name.h"
+#include "processes.h"
+#include "view.h"
+
+#define ITEM_WORDS ((sizeof(struct vma_stats_item) - offsetof(struct vma_stats_item, words)) / sizeof(uint64_t))
+#define LABELS_BYTES 128
+
+enum offload { OFFLOAD_YES, OFFLOAD_NO, OFFLOAD_UNDECIDED, OFFLOADS };
+static const char *const offload_names[] = {"yes", "no", "undecided"};
+enum protocol { PROTOCOL_UDP, PROTOCOL_TCP, PROTOCOLS };
+static const char *const protocol_names[] = {"udp", "tcp"};
+
+struct metrics_process {
+	char labels[LABELS_BYTES]; /* pid and comm */
+	uint64_t sockets[PROTOCOLS][OFFLOADS];
+	uint64_t queued_packets, queued_bytes;
+};
+
+struct metrics_row {
+	enum vma_stats_type type;
+	size_t process;
+	char labels[LABELS_BYTES]; /* of the object, with a comma before; "": of the process */
+	uint64_t words[ITEM_WORDS];
+};
+
+void metrics_fini(struct metrics *metrics)
+{
+	free(metrics->processes);
+	free(metrics->rows);
+	*metrics = (struct metrics){0};
+}
+
+/* ---- rows ---- */
+
+static const char *escape(char *to, size_t bytes, const char *value)
+{
+	size_t n = 0;
+
+	for (; *value != '\0' && n + 2 < bytes; value++) {
+		if (*value == '"' || *value == '\\' || *value == '\n')
+			to[n++] = '\\';
+		to[n++] = *value == '\n' ? 'n' : *value;
+	}
+	to[n] = '\0';
+	return to;
+}
+
+static enum protocol protocol_of(const struct vma_stats_socket *socket)
+{
+	return view_count(&socket->protocol) == IPPROTO_TCP ? PROTOCOL_TCP : PROTOCOL_UDP;
+}
+
+static void label_object(char labels[LABELS_BYTES], const struct vma_stats_item *item, bool retired)
+{
+	char escaped[2 * VMA_STATS_NAME_MAX + 2];
+
+	labels[0] = '\0';
+	if (item->type == VMA_STATS_TYPE_PROCESS)
+		return;
+	if (item->type == VMA_STATS_TYPE_SOCKET && retired)
+		snprintf(labels, LABELS_BYTES, ",fd=\"closed\"");
+	else if (item->type == VMA_STATS_TYPE_SOCKET)
+		snprintf(labels, LABELS_BYTES, ",fd=\"%" PRIu64 "\",proto=\"%s\"", view_count(&item->socket.fd),
+		         protocol_names[protocol_of(&item->socket)]);
+	else
+		snprintf(labels, LABELS_BYTES, ",%s=\"%s\"", vma_stats_type_name(item->type),
+		         retired ? "closed" : escape(escaped, sizeof(escaped), item->name));
+}
+
+/* Of the last process: the row with these labels, zero if it is new; NULL: no memory. */
+static struct metrics_row *row_of(struct metrics *metrics, enum vma_stats_type type, const char *labels)
+{
+	const size_t process = metrics->process_count - 1;
+	struct metrics_row *row;
+
+	for (size_t i = metrics->row_count; i > 0 && metrics->rows[i - 1].process == process; i--)
+		if (metrics->rows[i - 1].type == type && strcmp(metrics->rows[i - 1].labels, labels) == 0)
+			return &metrics->rows[i - 1];
+	if (metrics->row_count == metrics->row_room) {
+		const size_t room = 2 * metrics->row_room + 16;
+		struct metrics_row *rows = realloc(metrics->rows, room * sizeof(*rows));
+
+		if (rows == NULL)
+			return NULL;
+		metrics->rows = rows;
+		metrics->row_room = room;
+	}
+	row = &metrics->rows[metrics->row_count++];
+	*row = (struct metrics_row){.type = type, .process = process};
+	strcpy(row->labels, labels);
+	return row;
+}
+
+/* An object that has a row of its own is its sum, and its maximum. */
+static void add_words(struct metrics_row *row, const struct vma_stats_item *item)
+{
+	size_t count;
+	const struct vma_stats_field *fields = vma_stats_fields(item->type, &count);
+
+	for (size_t i = 0; i < count; i++) {
+		const size_t word = fields[i].offset / sizeof(uint64_t);
+		const uint64_t value = vma_stats_read(&item->words[word]);
+
+		if (metrics_over(item->type, &fields[i]) == METRICS_MAX)
+			row->words[word] = value > row->words[word] ? value : row->words[word];
+		else
+			row->words[word] += value;
+	}
+}
+
+static int add_item(struct metrics *metrics, const struct options *options, const struct vma_stats_item *item,
+                    bool retired)
+{
+	char labels[LABELS_BYTES] = "";
+	struct metrics_row *row;
+
+	if (options->per_socket)
+		label_object(labels, item, retired);
+	row = row_of(metrics, item->type, labels);
+	if (row == NULL)
+		return -ENOMEM;
+	add_words(row, item);
+	return 0;
+}
+
+static enum offload offload_of(const struct vma_stats_socket *socket)
+{
+	const uint64_t reason = view_count(&socket->reason);
+
+	if (view_count(&socket->offloaded) != 0)
+		return OFFLOAD_YES;
+	return reason == VMA_SOCK_NEW || reason == VMA_SOCK_DEFERRED ? OFFLOAD_UNDECIDED : OFFLOAD_NO;
+}
+
+static void count_socket(struct metrics_process *process, const struct view_input *in,
+                         const struct vma_stats_socket *socket)
+{
+	uint64_t packets, bytes;
+
+	process->sockets[protocol_of(socket)][offload_of(socket)]++;
+	view_queue(in, socket, &packets, &bytes);
+	process->queued_packets += packets;
+	process->queued_bytes += bytes;
+}
+
+int metrics_add(struct metrics *metrics, const struct options *options, pid_t pid, const char *comm,
+                const struct vma_stats_snapshot *snapshot)
+{
+	const struct view_input in = {.options = options, .now = snapshot, .total = snapshot};
+	struct metrics_process *process;
+	char escaped[LABELS_BYTES - 32];
+	int rc = 0;
+
+	process = realloc(metrics->processes, (metrics->process_count + 1) * sizeof(*process));
+	if (process == NULL)
+		return -ENOMEM;
+	metrics->processes = process;
+	process += metrics->process_count++;
+	*process = (struct metrics_process){0};
+	snprintf(process->labels, sizeof(process->labels), "pid=\"%d\",comm=\"%s\"", (int)pid,
+	         escape(escaped, sizeof(escaped), comm));
+	/* First those that have gone: each type has a row, so a metric does not come and go. */
+	for (unsigned type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT && rc == 0; type++)
+		if (snapshot->retired[type].type == type && (type != VMA_STATS_TYPE_SOCKET || options->fds.count == 0))
+			rc = add_item(metrics, options, &snapshot->retired[type], true);
+	for (size_t i = 0; i < snapshot->count && rc == 0; i++) {
+		const struct vma_stats_item *item = &snapshot->items[i];
+
+		if (item->type == VMA_STATS_TYPE_SOCKET && !view_is_socket(&in, item))
+			continue;
+		if (item->type == VMA_STATS_TYPE_SOCKET)
+			count_socket(process, &in, &item->socket);
+		rc = add_item(metrics, options, item, false);
+	}
+	return rc;
+}
+
+/* ---- text ---- */
+
+static void write_head(FILE *out, enum metrics_format format, const char *family, const char *suffix, const char *kind,
+                       const char *unit, const char *help)
+{
+	const char *const end = format == METRICS_TEXT ? suffix : "";
+
+	fprintf(out, "# HELP %s%s %s\n# TYPE %s%s %s\n", family, end, help, family, end, kind);
+	if (unit != NULL && format == METRICS_OPENMETRICS)
+		fprintf(out, "# UNIT %s %s\n", family, unit);
+}
+
+static void write_value(FILE *out, uint64_t value, double scale)
+{
+	if (scale == 1)
+		fprintf(out, " %" PRIu64 "\n", value);
+	else
+		fprintf(out, " %.9g\n", (double)value * scale);
+}
+
+static void write_samples(const struct metrics *metrics, enum vma_stats_type type, size_t word,
+                          const struct metrics_name *name, FILE *out)
+{
+	for (size_t i = 0; i < metrics->row_count; i++) {
+		const struct metrics_row *row = &metrics->rows[i];
+
+		if (row->type != type)
+			continue;
+		fprintf(out, "%s%s{%s%s", name->family, name->counter ? "_total" : "",
+		        metrics->processes[row->process].labels, row->labels);
+		if (name->reason != NULL)
+			fprintf(out, ",reason=\"%s\"", name->reason);
+		fputc('}', out);
+		write_value(out, row->words[word], name->scale);
+	}
+}
+
+/* Counters of one family follow each other in the lists. */
+static void write_type(const struct metrics *metrics, const struct options *options, enum vma_stats_type type,
+                       enum metrics_format format, FILE *out)
+{
+	size_t count;
+	const struct vma_stats_field *fields = vma_stats_fields(type, &count);
+	struct metrics_name last = {.family = ""}, name;
+
+	for (size_t i = 0; i < count; i++) {
+		if (!metrics_name(type, &fields[i], &name) || (name.over == METRICS_EACH && !options->per_socket))
+			continue;
+		if (strcmp(last.family, name.family) != 0)
+			write_head(out, format, name.family, name.counter ? "_total" : "",
+			           name.counter ? "counter" : "gauge", name.unit, name.help);
+		last = name;
+		write_samples(metrics, type, fields[i].offset / sizeof(uint64_t), &name, out);
+	}
+}
+
+static void write_sockets(const struct metrics *metrics, enum metrics_format format, FILE *out)
+{
+	write_head(out, format, "vma_sockets", "", "gauge", NULL,
+	           "sockets with counters, by protocol and whether they are offloaded");
+	for (size_t i = 0; i < metrics->process_count; i++)
+		for (unsigned protocol = 0; protocol < PROTOCOLS; protocol++)
+			for (unsigned offload = 0; offload < OFFLOADS; offload++)
+				fprintf(out, "vma_sockets{%s,proto=\"%s\",offloaded=\"%s\"} %" PRIu64 "\n",
+				        metrics->processes[i].labels, protocol_names[protocol], offload_names[offload],
+				        metrics->processes[i].sockets[protocol][offload]);
+	write_head(out, format, "vma_sockets_queued_packets", "", "gauge", "packets",
+	           "datagrams that wait to be received");
+	for (size_t i = 0; i < metrics->process_count; i++)
+		fprintf(out, "vma_sockets_queued_packets{%s} %" PRIu64 "\n", metrics->processes[i].labels,
+		        metrics->processes[i].queued_packets);
+	write_head(out, format, "vma_sockets_queued_bytes", "", "gauge", "bytes", "bytes that wait to be received");
+	for (size_t i = 0; i < metrics->process_count; i++)
+		fprintf(out, "vma_sockets_queued_bytes{%s} %" PRIu64 "\n", metrics->processes[i].labels,
+		        metrics->processes[i].queued_bytes);
+}
+
+/* Bucket i ends at 1024 ns times 2 to the i; the last has no end. There is no sum: it is not counted. */
+static void write_wakes(const struct metrics *metrics, enum metrics_format format, FILE *out)
+{
+	const size_t first = offsetof(struct vma_stats_process, wake_0) / sizeof(uint64_t);
+
+	write_head(out, format, "vma_process_wake_latency_seconds", "", "histogram", "seconds",
+	           "wake-ups of sleepers, by the time from the call to the sleeper");
+	for (size_t i = 0; i < metrics->row_count; i++) {
+		const struct metrics_row *row = &metrics->rows[i];
+		uint64_t below = 0;
+
+		if (row->type != VMA_STATS_TYPE_PROCESS)
+			continue;
+		for (unsigned bucket = 0; bucket < VMA_STATS_WAKES; bucket++) {
+			below += row->words[first + bucket];
+			fprintf(out, "vma_process_wake_latency_seconds_bucket{%s,le=\"",
+			        metrics->processes[row->process].labels);
+			if (bucket + 1 < VMA_STATS_WAKES)
+				fprintf(out, "%.9g", 1024e-9 * (double)(1u << bucket));
+			else
+				fputs("+Inf", out);
+			fprintf(out, "\"} %" PRIu64 "\n", below);
+		}
+	}
+}
+
+void metrics_write(const struct metrics *metrics, const struct options *options, enum metrics_format format, FILE *out)
+{
+	write_head(out, format, "vma_processes", "", "gauge", NULL, "processes on libvma that are shown");
+	fprintf(out, "vma_processes %zu\n", metrics->process_count);
+	write_head(out, format, "vma_processes_unreadable", "", "gauge", NULL,
+	           "processes whose counters cannot be read");
+	fprintf(out, "vma_processes_unreadable %u\n", metrics->unreadable);
+	if (metrics->process_count != 0) {
+		write_sockets(metrics, format, out);
+		for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++)
+			write_type(metrics, options, (enum vma_stats_type)type, format, out);
+		write_wakes(metrics, format, out);
+	}
+	if (format == METRICS_OPENMETRICS)
+		fputs("# EOF\n", out);
+}
+
+/* ---- now ---- */
+
+#define TRIES_WHOLE 20 /* a millisecond apart: a thread that drops a block may be without its core */
+
+static void read_whole_snapshot(const struct vma_stats_view *view, struct vma_stats_snapshot *out)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+
+	vma_stats_view_read(view, out);
+	for (int tries = 0; !out->whole && tries < TRIES_WHOLE; tries++) {
+		nanosleep(&pause, NULL);
+		vma_stats_view_read(view, out);
+	}
+}
+
+static int scrape_process(struct metrics *metrics, const struct options *options, pid_t pid)
+{
+	static struct vma_stats_snapshot snapshot;
+	char path[PATH_MAX], comm[PROCESSES_NAME_BYTES];
+	struct vma_stats_view *view;
+	int rc;
+
+	rc = processes_path(options, pid, path, sizeof(path)) ? vma_stats_view_open(path, &view) : -ENAMETOOLONG;
+	if (rc == -ENOENT || rc == -ESRCH || rc == -ENOMEM)
+		return rc == -ENOMEM ? rc : 0; /* else it has just gone */
+	if (rc < 0) {
+		metrics->unreadable++;
+		return 0;
+	}
+	read_whole_snapshot(view, &snapshot);
+	vma_stats_view_close(view);
+	return processes_name(pid, comm) ? metrics_add(metrics, options, pid, comm, &snapshot) : 0;
+}
+
+int metrics_scrape(const struct options *options, enum metrics_format format, FILE *out)
+{
+	static pid_t pids[PROCESSES_MAX];
+	const unsigned count = processes_find(options, pids);
+	struct metrics metrics = {0};
+	int rc = 0;
+
+	for (unsigned i = 0; i < count && rc == 0; i++)
+		rc = scrape_process(&metrics, options, pids[i]);
+	if (rc == 0)
+		metrics_write(&metrics, options, format, out);
+	metrics_fini(&metrics);
+	return rc;
+}
