@@ -16,7 +16,8 @@
 
 struct worker {
 	unsigned number;
-	uint64_t seed, got, dry, passed;
+	uint64_t seed, dry, passed;
+	_Atomic uint64_t got;
 	pthread_t thread;
 };
 
@@ -86,7 +87,8 @@ static void *pool_work(void *arg)
 	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
 		unsigned n = vma_bufpool_get(f.pool, bufs, 1 + pool_draw(w, HOLD));
 
-		w->got += n;
+		atomic_store_explicit(&w->got, atomic_load_explicit(&w->got, memory_order_relaxed) + n,
+		                      memory_order_relaxed); /* which orders nothing that is tested */
 		w->dry += n == 0;
 		for (unsigned i = 0; i < n; i++) {
 			mark(bufs[i], 0, w->number + 1);
@@ -112,6 +114,15 @@ static void *pool_work(void *arg)
 	return NULL;
 }
 
+static uint64_t pool_got(struct worker *workers)
+{
+	uint64_t got = 0;
+
+	for (unsigned i = 0; i < THREADS; i++)
+		got += atomic_load_explicit(&workers[i].got, memory_order_relaxed);
+	return got;
+}
+
 static void hammer(void)
 {
 	struct worker workers[THREADS];
@@ -123,15 +134,15 @@ static void hammer(void)
 		workers[i] = (struct worker){.number = i, .seed = i + 1};
 		assert_int_equal(pthread_create(&workers[i].thread, NULL, pool_work, &workers[i]), 0);
 	}
-	while (pool_now() < end)
+	while (vma_test_goes_on((uint64_t)(pool_now() * 1e9), (uint64_t)(end * 1e9), pool_got(workers) > 1000))
 		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < THREADS; i++) {
 		pthread_join(workers[i].thread, NULL);
-		got += workers[i].got;
 		dry += workers[i].dry;
 		passed += workers[i].passed;
 	}
+	got = pool_got(workers);
 	for (int i = 0; i < BOXES; i++) {
 		struct vma_buf *buf = atomic_exchange(&boxes[i], NULL);
 		if (buf != NULL)

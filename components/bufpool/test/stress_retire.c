@@ -130,7 +130,7 @@ static void retire_run(int mode)
 	do {
 		retire_one_round(rounds++, mode);
 		clock_gettime(CLOCK_MONOTONIC, &t);
-	} while ((double)(t.tv_sec - begin.tv_sec) + (double)(t.tv_nsec - begin.tv_nsec) * 1e-9 < length);
+	} while ((double)(t.tv_sec - begin.tv_sec) + (double)(t.tv_nsec - begin.tv_nsec) * 1e-9 < length || rounds < 2);
 	atomic_store(&stop, true);
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);

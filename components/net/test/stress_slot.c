@@ -85,7 +85,8 @@ static void test_readers_never_see_a_mixture(void **state)
 	path_slot_write(&path, &t, &key);
 	for (int i = 0; i < READERS; i++)
 		pthread_create(&threads[i], NULL, slot_reader, &first);
-	while ((uint64_t)time(NULL) < end) {
+	while (vma_test_goes_on((uint64_t)time(NULL) * 1000000000, end * 1000000000,
+	                        atomic_load(&path.version) < first)) {
 		for (int i = 0; i < 1000; i++) {
 			slot_fill(&t, &key, (atomic_load(&path.version) + 1) * 3);
 			path_slot_write(&path, &t, &key);

@@ -97,12 +97,22 @@ static void *receiver(void *arg)
 }
 
 /* Flows and queue pairs that come and go beside the traffic, at both ends. */
+static uint64_t wire_frames(struct stress *s)
+{
+	uint64_t frames = 0;
+
+	for (int i = 0; i < FIXTURE_QPS; i++)
+		for (int r = 0; r < FIXTURE_QPS; r++)
+			frames += atomic_load_explicit(&s->acked[i][r], memory_order_relaxed);
+	return frames;
+}
+
 static void churn(struct stress *s, uint64_t end_ns)
 {
 	struct vma_nic_qp_attr attr = {.rx_wre = 16, .tx_wre = 16};
 	struct vma_wire_counts counts;
 
-	for (uint32_t i = 0; fixture_now_ns() < end_ns; i++) {
+	for (uint32_t i = 0; vma_test_goes_on(fixture_now_ns(), end_ns, wire_frames(s) > 1000); i++) {
 		struct vma_nic_qp *qp = NULL;
 		int end = (int)(i % 2);
 		assert_int_equal(vma_nic_qp_create(s->w.nic[end], &attr, &qp), 0);

@@ -114,6 +114,7 @@ static void test_four_drivers_lose_and_double_nothing(void **state)
 	struct fixture *fixture = fixture_create(1);
 	struct thread_args args[W_SLOTS];
 	pthread_t threads[W_SLOTS], kernel;
+	const uint64_t end = xdp_shared_now_ms() + stress_ms();
 
 	(void)state;
 	assert_non_null(fixture);
@@ -124,7 +125,9 @@ static void test_four_drivers_lose_and_double_nothing(void **state)
 		args[s] = (struct thread_args){.fixture = fixture, .slot = s};
 		assert_int_equal(pthread_create(&threads[s], NULL, client_thread, &args[s]), 0);
 	}
-	usleep((useconds_t)(stress_ms() * 1000));
+	while (vma_test_goes_on(xdp_shared_now_ms() * 1000000, end * 1000000,
+	                        fixture->received > 1000 && fixture->sent > 1000))
+		usleep(1000);
 	fixture->stop = true;
 	for (uint32_t s = 0; s < W_SLOTS; s++)
 		pthread_join(threads[s], NULL);
@@ -212,7 +215,8 @@ static void test_killed_processes_lose_and_double_nothing(void **state)
 	owner_fill(fixture);
 	for (uint32_t s = 0; s <= W_SLOTS; s++)
 		pids[s] = start_process(fixture, s, s + 1);
-	while (xdp_shared_now_ms() < end) {
+	while (vma_test_goes_on(xdp_shared_now_ms() * 1000000, end * 1000000,
+	                        fixture->recoveries > 20 && fixture->locks_freed > 0)) {
 		const uint32_t victim = xdp_fixture_roll(&seed, W_SLOTS);
 
 		usleep(100 + xdp_fixture_roll(&seed, 3000));

@@ -151,14 +151,25 @@ static void *other_main(void *arg)
 	return NULL;
 }
 
+static uint64_t stress_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 static void *stop_later(void *arg)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 	const double wait = (seconds != NULL ? atof(seconds) : 1.5) / 3;
-	struct timespec left = {.tv_sec = (time_t)wait, .tv_nsec = (long)((wait - (double)(time_t)wait) * 1e9)};
+	const uint64_t until = stress_now_ns() + (uint64_t)(wait * 1e9);
 
 	(void)arg;
-	nanosleep(&left, NULL);
+	while (vma_test_goes_on(stress_now_ns(), until,
+	                        atomic_load(&stress.round) > 10 && atomic_load(&stress.refused) > 0 &&
+	                                (!stress.acquires || atomic_load(&stress.acquired) > 0)))
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 	atomic_store(&stress.stop, true);
 	return NULL;
 }

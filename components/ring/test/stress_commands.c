@@ -100,7 +100,7 @@ static void test_nothing_is_left_behind_when_all_have_returned(void **state)
 	pthread_barrier_init(&gate, NULL, THREADS + 1);
 	for (int t = 0; t < THREADS; t++)
 		assert_int_equal(pthread_create(&parties[t].thread, NULL, leave_and_rest, &parties[t]), 0);
-	for (; time(NULL) < end; rounds++) {
+	for (; vma_test_goes_on((uint64_t)time(NULL) * 1000000000, (uint64_t)end * 1000000000, rounds > 10); rounds++) {
 		prepare_round();
 		pthread_barrier_wait(&gate);
 		pthread_barrier_wait(&gate);

@@ -4,11 +4,7 @@
  */
 #include "wait_fixture.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define LATE_NS (5000 * MSEC) /* its thread has to get a core, which is slower then; that it leaves is asserted */
-#else
-#define LATE_NS (500 * MSEC)
-#endif
+#define LATE_NS (5000 * MSEC) /* its thread has to get a core; that it leaves is asserted */
 
 static double later_stress_seconds(void)
 {

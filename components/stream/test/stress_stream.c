@@ -376,9 +376,16 @@ static struct vma_tcp_listener *peer_listens(void)
 	return listener;
 }
 
+static bool has_seen_enough(void)
+{
+	return atomic_load(&rounds) > 10 && atomic_load(&served) > 10 && atomic_load(&shared) > 1 &&
+	       atomic_load(&echoed) > 100;
+}
+
 static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
+	uint64_t until;
 	pthread_t peer, looker, meddler, server, worker[WORKERS], sharer[SHARERS];
 	struct vma_tcp_listener *listener = peer_listens();
 	int fd = fixture_stream_socket(0);
@@ -395,7 +402,9 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 		pthread_create(&worker[i], NULL, stream_work, (void *)i);
 	for (uintptr_t i = 0; i < SHARERS; i++)
 		pthread_create(&sharer[i], NULL, come_and_go, (void *)i);
-	sleep(seconds != NULL ? (unsigned)atoi(seconds) : 2);
+	until = vma_now_ns() + (seconds != NULL ? (uint64_t)atoi(seconds) : 2) * 1000000000;
+	while (vma_test_goes_on(vma_now_ns(), until, has_seen_enough()))
+		usleep(1000);
 	do_shutdown(fd, SHUT_RDWR);
 	pthread_join(server, NULL);
 	do_close(fd);
@@ -413,7 +422,7 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	vma_tcp_listener_close(listener);
 	fixture_settle();
 	print_message("# %lu rounds, %lu served, %lu by sharers, %lu bytes echoed\n", rounds, served, shared, echoed);
-	assert_true(rounds > 10 && served > 10 && shared > 1 && echoed > 100);
+	assert_true(has_seen_enough());
 }
 
 static const struct CMUnitTest tests[] = {

@@ -97,7 +97,7 @@ static void test_flows_change_under_traffic(void **state)
 		pthread_create(&drivers[i], NULL, flows_drive, NULL);
 	for (uintptr_t i = 0; i < CHANGERS; i++)
 		pthread_create(&changers[i], NULL, flows_change, (void *)i);
-	while (vma_now_ns() < end) {
+	while (vma_test_goes_on(vma_now_ns(), end, atomic_load(&changes) > 0 && atomic_load(&received) > 0)) {
 		for (unsigned i = 0; i < 8; i++)
 			peer_send("10.77.0.2", (uint16_t)(7000 + (sent + i) % 16), i == 7 ? "239.8.0.1" : "10.77.0.1",
 			          PORT, "x");

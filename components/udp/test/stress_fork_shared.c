@@ -88,6 +88,7 @@ static void agrees(int fd)
 static void test_who_looks_finds_what_was_changed_before(void **state)
 {
 	pthread_t threads[2 + LOOKERS];
+	uint64_t until;
 
 	(void)state;
 	changers[0] = fixture_socket();
@@ -102,7 +103,9 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	pthread_create(&threads[1], NULL, fork_shared_turn, &changers[1]);
 	for (int i = 0; i < LOOKERS; i++)
 		pthread_create(&threads[2 + i], NULL, look_often, &lookers[i]);
-	sleep(fork_shared_seconds());
+	until = vma_now_ns() + fork_shared_seconds() * 1000000000ULL;
+	while (vma_test_goes_on(vma_now_ns(), until, atomic_load(&looks) > 0 && atomic_load(&made) > FIRST))
+		usleep(1000);
 	atomic_store(&over, true);
 	for (int i = 0; i < 2 + LOOKERS; i++)
 		pthread_join(threads[i], NULL);

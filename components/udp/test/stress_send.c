@@ -98,7 +98,8 @@ static void change_all(time_t end)
 			send_reset((uint8_t)(step + 10));
 		fixture_peer_receive();
 		usleep(200);
-	} while (time(NULL) < end);
+	} while (vma_test_goes_on((uint64_t)time(NULL) * 1000000000, (uint64_t)end * 1000000000,
+	                          atomic_load(&accepted) > 100));
 }
 
 static void start_socket(void)
