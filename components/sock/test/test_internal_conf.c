@@ -63,32 +63,50 @@ static uint64_t passed_ms(uint64_t since_ns)
 
 #define STEP (1000 * MSEC)
 
-/* Something is due early in a step, to a silent peer: whether it has been looked at by the middle of the step. */
-static bool timer_ends_within_the_step(void)
+/*
+ * Something is due early in a step, to a silent peer: whether it has been looked at before the step is over. -1: this
+ * thread had no core at the wrong moment.
+ */
+static int timer_ends_within_the_step(void)
 {
 	struct pair pair = tcp_fixture_connected();
-	uint64_t due;
+	uint64_t due, step;
+	int ended;
 
 	pause_peer(true);
 	usleep(300000); /* what was due before has been looked at */
 	while (vma_now_ns() % STEP > STEP / 10)
 		usleep(1000);
+	step = vma_now_ns() / STEP;
 	tcp_fixture_send_bytes(pair.here, 1000);
 	due = vma_tcp_due(pair.tcp);
-	must(due % STEP > 0 && due % STEP < STEP / 2);
-	while (vma_now_ns() % STEP < STEP * 7 / 10)
+	while (vma_now_ns() < step * STEP + STEP * 7 / 10)
 		usleep(1000);
-	return vma_tcp_due(pair.tcp) != due;
+	ended = vma_tcp_due(pair.tcp) != due;
+	if (due <= step * STEP || due >= step * STEP + STEP / 2 || vma_now_ns() / STEP != step)
+		ended = -1;
+	pause_peer(false);
+	end_pair(&pair);
+	return ended;
 }
 
+/* The internal thread may be late on a busy machine, for this step or for the one before, but not each time. */
 static void expect_next_step(void)
 {
-	must(!timer_ends_within_the_step());
+	int ended = -1;
+
+	for (int i = 0; i < 10 && ended != 0; i++)
+		ended = timer_ends_within_the_step();
+	must(ended == 0);
 }
 
 static void expect_same_step(void)
 {
-	must(timer_ends_within_the_step());
+	int ended = -1;
+
+	for (int i = 0; i < 10 && ended != 1; i++)
+		ended = timer_ends_within_the_step();
+	must(ended == 1);
 }
 
 static void test_the_threads_timer_ends_at_multiples_of_its_resolution_if_that_is_set(void **state)
@@ -112,13 +130,14 @@ static void expect_packet_at_once(void)
 		wait_until(vma_tcp_rx_bytes(pair.here) == 1);
 		consume_all(pair.here);
 	}
-	must(passed_ms(began) < 5 * 1000);
+	must(passed_ms(began) < 7 * 1000);
 }
 
 static void test_packets_do_not_wait_for_the_threads_timer(void **state)
 {
 	(void)state;
-	in_child(expect_packet_at_once, "VMA_TIMER_RESOLUTION_MSEC=60000");
+	/* Five would wait for eight seconds at least. What meets this thread in the ring may have to wait once. */
+	in_child(expect_packet_at_once, "VMA_TIMER_RESOLUTION_MSEC=2000");
 }
 
 /* ---- VMA_TCP_TIMER_RESOLUTION_MSEC ---- */
@@ -296,9 +315,7 @@ static void expect_no_look(void)
 	/* Timers are kept all the same. */
 	pause_peer(true);
 	tcp_fixture_send_bytes(pair.here, 1000);
-	usleep(1000000);
-	vma_tcp_counts(pair.tcp, &counts);
-	must(counts.retransmits + counts.tail_probes > 0);
+	wait_until((vma_tcp_counts(pair.tcp, &counts), counts.retransmits + counts.tail_probes > 0));
 }
 
 static void test_the_users_interval_holds_for_tcp_if_it_is_set(void **state)
@@ -453,8 +470,8 @@ static void stop_looks(const struct pair *pair)
 	} while (pair->ring_ctx->armed || atomic_load(&pair->ring_ctx->check_ns) != UINT64_MAX);
 }
 
-/* The peer is silent, and others are to drive: whether what is due is looked at within a fifth of a second. */
-static bool timers_are_kept(void)
+/* The peer is silent, and others are to drive: whether what is due is looked at within some time. */
+static bool timers_are_kept(unsigned for_ms)
 {
 	struct pair pair = tcp_fixture_connected();
 	uint64_t due;
@@ -465,19 +482,19 @@ static bool timers_are_kept(void)
 	vma_ring_progress(pair.ring_ctx->ring);
 	tcp_fixture_send_bytes(pair.here, 1000);
 	due = vma_tcp_due(pair.tcp);
-	while (vma_now_ns() < due + 200 * MSEC)
+	while (vma_tcp_due(pair.tcp) <= due && vma_now_ns() < due + for_ms * MSEC)
 		usleep(1000);
 	return vma_tcp_due(pair.tcp) > due;
 }
 
 static void expect_timers_kept(void)
 {
-	must(timers_are_kept());
+	must(timers_are_kept(TIMEOUT_MS));
 }
 
 static void expect_timers_left_to_others(void)
 {
-	must(!timers_are_kept());
+	must(!timers_are_kept(200));
 }
 
 static void test_who_keeps_timers_while_others_drive_is_said_by_the_handling(void **state)

@@ -251,11 +251,19 @@ static void taken_count(struct vma_task *task)
 	handed_over_by_then = atomic_load(&handed_over);
 }
 
+static _Atomic bool has_turned;
+
+static void taken_turn(struct vma_task *task)
+{
+	(void)task;
+	atomic_store(&has_turned, true);
+}
+
 /* So many messages are answered, then the thread does what else there is, and the rest later. */
 static void test_questions_are_bounded(void **state)
 {
 	enum { IN_ONE_GO = 8 };
-	static struct vma_task other_work = {.run = taken_count};
+	static struct vma_task other_work = {.run = taken_count}, turn = {.run = taken_turn};
 	const struct timespec nap = {.tv_nsec = 5000000};
 	const unsigned before = atomic_load(&handed_over);
 	const int fd = offloaded_socket(&ops_that_hold_up), to = vma_unix_connect(own_name());
@@ -264,7 +272,9 @@ static void test_questions_are_bounded(void **state)
 	unsigned sent = 1;
 
 	(void)state;
-	nanosleep(&nap, NULL); /* the messages of tests before do not count */
+	vma_engine_post(&turn); /* once it has run, the messages of tests before do not count */
+	while (!atomic_load(&has_turned))
+		nanosleep(&nap, NULL);
 	assert_int_equal(vma_unix_send(to, &asked), 0);
 	while (!atomic_load(&is_held))
 		nanosleep(&nap, NULL);
