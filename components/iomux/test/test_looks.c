@@ -103,6 +103,16 @@ static struct calls looks_wait_once(const struct way *way)
 	return (struct calls){.yields = calls.yields - before.yields, .asks = calls.asks - before.asks};
 }
 
+/* The same of one that has looked, if there is any: without a core its time may be over before that. */
+static struct calls looks_wait_and_look(const struct way *way)
+{
+	struct calls made = looks_wait_once(way);
+
+	for (int i = 0; i < 20 && made.yields == 0; i++)
+		made = looks_wait_once(way);
+	return made;
+}
+
 static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
 {
 	static const unsigned ratios[] = {1, 10, 100};
@@ -117,7 +127,7 @@ static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
 			unsigned looks;
 
 			vma_engine()->conf.select_poll_os_ratio = ratios[k];
-			made = looks_wait_once(&ways[i]);
+			made = looks_wait_and_look(&ways[i]);
 			looks = made.yields * LOOKS_BREATH;
 			assert_true(looks >= LOOKS_BREATH);
 			assert_in_range(made.asks, looks / ratios[k], looks / ratios[k] + 3); /* and at its end */
@@ -160,10 +170,12 @@ static void test_what_is_all_the_oss_is_looked_at_if_forced(void **state)
 		assert_int_equal(vma_iomux_poll_wants(&fd, 1), force);
 		assert_int_equal(vma_iomux_select_wants(os + 1, &bits, NULL, NULL), force);
 		before = calls;
-		assert_int_equal(backend_poll(&backend, &fd, 1, WAIT_MSEC), 0);
+		for (int i = 0; i < (force ? 20 : 1) && calls.yields == before.yields; i++)
+			assert_int_equal(backend_poll(&backend, &fd, 1, WAIT_MSEC), 0);
 		assert_true(force == (calls.yields > before.yields));
 		before = calls;
-		assert_int_equal(backend_wait(&backend, all_os, &event, 1, WAIT_MSEC), 0);
+		for (int i = 0; i < (force ? 20 : 1) && calls.yields == before.yields; i++)
+			assert_int_equal(backend_wait(&backend, all_os, &event, 1, WAIT_MSEC), 0);
 		assert_true(force == (calls.yields > before.yields));
 	}
 	assert_int_equal(write(os_end, "x", 1), 1);

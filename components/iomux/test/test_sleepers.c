@@ -221,6 +221,7 @@ static void test_sleepers_stay_asleep_after_one_of_them_was_woken(void **state)
 	begin_crew(&crew);
 	before = cpu_usec();
 	backend_send(&be, fd);
+	wait_for_return(&crew, 1);
 	usleep(500000);
 	assert_true(cpu_usec() - before < 50000);
 	assert_int_equal(atomic_load(&crew.returned), 1);

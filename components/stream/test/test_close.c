@@ -138,17 +138,22 @@ static void test_shut_for_reading_it_says_the_end(void **state)
 	fixture_pair_end(fd, listener, peer);
 }
 
-static void *close_later(void *arg)
-{
-	usleep(50000);
-	do_close(*(int *)arg);
-	return NULL;
-}
+struct closer {
+	int fd;
+	struct vma_thread *reader;
+	struct fixture_conn *peer;
+};
 
-static void *close_send_later(void *arg)
+/* Once the read waits; what it waits for comes thereafter. */
+static void *close_and_send(void *arg)
 {
-	usleep(150000);
-	fixture_peer_send(arg, "late", 4);
+	struct closer *closer = arg;
+
+	for (int ms = 0; ms < 10000 && atomic_load(&closer->reader->state) != VMA_THREAD_ASLEEP; ms++)
+		usleep(1000);
+	do_close(closer->fd);
+	usleep(50000);
+	fixture_peer_send(closer->peer, "late", 4);
 	return NULL;
 }
 
@@ -157,16 +162,15 @@ static void test_closed_by_another_thread_a_read_goes_on(void **state)
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
 	int fd = fixture_pair(&listener, &peer, 0);
-	pthread_t closer, sender;
+	struct closer closer = {.fd = fd, .reader = vma_thread_self(), .peer = peer};
+	pthread_t thread;
 	char text[8];
 
 	(void)state;
 	fixture_peer_runs();
-	pthread_create(&closer, NULL, close_later, &fd);
-	pthread_create(&sender, NULL, close_send_later, peer);
+	pthread_create(&thread, NULL, close_and_send, &closer);
 	assert_int_equal(do_recv(fd, text, 8, 0), 4); /* as with the kernel: it holds the socket */
-	pthread_join(closer, NULL);
-	pthread_join(sender, NULL);
+	pthread_join(thread, NULL);
 	fixture_peer_rests();
 	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	fixture_pair_end(-1, listener, peer);

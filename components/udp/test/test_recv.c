@@ -631,7 +631,7 @@ static void test_receive_timeout_ends_with_eagain(void **state)
 	atomic_store(&sock->rcvtimeo_ns, 50000000);
 	assert_int_equal(udp_recv_receive(data, sizeof(data), 0), -EAGAIN);
 	assert_true(recv_now_ms() - start >= 49);
-	assert_true(recv_now_ms() - start < 1000);
+	assert_true(recv_now_ms() - start < 5000);
 }
 
 /* An ICMP error, which waits until somebody asks for it with MSG_ERRQUEUE. */
