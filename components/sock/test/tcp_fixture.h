@@ -24,7 +24,7 @@
 #include "../engine/engine.h"
 #include "small_engine.h"
 
-#define TIMEOUT_MS 3000
+#define TIMEOUT_MS 10000
 #define PORT 5000
 #define MSEC 1000000ULL
 
