@@ -716,6 +716,8 @@ static void test_what_was_taken_back_before_a_new_grant_is_no_news(void **state)
 	vmad_client_close(client);
 }
 
+static int told_by_client = -1; /* the grandchild lives until this is closed */
+
 /* In a child: become a client, tell the parent, wait to be killed. */
 static pid_t forked_client(bool leave_grandchild)
 {
@@ -726,13 +728,15 @@ static pid_t forked_client(bool leave_grandchild)
 	assert_int_equal(pipe2(told, O_CLOEXEC), 0);
 	pid = fork();
 	if (pid == 0) {
+		struct pollfd reader = {.fd = told[1]};
 		struct vmad_client *client;
 		struct xdp_rental rental;
 
+		close(told[0]);
 		if (vmad_proto_join(&client) != 0 || vmad_client_rent(client, 64, 64, &rental) != 0)
 			_exit(1);
 		if (leave_grandchild && fork() == 0) {
-			sleep(2); /* has the connection, too */
+			poll(&reader, 1, -1); /* has the connection, too */
 			_exit(0);
 		}
 		if (write(told[1], "x", 1) == 1)
@@ -741,7 +745,7 @@ static pid_t forked_client(bool leave_grandchild)
 	}
 	close(told[1]);
 	assert_int_equal(read(told[0], &byte, 1), 1);
-	close(told[0]);
+	told_by_client = told[0];
 	return pid;
 }
 
@@ -756,6 +760,7 @@ static void test_a_killed_client_is_missed(void **state)
 	kill(pid, SIGKILL);
 	assert_true(becomes(&fake.finals, 1));
 	waitpid(pid, NULL, 0);
+	close(told_by_client);
 }
 
 static void test_a_killed_parent_is_missed_although_its_child_has_the_socket(void **state)
@@ -767,6 +772,7 @@ static void test_a_killed_parent_is_missed_although_its_child_has_the_socket(voi
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
 	assert_true(becomes(&fake.finals, 1));
+	close(told_by_client);
 }
 
 static void test_frames_of_a_client_that_hung_up_wait_for_its_process(void **state)
