@@ -99,7 +99,7 @@ fetch_secret() {
 # The port of a server that had many connections and was killed refuses at once, as the kernel's, as soon as vmad has seen
 # the end: a SYN that comes before is lost with its process, and comes again a second later.
 killed() {
-	local s="a server with 2000 connections behind it, $where offloaded" begun link
+	local s="a server with 2000 connections behind it, $where offloaded" link
 	serve killed python3 -m http.server --bind "$IP_B" --directory "$WORK/empty" 8000
 	check "$s: it starts" wait_for 20 listens 8000
 	check "$s: 2000 requests are answered" client python3 "$WORK/requests.py" "$IP_B" 8000 2000
@@ -110,10 +110,9 @@ killed() {
 	[ "$where" = client ] || check "$s: vmad knows the server" test -n "$link"
 	stop killed KILL
 	[ "$where" = client ] || check "$s: vmad sees its end" wait_for 5 closed_by_vmad "$link"
-	begun=${EPOCHREALTIME/./}
 	touch "$WORK/go"
 	check "$s: who comes after its end is refused" wait_for 20 log_has late refused
-	[ -n "$SAN" ] || check_num "$s: within a second" $(((${EPOCHREALTIME/./} - begun) / 1000)) -lt 1000
+	[ -n "$SAN" ] || check "$s: at its first SYN" log_has late "refused within a second"
 	stop late
 }
 # vmad closes a client's connection when it has taken back all that the client had: the inode of vmad's end.
@@ -132,6 +131,7 @@ cat >"$WORK/requests.py" <<-'PY'
 	    while not os.path.exists(sys.argv[4]):
 	        time.sleep(0.01)
 	for _ in range(int(sys.argv[3])):
+	    begun = time.monotonic()
 	    try:
 	        with socket.create_connection((sys.argv[1], int(sys.argv[2])), 20) as connection:
 	            connection.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
@@ -140,7 +140,9 @@ cat >"$WORK/requests.py" <<-'PY'
 	                answer += data
 	            assert answer.startswith(b"HTTP/1.0 200"), answer
 	    except ConnectionRefusedError:
-	        print("refused", flush=True)
+	        # A second SYN goes a second after the first one; whoever has no core meanwhile sees it later.
+	        took = time.monotonic() - begun
+	        print("refused within a second" if took < 1 else "refused after %.3f s" % took, flush=True)
 PY
 
 for combination in both server client; do

@@ -47,7 +47,7 @@ def send(source, address, port, count, connected):
         else:
             s.sendto(datagram(number), (address, port))
         if number % 8 == 7:
-            time.sleep(0.002)
+            time.sleep(0.004)
 
 
 if sys.argv[1] == "recv":
