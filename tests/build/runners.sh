@@ -81,8 +81,10 @@ check_eq "what a script tells is shown though nothing failed" "$("$ROOT/tests/ru
 
 cat >"$WORK/span" <<-'END'
 	#!/usr/bin/env bash
-	# Says in the file beside it when it begins and ends.
-	echo "+ ${0##*/} ${PART:-}" >>"$(dirname "$0")/spans"
+	# Says in the file beside it when it begins and ends. It ends no sooner than TOGETHER have begun, if they do in 20 s.
+	spans=$(dirname "$0")/spans
+	echo "+ ${0##*/} ${PART:-}" >>"$spans"
+	for ((i = 0; i < 400 && $(grep -c '^+' "$spans") < ${TOGETHER:-0}; i++)); do sleep 0.05; done
 	sleep 0.5
 	echo "- ${0##*/} ${PART:-}" >>"$(dirname "$0")/spans"
 	echo "1..1"
@@ -98,7 +100,7 @@ most_at_once() {
 }
 for i in 1 2 3 4 5 6; do spanning "s$i.sh"; done
 spanning s5.sh "seconds: 50"
-AT_ONCE=3 "$ROOT/tests/run" "$WORK"/s[1-6].sh >"$WORK/run.out"
+TOGETHER=3 AT_ONCE=3 "$ROOT/tests/run" "$WORK"/s[1-6].sh >"$WORK/run.out"
 check_eq "so many run at once as may, and no more" "$(most_at_once)" 3
 check_eq "the longest is among the first" "$(head -n 3 "$WORK/spans" | grep -c '+ s5')" 1
 check_eq "each is counted" "$(tail -n 1 "$WORK/run.out")" "6 passed, 0 failed, 0 skipped"
