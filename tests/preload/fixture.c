@@ -38,7 +38,7 @@ int fixture_state(int fd)
 
 int fixture_socket(const struct fixture *fixture)
 {
-	struct timeval timeout = {.tv_usec = 500000};
+	struct timeval timeout = {.tv_sec = 2};
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 
 	expect(fd >= 0, "a socket is made");
