@@ -19,6 +19,9 @@ rings() { # that the server has: blocks of the statistics
 	"$BUILD/tests/measure/print_stats" "$WORK/stats/vmastat.${PID[server]}" |
 		awk '/^ring\./ { seen[$3] } END { n = 0; for (name in seen) n++; print n }'
 }
+flows_of_server() { # that it has installed
+	"$BUILD/tests/measure/print_stats" "$WORK/stats/vmastat.${PID[server]}" | awk '$1 == "nic.flows" { n += $2 } END { print n + 0 }'
+}
 kernel_sockets() { # udp|listen|accept|connect: shadows of what serves, and no connection
 	case $1 in
 	udp) in_ns b ss -Hlun '( sport = :7300 or sport = :7301 )' ;;
@@ -157,9 +160,11 @@ serve server VMA_STATS_SHMEM_DIR="$WORK/stats" VMA_RING_ALLOCATION_LOGIC_RX=20 V
 	python3 "$program" any 7300
 check "$s: two sockets on all addresses" wait_for 20 log_has server ready
 check_eq "$s: rings" "$(rings)" 2
+flows=$(flows_of_server)
 ip -n "$(ns b)" addr add 10.9.0.4/24 dev "$IF_B"
 ip -n "$(ns a)" neigh replace 10.9.0.4 lladdr "$MAC_B" dev "$IF_A" nud permanent
-sleep 0.5
+has_more_flows() { [ "$(flows_of_server)" -ge $((flows + 2)) ]; }
+check "$s: it is attached" wait_for 10 has_more_flows
 check "$s: it is served" in_ns a python3 "$program" ask udp 7300 10.9.0.4 "$IP_B"
 check "$s: by both" wait_for 5 log_has server served
 check_eq "$s: on the same rings" "$(rings)" 2
