@@ -22,7 +22,7 @@ http_server() { # NAME PORT COMMAND...
 	label=${1#serve_}
 	check "$s: the configuration is made and the server started" "$@"
 	check "$s: it listens" wait_for 30 listens "$port"
-	sleep 0.5
+	sleep 2.5 # a worker that asks for the listener before all who have it are known asks again a second later
 	count_from
 	[ -n "$once" ] || check "$s: 8 clients, a connection each" ask "$port" 8 60
 	check "$s: 8 clients, a connection for each request" ask "$port" 8 40 close

@@ -36,7 +36,7 @@ check "a connection is answered" client "$BIN/psql" -h "$IP_B" -U postgres -Atc 
 check_num "which the kernel has not accepted" $(($(snmp b Tcp PassiveOpens) - opens)) -eq 0
 check "tables are made" bench -i -q
 check "300 transactions, a connection for each, 10 clients" no_failure -n -C -c 10 -j 2 -t 30
-check "its listener is the kernel's by then, and it says so" log_has postgres "were all handed over to other processes"
+check "its listener is the kernel's by then, and it says so" wait_for 5 log_has postgres "were all handed over to other processes"
 check "2000 transactions on 20 connections" no_failure -n -c 20 -j 2 -t 100
 check "the sums agree" balanced
 check "the server still runs" alive postgres

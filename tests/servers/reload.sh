@@ -14,7 +14,7 @@ reloads() { # NAME PORT LABEL COMMAND-TO-RELOAD...
 	local name=$1 port=$2 label=$3 i
 	shift 3
 	check "$name: it listens" wait_for 20 listens "$port"
-	sleep 0.5
+	sleep 2.5 # a worker that asks for the listener before all who have it are known asks again a second later
 	[ -z "$still" ] || stays_offloaded "$name, before a reload" "$port" "$still"
 	start load a python3 "$SERVERS/http_load.py" "$IP_B" "$port" /small "$WWW/small" 8 "$SECONDS_OF_LOAD"
 	for i in $(seq $((SECONDS_OF_LOAD - 1))); do
