@@ -9,7 +9,7 @@
 #include "listen.h"
 #include "options.h"
 
-enum { KEY_ASSERT = 256, KEY_OPENMETRICS, KEY_LISTEN, KEY_PER_SOCKET };
+enum { KEY_ASSERT = 256, KEY_OPENMETRICS, KEY_LISTEN, KEY_PER_SOCKET, KEY_JSON };
 
 static const struct option names[] = {
         {"pid", required_argument, NULL, 'p'},
@@ -30,6 +30,7 @@ static const struct option names[] = {
         {"openmetrics", no_argument, NULL, KEY_OPENMETRICS},
         {"listen", required_argument, NULL, KEY_LISTEN},
         {"per-socket", no_argument, NULL, KEY_PER_SOCKET},
+        {"json", no_argument, NULL, KEY_JSON},
         {"version", no_argument, NULL, 'V'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
@@ -64,10 +65,11 @@ const char options_help[] =
         "      --openmetrics\t\tPrint the counters of all processes, or of those chosen, as OpenMetrics\n"
         "      --listen=<[addr:]port>\tServe them by HTTP, at /metrics; without <addr> on 127.0.0.1\n"
         "      --per-socket\t\tMetrics of each socket, ring, queue and pool, not sums of their process\n"
+        "      --json\t\t\tEach report is a JSON document on a line of its own; without -v, of all views\n"
         "  -V, --version\t\t\tPrint version\n"
         "  -h, --help\t\t\tPrint this help message\n"
         "\n"
-        "-z, -l, -S and -D act on the process. Without -v, -d, -i or -c beside them, nothing is shown.\n";
+        "-z, -l, -S and -D act on the process. Without -v, -d, -i, -c or --json beside them, nothing is shown.\n";
 
 static bool options_number(const char *text, long least, long most, long *value)
 {
@@ -180,10 +182,14 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 	case KEY_PER_SOCKET:
 		options->per_socket = true;
 		break;
+	case KEY_JSON:
+		options->json = true;
+		break;
 	default: /* -f: it is found anyway */
 		break;
 	}
-	options->has_view |= key == 'i' || key == 'c' || key == 'v' || key == 'd' || key == KEY_ASSERT;
+	options->has_view |=
+	        key == 'i' || key == 'c' || key == 'v' || key == 'd' || key == KEY_ASSERT || key == KEY_JSON;
 	return right;
 }
 
@@ -212,7 +218,6 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 
 	*options = (struct options){.directory = directory != NULL && *directory != '\0' ? directory : "/tmp/",
 	                            .interval = 1,
-	                            .view = VIEW_BASIC,
 	                            .log_level = OPTIONS_NONE,
 	                            .details_level = OPTIONS_NONE,
 	                            .dump_fd = OPTIONS_NONE,
@@ -242,6 +247,8 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 		snprintf(wrong, wrong_bytes, "%s", find_conflict(options));
 		return OPTIONS_WRONG;
 	}
+	if (options->view == 0)
+		options->view = options->json ? VIEW_ALL : VIEW_BASIC;
 	return OPTIONS_RUN;
 }
 

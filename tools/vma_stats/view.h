@@ -51,6 +51,16 @@ void view_address(char text[VIEW_NAME_BYTES], uint64_t address);
 /* Datagrams and bytes that wait to be received by a socket of in->now. */
 void view_queue(const struct view_input *in, const struct vma_stats_socket *socket, uint64_t *packets, uint64_t *bytes);
 const char *view_tcp_state(uint64_t state);
+#define VIEW_INTERFACE_BYTES 17
+/* The socket's interface; "": it has none. What no name has becomes '?'. */
+void view_interface(const struct vma_stats_socket *socket, char text[VIEW_INTERFACE_BYTES]);
+/* Why a socket is not offloaded, by the number of the reason. */
+const char *view_reason(uint64_t reason);
+/* Whether the kernel has the socket. False also if there is nothing yet that could be offloaded. */
+bool view_is_by_kernel(const struct vma_stats_socket *socket);
+const char *view_error(uint64_t number); /* "ECONNRESET"; "?" */
+/* The inode of the socket behind a descriptor; 0: it cannot be told. */
+unsigned long view_inode(int pid, uint64_t fd);
 
 void view_basic(const struct view_input *in);
 void view_full(const struct view_input *in);

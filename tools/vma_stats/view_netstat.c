@@ -58,8 +58,7 @@ void view_queue(const struct view_input *in, const struct vma_stats_socket *sock
 	*bytes = *packets != 0 ? less(view_count(&s->rx_queued_bytes) + view_count(&s->rx_peek_bytes), taken_bytes) : 0;
 }
 
-/* Of the socket behind a descriptor; 0: it cannot be told. */
-static unsigned long inode_of(int pid, uint64_t fd)
+unsigned long view_inode(int pid, uint64_t fd)
 {
 	char path[64], link[64];
 	ssize_t len;
@@ -90,6 +89,6 @@ void view_netstat(const struct view_input *in)
 		fprintf(in->out, "%-5s %-9s %-22s %-21s %-11s %-10lu %d\n", tcp ? "tcp" : "udp",
 		        view_count(&socket->offloaded) != 0 ? "Yes" : "No", local, peer,
 		        tcp ? view_tcp_state(view_count(&socket->tcp_state)) : "",
-		        inode_of(in->now->pid, view_count(&socket->fd)), in->now->pid);
+		        view_inode(in->now->pid, view_count(&socket->fd)), in->now->pid);
 	}
 }

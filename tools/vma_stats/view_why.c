@@ -12,8 +12,7 @@ static const char *const reasons[] = {
 #undef X
 };
 
-/* Of a name in two numbers; what no name has becomes '?'. */
-static void interface_of(const struct vma_stats_socket *socket, char text[17])
+void view_interface(const struct vma_stats_socket *socket, char text[VIEW_INTERFACE_BYTES])
 {
 	const uint64_t words[] = {view_count(&socket->interface_0), view_count(&socket->interface_1)};
 
@@ -24,18 +23,31 @@ static void interface_of(const struct vma_stats_socket *socket, char text[17])
 			*c = '?';
 }
 
-/* There is nothing yet that could be offloaded. */
-static bool is_undecided(uint64_t reason)
+const char *view_reason(uint64_t reason)
 {
-	return reason == VMA_SOCK_NEW || reason == VMA_SOCK_DEFERRED;
+	return reason < sizeof(reasons) / sizeof(reasons[0]) ? reasons[reason] : "a reason of another version";
+}
+
+bool view_is_by_kernel(const struct vma_stats_socket *socket)
+{
+	const uint64_t reason = view_count(&socket->reason);
+
+	return view_count(&socket->offloaded) == 0 && reason != VMA_SOCK_NEW && reason != VMA_SOCK_DEFERRED;
+}
+
+const char *view_error(uint64_t number)
+{
+	const char *const name = number < 4096 ? strerrorname_np((int)number) : NULL;
+
+	return name != NULL ? name : "?";
 }
 
 static void print_reason(const struct view_input *in, const struct vma_stats_socket *socket)
 {
 	const uint64_t reason = view_count(&socket->reason), line = view_count(&socket->rule_line);
-	char interface[17];
+	char interface[VIEW_INTERFACE_BYTES];
 
-	interface_of(socket, interface);
+	view_interface(socket, interface);
 	if (view_count(&socket->offloaded) != 0) {
 		fputs("offloaded", in->out);
 		if (interface[0] != '\0') /* a listener is on many */
@@ -47,8 +59,7 @@ static void print_reason(const struct view_input *in, const struct vma_stats_soc
 			        line);
 		return;
 	}
-	fprintf(in->out, "kernel: %s",
-	        reason < sizeof(reasons) / sizeof(reasons[0]) ? reasons[reason] : "a reason of another version");
+	fprintf(in->out, "kernel: %s", view_reason(reason));
 	if (reason == VMA_SOCK_RULE)
 		fprintf(in->out, " (line %" PRIu64 " of libvma.conf)", line);
 }
@@ -70,10 +81,7 @@ static void print_state(const struct view_input *in, const struct vma_stats_sock
 		        view_count(&s->tcp_rtt_usec), view_count(&s->tcp_cwnd_bytes), view_count(&s->tcp_unacked_bytes),
 		        view_count(&s->tcp_retransmits), view_count(&s->tcp_out_of_order_bytes));
 	if (view_count(&s->last_error) != 0)
-		fprintf(in->out, "    last error: %s\n",
-		        view_count(&s->last_error) < 4096 && strerrorname_np((int)view_count(&s->last_error)) != NULL
-		                ? strerrorname_np((int)view_count(&s->last_error))
-		                : "?");
+		fprintf(in->out, "    last error: %s\n", view_error(view_count(&s->last_error)));
 }
 
 void view_why(const struct view_input *in, unsigned *shown, unsigned *by_kernel)
@@ -92,6 +100,6 @@ void view_why(const struct view_input *in, unsigned *shown, unsigned *by_kernel)
 		fputc('\n', in->out);
 		print_state(in, socket);
 		++*shown;
-		*by_kernel += view_count(&socket->offloaded) == 0 && !is_undecided(view_count(&socket->reason));
+		*by_kernel += view_is_by_kernel(socket);
 	}
 }

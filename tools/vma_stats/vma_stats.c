@@ -19,12 +19,13 @@
 #include "metrics.h"
 #include "processes.h"
 #include "view.h"
+#include "view_json.h"
 
 static struct vma_stats_snapshot totals[2], deltas; /* the last reading, and the one before; their difference */
 
-/* What a report has said of sockets, for --assert-offloaded. */
 struct report {
-	unsigned shown, by_kernel;
+	unsigned shown, by_kernel;    /* sockets, for --assert-offloaded */
+	struct json_object *document; /* NULL: the report is text */
 };
 
 static void print_view(const struct view_input *in, struct report *report)
@@ -46,7 +47,24 @@ static void print_view(const struct view_input *in, struct report *report)
 	case VIEW_WHY:
 		view_why(in, &report->shown, &report->by_kernel);
 		break;
+	case VIEW_ALL: /* of JSON only */
+		break;
 	}
+}
+
+static void begin_report(const struct options *options, struct report *report)
+{
+	*report = (struct report){.document = options->json ? view_json_begin(options) : NULL};
+	if (options->view == VIEW_NETSTAT && !options->json)
+		view_netstat_head(stdout);
+}
+
+/* out NULL: nothing more is printed. */
+static void end_report(struct report *report, FILE *out)
+{
+	if (report->document != NULL)
+		view_json_end(report->document, out);
+	report->document = NULL;
 }
 
 static void print_report(const struct options *options, const struct vma_stats_view *view, unsigned cycle,
@@ -61,7 +79,10 @@ static void print_report(const struct options *options, const struct vma_stats_v
 		vma_stats_snapshot_subtract(&deltas, &totals[(cycle + 1) % 2]);
 		in.now = &deltas;
 	}
-	print_view(&in, report);
+	if (report->document != NULL)
+		view_json_add(report->document, &in, &report->shown, &report->by_kernel);
+	else
+		print_view(&in, report);
 	fflush(stdout);
 }
 
@@ -79,10 +100,9 @@ static void watch(const struct options *options, const struct vma_stats_view *vi
 		sleep(options->interval);
 	}
 	for (unsigned cycle = 0; !ferror(stdout); cycle++) {
-		*report = (struct report){0};
-		if (options->view == VIEW_NETSTAT)
-			view_netstat_head(stdout);
+		begin_report(options, report);
 		print_report(options, view, cycle, report);
+		end_report(report, stdout);
 		if (options->cycles != 0 && cycle + 1 == options->cycles)
 			return;
 		sleep(options->interval);
@@ -156,33 +176,59 @@ static int show_process(const struct options *options, pid_t pid)
 	return options->assert_offloaded ? assert_report(&report) : EXIT_SUCCESS;
 }
 
-/* View 5 has the sockets of all processes in one table. */
-static void print_table(const struct options *options, const pid_t *pids, unsigned count)
+/* Another user's process, or one that has just gone; in JSON nothing else is passed over. */
+static bool may_be_left_out(const struct options *options, int rc)
 {
-	view_netstat_head(stdout);
-	for (unsigned i = 0; i < count; i++) {
+	return !options->json || rc == -EACCES || rc == -EPERM || rc == -ENOENT || rc == -ESRCH;
+}
+
+/* View 5 has the sockets of all processes in one table. */
+static int print_table(const struct options *options, const pid_t *pids, unsigned count)
+{
+	struct report report;
+	int rc = 0;
+
+	begin_report(options, &report);
+	for (unsigned i = 0; i < count && rc == 0; i++) {
 		struct vma_stats_view *view;
-		struct report none;
 		char path[PATH_MAX];
 
-		if (!processes_path(options, pids[i], path, sizeof(path)) || vma_stats_view_open(path, &view) < 0)
-			continue; /* another user's, or it has just gone */
-		print_report(options, view, 0, &none);
-		vma_stats_view_close(view);
+		rc = processes_path(options, pids[i], path, sizeof(path)) ? vma_stats_view_open(path, &view)
+		                                                          : -ENAMETOOLONG;
+		if (rc == 0) {
+			print_report(options, view, 0, &report);
+			vma_stats_view_close(view);
+		} else if (may_be_left_out(options, rc)) {
+			rc = 0;
+		} else {
+			fprintf(stderr, "vmastat: %s: %s\n", path, open_error(rc));
+		}
 	}
+	end_report(&report, rc == 0 ? stdout : NULL);
+	return rc;
 }
 
 static int show_table(struct options *options, pid_t *pids, unsigned count)
 {
 	options->deltas = false; /* there is nothing in it that counts */
 	for (unsigned cycle = 1; count != 0 && !ferror(stdout); cycle++) {
-		print_table(options, pids, count);
+		if (print_table(options, pids, count) < 0)
+			return EXIT_FAILURE;
 		if (options->cycles != 0 && cycle == options->cycles)
 			break;
 		sleep(options->interval);
 		count = processes_find(options, pids);
 	}
 	return EXIT_SUCCESS;
+}
+
+/* What was printed has to be written, or the status says so. */
+static int finish(int status)
+{
+	if (!ferror(stdout))
+		return status;
+	fputs("vmastat: the report cannot be written\n", stderr);
+	return EXIT_FAILURE;
 }
 
 int main(int argc, char **argv)
@@ -217,7 +263,7 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	}
 	if (options.view == VIEW_NETSTAT && !options_act(&options))
-		return show_table(&options, pids, count);
+		return finish(show_table(&options, pids, count));
 	pid = count == 1 ? pids[0] : processes_choose(pids, count);
-	return pid != 0 ? show_process(&options, pid) : EXIT_FAILURE;
+	return pid != 0 ? finish(show_process(&options, pid)) : EXIT_FAILURE;
 }

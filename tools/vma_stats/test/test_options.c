@@ -81,6 +81,21 @@ static void test_each_option_has_a_short_and_a_long_name(void **state)
 	assert_int_equal(PARSE(&options, "--help"), OPTIONS_HELP);
 }
 
+static void test_json_has_all_views_unless_one_is_named(void **state)
+{
+	struct options options;
+
+	(void)state;
+	assert_int_equal(PARSE(&options, "--json"), OPTIONS_RUN);
+	assert_true(options.json && options.has_view);
+	assert_int_equal(options.view, VIEW_ALL);
+	assert_int_equal(PARSE(&options, "-v", "2", "--json"), OPTIONS_RUN);
+	assert_int_equal(options.view, VIEW_EXTRA);
+	assert_int_equal(PARSE(&options, "--json", "--assert-offloaded"), OPTIONS_RUN);
+	assert_int_equal(options.view, VIEW_WHY);
+	assert_int_equal(PARSE(&options, "--json=1"), OPTIONS_WRONG);
+}
+
 static void test_level_of_a_dump_may_follow_as_a_word(void **state)
 {
 	struct options options;
@@ -155,6 +170,7 @@ static void test_list_of_too_many_ranges_is_refused(void **state)
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_means_the_fields_defaults),
         cmocka_unit_test(test_each_option_has_a_short_and_a_long_name),
+        cmocka_unit_test(test_json_has_all_views_unless_one_is_named),
         cmocka_unit_test(test_level_of_a_dump_may_follow_as_a_word),
         cmocka_unit_test(test_wrong_values_are_told),
         cmocka_unit_test(test_metrics_go_with_what_chooses_processes_only),

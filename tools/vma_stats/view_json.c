@@ -1,0 +1,276 @@
+/* view_json - the counters of processes as a JSON document: the parts that each view has, and their keys. */
+#include <json-c/json.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <vma/conf_version.h>
+#include <vma/sock.h>
+
+#include "processes.h"
+#include "view_json.h"
+
+/* What a socket's object has, beside "fd". */
+enum socket_part {
+	PART_IDENTITY = 1 << 0, /* names, state, inode */
+	PART_REASON = 1 << 1,   /* why it is offloaded or not */
+	PART_GROUPS = 1 << 2,
+	PART_QUEUE = 1 << 3, /* what waits to be received */
+	PART_COUNTERS = 1 << 4,
+	PART_ALL = (1 << 5) - 1,
+};
+
+#define BLOCK(type) (1U << VMA_STATS_TYPE_##type)
+static const struct {
+	const char *name;
+	unsigned parts, blocks; /* of a socket; the types of blocks beside sockets */
+} contents[] = {
+        [VIEW_BASIC] = {"basic", PART_COUNTERS, BLOCK(IOMUX)},
+        [VIEW_EXTRA] = {"extra", PART_COUNTERS | PART_QUEUE, BLOCK(IOMUX) | BLOCK(PROCESS)},
+        [VIEW_FULL] = {"full", PART_IDENTITY | PART_GROUPS | PART_QUEUE | PART_COUNTERS,
+                       BLOCK(CQ) | BLOCK(RING) | BLOCK(NIC) | BLOCK(BUFPOOL) | BLOCK(PROCESS)},
+        [VIEW_GROUPS] = {"groups", PART_GROUPS, 0},
+        [VIEW_NETSTAT] = {"netstat", PART_IDENTITY, 0},
+        [VIEW_WHY] = {"why", PART_IDENTITY | PART_REASON | PART_QUEUE | PART_COUNTERS, 0},
+        [VIEW_ALL] = {"all", PART_ALL,
+                      BLOCK(IOMUX) | BLOCK(CQ) | BLOCK(RING) | BLOCK(NIC) | BLOCK(BUFPOOL) | BLOCK(PROCESS)},
+};
+
+static const struct {
+	enum vma_stats_type type;
+	const char *key;
+} block_keys[] = {
+        {VMA_STATS_TYPE_PROCESS, "process"}, {VMA_STATS_TYPE_IOMUX, "iomux"}, {VMA_STATS_TYPE_RING, "rings"},
+        {VMA_STATS_TYPE_CQ, "cqs"},          {VMA_STATS_TYPE_NIC, "nics"},    {VMA_STATS_TYPE_BUFPOOL, "bufpools"},
+};
+
+static const char *const reason_words[] = {
+#define X(name, text) [VMA_SOCK_##name] = #name,
+        VMA_SOCK_REASONS(X)
+#undef X
+};
+
+/* A new object, or the end of the program. */
+static struct json_object *json_made(struct json_object *object)
+{
+	if (object == NULL) {
+		fputs("vmastat: out of memory\n", stderr);
+		exit(EXIT_FAILURE);
+	}
+	return object;
+}
+
+static void put_value(struct json_object *object, const char *key, struct json_object *value)
+{
+	if (json_object_object_add(object, key, json_made(value)) != 0)
+		json_made(NULL);
+}
+
+static void put_number(struct json_object *object, const char *key, uint64_t number)
+{
+	put_value(object, key, json_object_new_uint64(number));
+}
+
+static void put_bool(struct json_object *object, const char *key, bool value)
+{
+	put_value(object, key, json_object_new_boolean(value));
+}
+
+/* json-c escapes what JSON asks for, but takes any bytes: what is not printable ASCII becomes '?'. */
+static struct json_object *text_object(const char *text)
+{
+	char clean[PROCESSES_NAME_BYTES];
+	size_t n = 0;
+
+	for (; text[n] != '\0' && n + 1 < sizeof(clean); n++)
+		clean[n] = text[n] >= ' ' && text[n] <= '~' ? text[n] : '?';
+	clean[n] = '\0';
+	return json_made(json_object_new_string(clean));
+}
+
+static void put_text(struct json_object *object, const char *key, const char *text)
+{
+	put_value(object, key, text_object(text));
+}
+
+static void append_value(struct json_object *array, struct json_object *value)
+{
+	if (json_object_array_add(array, json_made(value)) != 0)
+		json_made(NULL);
+}
+
+/* Every counter of a block, by its name in the lists of <vma/stats.h>. */
+static void put_counters(struct json_object *object, const struct vma_stats_item *item)
+{
+	struct json_object *counters = json_made(json_object_new_object());
+	size_t count;
+	const struct vma_stats_field *fields = vma_stats_fields(item->type, &count);
+
+	for (size_t i = 0; i < count; i++)
+		put_number(counters, fields[i].name, view_count(item->words + fields[i].offset / sizeof(uint64_t)));
+	put_value(object, "counters", counters);
+}
+
+static void put_address(struct json_object *object, const char *key, const char *port_key, uint64_t address,
+                        uint64_t port)
+{
+	char text[VIEW_NAME_BYTES];
+
+	if (address == 0 && port == 0)
+		return;
+	view_address(text, address);
+	put_text(object, key, text);
+	put_number(object, port_key, port);
+}
+
+static void put_identity(struct json_object *object, const struct view_input *in, const struct vma_stats_socket *s)
+{
+	const unsigned long inode = view_inode(in->now->pid, view_count(&s->fd));
+	const bool tcp = view_count(&s->protocol) == IPPROTO_TCP;
+
+	put_text(object, "protocol", tcp ? "tcp" : "udp");
+	put_bool(object, "offloaded", view_count(&s->offloaded) != 0);
+	put_address(object, "local_address", "local_port", view_count(&s->local_addr), view_count(&s->local_port));
+	put_address(object, "peer_address", "peer_port", view_count(&s->peer_addr), view_count(&s->peer_port));
+	if (tcp && view_count(&s->tcp_state) != 0)
+		put_text(object, "tcp_state", view_tcp_state(view_count(&s->tcp_state)));
+	if (inode != 0)
+		put_number(object, "inode", inode);
+}
+
+static void put_reason(struct json_object *object, const struct vma_stats_socket *s)
+{
+	const uint64_t reason = view_count(&s->reason);
+	char interface[VIEW_INTERFACE_BYTES];
+
+	if (view_count(&s->offloaded) == 0) {
+		put_text(object, "reason",
+		         reason < sizeof(reason_words) / sizeof(reason_words[0]) ? reason_words[reason] : "?");
+		put_text(object, "reason_text", view_reason(reason));
+	}
+	if (view_count(&s->rule_line) != 0)
+		put_number(object, "rule_line", view_count(&s->rule_line));
+	view_interface(s, interface);
+	if (interface[0] != '\0')
+		put_text(object, "interface", interface);
+	if (view_count(&s->ring) != 0)
+		put_number(object, "ring", view_count(&s->ring) - 1);
+	if (view_count(&s->last_error) != 0)
+		put_text(object, "last_error", view_error(view_count(&s->last_error)));
+}
+
+static void put_groups(struct json_object *object, const struct vma_stats_socket *s)
+{
+	struct json_object *array = json_made(json_object_new_array());
+	const _Atomic uint64_t *groups = &s->group_0;
+	char text[VIEW_NAME_BYTES];
+
+	for (uint64_t i = 0; i < view_count(&s->groups) && i < VMA_STATS_SOCKET_GROUPS; i++) {
+		view_address(text, view_count(&groups[i]));
+		append_value(array, text_object(text));
+	}
+	put_value(object, "groups", array);
+}
+
+/* TCP counts no packets that wait. */
+static void put_queue(struct json_object *object, const struct view_input *in, const struct vma_stats_socket *s)
+{
+	uint64_t packets, bytes;
+
+	view_queue(in, s, &packets, &bytes);
+	if (view_count(&s->protocol) != IPPROTO_TCP)
+		put_number(object, "queue_packets", packets);
+	put_number(object, "queue_bytes", bytes);
+}
+
+static struct json_object *socket_object(const struct view_input *in, const struct vma_stats_item *item)
+{
+	const unsigned parts = contents[in->options->view].parts;
+	struct json_object *object = json_made(json_object_new_object());
+
+	put_number(object, "fd", view_count(&item->socket.fd));
+	if (parts & PART_IDENTITY)
+		put_identity(object, in, &item->socket);
+	if (parts & PART_REASON)
+		put_reason(object, &item->socket);
+	if (parts & PART_GROUPS)
+		put_groups(object, &item->socket);
+	if (parts & PART_QUEUE)
+		put_queue(object, in, &item->socket);
+	if (parts & PART_COUNTERS)
+		put_counters(object, item);
+	return object;
+}
+
+static struct json_object *block_object(const struct vma_stats_item *item)
+{
+	struct json_object *object = json_made(json_object_new_object());
+
+	put_text(object, "name", item->name);
+	put_counters(object, item);
+	return object;
+}
+
+static void put_blocks(struct json_object *object, const struct view_input *in, enum vma_stats_type type,
+                       const char *key)
+{
+	struct json_object *array = json_made(json_object_new_array());
+
+	for (size_t i = 0; i < in->now->count; i++)
+		if (in->now->items[i].type == type)
+			append_value(array, block_object(&in->now->items[i]));
+	put_value(object, key, array);
+}
+
+struct json_object *view_json_begin(const struct options *options)
+{
+	struct json_object *document = json_made(json_object_new_object());
+
+	put_number(document, "format", VIEW_JSON_FORMAT);
+	put_text(document, "version", VMA_VERSION);
+	put_text(document, "view", contents[options->view].name);
+	put_number(document, "time", (uint64_t)time(NULL));
+	if (options->deltas)
+		put_number(document, "interval", options->interval);
+	put_value(document, "processes", json_object_new_array());
+	return document;
+}
+
+void view_json_add(struct json_object *document, const struct view_input *in, unsigned *shown, unsigned *by_kernel)
+{
+	struct json_object *process = json_made(json_object_new_object());
+	struct json_object *sockets = json_made(json_object_new_array());
+	char name[PROCESSES_NAME_BYTES];
+
+	put_number(process, "pid", (uint64_t)in->now->pid);
+	if (processes_name(in->now->pid, name))
+		put_text(process, "program", name);
+	put_number(process, "taken_ns", in->now->taken_ns);
+	for (size_t i = 0; i < in->now->count; i++) {
+		if (!view_is_socket(in, &in->now->items[i]))
+			continue;
+		append_value(sockets, socket_object(in, &in->now->items[i]));
+		++*shown;
+		*by_kernel += view_is_by_kernel(&in->now->items[i].socket);
+	}
+	put_value(process, "sockets", sockets);
+	for (size_t i = 0; i < sizeof(block_keys) / sizeof(block_keys[0]); i++)
+		if (contents[in->options->view].blocks & 1U << block_keys[i].type)
+			put_blocks(process, in, block_keys[i].type, block_keys[i].key);
+	append_value(json_object_object_get(document, "processes"), process);
+}
+
+void view_json_end(struct json_object *document, FILE *out)
+{
+	if (out != NULL) {
+		const int flags = JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE;
+		const char *const text = json_object_to_json_string_ext(document, flags);
+
+		if (text == NULL)
+			json_made(NULL);
+		fprintf(out, "%s\n", text);
+		fflush(out);
+	}
+	json_object_put(document);
+}
