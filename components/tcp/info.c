@@ -199,6 +199,20 @@ static uint64_t __attribute__((cold, noinline)) bytes_out_of_order(const struct 
 	return bytes;
 }
 
+/* What changes with the state only. */
+static void __attribute__((cold, noinline))
+fill_stats_of_state(const struct vma_tcp_conn *conn, int state, struct vma_stats_socket *stats)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+
+	vma_stats_set(&stats->tcp_state, (uint64_t)state);
+	vma_stats_set(&stats->tcp_cc, (uint64_t)tcp_option(conn, VMA_TCP_OPT_CONGESTION) + 1);
+	if (pcb != NULL && state != TCP_SYN_SENT && pcb->flags & TF_WND_SCALE) {
+		vma_stats_set(&stats->tcp_snd_wscale, (pcb->snd_scale & 15u) + 1);
+		vma_stats_set(&stats->tcp_rcv_wscale, (pcb->rcv_scale & 15u) + 1);
+	}
+}
+
 static void fill_stats_of_pcb(const struct vma_tcp_conn *conn, const struct tcp_pcb *pcb,
                               struct vma_stats_socket *stats)
 {
@@ -209,6 +223,8 @@ static void fill_stats_of_pcb(const struct vma_tcp_conn *conn, const struct tcp_
 	vma_stats_set(&stats->tcp_ssthresh_bytes, conn->cc.ssthresh);
 	vma_stats_set(&stats->tcp_send_window, pcb->snd_wnd);
 	vma_stats_set(&stats->tcp_unacked_bytes, pcb->snd_nxt - pcb->lastack);
+	vma_stats_set(&stats->tcp_backoff, conn->recovery.backoff);
+	vma_stats_set(&stats->tcp_retransmitting_bytes, conn->recovery.retransmitted_bytes);
 	if (__builtin_expect(pcb->ooseq != NULL || vma_stats_read(&stats->tcp_out_of_order_bytes) != 0, 0))
 		vma_stats_set(&stats->tcp_out_of_order_bytes, bytes_out_of_order(pcb));
 }
@@ -218,15 +234,19 @@ void tcp_conn_fill_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *sta
 {
 	const struct vma_tcp_counts *counts = &conn->counts;
 	const uint64_t syns = conn->passive ? 1 : 0, queued = fifo_bytes(&conn->rx);
+	const int state = atomic_load_explicit(&conn->state, memory_order_relaxed);
 
 	vma_stats_set(&stats->tcp_segments_in, counts->segments_in + syns);
 	vma_stats_set(&stats->tcp_segments_out, counts->segments_out > syns ? counts->segments_out - syns : 0);
 	vma_stats_set(&stats->tcp_bytes_in, counts->bytes_in);
+	vma_stats_set(&stats->tcp_bytes_out, counts->bytes_out);
 	vma_stats_set(&stats->tcp_bytes_acked, atomic_load_explicit(&conn->acked, memory_order_relaxed));
 	vma_stats_set(&stats->tcp_retransmits, conn->recovery.total_retransmits);
 	vma_stats_set(&stats->tcp_timeouts, counts->timeouts);
 	vma_stats_set(&stats->tcp_out_of_order, counts->out_of_order_in);
-	vma_stats_set(&stats->tcp_state, (uint64_t)atomic_load_explicit(&conn->state, memory_order_relaxed));
+	if (__builtin_expect(
+	            vma_stats_read(&stats->tcp_state) != (uint64_t)state || vma_stats_read(&stats->tcp_cc) == 0, 0))
+		fill_stats_of_state(conn, state, stats);
 	if (queued > vma_stats_read(&stats->rx_queue_max_bytes))
 		vma_stats_set(&stats->rx_queue_max_bytes, queued);
 	if (conn->pcb != NULL)

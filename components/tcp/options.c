@@ -91,7 +91,10 @@ _Static_assert(VMA_TCP_OPT_COUNT <= 32, "bits of options_changed");
 static void change_congestion(struct vma_tcp_conn *conn)
 {
 	uint32_t cwnd = conn->cc.cwnd, ssthresh = conn->cc.ssthresh, initial = conn->cc.initial;
+	struct vma_stats_socket *stats = atomic_load_explicit(&conn->stats, memory_order_acquire);
 
+	if (stats != NULL)
+		vma_stats_set(&stats->tcp_cc, (uint64_t)tcp_option(conn, VMA_TCP_OPT_CONGESTION) + 1);
 	cc_init(&conn->cc, tcp_option(conn, VMA_TCP_OPT_CONGESTION), conn->cc.mss);
 	cc_set_initial(&conn->cc, initial);
 	if (tcp_option(conn, VMA_TCP_OPT_CONGESTION) == VMA_TCP_CC_NONE || cwnd >= CC_CWND_MAX)

@@ -3,6 +3,8 @@
 #   group IP PORT GROUP  joins two groups, waits
 #   listen IP PORT       a TCP server that answers on one connection until its end, then waits
 #   tcp IP PORT COUNT    a TCP client: COUNT questions of 100 bytes, prints TCP_INFO, waits
+#   info IP PORT CC      the same with 50 questions and that congestion control; prints more of TCP_INFO, in ss's words;
+#                        300 bytes of answers stay unread
 #   ask IP PORT COUNT    a UDP client: COUNT questions of 200 bytes
 import select
 import signal
@@ -77,6 +79,29 @@ elif role == "tcp":
     # With this side's SYN in `acked`, as the kernel has it.
     say("info segments_in", into, "segments_out", out, "bytes_in", received, "bytes_acked", acked - 1,
         "retransmits", struct.unpack_from("I", info, 100)[0])
+    wait()
+elif role == "info":
+    s = socket.socket()
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    s.connect((ip, port))
+    for _ in range(50):
+        s.sendall(bytes(100))
+        receive(s, 100)
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, sys.argv[4].encode())
+    s.sendall(bytes(300))
+    time.sleep(0.5)
+    info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 280)
+    u32 = {name: struct.unpack_from("I", info, at)[0] for name, at in (
+        ("rto", 8), ("mss", 16), ("rtt", 68), ("rttvar", 72), ("ssthresh", 76), ("cwnd", 80), ("retrans", 100),
+        ("segs_out", 136), ("segs_in", 140), ("snd_wnd", 228))}
+    acked, received = struct.unpack_from("QQ", info, 120)
+    say("ready", s.fileno())
+    say("info", sys.argv[4], f"wscale:{info[6] & 15},{info[6] >> 4}", f"rto:{u32['rto'] / 1000:g}",
+        f"rtt:{u32['rtt'] / 1000:g}/{u32['rttvar'] / 1000:g}", f"mss:{u32['mss']}", f"cwnd:{u32['cwnd']}",
+        *([f"ssthresh:{u32['ssthresh']}"] if u32["ssthresh"] < 0x7fffffff else []),
+        f"bytes_sent:{struct.unpack_from('Q', info, 200)[0]}", f"bytes_acked:{acked - 1}", f"bytes_received:{received}",
+        f"segs_out:{u32['segs_out']}", f"segs_in:{u32['segs_in']}",
+        *([f"retrans:0/{u32['retrans']}"] if u32["retrans"] else []), f"snd_wnd:{u32['snd_wnd']}")
     wait()
 elif role == "ask":
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -20,6 +20,7 @@ static const struct option names[] = {
         {"interval", required_argument, NULL, 'i'},
         {"cycles", required_argument, NULL, 'c'},
         {"view", required_argument, NULL, 'v'},
+        {"tcp", no_argument, NULL, 't'},
         {"details", required_argument, NULL, 'd'},
         {"zero", no_argument, NULL, 'z'},
         {"log_level", required_argument, NULL, 'l'},
@@ -33,7 +34,7 @@ static const struct option names[] = {
         {"json", no_argument, NULL, KEY_JSON},
         {"version", no_argument, NULL, 'V'},
         {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {NULL, 0, NULL, 0}, /* last; the comment keeps one entry a line */
 };
 
 const char options_help[] =
@@ -54,6 +55,7 @@ const char options_help[] =
         "  -c, --cycles=<n>\t\tPrint <n> reports and exit; 0: for ever (default)\n"
         "  -v, --view=<1|2|3|4|5|6>\t1 basic info, 2 extra info, 3 full info, 4 multicast groups,\n"
         "\t\t\t\t5 like 'netstat -tunaep', 6 why sockets are offloaded or not\n"
+        "  -t, --tcp\t\t\tOffloaded TCP sockets, as 'ss -tin' shows those of the kernel\n"
         "  -d, --details=<1|2>\t\t1 totals, 2 deltas\n"
         "  -z, --zero\t\t\tCounters begin at zero\n"
         "  -l, --log_level=<level>\tSet the log level to <level> (1 <= level <= 7)\n"
@@ -69,7 +71,7 @@ const char options_help[] =
         "  -V, --version\t\t\tPrint version\n"
         "  -h, --help\t\t\tPrint this help message\n"
         "\n"
-        "-z, -l, -S and -D act on the process. Without -v, -d, -i, -c or --json beside them, nothing is shown.\n";
+        "-z, -l, -S and -D act on the process. Without -v, -t, -d, -i, -c or --json beside them, nothing is shown.\n";
 
 static bool options_number(const char *text, long least, long most, long *value)
 {
@@ -182,14 +184,17 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 	case KEY_PER_SOCKET:
 		options->per_socket = true;
 		break;
+	case 't':
+		options->tcp = true;
+		break;
 	case KEY_JSON:
 		options->json = true;
 		break;
 	default: /* -f: it is found anyway */
 		break;
 	}
-	options->has_view |=
-	        key == 'i' || key == 'c' || key == 'v' || key == 'd' || key == KEY_ASSERT || key == KEY_JSON;
+	options->has_view |= key == 'i' || key == 'c' || key == 'v' || key == 'd' || key == 't' || key == KEY_ASSERT ||
+	                     key == KEY_JSON;
 	return right;
 }
 
@@ -200,6 +205,8 @@ static const char *find_conflict(const struct options *options)
 		return "--openmetrics and --listen do not go together";
 	if (options->openmetrics || options->listen != NULL)
 		return options->has_view || options_act(options) ? "metrics go with -p, -n, -k, -F and -s only" : NULL;
+	if (options->tcp && (options->view != 0 || options->deltas || options->json))
+		return "--tcp does not go with a view, deltas, --json or --assert-offloaded";
 	return options->per_socket ? "--per-socket goes with --openmetrics or --listen only" : NULL;
 }
 
@@ -224,7 +231,7 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 	                            .dump_level = VMA_LOG_INFO};
 	optind = 0; /* as if it was never called */
 	opterr = 0;
-	while ((key = getopt_long(argc, argv, ":p:k:n:fFi:c:v:d:zl:S:D:s:Vh", names, NULL)) != -1) {
+	while ((key = getopt_long(argc, argv, ":p:k:n:fFi:c:v:td:zl:S:D:s:Vh", names, NULL)) != -1) {
 		if (key == 'h')
 			return OPTIONS_HELP;
 		if (key == 'V')
@@ -247,6 +254,8 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 		snprintf(wrong, wrong_bytes, "%s", find_conflict(options));
 		return OPTIONS_WRONG;
 	}
+	if (options->tcp)
+		options->view = VIEW_TCP;
 	if (options->view == 0)
 		options->view = options->json ? VIEW_ALL : VIEW_BASIC;
 	return OPTIONS_RUN;

@@ -18,6 +18,7 @@ enum options_view {
 	VIEW_NETSTAT,
 	VIEW_WHY,
 	VIEW_ALL, /* of --json, if no view is named */
+	VIEW_TCP, /* -t */
 };
 enum options_result { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_VERSION, OPTIONS_WRONG };
 #define OPTIONS_NONE (-1)
@@ -30,7 +31,7 @@ struct options {
 	unsigned interval; /* seconds */
 	unsigned cycles;   /* 0: for ever */
 	enum options_view view;
-	bool deltas, zero, assert_offloaded, json;
+	bool deltas, zero, assert_offloaded, json, tcp;
 	int log_level, details_level; /* OPTIONS_NONE: not asked for */
 	int dump_fd, dump_level;      /* dump_fd 0: of all */
 	struct fd_list fds;

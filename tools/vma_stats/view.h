@@ -67,6 +67,8 @@ void view_full(const struct view_input *in);
 void view_groups(const struct view_input *in);
 void view_netstat_head(FILE *out);
 void view_netstat(const struct view_input *in);
+void view_tcp_head(FILE *out);
+void view_tcp(const struct view_input *in);
 /* How many sockets were shown, and how many of them are not offloaded. */
 void view_why(const struct view_input *in, unsigned *shown, unsigned *by_kernel);
 

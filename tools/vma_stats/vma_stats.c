@@ -47,6 +47,9 @@ static void print_view(const struct view_input *in, struct report *report)
 	case VIEW_WHY:
 		view_why(in, &report->shown, &report->by_kernel);
 		break;
+	case VIEW_TCP:
+		view_tcp(in);
+		break;
 	case VIEW_ALL: /* of JSON only */
 		break;
 	}
@@ -57,6 +60,8 @@ static void begin_report(const struct options *options, struct report *report)
 	*report = (struct report){.document = options->json ? view_json_begin(options) : NULL};
 	if (options->view == VIEW_NETSTAT && !options->json)
 		view_netstat_head(stdout);
+	if (options->view == VIEW_TCP)
+		view_tcp_head(stdout);
 }
 
 /* out NULL: nothing more is printed. */
@@ -182,7 +187,7 @@ static bool may_be_left_out(const struct options *options, int rc)
 	return !options->json || rc == -EACCES || rc == -EPERM || rc == -ENOENT || rc == -ESRCH;
 }
 
-/* View 5 has the sockets of all processes in one table. */
+/* View 5 and -t have the sockets of all processes in one table. */
 static int print_table(const struct options *options, const pid_t *pids, unsigned count)
 {
 	struct report report;
@@ -262,7 +267,7 @@ int main(int argc, char **argv)
 		fputs("vmastat: Failed to identify process...\n", stderr);
 		return EXIT_FAILURE;
 	}
-	if (options.view == VIEW_NETSTAT && !options_act(&options))
+	if ((options.view == VIEW_NETSTAT || options.view == VIEW_TCP) && !options_act(&options))
 		return finish(show_table(&options, pids, count));
 	pid = count == 1 ? pids[0] : processes_choose(pids, count);
 	return pid != 0 ? finish(show_process(&options, pid)) : EXIT_FAILURE;

@@ -2,7 +2,6 @@
 #include "rtt.h"
 
 #define MIN_WINDOW_NS 300000000000ULL /* how long a lowest sample counts */
-#define BACKOFF_MAX 16                /* 200 ms doubled that often is far above the maximum */
 
 void rtt_init(struct tcp_rtt *rtt)
 {
@@ -42,16 +41,5 @@ void rtt_sample(struct tcp_rtt *rtt, uint64_t sample_ns, uint64_t now_ns)
 
 uint64_t rtt_rto_ns(const struct tcp_rtt *rtt, uint32_t backoff)
 {
-	uint64_t rto_ns = RTT_RTO_INIT_NS;
-
-	if (rtt->srtt_ns) {
-		/* The kernel's minimum takes the place of the clock's granularity (2.3) and of the second (2.4). */
-		uint64_t margin_ns = 4 * rtt->rttvar_ns;
-
-		rto_ns = rtt->srtt_ns + (margin_ns > RTT_RTO_MIN_NS ? margin_ns : RTT_RTO_MIN_NS);
-	}
-	if (rto_ns > RTT_RTO_MAX_NS)
-		rto_ns = RTT_RTO_MAX_NS;
-	rto_ns <<= backoff < BACKOFF_MAX ? backoff : BACKOFF_MAX;
-	return rto_ns < RTT_RTO_MAX_NS ? rto_ns : RTT_RTO_MAX_NS;
+	return vma_tcp_rto_ns(rtt->srtt_ns, rtt->rttvar_ns, backoff);
 }

@@ -9,9 +9,11 @@
 
 #include <stdint.h>
 
-#define RTT_RTO_INIT_NS 1000000000ULL
-#define RTT_RTO_MIN_NS 200000000ULL
-#define RTT_RTO_MAX_NS 120000000000ULL
+#include <vma/tcp.h>
+
+#define RTT_RTO_INIT_NS VMA_TCP_RTO_INIT_NS
+#define RTT_RTO_MIN_NS VMA_TCP_RTO_MIN_NS
+#define RTT_RTO_MAX_NS VMA_TCP_RTO_MAX_NS
 
 struct tcp_rtt {
 	uint64_t srtt_ns; /* 0: no sample yet */

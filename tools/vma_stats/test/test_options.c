@@ -96,6 +96,21 @@ static void test_json_has_all_views_unless_one_is_named(void **state)
 	assert_int_equal(PARSE(&options, "--json=1"), OPTIONS_WRONG);
 }
 
+static void test_tcp_is_a_view_of_its_own(void **state)
+{
+	struct options options;
+
+	(void)state;
+	assert_int_equal(PARSE(&options, "-t"), OPTIONS_RUN);
+	assert_int_equal(options.view, VIEW_TCP);
+	assert_true(options.has_view);
+	assert_int_equal(PARSE(&options, "--tcp", "-i", "2", "-s", "4"), OPTIONS_RUN);
+	assert_int_equal(PARSE(&options, "-t", "-v", "1"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--json", "-t"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "-t", "-d", "2"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "-t", "--assert-offloaded"), OPTIONS_WRONG);
+}
+
 static void test_level_of_a_dump_may_follow_as_a_word(void **state)
 {
 	struct options options;
@@ -171,6 +186,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_means_the_fields_defaults),
         cmocka_unit_test(test_each_option_has_a_short_and_a_long_name),
         cmocka_unit_test(test_json_has_all_views_unless_one_is_named),
+        cmocka_unit_test(test_tcp_is_a_view_of_its_own),
         cmocka_unit_test(test_level_of_a_dump_may_follow_as_a_word),
         cmocka_unit_test(test_wrong_values_are_told),
         cmocka_unit_test(test_metrics_go_with_what_chooses_processes_only),

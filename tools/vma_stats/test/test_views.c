@@ -3,6 +3,7 @@
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <vma/sock.h>
 #include <vma/test.h>
@@ -287,6 +288,79 @@ static void test_wild_numbers_are_printed_and_harmless(void **state)
 	assert_int_equal(shown, 1);
 }
 
+static struct vma_stats_socket *tcp(uint64_t fd, uint64_t tcp_state)
+{
+	struct vma_stats_socket *socket = udp(fd);
+
+	vma_stats_set(&socket->protocol, IPPROTO_TCP);
+	vma_stats_set(&socket->tcp_state, tcp_state);
+	vma_stats_set(&socket->local_addr, 0x0a090002);
+	vma_stats_set(&socket->local_port, 80);
+	return socket;
+}
+
+static void test_connections_are_in_the_columns_of_ss(void **state)
+{
+	struct view_input in = begin(VIEW_TCP, false);
+	struct vma_stats_socket *socket;
+
+	(void)state;
+	now.pid = getpid();
+	tcp(3, TCP_LISTEN);
+	udp(4);
+	vma_stats_set(&tcp(5, TCP_ESTABLISHED)->offloaded, 0);
+	socket = tcp(6, TCP_ESTABLISHED);
+	vma_stats_set(&socket->peer_addr, 0x0a090001);
+	vma_stats_set(&socket->peer_port, 34664);
+	vma_stats_set(&socket->tcp_bytes_in, 1000);
+	vma_stats_set(&socket->rx_bytes, 900);
+	vma_stats_set(&socket->tx_bytes, 5000);
+	vma_stats_set(&socket->tcp_bytes_out, 4500);
+	vma_stats_set(&socket->tcp_bytes_acked, 3000);
+	vma_stats_set(&socket->tcp_unacked_bytes, 1500);
+	vma_stats_set(&socket->tcp_cc, 2);
+	vma_stats_set(&socket->tcp_snd_wscale, 8);
+	vma_stats_set(&socket->tcp_rcv_wscale, 1);
+	vma_stats_set(&socket->tcp_rtt_usec, 250);
+	vma_stats_set(&socket->tcp_rttvar_usec, 125);
+	vma_stats_set(&socket->tcp_mss, 1000);
+	vma_stats_set(&socket->tcp_cwnd_bytes, 10500);
+	vma_stats_set(&socket->tcp_ssthresh_bytes, 7000);
+	vma_stats_set(&socket->tcp_segments_in, 7);
+	vma_stats_set(&socket->tcp_segments_out, 8);
+	vma_stats_set(&socket->tcp_retransmits, 3);
+	vma_stats_set(&socket->tcp_retransmitting_bytes, 1);
+	vma_stats_set(&socket->tcp_send_window, 65536);
+	print_with(&in, view_tcp);
+	assert_non_null(
+	        strstr(printed, "LISTEN     -      -                 10.9.0.2:80              0.0.0.0:*  users:((\""));
+	assert_non_null(
+	        strstr(printed, "ESTAB      100    2000              10.9.0.2:80         10.9.0.1:34664  users:((\""));
+	assert_non_null(strstr(printed,
+	                       "fd=6))\n\t cubic wscale:7,0 rto:200.25 rtt:0.25/0.125 mss:1000 cwnd:10 ssthresh:7 "
+	                       "bytes_sent:4500 bytes_acked:3000 bytes_received:1000 segs_out:8 segs_in:7 "
+	                       "send 320000000bps unacked:2 retrans:1/3 snd_wnd:65536\n"));
+	assert_null(strstr(printed, "fd=4))"));
+	assert_null(strstr(printed, "fd=5))"));
+}
+
+static void test_what_is_not_known_of_a_connection_is_left_out(void **state)
+{
+	struct view_input in = begin(VIEW_TCP, false);
+	struct vma_stats_socket *socket = tcp(6, TCP_SYN_SENT);
+
+	(void)state;
+	now.pid = getpid();
+	print_with(&in, view_tcp);
+	assert_null(strchr(printed, '\t'));
+	vma_stats_set(&socket->tcp_mss, 1460);
+	vma_stats_set(&socket->tcp_cc, UINT64_MAX);
+	vma_stats_set(&socket->tcp_backoff, 1);
+	vma_stats_set(&socket->tcp_cwnd_bytes, 14600);
+	vma_stats_set(&socket->tcp_ssthresh_bytes, UINT32_MAX);
+	assert_non_null(strstr(print_with(&in, view_tcp), "\n\t ? rto:2000 backoff:1 mss:1460 cwnd:10\n"));
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_totals_are_in_the_fields_columns),
         cmocka_unit_test(test_deltas_are_in_the_fields_columns),
@@ -297,6 +371,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_why_names_the_first_reason),
         cmocka_unit_test(test_sockets_that_were_not_asked_for_are_left_out),
         cmocka_unit_test(test_wild_numbers_are_printed_and_harmless),
+        cmocka_unit_test(test_connections_are_in_the_columns_of_ss),
+        cmocka_unit_test(test_what_is_not_known_of_a_connection_is_left_out),
 };
 
 VMA_TEST_MAIN(tests)

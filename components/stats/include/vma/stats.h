@@ -180,7 +180,8 @@
 	X(tcp_bytes_acked, "bytes sent and acknowledged")                                                              \
 	X(tcp_retransmits, "segments sent again")                                                                      \
 	X(tcp_timeouts, "retransmission timeouts")                                                                     \
-	X(tcp_out_of_order, "segments received out of order")
+	X(tcp_out_of_order, "segments received out of order")                                                          \
+	X(tcp_bytes_out, "bytes sent, with those that were sent again")
 
 #define VMA_STATS_SOCKET_TCP_NOW(X)                                                                                    \
 	X(tcp_state, "state, as TCP_INFO numbers it; 0: no connection and no listener")                                \
@@ -191,7 +192,12 @@
 	X(tcp_ssthresh_bytes, "slow start threshold, bytes; 4294967295: none")                                         \
 	X(tcp_send_window, "the peer's window, bytes")                                                                 \
 	X(tcp_unacked_bytes, "bytes sent and not acknowledged")                                                        \
-	X(tcp_out_of_order_bytes, "bytes held behind a hole")
+	X(tcp_out_of_order_bytes, "bytes held behind a hole")                                                          \
+	X(tcp_backoff, "times that the retransmission timeout was doubled")                                            \
+	X(tcp_retransmitting_bytes, "bytes sent again and not acknowledged")                                           \
+	X(tcp_cc, "the number of its congestion control, and 1; 0: not known")                                         \
+	X(tcp_snd_wscale, "the shift of the peer's windows, and 1; 0: they are not scaled")                            \
+	X(tcp_rcv_wscale, "the shift of the windows of this side, and 1; 0: they are not scaled")
 
 #define VMA_STATS_SOCKET_TX(X)                                                                                         \
 	X(tx_packets, "datagrams sent offloaded")                                                                      \

@@ -80,11 +80,34 @@ struct vma_tcp_host {
 };
 
 /* VMA_TCP_CC_ALGO; LWIP: NewReno */
-enum vma_tcp_cc { VMA_TCP_CC_LWIP = 0, VMA_TCP_CC_CUBIC = 1, VMA_TCP_CC_NONE = 2, VMA_TCP_CC_BBR = 3 };
+/* X(NAME, number, "as TCP_CONGESTION has it") */
+#define VMA_TCP_CCS(X) X(LWIP, 0, "reno") X(CUBIC, 1, "cubic") X(NONE, 2, "none") X(BBR, 3, "bbr")
+enum vma_tcp_cc {
+#define X(name, number, text) VMA_TCP_CC_##name = number,
+	VMA_TCP_CCS(X)
+#undef X
+};
 /* By its name: as TCP_CONGESTION has it; "lwip" and "newreno" are NewReno, too. -ENOENT */
 int vma_tcp_cc_by_name(const char *name);
 /* As TCP_CONGESTION has it: "reno", "cubic", "bbr", and "none"; NULL: there is no such algorithm. */
 const char *vma_tcp_cc_name(int algorithm);
+
+/* The retransmission timeout (RFC 6298) of a smoothed round-trip time, 0: none is known; doubled `backoff` times. */
+#define VMA_TCP_RTO_INIT_NS 1000000000ULL
+#define VMA_TCP_RTO_MIN_NS                                                                                             \
+	200000000ULL /* the kernel's, in place of the clock's granularity (2.3) and the second (2.4) */
+#define VMA_TCP_RTO_MAX_NS 120000000000ULL
+#define VMA_TCP_BACKOFF_MAX 16 /* 200 ms doubled that often is far above the maximum */
+static inline uint64_t vma_tcp_rto_ns(uint64_t srtt_ns, uint64_t rttvar_ns, uint64_t backoff)
+{
+	const uint64_t margin_ns = 4 * rttvar_ns > VMA_TCP_RTO_MIN_NS ? 4 * rttvar_ns : VMA_TCP_RTO_MIN_NS;
+	uint64_t rto_ns = srtt_ns != 0 ? srtt_ns + margin_ns : VMA_TCP_RTO_INIT_NS;
+
+	if (rto_ns > VMA_TCP_RTO_MAX_NS)
+		rto_ns = VMA_TCP_RTO_MAX_NS;
+	rto_ns <<= backoff < VMA_TCP_BACKOFF_MAX ? backoff : VMA_TCP_BACKOFF_MAX;
+	return rto_ns < VMA_TCP_RTO_MAX_NS ? rto_ns : VMA_TCP_RTO_MAX_NS;
+}
 
 /*
  * Bytes that fifos may hold together, as net.ipv4.tcp_mem: from `pressure` on buffers do not grow and windows become
