@@ -9,7 +9,7 @@
 #include "listen.h"
 #include "options.h"
 
-enum { KEY_ASSERT = 256, KEY_OPENMETRICS, KEY_LISTEN, KEY_PER_SOCKET, KEY_JSON };
+enum { KEY_ASSERT = 256, KEY_OPENMETRICS, KEY_LISTEN, KEY_PER_SOCKET, KEY_JSON, KEY_VMAD };
 
 static const struct option names[] = {
         {"pid", required_argument, NULL, 'p'},
@@ -31,6 +31,7 @@ static const struct option names[] = {
         {"openmetrics", no_argument, NULL, KEY_OPENMETRICS},
         {"listen", required_argument, NULL, KEY_LISTEN},
         {"per-socket", no_argument, NULL, KEY_PER_SOCKET},
+        {"vmad", required_argument, NULL, KEY_VMAD},
         {"json", no_argument, NULL, KEY_JSON},
         {"version", no_argument, NULL, 'V'},
         {"help", no_argument, NULL, 'h'},
@@ -67,6 +68,7 @@ const char options_help[] =
         "      --openmetrics\t\tPrint the counters of all processes, or of those chosen, as OpenMetrics\n"
         "      --listen=<[addr:]port>\tServe them by HTTP, at /metrics; without <addr> on 127.0.0.1\n"
         "      --per-socket\t\tMetrics of each socket, ring, queue and pool, not sums of their process\n"
+        "      --vmad=<interface>\tWhat the vmad of <interface> has: clients, queue pairs, flows, frames\n"
         "      --json\t\t\tEach report is a JSON document on a line of its own; without -v, of all views\n"
         "  -V, --version\t\t\tPrint version\n"
         "  -h, --help\t\t\tPrint this help message\n"
@@ -187,6 +189,10 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 	case 't':
 		options->tcp = true;
 		break;
+	case KEY_VMAD:
+		options->vmad = optarg;
+		right = *optarg != '\0';
+		break;
 	case KEY_JSON:
 		options->json = true;
 		break;
@@ -252,6 +258,10 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 	}
 	if (find_conflict(options) != NULL) {
 		snprintf(wrong, wrong_bytes, "%s", find_conflict(options));
+		return OPTIONS_WRONG;
+	}
+	if (options->vmad != NULL && (strncmp(argv[1], "--vmad", 6) != 0 || argc != (argv[1][6] == '=' ? 2 : 3))) {
+		snprintf(wrong, wrong_bytes, "--vmad does not go with other options");
 		return OPTIONS_WRONG;
 	}
 	if (options->tcp)

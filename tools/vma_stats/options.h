@@ -37,6 +37,7 @@ struct options {
 	struct fd_list fds;
 	bool openmetrics, per_socket;
 	const char *listen; /* ADDR:PORT or PORT; NULL: not asked for */
+	const char *vmad;   /* of this interface; NULL: not asked for */
 	bool has_view;      /* a view was asked for, beside what acts on the process */
 };
 /* `wrong`, of at least 128 bytes, is a sentence of OPTIONS_WRONG. */

@@ -14,12 +14,14 @@
 #include <unistd.h>
 
 #include <vma/conf_version.h>
+#include <vma/log.h>
 
 #include "listen.h"
 #include "metrics.h"
 #include "processes.h"
 #include "view.h"
 #include "view_json.h"
+#include "vmad_state.h"
 
 static struct vma_stats_snapshot totals[2], deltas; /* the last reading, and the one before; their difference */
 
@@ -236,6 +238,19 @@ static int finish(int status)
 	return EXIT_FAILURE;
 }
 
+static int show_vmad(const char *interface)
+{
+	int rc;
+
+	vma_log_set_level(VMA_LOG_ERROR); /* says what a refused user lacks; the rest is said here */
+	rc = vmad_state_show(interface, stdout);
+	fflush(stdout);
+	if (rc == 0)
+		return EXIT_SUCCESS;
+	fprintf(stderr, "vmastat: %s: %s\n", interface, vmad_state_error(rc));
+	return EXIT_FAILURE;
+}
+
 int main(int argc, char **argv)
 {
 	static pid_t pids[PROCESSES_MAX];
@@ -259,6 +274,8 @@ int main(int argc, char **argv)
 	}
 	if (options.listen != NULL)
 		return listen_serve(&options);
+	if (options.vmad != NULL)
+		return finish(show_vmad(options.vmad));
 	count = processes_find(&options, pids);
 	if (options.openmetrics && (count != 0 || (options.pid == 0 && options.name == NULL)))
 		return metrics_scrape(&options, METRICS_OPENMETRICS, stdout) == 0 && fflush(stdout) == 0 ? EXIT_SUCCESS

@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <vma/nic_state.h>
+
 #include "../xdp/owner.h"
 #include "../xdp/xdp.h"
 
@@ -66,6 +68,9 @@ int vmad_client_repair(struct vmad_client *client, int *fd);
 /* Of a slot that another connection of this process had: it is this one's now. -ENOENT: vmad does not know it. */
 int vmad_client_resume(struct vmad_client *client, uint32_t slot, uint64_t ticket);
 int vmad_client_resumed(struct vmad_client *client, uint32_t slot); /* all its flows were added again */
+
+/* What vmad has: <vma/nic_state.h>. -EOPNOTSUPP: this vmad cannot tell. */
+int vmad_client_state(struct vmad_client *client, struct vma_vmad_state *out);
 
 bool vmad_client_broken(const struct vmad_client *client);       /* every request is -EPIPE; any thread may ask */
 uint32_t vmad_client_requests(const struct vmad_client *client); /* so many were made; any thread may ask */

@@ -192,6 +192,21 @@ uint32_t xdp_owner_slot_flows(const struct xdp_owner *owner, uint32_t slot)
 	return n;
 }
 
+void xdp_owner_state(const struct xdp_owner *owner, struct vma_vmad_interface *out)
+{
+	*out = (struct vma_vmad_interface){
+	        .queues = 2, .mtu = 1500, .queue_pairs = (uint32_t)__builtin_popcountll(owner->rented)};
+}
+
+bool xdp_owner_slot_state(const struct xdp_owner *owner, uint32_t number, struct vma_vmad_queue_pair *out)
+{
+	if (number >= XDP_SLOTS_MAX || !(owner->rented >> number & 1))
+		return false;
+	*out = (struct vma_vmad_queue_pair){
+	        .number = number, .state = 1, .flows = xdp_owner_slot_flows(owner, number), .tx_frames = 64};
+	return true;
+}
+
 void xdp_owner_describe(const struct xdp_owner *owner)
 {
 	(void)owner;

@@ -74,6 +74,8 @@ static void vmad_deliver(struct vmad_server *server, uint8_t how, const struct v
 	if (rc == 1) {
 		MUST(vmad_msg_ok(&answer.msg, sizeof(answer.msg)));
 		MUST(answer.msg.seq == msg->seq && answer.msg.type == msg->type && answer.msg.result <= 0);
+		if (answer.msg.type == VMAD_STATE && answer.msg.result == 0)
+			MUST(answer.msg.state.place >= msg->state.place && answer.msg.state.place < VMAD_STATE_PLACES);
 		MUST(answer.nfds == (answer.msg.type == VMAD_RENT && answer.msg.result == 0 ? 4u : 0u));
 	}
 	if (rc < 0 || how & HANG_UP) {
@@ -109,7 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (how & GOOD_HEAD) {
 			msg.magic = VMAD_MAGIC;
 			msg.version = VMAD_VERSION;
-			msg.type = (uint16_t)(msg.type % (VMAD_FLOW_SHADOWS + 2));
+			msg.type = (uint16_t)(msg.type % (VMAD_STATE + 2));
 		}
 		vmad_deliver(&server, how, &msg);
 		data += 1 + bytes;

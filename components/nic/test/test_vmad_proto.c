@@ -222,6 +222,77 @@ static void test_a_stranger_is_refused(void **state)
 	assert_int_equal(vmad_proto_join(&client), -EPERM);
 }
 
+static void test_state_has_each_client_and_its_queue_pairs(void **state)
+{
+	static struct vma_vmad_state seen;
+	struct vmad_client *client, *other, *asks;
+	uint32_t first, second, others;
+	bool generic = false;
+
+	start_server(*state);
+	client = joined();
+	other = joined();
+	first = rented(client);
+	others = rented(other);
+	second = rented(client);
+	assert_int_equal(vmad_client_flow_add(client, second, &rule, -1, &generic), 0);
+	asks = joined();
+	assert_int_equal(vmad_client_state(asks, &seen), 0);
+	assert_int_equal(seen.interface.mtu, 1500);
+	assert_int_equal(seen.interface.queue_pairs, 3);
+	assert_int_equal(seen.clients, 2); /* without the one that asks */
+	for (unsigned i = 0; i < seen.clients; i++) {
+		assert_int_equal(seen.client[i].pid, getpid());
+		assert_int_equal(seen.client[i].uid, getuid());
+		assert_int_equal(seen.client[i].state, PEER_READY);
+	}
+	assert_true(seen.client[0].queue_pairs == (1ull << first | 1ull << second));
+	assert_true(seen.client[1].queue_pairs == 1ull << others);
+	assert_int_equal(seen.queue_pairs, 3);
+	for (unsigned i = 0; i < seen.queue_pairs; i++)
+		assert_int_equal(seen.queue_pair[i].flows, seen.queue_pair[i].number == second);
+	assert_int_equal(vmad_client_state(client, &seen), 0); /* it rents, so it is there itself */
+	assert_int_equal(seen.clients, 3);
+	vmad_client_close(asks);
+	vmad_client_close(other);
+	vmad_client_close(client);
+}
+
+static void test_state_beyond_the_last_place_is_refused(void **state)
+{
+	static const uint32_t places[] = {VMAD_STATE_PLACES - 1, VMAD_STATE_PLACES, UINT32_MAX};
+	struct vmad_client *client;
+
+	start_server(*state);
+	client = joined();
+	for (unsigned i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		struct vmad_msg msg = {.type = VMAD_STATE, .state = {.place = places[i]}};
+		int fds[VMAD_FDS_MAX];
+		unsigned nfds = 0;
+
+		assert_int_equal(vmad_client_request(client, &msg, NULL, 0, fds, &nfds, os_now_ms() + 3000), -ENOENT);
+	}
+	vmad_client_close(client);
+}
+
+static void test_state_is_told_to_clients_only(void **state)
+{
+	struct fixture *fixture = *state;
+	struct vmad_msg msg = vmad_proto_message(VMAD_HELLO);
+	int fd;
+
+	fixture->attr.nusers = 0;
+	start_server(fixture);
+	fd = raw_connection();
+	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
+	assert_int_equal(msg.result, -EPERM);
+	msg = vmad_proto_message(VMAD_STATE);
+	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
+	assert_true(hung_up(fd));
+	close(fd);
+}
+
 static void test_an_ordinary_socket_is_no_proof(void **state)
 {
 	struct fixture *fixture = *state;
@@ -839,6 +910,9 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_client_rents_and_returns),
         CASE(test_a_flow_moves_between_slots_of_one_client_only),
         CASE(test_a_stranger_is_refused),
+        CASE(test_state_has_each_client_and_its_queue_pairs),
+        CASE(test_state_beyond_the_last_place_is_refused),
+        CASE(test_state_is_told_to_clients_only),
         CASE(test_an_ordinary_socket_is_no_proof),
         CASE(test_hello_is_answered_when_the_interface_is_there),
         CASE(test_a_vmad_that_takes_long_to_end_is_waited_for),

@@ -330,6 +330,8 @@ static int handle_request(struct vmad_server *server, struct vmad_peer *peer, co
 			return -ENOENT;
 		xdp_owner_flows_reannounced(server->owner, msg->resume.slot);
 		return 0;
+	case VMAD_STATE:
+		return vmad_describe(server, peer, msg->state.place, &reply->msg.state);
 	case VMAD_REPAIR:
 		return open_repair(server, peer, reply);
 	default:

@@ -125,6 +125,10 @@ bool vmad_name_is_trusted(unsigned ifindex, const char *interface);
 /* Flows and sockets of every slot of the peer end; with `frames_too` the slots are free again. */
 void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too);
 
+/* state.c: the first place from `from` on that has something. -ENOENT: there is none. */
+int vmad_describe(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t from,
+                  struct vmad_state *out);
+
 /* ---- repair.c ---- */
 
 /* A process for this peer, if there is none yet, and the peer's end of a channel to it: fd, or -errno. */

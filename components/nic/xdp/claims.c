@@ -130,6 +130,23 @@ bool xdp_claims_close(struct xdp_claim_bucket *claims, struct xdp_shared *shared
 	return false;
 }
 
+/* `name` was read from it. */
+static bool claim_is_of(struct xdp_claim *claim, uint64_t name, uint32_t slot)
+{
+	return name == slot + 1 ||
+	       (name > UINT16_MAX && (uint16_t)atomic_load(claim_atomic(&claim->peer_and_slot)) == slot);
+}
+
+uint32_t xdp_claims_count(struct xdp_claim_bucket *claims, uint32_t slot)
+{
+	uint32_t n = 0;
+
+	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
+		for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
+			n += claim_is_of(&claims[b].way[i], atomic_load(claim_atomic(&claims[b].way[i].name)), slot);
+	return n;
+}
+
 /*
  * `peer_and_slot` names the slot whose client wrote it last, and is written while the name tells that somebody is at
  * it: with a name behind it, it is that name's. A dead slot's word is changed by nobody but the owner; what another
@@ -139,10 +156,7 @@ static void claim_sweep(struct xdp_claim *claim, uint32_t slot)
 {
 	uint64_t name = atomic_load(claim_atomic(&claim->name));
 
-	if (name == 0)
-		return;
-	if (name == slot + 1 ||
-	    (name > UINT16_MAX && (uint16_t)atomic_load(claim_atomic(&claim->peer_and_slot)) == slot))
+	if (claim_is_of(claim, name, slot))
 		atomic_compare_exchange_strong(claim_atomic(&claim->name), &name, 0);
 }
 

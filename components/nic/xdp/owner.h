@@ -7,6 +7,8 @@
 #ifndef VMA_NIC_XDP_OWNER_H
 #define VMA_NIC_XDP_OWNER_H
 
+#include <vma/nic_state.h>
+
 #include "xdp.h"
 
 struct xdp_owner;
@@ -113,6 +115,9 @@ void xdp_owner_close_in_child(struct xdp_owner *owner);    /* only closes fds; a
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner);
 bool xdp_owner_has_minisocks(const struct xdp_owner *owner); /* of dead clients, or peers to tell: it should stay */
 uint32_t xdp_owner_slot_flows(const struct xdp_owner *owner, uint32_t slot);
+/* The same for readers, owner/state.c. False: the slot is free. */
+void xdp_owner_state(const struct xdp_owner *owner, struct vma_vmad_interface *out);
+bool xdp_owner_slot_state(const struct xdp_owner *owner, uint32_t number, struct vma_vmad_queue_pair *out);
 /* One line into the log: what clients have at this moment. Receive frames are missing if no client has them, and
  * neither the fill rings nor the owner; a driver that copies nothing has some of them, too. */
 void xdp_owner_describe(const struct xdp_owner *owner);

@@ -21,6 +21,8 @@
  *   REPAIR                        ------>        a channel to have connections handed over to the kernel: repair.h
  *                                 <------ REPAIR: its end
  *   MINISOCK_EXPORT               ------>        what a process that ends leaves; answered unless more follows at once
+ *   STATE place                   ------>        what vmad has, one answer for each place: vmad/state.c. Each client may ask
+ *                                 <------ STATE: the first place from there on that has something; -ENOENT: none has
  *                                 <------ REVOKED slot, flow: whenever it happens, answers nothing
  *                                 <------ ADOPT slot, a connection to make: the same
  *
@@ -43,6 +45,7 @@
 #include <sys/un.h>
 
 #include <vma/nic.h>
+#include <vma/nic_state.h>
 
 #include "owner.h"
 #include "xdp.h"
@@ -66,6 +69,7 @@ enum vmad_type {
 	VMAD_RESUME,
 	VMAD_RESUMED,
 	VMAD_FLOW_MOVE,
+	VMAD_STATE,
 	VMAD_REPAIR = 32
 };
 
@@ -135,6 +139,16 @@ struct vmad_adopt {
 	struct vma_pending pending;
 };
 
+#define VMAD_STATE_PLACES (1 + VMA_VMAD_CLIENTS_MAX + VMA_VMAD_QUEUE_PAIRS_MAX)
+struct vmad_state {
+	uint32_t place, reserved;
+	union { /* by place */
+		struct vma_vmad_interface interface;
+		struct vma_vmad_client client;
+		struct vma_vmad_queue_pair queue_pair;
+	};
+};
+
 struct vmad_msg {
 	uint32_t magic;
 	uint16_t version, type;
@@ -151,6 +165,7 @@ struct vmad_msg {
 		struct vmad_adopt adopt;
 		struct vmad_resume resume;
 		struct vmad_keep keep;
+		struct vmad_state state;
 		uint8_t bytes[112];
 	};
 };

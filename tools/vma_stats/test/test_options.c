@@ -111,6 +111,22 @@ static void test_tcp_is_a_view_of_its_own(void **state)
 	assert_int_equal(PARSE(&options, "-t", "--assert-offloaded"), OPTIONS_WRONG);
 }
 
+static void test_vmad_stands_alone(void **state)
+{
+	struct options options;
+
+	(void)state;
+	assert_int_equal(PARSE(&options, "--vmad", "eth0"), OPTIONS_RUN);
+	assert_string_equal(options.vmad, "eth0");
+	assert_int_equal(PARSE(&options, "--vmad=eth0"), OPTIONS_RUN);
+	assert_string_equal(options.vmad, "eth0");
+	assert_int_equal(PARSE(&options, "--vmad"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--vmad="), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--vmad", "eth0", "-v", "1"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "-z", "--vmad=eth0"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--json", "--vmad", "eth0"), OPTIONS_WRONG);
+}
+
 static void test_level_of_a_dump_may_follow_as_a_word(void **state)
 {
 	struct options options;
@@ -187,6 +203,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_option_has_a_short_and_a_long_name),
         cmocka_unit_test(test_json_has_all_views_unless_one_is_named),
         cmocka_unit_test(test_tcp_is_a_view_of_its_own),
+        cmocka_unit_test(test_vmad_stands_alone),
         cmocka_unit_test(test_level_of_a_dump_may_follow_as_a_word),
         cmocka_unit_test(test_wrong_values_are_told),
         cmocka_unit_test(test_metrics_go_with_what_chooses_processes_only),

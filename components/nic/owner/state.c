@@ -1,0 +1,84 @@
+/* state - what an owner has at this moment, for readers. The shared object's part of it is what clients have written. */
+#include "owner.h"
+#include "../xdp/claims.h"
+#include "../xdp/shared.h"
+
+#define X(name, text) +1
+_Static_assert(0 VMA_VMAD_MINISOCKS(X) == MINISOCK_STATES, "as enum owner_minisock_state");
+_Static_assert(0 VMA_VMAD_QUEUE_PAIR_STATES(X) == SLOT_DRAINING + 1, "as enum owner_slot_state");
+#undef X
+
+static uint32_t count_claims(const struct xdp_owner *owner, uint32_t slot)
+{
+	return owner->claims != NULL ? xdp_claims_count(owner->claims, slot) : 0;
+}
+
+static uint32_t count_minisocks(const struct xdp_owner *owner, enum owner_minisock_state state)
+{
+	const struct owner_minisock *minisock;
+	uint32_t n = 0;
+
+	TAILQ_FOREACH(minisock, &owner->minisocks.list[state], link)
+	n++;
+	return n;
+}
+
+static void describe_frames(const struct xdp_owner *owner, struct vma_vmad_interface *out)
+{
+	out->rx_frames = owner->rx_frames * owner->queues;
+	out->tx_frames = (owner->queue_frames - owner->rx_frames) * owner->queues;
+	out->rx_missing = owner_frames_missing(owner);
+	for (uint32_t queue = 0; queue < owner->queues; queue++) {
+		const struct owner_queue *q = &owner->queue[queue];
+		const uint32_t ready = xdp_load(q->fill.producer) - xdp_load(q->fill.consumer);
+
+		out->rx_ready += ready < owner->rx_frames ? ready : owner->rx_frames;
+		out->rx_spare += q->spares;
+	}
+}
+
+void xdp_owner_state(const struct xdp_owner *owner, struct vma_vmad_interface *out)
+{
+	*out = (struct vma_vmad_interface){
+	        .queues = owner->queues,
+	        .mtu = owner->mtu,
+	        .generic = owner->generic,
+	        .queue_pairs = owner->slots_used,
+	        .flows = owner->flows,
+	        .waiters = owner->waiters,
+	        .resets = owner->resets.count,
+	        .parked = owner->parked,
+	        .minisocks_deleted = count_minisocks(owner, MINISOCK_DELETED),
+	        .minisocks_waits = count_minisocks(owner, MINISOCK_WAITS),
+	        .minisocks_parked = count_minisocks(owner, MINISOCK_PARKED),
+	        .minisocks_reset = count_minisocks(owner, MINISOCK_RESET),
+	        .minisocks_fin_wait = count_minisocks(owner, MINISOCK_FIN_WAIT),
+	        .minisocks_time_wait = count_minisocks(owner, MINISOCK_TIME_WAIT),
+	};
+	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
+		if (owner->slot[slot].state != SLOT_FREE)
+			out->claims += count_claims(owner, slot);
+	describe_frames(owner, out);
+}
+
+bool xdp_owner_slot_state(const struct xdp_owner *owner, uint32_t number, struct vma_vmad_queue_pair *out)
+{
+	const struct owner_slot *slot = &owner->slot[number];
+
+	if (number >= XDP_SLOTS_MAX || slot->state == SLOT_FREE)
+		return false;
+	*out = (struct vma_vmad_queue_pair){
+	        .number = number,
+	        .state = slot->state,
+	        .flows = slot->flows,
+	        .claims = count_claims(owner, number),
+	        .waiters = slot->waiters,
+	        .rx_entries = slot->rx_size,
+	        .rx_held = xdp_shared_held_by(owner->shared, number, owner->nframes),
+	        .rx_quota = slot->rx_quota,
+	        .tx_entries = slot->tx_size,
+	        .tx_frames = slot->tx_count,
+	        .tx_in_flight = xdp_shared_in_flight_among(owner->shared, slot->tx_first, slot->tx_count),
+	};
+	return true;
+}
