@@ -9,7 +9,7 @@
 #include "listen.h"
 #include "options.h"
 
-enum { KEY_ASSERT = 256, KEY_OPENMETRICS, KEY_LISTEN, KEY_PER_SOCKET, KEY_JSON, KEY_VMAD };
+enum { KEY_ASSERT = 256, KEY_OPENMETRICS, KEY_LISTEN, KEY_PER_SOCKET, KEY_JSON, KEY_VMAD, KEY_REPORT };
 
 static const struct option names[] = {
         {"pid", required_argument, NULL, 'p'},
@@ -32,6 +32,8 @@ static const struct option names[] = {
         {"listen", required_argument, NULL, KEY_LISTEN},
         {"per-socket", no_argument, NULL, KEY_PER_SOCKET},
         {"vmad", required_argument, NULL, KEY_VMAD},
+        {"report", no_argument, NULL, KEY_REPORT},
+        {"output", required_argument, NULL, 'o'},
         {"json", no_argument, NULL, KEY_JSON},
         {"version", no_argument, NULL, 'V'},
         {"help", no_argument, NULL, 'h'},
@@ -69,6 +71,8 @@ const char options_help[] =
         "      --listen=<[addr:]port>\tServe them by HTTP, at /metrics; without <addr> on 127.0.0.1\n"
         "      --per-socket\t\tMetrics of each socket, ring, queue and pool, not sums of their process\n"
         "      --vmad=<interface>\tWhat the vmad of <interface> has: clients, queue pairs, flows, frames\n"
+        "      --report\t\t\tAll of it as one text, for a bug report\n"
+        "  -o, --output=<file>\t\tThe file of the report\n"
         "      --json\t\t\tEach report is a JSON document on a line of its own; without -v, of all views\n"
         "  -V, --version\t\t\tPrint version\n"
         "  -h, --help\t\t\tPrint this help message\n"
@@ -193,6 +197,13 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 		options->vmad = optarg;
 		right = *optarg != '\0';
 		break;
+	case KEY_REPORT:
+		options->report = true;
+		break;
+	case 'o':
+		options->output = optarg;
+		right = *optarg != '\0';
+		break;
 	case KEY_JSON:
 		options->json = true;
 		break;
@@ -207,6 +218,11 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 /* Metrics are neither a view nor a request. NULL: the options go together. */
 static const char *find_conflict(const struct options *options)
 {
+	if (options->report && (options->has_view || options_act(options) || options->fds.count != 0 ||
+	                        options->openmetrics || options->listen != NULL))
+		return "--report goes with -p, -n, -k, -F and -o only";
+	if (options->output != NULL && !options->report)
+		return "-o goes with --report only";
 	if (options->openmetrics && options->listen != NULL)
 		return "--openmetrics and --listen do not go together";
 	if (options->openmetrics || options->listen != NULL)
@@ -237,7 +253,7 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 	                            .dump_level = VMA_LOG_INFO};
 	optind = 0; /* as if it was never called */
 	opterr = 0;
-	while ((key = getopt_long(argc, argv, ":p:k:n:fFi:c:v:td:zl:S:D:s:Vh", names, NULL)) != -1) {
+	while ((key = getopt_long(argc, argv, ":p:k:n:fFi:c:v:td:zl:S:D:s:o:Vh", names, NULL)) != -1) {
 		if (key == 'h')
 			return OPTIONS_HELP;
 		if (key == 'V')

@@ -37,8 +37,10 @@ struct options {
 	struct fd_list fds;
 	bool openmetrics, per_socket;
 	const char *listen; /* ADDR:PORT or PORT; NULL: not asked for */
-	const char *vmad;   /* of this interface; NULL: not asked for */
-	bool has_view;      /* a view was asked for, beside what acts on the process */
+	const char *output; /* of the report; NULL: standard output */
+	bool report;
+	const char *vmad; /* of this interface; NULL: not asked for */
+	bool has_view;    /* a view was asked for, beside what acts on the process */
 };
 /* `wrong`, of at least 128 bytes, is a sentence of OPTIONS_WRONG. */
 enum options_result options_parse(struct options *options, int argc, char **argv, char *wrong, unsigned wrong_bytes);

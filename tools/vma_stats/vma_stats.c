@@ -7,6 +7,7 @@
  *           └─> metrics, of all of them: printed once, or served
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #include "listen.h"
 #include "metrics.h"
 #include "processes.h"
+#include "report.h"
 #include "view.h"
 #include "view_json.h"
 #include "vmad_state.h"
@@ -162,6 +164,32 @@ static const char *open_error(int rc)
 	}
 }
 
+/* The report is for who wrote the program, so a file of it is for this user only. */
+static int show_report(const struct options *options, const struct vma_stats_view *view, pid_t pid)
+{
+	FILE *out = stdout;
+	bool written;
+
+	if (options->output != NULL) {
+		const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+		const int fd = open(options->output, flags, 0600);
+
+		out = fd >= 0 ? fdopen(fd, "w") : NULL;
+	}
+	if (out == NULL) {
+		fprintf(stderr, "vmastat: %s: %s\n", options->output, strerrordesc_np(errno));
+		return EXIT_FAILURE;
+	}
+	vma_log_set_level(VMA_LOG_NONE); /* what vmad refuses is in the report */
+	report_write(options, view, pid, out);
+	written = fflush(out) == 0 && !ferror(out);
+	if (out != stdout && (fclose(out) != 0 || !written)) {
+		fprintf(stderr, "vmastat: %s cannot be written\n", options->output);
+		return EXIT_FAILURE;
+	}
+	return EXIT_SUCCESS;
+}
+
 static int show_process(const struct options *options, pid_t pid)
 {
 	struct report report = {0};
@@ -173,6 +201,11 @@ static int show_process(const struct options *options, pid_t pid)
 	if (rc < 0) {
 		fprintf(stderr, "vmastat: %s: %s\n", path, open_error(rc));
 		return EXIT_FAILURE;
+	}
+	if (options->report) {
+		rc = show_report(options, view, pid);
+		vma_stats_view_close(view);
+		return rc;
 	}
 	rc = options_act(options) ? act(options, view) : 0;
 	if (rc == 0 && (options->has_view || !options_act(options)))

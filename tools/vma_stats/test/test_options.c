@@ -127,6 +127,22 @@ static void test_vmad_stands_alone(void **state)
 	assert_int_equal(PARSE(&options, "--json", "--vmad", "eth0"), OPTIONS_WRONG);
 }
 
+static void test_report_stands_alone_but_for_its_file(void **state)
+{
+	struct options options;
+
+	(void)state;
+	assert_int_equal(PARSE(&options, "--report", "-p", "7", "-o", "file"), OPTIONS_RUN);
+	assert_true(options.report);
+	assert_string_equal(options.output, "file");
+	assert_int_equal(PARSE(&options, "-o", "file"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--report", "-o", ""), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--report", "-v", "3"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--report", "--json"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--report", "-z"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "-s", "4", "--report"), OPTIONS_WRONG);
+}
+
 static void test_level_of_a_dump_may_follow_as_a_word(void **state)
 {
 	struct options options;
@@ -204,6 +220,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_json_has_all_views_unless_one_is_named),
         cmocka_unit_test(test_tcp_is_a_view_of_its_own),
         cmocka_unit_test(test_vmad_stands_alone),
+        cmocka_unit_test(test_report_stands_alone_but_for_its_file),
         cmocka_unit_test(test_level_of_a_dump_may_follow_as_a_word),
         cmocka_unit_test(test_wrong_values_are_told),
         cmocka_unit_test(test_metrics_go_with_what_chooses_processes_only),
