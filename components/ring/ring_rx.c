@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <time.h>
 
+#include <vma/probe.h>
+
 #include "ring_priv.h"
 
 /* What one burst adds to the counters, written once at its end. */
@@ -15,8 +17,21 @@ static void ring_count_drops(struct vma_ring *ring, unsigned reason, uint64_t n)
 	vma_stats_add((_Atomic uint64_t *)((char *)&ring->stats->rx + reason), n);
 }
 
+/* A reason is the place of its counter. */
+static const char *drop_name(unsigned reason)
+{
+	static const char *const names[] = {
+#define X(name, text) [offsetof(struct vma_stats_ring_rx, name) / sizeof(uint64_t)] = #name,
+	        VMA_STATS_RING_RX(X)
+#undef X
+	};
+
+	return names[reason / sizeof(uint64_t)];
+}
+
 static void __attribute__((cold)) ring_drop_packet(struct vma_ring *ring, struct vma_buf *packet, unsigned reason)
 {
+	VMA_PROBE3(dropped, drop_name(reason), 1, packet->packet_len);
 	ring_count_drops(ring, reason, 1);
 	vma_buf_put_chain(ring->rules.arena, packet);
 }
@@ -157,8 +172,10 @@ rx_fragment(struct vma_ring *ring, struct vma_buf *packet, struct vma_rx_info *i
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
 	whole = ring_fragments_add(&ring->fragments, arena, packet, info->vlan,
 	                           (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
-	if (ring->fragments.dropped != 0)
+	if (ring->fragments.dropped != 0) {
+		VMA_PROBE3(dropped, drop_name(PACKET_DROP(ip_fragment)), ring->fragments.dropped, 0);
 		ring_count_drops(ring, PACKET_DROP(ip_fragment), ring->fragments.dropped);
+	}
 	ring->fragments.dropped = 0;
 	if (whole == NULL)
 		return;
@@ -189,6 +206,7 @@ static void __attribute__((noinline)) rx_burst(struct vma_ring *ring, struct vma
 			__builtin_prefetch(frame);
 		}
 		tally.bytes += packet->packet_len;
+		VMA_PROBE2(packet_in, bytes, packet->packet_len);
 		verdict = packet_check(&ring->rules, packet, bytes, &info);
 		if (__builtin_expect(verdict == PACKET_PASS, 1))
 			ring_dispatch(ring, packet, &info, packet_is_for_all(bytes, &info), &tally);

@@ -13,6 +13,7 @@
 
 #include <vma/log.h>
 #include <vma/packet.h>
+#include <vma/probe.h>
 
 #include "ring_priv.h"
 #include "tx_packet.h"
@@ -28,7 +29,7 @@ void ring_tx_init(struct vma_ring *ring)
 
 static void update_tx_work(struct vma_ring *ring)
 {
-	bool work = ring->backlog != NULL || ring->unkicked != 0;
+	const bool work = ((uintptr_t)ring->backlog | ring->unkicked) != 0; /* without a branch */
 
 	if (atomic_load_explicit(&ring->tx_work, memory_order_relaxed) != work)
 		atomic_store_explicit(&ring->tx_work, work, memory_order_relaxed);
@@ -42,10 +43,11 @@ static void __attribute__((cold)) kick_went_wrong(struct vma_ring *ring, int rc)
 }
 
 /* -EAGAIN leaves `unkicked`, and so the next driver or flush tries again; other errors cannot be cured by trying. */
-static inline void tx_kick(struct vma_ring *ring)
+static inline __attribute__((always_inline)) void tx_kick(struct vma_ring *ring)
 {
 	int rc = vma_nic_kick(ring->qp);
 
+	VMA_PROBE2(sent, ring->unkicked, rc);
 	vma_stats_add(&ring->stats->tx.tx_kicks, 1);
 	if (__builtin_expect(rc == -EAGAIN, 0))
 		return;
@@ -104,7 +106,7 @@ static inline unsigned hand_to_nic(struct vma_ring *ring, const struct vma_nic_s
 	return taken;
 }
 
-static inline void kick_and_reap(struct vma_ring *ring, bool later)
+static inline __attribute__((always_inline)) void kick_and_reap(struct vma_ring *ring, bool later)
 {
 	if (ring->unkicked != 0 && (!later || ring->unkicked >= LATER_MAX))
 		tx_kick(ring);

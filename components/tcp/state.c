@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <sys/epoll.h>
 
+#include <vma/probe.h>
+
 #include "budget.h"
 #include "lwip/port.h"
 
@@ -107,10 +109,18 @@ static bool conn_is_busy(const struct vma_tcp_conn *conn)
 	return pcb->unacked != NULL || pcb->unsent != NULL || fifo_produced(&conn->tx) != conn->lwip_end;
 }
 
+/* On its own, so that the probe does not disturb what is done for each segment. */
+static __attribute__((cold, noinline)) void change_state(struct vma_tcp_conn *conn, int state)
+{
+	VMA_PROBE4(tcp_state, atomic_load_explicit(&conn->state, memory_order_relaxed), state, conn->key.local_port_be,
+	           conn->key.peer_port_be);
+	atomic_store_explicit(&conn->state, state, memory_order_release);
+}
+
 static inline void publish_state(struct vma_tcp_conn *conn, int state)
 {
 	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != state)
-		atomic_store_explicit(&conn->state, state, memory_order_release);
+		change_state(conn, state);
 }
 
 static inline void publish_buffers(struct vma_tcp_conn *conn)
@@ -159,7 +169,7 @@ void tcp_conn_ended(struct vma_tcp_conn *conn, int error)
 	atomic_store_explicit(&conn->error_pending, error, memory_order_relaxed);
 	atomic_store_explicit(&conn->shut_rd, true, memory_order_relaxed);
 	atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
-	atomic_store_explicit(&conn->state, TCP_CLOSE, memory_order_release);
+	publish_state(conn, TCP_CLOSE);
 	conn->events |= VMA_TCP_CLOSED | (error != 0 ? VMA_TCP_FAILED : 0);
 	if (conn->closing && !(conn->past_events & VMA_TCP_DRAINED))
 		conn->events |= VMA_TCP_DRAINED;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <vma/log.h>
+#include <vma/probe.h>
 
 #include "engine.h"
 
@@ -54,7 +55,15 @@ static bool reason_is_wished(enum vma_sock_reason reason)
 	}
 }
 
+static bool reason_is_final(enum vma_sock_reason reason)
+{
+	return reason != VMA_SOCK_OFFLOADED && reason != VMA_SOCK_NEW && reason != VMA_SOCK_DEFERRED &&
+	       reason != VMA_SOCK_INHERITED;
+}
+
 int vma_engine_fallback(enum vma_sock_reason reason, int error, const char *what)
 {
+	if (reason_is_final(reason))
+		VMA_PROBE3(fallback, reason, vma_sock_reason_text(reason), what);
 	return reason_is_wished(reason) ? 0 : vma_engine_exception(error, "%s: %s", what, vma_sock_reason_text(reason));
 }

@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <vma/probe.h>
+
 #include "../thread/thread.h"
 
 bool vma_thread_wake_once(struct vma_thread *thread)
@@ -25,6 +27,7 @@ bool vma_thread_wake_once(struct vma_thread *thread)
 		return true;
 	if (vma_thread_cache != NULL)
 		vma_thread_cache->woke = thread;
+	VMA_PROBE1(wakeup, atomic_load_explicit(&thread->tid, memory_order_relaxed));
 	fd = atomic_load(&thread->wake_fd);
 	atomic_store_explicit(&thread->woken_tsc, vma_tsc(), memory_order_relaxed);
 	if (fd >= 0)

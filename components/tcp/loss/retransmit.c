@@ -1,4 +1,6 @@
 /* What leaves: lost segments first, then new ones; tail-loss probes; and how much of it. */
+#include <vma/probe.h>
+
 #include "recovery.h"
 #include "../small_mss_quota.h"
 
@@ -101,6 +103,7 @@ static int seg_send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 		recovery_record_rate(conn, seg, false);
 	if (seg->sends < UINT8_MAX)
 		seg->sends++;
+	VMA_PROBE4(retransmitted, seg_seq(seg), seg_len(seg), conn->key.local_port_be, conn->key.peer_port_be);
 	r->total_retransmits++;
 	conn->counts.retransmits++;
 	TCP_COUNT(conn->tcp, retransmits, 1);

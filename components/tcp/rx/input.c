@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include <vma/probe.h>
+
 #include "../budget.h"
 #include "ooo.h"
 #include "validate.h"
@@ -20,6 +22,7 @@ bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx
 	struct vma_tcp_conn *conn = flow->owner;
 
 	(void)info;
+	VMA_PROBE4(delivered, -1, packet->payload_len, flow->key.local_port_be, flow->key.peer_port_be);
 	packet->user = NULL;
 	if (conn->burst == NULL)
 		conn->burst = packet;
