@@ -11,6 +11,7 @@
 #include <vma/nic.h>
 
 #include "backends.h"
+#include "tap.h"
 
 /* 0, the backend, and what follows its name. */
 static int nic_spec_parse(const char *spec, const struct vma_nic_ops **ops, const char **arg)
@@ -62,14 +63,21 @@ void vma_nic_close(struct vma_nic *nic)
 
 int vma_nic_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
 {
+	int rc;
+
 	*out = NULL;
-	return nic->ops->qp_create(nic, attr, out);
+	rc = nic->ops->qp_create(nic, attr, out);
+	if (rc == 0)
+		nic_tap_add(*out);
+	return rc;
 }
 
 void vma_nic_qp_destroy(struct vma_nic_qp *qp)
 {
-	if (qp != NULL)
-		qp->ops->qp_destroy(qp);
+	if (qp == NULL)
+		return;
+	nic_tap_remove(qp);
+	qp->ops->qp_destroy(qp);
 }
 
 int vma_nic_qp_rebind(struct vma_nic_qp *qp)

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <time.h>
 
+#include <vma/nic_tap.h>
 #include <vma/probe.h>
 
 #include "ring_priv.h"
@@ -32,6 +33,7 @@ static const char *drop_name(unsigned reason)
 static void __attribute__((cold)) ring_drop_packet(struct vma_ring *ring, struct vma_buf *packet, unsigned reason)
 {
 	VMA_PROBE3(dropped, drop_name(reason), 1, packet->packet_len);
+	vma_nic_tap_dropped(ring->qp, packet, drop_name(reason));
 	ring_count_drops(ring, reason, 1);
 	vma_buf_put_chain(ring->rules.arena, packet);
 }

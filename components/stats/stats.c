@@ -76,7 +76,7 @@ int vma_stats_create(const char *dir, struct vma_stats **out)
 
 	if (stats == NULL)
 		return -ENOMEM;
-	stats->file.held.fd = stats->memory.fd = stats->requests.fd = -1;
+	stats->file.held.fd = stats->memory.fd = stats->requests.fd = stats->capture_memory.fd = -1;
 	if (dir != NULL && dir[0] != '\0') {
 		rc = map_seen(stats, dir, &level);
 		if (rc < 0)
@@ -108,6 +108,10 @@ __attribute__((cold)) void vma_stats_forked(struct vma_stats *stats)
 	stats_fd_close(&stats->file.held);
 	stats_fd_close(&stats->memory);
 	stats_fd_close(&stats->requests);
+	stats_fd_close(&stats->capture_memory);
+	if (stats->capture != NULL) /* the parent's still */
+		munmap(stats->capture, VMA_CAPTURE_BYTES);
+	stats->capture = NULL;
 	mmap(stats->segment, sizeof(*stats->segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
 	     -1, 0);
 }
@@ -130,6 +134,9 @@ void vma_stats_destroy(struct vma_stats *stats)
 	stats_file_remove(&stats->file);
 	stats_fd_close(&stats->memory);
 	stats_fd_close(&stats->requests);
+	stats_fd_close(&stats->capture_memory);
+	if (stats->capture != NULL)
+		munmap(stats->capture, VMA_CAPTURE_BYTES);
 	munmap(stats->segment, sizeof(*stats->segment));
 	free(stats);
 }

@@ -12,8 +12,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "capture_priv.h"
 #include "stats_priv.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -23,9 +25,7 @@
 #define F_SEAL_FUTURE_WRITE 0x10
 #endif
 
-static const char name[] = "vmastat";
-
-static int stats_memfd(void)
+static int stats_memfd(const char *name)
 {
 	long fd = syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
@@ -71,7 +71,7 @@ static int map_memory(int fd, struct stats_segment **segment)
 
 int stats_memory_create(struct stats_fd *memory, struct stats_segment **segment)
 {
-	int fd = stats_memfd(), rc;
+	int fd = stats_memfd("vmastat"), rc;
 
 	if (fd < 0)
 		return fd;
@@ -88,6 +88,77 @@ int stats_memory_create(struct stats_fd *memory, struct stats_segment **segment)
 	if (rc < 0)
 		munmap(*segment, sizeof(**segment));
 	return rc;
+}
+
+/* All of its space is taken at once, so that a put cannot fail. */
+static int map_capture(int fd, struct vma_capture **out)
+{
+	void *map;
+
+	if (!may_be_so_long(sizeof(**out)))
+		return -EFBIG;
+	if (syscall(SYS_fchmod, fd, 0600) < 0 || syscall(SYS_ftruncate, fd, (long)sizeof(**out)) < 0 ||
+	    syscall(SYS_fallocate, fd, 0, 0L, (long)sizeof(**out)) < 0)
+		return -errno;
+	map = mmap(NULL, sizeof(**out), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	*out = map;
+	return 0;
+}
+
+static int capture_create(struct stats_fd *memory, struct vma_capture **out)
+{
+	struct vma_capture *capture = NULL;
+	int fd = stats_memfd("vmacapture"), rc;
+
+	if (fd < 0)
+		return fd;
+	rc = map_capture(fd, &capture);
+	if (rc == 0)
+		rc = seal(fd);
+	if (rc < 0)
+		syscall(SYS_close, fd);
+	else
+		rc = stats_fd_keep(memory, fd);
+	if (rc < 0) {
+		if (capture != NULL)
+			munmap(capture, sizeof(*capture));
+		return rc;
+	}
+	atomic_store_explicit(&capture->magic, CAPTURE_MAGIC, memory_order_release);
+	*out = capture;
+	return 0;
+}
+
+int vma_stats_capture(struct vma_stats *stats, int seconds, struct vma_capture **out)
+{
+	struct timespec now;
+	int rc;
+
+	if (seconds < 1 || seconds > VMA_CAPTURE_LEASE_MAX || stats->memory.fd < 0)
+		return -EINVAL;
+	if (stats->capture == NULL) {
+		rc = capture_create(&stats->capture_memory, &stats->capture);
+		if (rc < 0)
+			return rc;
+		atomic_store_explicit(&stats->segment->header.capture_ino, stats->capture_memory.ino,
+		                      memory_order_relaxed);
+		/* Release: a reader that sees the descriptor sees its inode. */
+		atomic_store_explicit(&stats->segment->header.capture_fd, stats->capture_memory.fd,
+		                      memory_order_release);
+	}
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	atomic_store_explicit(&stats->capture->until_ns,
+	                      (uint64_t)(now.tv_sec + seconds) * 1000000000 + (uint64_t)now.tv_nsec,
+	                      memory_order_relaxed);
+	*out = stats->capture;
+	return 0;
+}
+
+void vma_stats_capture_granted(struct vma_stats *stats)
+{
+	atomic_fetch_add_explicit(&stats->capture->grants, 1, memory_order_release);
 }
 
 /* Only the end that is read stays open here: senders open the other one by /proc. */

@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <sys/types.h>
 
+#include <vma/capture.h>
 #include <vma/stats_read.h>
 
 #define STATS_MAGIC 0x5441545341564d56u  /* "VMVASTAT" */
@@ -33,7 +34,9 @@ struct stats_header {
 	uint32_t header_bytes, entry_bytes, block_bytes, block_count;
 	uint32_t type_bytes[VMA_STATS_TYPE_COUNT];
 	int32_t pid;
-	uint64_t cookie; /* as in the file that names it */
+	uint64_t cookie;            /* as in the file that names it */
+	_Atomic int32_t capture_fd; /* 0: no packets have been asked for yet; written last */
+	_Atomic uint64_t capture_ino;
 } __attribute__((aligned(VMA_STATS_ALIGN)));
 
 /* Blocks that were dropped. A drop moves counts to a retired block, so a reader asks whether one was in between. */
@@ -109,7 +112,8 @@ struct vma_stats {
 	struct stats_segment *segment;
 	_Atomic uint64_t used[STATS_BLOCKS / 64]; /* private: what others write cannot mislead grab */
 	struct stats_file file;
-	struct stats_fd memory, requests;
+	struct stats_fd memory, requests, capture_memory;
+	struct vma_capture *capture; /* NULL: none yet */
 };
 
 /* stats_block.c: the retired blocks have their types. */

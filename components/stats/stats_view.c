@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "capture_read.h"
 #include "stats_priv.h"
 
 struct vma_stats_view {
@@ -26,6 +27,8 @@ struct vma_stats_view {
 	struct vma_stats_item *copies;       /* one per block; made by the first vma_stats_view_next */
 	int requests;                        /* the pipe, -1: it is not to be had */
 	int pid;
+	pid_t found_pid; /* under which its descriptors are found */
+	uid_t owner;
 };
 
 static int view_open_file(const char *path, int flags)
@@ -126,6 +129,8 @@ static int view_open(struct vma_stats_view *view, const char *path)
 
 	if (rc < 0)
 		return rc;
+	view->found_pid = locator.pid;
+	view->owner = owner;
 	fd = open_of_process(locator.pid, locator.memory_fd, locator.memory_ino, S_IFREG, owner, O_RDONLY);
 	if (fd < 0)
 		return fd;
@@ -154,6 +159,52 @@ int vma_stats_view_open(const char *path, struct vma_stats_view **out)
 	}
 	*out = view;
 	return 0;
+}
+
+static int map_reader(int fd, struct vma_capture_reader **out)
+{
+	const long seals = syscall(SYS_fcntl, fd, F_GET_SEALS);
+	struct stat st;
+	void *map;
+	int rc;
+
+	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &st) < 0 || st.st_size < (off_t)VMA_CAPTURE_BYTES)
+		return -EPROTO;
+	map = mmap(NULL, VMA_CAPTURE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	rc = vma_capture_open_memory(map, out);
+	if (rc < 0)
+		munmap(map, VMA_CAPTURE_BYTES);
+	else
+		(*out)->mapped = true;
+	return rc;
+}
+
+int vma_capture_open(const struct vma_stats_view *view, struct vma_capture_reader **out)
+{
+	const struct stats_header *header = &view->segment->header;
+	const int number = atomic_load_explicit(&header->capture_fd, memory_order_acquire);
+	const uint64_t ino = atomic_load_explicit(&header->capture_ino, memory_order_relaxed);
+	int fd, rc;
+
+	if (number <= 0)
+		return -EAGAIN;
+	fd = open_of_process(view->found_pid, number, ino, S_IFREG, view->owner, O_RDONLY);
+	if (fd < 0)
+		return fd;
+	rc = map_reader(fd, out);
+	syscall(SYS_close, fd);
+	return rc;
+}
+
+void vma_capture_close(struct vma_capture_reader *reader)
+{
+	if (reader == NULL)
+		return;
+	if (reader->mapped)
+		munmap((void *)(uintptr_t)reader->ring, VMA_CAPTURE_BYTES);
+	free(reader);
 }
 
 void vma_stats_view_close(struct vma_stats_view *view)

@@ -40,7 +40,7 @@ check "vmad is installed" test -x "$WORK/root/usr/sbin/vmad"
 # ---- every file is where it belongs ----
 version=$(sed -n 's/^#define VMA_VERSION "\(.*\)"/\1/p' components/conf/include/vma/conf_version.h)
 for file in usr/lib/libvma.so usr/lib/libvma-debug.so usr/bin/vma usr/bin/vma_stats usr/sbin/vmad usr/share/man/man1/vma.1 \
-	usr/share/man/man1/vma_conf.1 usr/share/man/man1/vma_stats.1 usr/share/man/man8/vmad.8 usr/share/man/man7/libvma.7 \
+	usr/share/man/man1/vma_conf.1 usr/share/man/man1/vma_dump.1 usr/share/man/man1/vma_stats.1 usr/share/man/man8/vmad.8 usr/share/man/man7/libvma.7 \
 	usr/share/man/man5/libvma.conf.5 \
 	usr/lib/pkgconfig/libvma.pc usr/lib/pkgconfig/libvma-stack.pc usr/lib/systemd/system/vmad@.service \
 	etc/libvma.conf etc/security/limits.d/30-libvma-limits.conf usr/share/doc/libvma/preload.md \
@@ -65,7 +65,7 @@ for page in "$WORK/root/usr/share"/man/man*/*; do
 	check_eq "$(basename "$page") is clean" "$(groff -man -Tutf8 -ww -z "$page" 2>&1)" ""
 done
 options() { grep -oE -- '--[a-z][a-z-]+' | sort -u; }
-for command in bin/vma:1 bin/vma_conf:1 bin/vma_stats:1 sbin/vmad:8; do
+for command in bin/vma:1 bin/vma_conf:1 bin/vma_dump:1 bin/vma_stats:1 sbin/vmad:8; do
 	program=$WORK/root/usr/${command%:*} section=${command#*:}
 	page=$(basename "$program").$section
 	check_eq "$page has the options of --help" \

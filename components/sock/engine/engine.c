@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <vma/nic_tap.h>
 #include <vma/log.h>
 #include <vma/stats.h>
 #include <vma/tcp.h>
@@ -351,6 +352,7 @@ __attribute__((cold)) void vma_engine_fork_child(void)
 	struct vma_thread *self;
 
 	vma_threads_forked_child();
+	vma_nic_tap_forked();
 	self = vma_enter();
 	pthread_mutex_init(&start_lock, NULL);
 	atomic_store_explicit(&failed, false, memory_order_relaxed);

@@ -1,14 +1,16 @@
 /*
- * stats_requests - what vma_stats asks of this process: counters begin at zero, the log says more or less, the counters
- * of a socket go to the log.
+ * stats_requests - what vma_stats and vma_dump ask of this process: counters begin at zero, the log says more or less,
+ * the counters of a socket go to the log, packets are captured.
  *
  * Requests come by a pipe that only root and this user can open (<vma/stats.h>). The internal thread reads them, so
  * they cost the program's threads nothing. After a burst of requests its other work comes first.
  */
+#include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
 
 #include <vma/log.h>
+#include <vma/nic_tap.h>
 #include <vma/stats.h>
 
 #include "engine.h"
@@ -44,6 +46,7 @@ static void dump_requested(struct vma_stats_request *request)
 
 static void serve_request(struct vma_engine *engine, struct vma_stats_request *request)
 {
+	struct vma_capture *capture;
 	int rc;
 
 	switch ((enum vma_stats_request_type)request->type) {
@@ -62,6 +65,15 @@ static void serve_request(struct vma_engine *engine, struct vma_stats_request *r
 		break;
 	case VMA_STATS_REQUEST_DUMP:
 		dump_requested(request);
+		break;
+	case VMA_STATS_REQUEST_CAPTURE:
+		rc = vma_stats_capture(engine->stats, request->value, &capture);
+		if (rc == 0) {
+			vma_nic_tap(capture);
+			vma_stats_capture_granted(engine->stats);
+		} else if (rc != -EINVAL) {
+			vma_log_warn("packets cannot be captured: %s", strerrordesc_np(-rc));
+		}
 		break;
 	case VMA_STATS_REQUEST_COUNT:
 		break;

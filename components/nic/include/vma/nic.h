@@ -202,7 +202,7 @@ struct vma_nic_ops;
 
 /* The common head of every backend's queue pair. */
 struct vma_nic_qp {
-	const struct vma_nic_ops *ops;
+	const struct vma_nic_ops *_Atomic ops; /* while packets are captured (nic_tap.h): the tap's */
 	struct vma_nic *nic;
 	struct vma_bufarena *arena;
 	struct vma_bufpool *_Atomic rx_pool; /* received frames' home; its buffers are what post_rx wants */
@@ -214,7 +214,14 @@ struct vma_nic_qp {
 	bool rx_self_fill;    /* the owner keeps the receive queue's first fill: post only what was polled (xdp) */
 	_Atomic bool lost;
 	struct vma_nic_member *member; /* nic_group.h, always at the same place; NULL: there are no groups here */
+	const struct vma_nic_ops *backend_ops; /* the front's: constant after create */
+	struct vma_nic_qp *next_of_all;        /* under the tap's lock */
 };
+static inline const struct vma_nic_ops *vma_nic_qp_ops(const struct vma_nic_qp *qp)
+{
+	/* Acquire: pairs with the store of a tap's table. Either table will do at any time. */
+	return atomic_load_explicit(&qp->ops, memory_order_acquire);
+}
 
 struct vma_nic_ops {
 	const char *name;
@@ -376,18 +383,18 @@ static inline uint64_t vma_nic_now_ns(const struct vma_nic *nic)
  * others are still the caller's, and so is the debt: it posts as many later, or its receive queue runs dry. */
 static inline unsigned vma_nic_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
 {
-	return qp->ops->post_rx(qp, bufs, n);
+	return vma_nic_qp_ops(qp)->post_rx(qp, bufs, n);
 }
 /* Received buffers in arrival order, refs = 1, home = rx_pool; data_off, len and flags set. */
 static inline unsigned vma_nic_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
 {
-	return qp->ops->poll_rx(qp, bufs, n);
+	return vma_nic_qp_ops(qp)->poll_rx(qp, bufs, n);
 }
 /* Any thread, no half held, also while it rebinds: true if the receive queue is empty at this moment; false also where
  * that cannot be said so cheaply. */
 static inline bool vma_nic_rx_is_empty(const struct vma_nic_qp *qp)
 {
-	return qp->ops->rx_is_empty != NULL && qp->ops->rx_is_empty(qp);
+	return vma_nic_qp_ops(qp)->rx_is_empty != NULL && vma_nic_qp_ops(qp)->rx_is_empty(qp);
 }
 /* Queues up to n segments, whole packets only; returns the number of segments taken. Nothing leaves before kick. A
  * buffer that does not belong to the queue pair's memory (it was rebound meanwhile) is taken and dropped. A packet that
@@ -395,29 +402,29 @@ static inline bool vma_nic_rx_is_empty(const struct vma_nic_qp *qp)
  * that only became too long, because a rebind found a smaller MTU, is taken and dropped. */
 static inline unsigned vma_nic_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
-	return qp->ops->tx(qp, segs, n);
+	return vma_nic_qp_ops(qp)->tx(qp, segs, n);
 }
 /* Makes the device look at what was queued. 0 or -errno; -EAGAIN: kick again later. */
 static inline int vma_nic_kick(struct vma_nic_qp *qp)
 {
-	return qp->ops->kick(qp);
+	return vma_nic_qp_ops(qp)->kick(qp);
 }
 /* Buffers whose sending is complete; the NIC's reference passes to the caller, who puts them. */
 static inline unsigned vma_nic_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
 {
-	return qp->ops->reap_tx(qp, bufs, n);
+	return vma_nic_qp_ops(qp)->reap_tx(qp, bufs, n);
 }
 /* Transmit half, after a kick and a reap, not in a hurry: nothing that was sent is still on its way out of this host, so
  * that what another queue pair sends from now on comes behind it. */
 static inline bool vma_nic_tx_is_idle(struct vma_nic_qp *qp)
 {
-	return qp->ops->tx_is_idle != NULL && qp->ops->tx_is_idle(qp);
+	return vma_nic_qp_ops(qp)->tx_is_idle != NULL && vma_nic_qp_ops(qp)->tx_is_idle(qp);
 }
 /* Asks for one readable event at the next arrival and takes back an event that was reported before, so the fd is not
  * readable because of the past. 0 armed; 1 something is already there: poll instead of sleeping. */
 static inline int vma_nic_arm(struct vma_nic_qp *qp)
 {
-	return qp->ops->arm(qp);
+	return vma_nic_qp_ops(qp)->arm(qp);
 }
 /*
  * For who holds back until a number of packets has come, on a device that does not moderate. rx_waiting: so many
@@ -426,23 +433,23 @@ static inline int vma_nic_arm(struct vma_nic_qp *qp)
  */
 static inline int vma_nic_rx_waiting(struct vma_nic_qp *qp)
 {
-	return qp->ops->rx_waiting != NULL ? (int)qp->ops->rx_waiting(qp) : -EOPNOTSUPP;
+	return vma_nic_qp_ops(qp)->rx_waiting != NULL ? (int)vma_nic_qp_ops(qp)->rx_waiting(qp) : -EOPNOTSUPP;
 }
 static inline int vma_nic_arm_next(struct vma_nic_qp *qp)
 {
-	return qp->ops->arm_next != NULL ? qp->ops->arm_next(qp) : -EOPNOTSUPP;
+	return vma_nic_qp_ops(qp)->arm_next != NULL ? vma_nic_qp_ops(qp)->arm_next(qp) : -EOPNOTSUPP;
 }
 /* The fd may stay silent until the next arm: nobody sleeps on it, or somebody polls meanwhile; an event that was
  * reported before is taken back. For a device that pays for an arm at every arrival. Receive half. */
 static inline void vma_nic_unarm(struct vma_nic_qp *qp)
 {
-	if (qp->ops->unarm != NULL)
-		qp->ops->unarm(qp);
+	if (vma_nic_qp_ops(qp)->unarm != NULL)
+		vma_nic_qp_ops(qp)->unarm(qp);
 }
 /* For poll/epoll: readable after arm when something arrived. Stays the same fd over a rebind. */
 static inline int vma_nic_fd(const struct vma_nic_qp *qp)
 {
-	return qp->ops->fd(qp);
+	return vma_nic_qp_ops(qp)->fd(qp);
 }
 static inline bool vma_nic_qp_lost(const struct vma_nic_qp *qp)
 {

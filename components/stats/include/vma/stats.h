@@ -372,6 +372,7 @@ enum vma_stats_request_type {
 	VMA_STATS_REQUEST_LOG_LEVEL, /* value: enum vma_log_level */
 	VMA_STATS_REQUEST_DETAILS,   /* value: 0 to 3 */
 	VMA_STATS_REQUEST_DUMP,      /* the counters of fd (0: of all) go to the log, at the level `value` */
+	VMA_STATS_REQUEST_CAPTURE,   /* packets are copied for `value` seconds (capture.h); again: from then on */
 	VMA_STATS_REQUEST_COUNT
 };
 struct vma_stats_request {
@@ -388,6 +389,13 @@ bool vma_stats_next_request(struct vma_stats *stats, struct vma_stats_request *o
  * counters, and readers subtract them. One thread at a time. -ENOMEM, -EFBIG.
  */
 int vma_stats_zero(struct vma_stats *stats);
+/*
+ * Where packets are to be put for the next `seconds`; made at the first call. One thread. -EINVAL: not 1 to
+ * VMA_CAPTURE_LEASE_MAX, or there is no file by which others could find it. granted: from now on they are.
+ */
+struct vma_capture;
+int vma_stats_capture(struct vma_stats *stats, int seconds, struct vma_capture **out);
+void vma_stats_capture_granted(struct vma_stats *stats);
 /* Calls fn with such a copy of each block of that type. */
 void vma_stats_each(const struct vma_stats *stats, enum vma_stats_type type, void (*fn)(void *arg, const void *block),
                     void *arg);

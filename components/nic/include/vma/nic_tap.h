@@ -1,0 +1,32 @@
+/*
+ * nic_tap - every packet that queue pairs receive and send is copied into a capture (<vma/capture.h>), for a while.
+ *
+ * While nobody captures, a packet costs nothing: a tap is another table of operations in the queue pair's place for
+ * that, whose poll_rx and tx call the backend's, and copy.
+ *
+ * Threads: any. Progress: a tap ends by itself when its time is over; the thread that notices only tries the lock.
+ * Memory: a capture outlives its tap (it lasts as long as the process).
+ * Example: tests/e2e/vma_dump.sh.
+ */
+#ifndef VMA_NIC_TAP_H
+#define VMA_NIC_TAP_H
+
+#include <vma/nic.h>
+
+struct vma_capture;
+/* On for all queue pairs, those to come as well, until the capture is not wanted any more. Control path. */
+void vma_nic_tap(struct vma_capture *capture);
+/* In a forked child: its parent's capture is not its own. */
+void vma_nic_tap_forked(void);
+
+extern struct vma_capture *_Atomic vma_nic_tapped; /* for vma_nic_tap_dropped */
+void vma_nic_tap_note_drop(const struct vma_nic_qp *qp, const struct vma_buf *packet, const char *reason)
+        __attribute__((cold));
+/* The packet, which the caller holds, is dropped for that reason. */
+static inline void vma_nic_tap_dropped(const struct vma_nic_qp *qp, const struct vma_buf *packet, const char *reason)
+{
+	if (__builtin_expect(atomic_load_explicit(&vma_nic_tapped, memory_order_relaxed) != NULL, 0))
+		vma_nic_tap_note_drop(qp, packet, reason);
+}
+
+#endif

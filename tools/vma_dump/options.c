@@ -1,0 +1,128 @@
+/* options - getopt_long, and what each value may be. */
+#include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/capture.h>
+
+#include "options.h"
+
+static const struct option names[] = {
+        {"pid", required_argument, NULL, 'p'},      {"fd", required_argument, NULL, 'd'},
+        {"write", required_argument, NULL, 'w'},    {"snapshot-length", required_argument, NULL, 's'},
+        {"count", required_argument, NULL, 'c'},    {"directory", required_argument, NULL, 'k'},
+        {"list-processes", no_argument, NULL, 'D'}, {"version", no_argument, NULL, 'V'},
+        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
+};
+
+const char options_help[] =
+        "Usage: vma_dump -w FILE [-p PID] [-d FD] [-s BYTES] [-c COUNT] [-k DIRECTORY] [FILTER]\n"
+        "       vma_dump -D\n"
+        "\n"
+        "Writes the packets that a program on libvma.so receives and sends, as pcapng.\n"
+        "\n"
+        "Options:\n"
+        "  -p, --pid=PID\t\t\tOf this process; without it, of the only one there is\n"
+        "  -d, --fd=FD\t\t\tOnly packets with the addresses of this socket\n"
+        "  -w, --write=FILE\t\tTo this file; -: to standard output, for example for wireshark -k -i -\n"
+        "  -s, --snapshot-length=BYTES\tThe first BYTES of each packet (1 to 1984, the default)\n"
+        "  -c, --count=COUNT\t\tEnd after COUNT packets\n"
+        "  -k, --directory=DIRECTORY\tThe directory of the statistics files (VMA_STATS_SHMEM_DIR)\n"
+        "  -D, --list-processes\t\tList the processes that can be captured\n"
+        "  -V, --version\t\t\tPrint version\n"
+        "  -h, --help\t\t\tPrint this help message\n"
+        "\n"
+        "FILTER is in the language of pcap-filter(7).\n";
+
+static bool options_number(const char *text, long long least, long long most, long long *value)
+{
+	char *end;
+
+	if (*text < '0' || *text > '9')
+		return false;
+	*value = strtoll(text, &end, 10);
+	return *end == '\0' && *value >= least && *value <= most;
+}
+
+static bool take_option(struct options *options, int key)
+{
+	long long value = 0;
+	bool right = true;
+
+	switch (key) {
+	case 'p':
+		right = options_number(optarg, 1, INT_MAX, &value);
+		options->pid = (pid_t)value;
+		break;
+	case 'd':
+		right = options_number(optarg, 0, INT_MAX, &value);
+		options->fd = (int)value;
+		break;
+	case 'w':
+		options->file = optarg;
+		break;
+	case 's':
+		right = options_number(optarg, 1, VMA_CAPTURE_DATA_MAX, &value);
+		options->snap = (uint32_t)value;
+		break;
+	case 'c':
+		right = options_number(optarg, 1, LLONG_MAX, &value);
+		options->count = (uint64_t)value;
+		break;
+	case 'k':
+		options->directory = optarg;
+		break;
+	default:
+		options->list = true;
+		break;
+	}
+	if (!right)
+		fprintf(stderr, "vma_dump: '%.64s' is no value of -%c\n", optarg, key);
+	return right;
+}
+
+/* The words that are no options, joined. */
+static bool take_filter(struct options *options, char **words)
+{
+	size_t used = 0;
+
+	for (; *words != NULL; words++) {
+		const int n = snprintf(options->filter + used, sizeof(options->filter) - used, "%s%s",
+		                       used != 0 ? " " : "", *words);
+
+		if (n < 0 || (size_t)n >= sizeof(options->filter) - used) {
+			fputs("vma_dump: the filter is too long\n", stderr);
+			return false;
+		}
+		used += (size_t)n;
+	}
+	return true;
+}
+
+enum options_result options_parse(struct options *options, int argc, char **argv)
+{
+	const char *const directory = getenv("VMA_STATS_SHMEM_DIR");
+	int key;
+
+	*options = (struct options){.fd = -1,
+	                            .directory = directory != NULL && *directory != '\0' ? directory : "/tmp",
+	                            .snap = VMA_CAPTURE_DATA_MAX};
+	optind = 0; /* as if it was never called */
+	while ((key = getopt_long(argc, argv, "p:d:w:s:c:k:DVh", names, NULL)) != -1) {
+		if (key == 'h')
+			return OPTIONS_HELP;
+		if (key == 'V')
+			return OPTIONS_VERSION;
+		if (key == '?' || !take_option(options, key))
+			return OPTIONS_WRONG;
+	}
+	if (!take_filter(options, argv + optind))
+		return OPTIONS_WRONG;
+	if (options->file == NULL && !options->list) {
+		fputs("vma_dump: -w says where the packets go\n", stderr);
+		return OPTIONS_WRONG;
+	}
+	return OPTIONS_RUN;
+}

@@ -1,0 +1,30 @@
+/*
+ * pcapng - the file format of wireshark (draft-ietf-opsawg-pcapng): section, interfaces, packets, statistics.
+ *
+ * Threads: one. Functions return false if the output fails.
+ */
+#ifndef VMA_DUMP_PCAPNG_H
+#define VMA_DUMP_PCAPNG_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include <vma/capture.h>
+
+#define PCAPNG_INTERFACES 64
+
+struct pcapng {
+	FILE *out;
+	uint32_t snap;
+	char names[PCAPNG_INTERFACES][VMA_CAPTURE_TEXT_MAX];
+	unsigned count;
+};
+
+bool pcapng_begin(struct pcapng *pcapng, FILE *out, uint32_t snap, const char *application);
+/* A packet; comment NULL: none. The interface's block goes before its first packet. */
+bool pcapng_packet(struct pcapng *pcapng, const struct vma_capture_info *info, const uint8_t *data,
+                   const char *comment);
+/* How many packets were seen and lost; says so for the first interface. */
+bool pcapng_end(struct pcapng *pcapng, uint64_t seen, uint64_t lost, uint64_t time_ns);
+
+#endif
