@@ -146,7 +146,7 @@ int vma_nic_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const stru
 
 	if (rc != 0)
 		return rc;
-	if (from == to || from->nic != to->nic || key->proto != IPPROTO_UDP)
+	if (from == to || from->nic != to->nic || !vma_flow_may_move(key))
 		return -EINVAL;
 	return from->ops->flow_move != NULL ? from->ops->flow_move(from, to, key) : -EOPNOTSUPP;
 }

@@ -14,6 +14,7 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "ring_priv.h"
@@ -32,26 +33,38 @@ static bool flow_has_rule_alone(struct vma_ring *ring, const struct vma_flow *fl
 	return is;
 }
 
+/* With a stale rule for its end, as vma_ring_steer makes one. */
 static void rule_has_come(struct vma_ring *ring, struct vma_flow *flow)
 {
+	struct ring_stale_rule *stale = malloc(sizeof(*stale));
 	struct flow_entry *entry;
 
 	drive_acquire(&ring->rx);
 	flow->flags &= ~(uint32_t)VMA_FLOW_RING_ONLY;
 	entry = ring_entry_of(ring, &flow->key);
 	entry->steered = true;
+	ring_stale_rule_reserve(ring, entry, &stale);
 	ring_rx_release(ring, drive_tid());
+	free(stale);
 }
 
+/* What is left is a flow that the NIC does not know. */
 static void rule_has_gone(struct vma_ring *ring, struct vma_flow *flow)
 {
+	struct flow_entry *entry;
+
 	drive_acquire(&ring->rx);
-	ring_rx_drain(ring);
-	ring_detach_held(ring, flow, true);
+	entry = flow->ring == ring ? ring_entry_of(ring, &flow->key) : NULL;
+	if (entry != NULL) {
+		flow->flags |= VMA_FLOW_RING_ONLY;
+		entry->steered = false;
+		ring_stale_rule_unreserve(ring, entry);
+		entry->reserved = false;
+	}
 	ring_rx_release(ring, drive_tid());
 }
 
-int vma_ring_move_flow(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved)
+int vma_ring_move_rule(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved)
 {
 	int rc;
 
@@ -68,6 +81,19 @@ int vma_ring_move_flow(struct vma_ring *ring, struct vma_flow *flow, struct vma_
 	}
 	rule_has_come(to, moved);
 	rule_has_gone(ring, flow);
+	return 0;
+}
+
+int vma_ring_move_flow(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved)
+{
+	const int rc = vma_ring_move_rule(ring, flow, to, moved);
+
+	if (rc != 0)
+		return rc;
+	drive_acquire(&ring->rx);
+	ring_rx_drain(ring);
+	ring_detach_held(ring, flow, true);
+	ring_rx_release(ring, drive_tid());
 	return 0;
 }
 

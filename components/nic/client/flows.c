@@ -527,13 +527,14 @@ static int move_rule(struct xdp_qp *from, struct xdp_qp *to, struct xdp_flow *fl
 int nic_xdp_flow_move(struct vma_nic_qp *from_base, struct vma_nic_qp *to_base, const struct vma_flow_key *key)
 {
 	struct xdp_qp *from = (struct xdp_qp *)from_base, *to = (struct xdp_qp *)to_base;
+	const bool awaits = key->proto != IPPROTO_TCP; /* its segments have numbers */
 	struct nic_xdp *nic = from->nic;
 	struct xdp_flow *flow;
 	int rc = -ENOENT;
 
 	if (!nic_xdp_opened_here(nic))
 		return -ENODEV;
-	if (!can_await_program())
+	if (awaits && !can_await_program())
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&nic->lock);
 	flow = xdp_flow_find(&from->flows, key);
@@ -545,7 +546,7 @@ int nic_xdp_flow_move(struct vma_nic_qp *from_base, struct vma_nic_qp *to_base, 
 		xdp_flow_insert(&to->flows, xdp_flow_take(&from->flows, key));
 	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
-	if (rc == 0)
+	if (rc == 0 && awaits)
 		os_membarrier(MEMBARRIER_CMD_GLOBAL);
 	return rc;
 }

@@ -669,7 +669,7 @@ int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, con
 
 	if (rc < 0)
 		return rc;
-	if (!slot_is_rented(owner, from) || !slot_is_rented(owner, to) || from == to || key->proto != IPPROTO_UDP)
+	if (!slot_is_rented(owner, from) || !slot_is_rented(owner, to) || from == to || !vma_flow_may_move(key))
 		return -EINVAL;
 	flow = *owner_flow_place(owner, key);
 	if (flow == NULL || flow->slot != from)

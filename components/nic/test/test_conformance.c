@@ -456,6 +456,28 @@ static void test_a_flow_moves_between_queue_pairs_and_none_of_its_packets_is_los
 	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), 0);
 }
 
+static void test_a_connection_moves_and_its_listener_does_not(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_flow_rule rule = flow_rule(1, IPPROTO_TCP, PORT, PEER_PORT, 0),
+	                     listener = flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+
+	fixture_qp(w, 1, 1, DEPTH);
+	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	fixture_enter(w, 1);
+	assert_int_equal(vma_nic_flow_move(w->qp[1][0], w->qp[1][1], &listener.key), -EINVAL);
+	for (uint32_t to = 1, number = 0; number < 4; number++, to = 1 - to) {
+		fixture_enter(w, 1);
+		assert_int_equal(vma_nic_flow_move(w->qp[1][1 - to], w->qp[1][to], &rule.key), 0);
+		fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, number));
+		fixture_assert_receives(w, 1, (int)to, tcp(PEER_PORT, PORT, 0x10, number));
+	}
+	fixture_enter(w, 1);
+	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), 0);
+	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &listener.key), 0);
+}
+
 static void test_what_was_sent_is_idle_when_the_other_end_has_it(void **state)
 {
 	struct fixture *w = *state;
@@ -872,6 +894,7 @@ static const struct {
         CASE(test_a_deleted_flow_delivers_no_more),
         CASE(test_a_flow_is_had_once),
         CASE(test_a_flow_moves_between_queue_pairs_and_none_of_its_packets_is_lost),
+        CASE(test_a_connection_moves_and_its_listener_does_not),
         CASE(test_what_was_sent_is_idle_when_the_other_end_has_it),
         CASE(test_a_bad_flow_is_refused),
         CASE(test_what_nobody_wants_is_not_delivered),

@@ -1,4 +1,4 @@
-/* A flow of UDP goes from one slot of the owner's to another: the owner's table, and a program that only counts. */
+/* A flow of UDP or a connection goes from one slot of the owner's to another: the owner's table, and a program that only counts. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -65,7 +65,7 @@ static void test_a_slot_that_ends_takes_along_what_has_moved_to_it_and_not_what_
 	assert_int_equal(fake_used(), 0);
 }
 
-static void test_only_a_flow_of_udp_moves_and_only_from_its_slot_to_a_rented_one(void **state)
+static void test_a_connection_moves_as_a_flow_of_udp_does(void **state)
 {
 	struct vma_flow_rule connection = rule;
 
@@ -74,13 +74,30 @@ static void test_only_a_flow_of_udp_moves_and_only_from_its_slot_to_a_rented_one
 	connection.key.peer_port_be = 2;
 	memcpy(connection.key.peer, connection.key.local, 4);
 	assert_int_equal(xdp_owner_flow_add(&owner, 0, &connection), 0);
-	assert_int_equal(xdp_owner_flow_move(&owner, 0, 1, &connection.key), -EINVAL);
+	assert_int_equal(xdp_owner_flow_move(&owner, 1, 0, &connection.key), -ENOENT);
+	assert_int_equal(xdp_owner_flow_move(&owner, 0, 1, &connection.key), 0);
+	assert_int_equal(prog.entry[fake_find(&connection.key)].slot, 1);
+	assert_int_equal(owner.slot[0].flows, 1); /* the other one */
+	assert_int_equal(owner.slot[1].flows, 1);
+	assert_int_equal(xdp_owner_flow_del(&owner, 0, &connection.key), -ENOENT);
+	assert_int_equal(xdp_owner_flow_del(&owner, 1, &connection.key), 0);
+}
+
+static void test_a_listener_stays_and_a_flow_moves_only_from_its_slot_to_a_rented_one(void **state)
+{
+	struct vma_flow_rule listener = rule;
+
+	(void)state;
+	listener.key.proto = IPPROTO_TCP;
+	listener.flags = VMA_FLOW_LISTENER;
+	assert_int_equal(xdp_owner_flow_add(&owner, 0, &listener), 0);
+	assert_int_equal(xdp_owner_flow_move(&owner, 0, 1, &listener.key), -EINVAL);
 	assert_int_equal(xdp_owner_flow_move(&owner, 1, 2, &rule.key), -ENOENT);
 	assert_int_equal(xdp_owner_flow_move(&owner, 0, 3, &rule.key), -EINVAL);
 	assert_int_equal(xdp_owner_flow_move(&owner, 0, XDP_SLOTS_MAX, &rule.key), -EINVAL);
 	assert_int_equal(xdp_owner_flow_move(&owner, 0, 0, &rule.key), -EINVAL);
 	assert_int_equal(prog.entry[fake_find(&rule.key)].slot, 0);
-	assert_int_equal(xdp_owner_flow_del(&owner, 0, &connection.key), 0);
+	assert_int_equal(xdp_owner_flow_del(&owner, 0, &listener.key), 0);
 }
 
 static void test_a_flow_that_the_map_does_not_move_stays(void **state)
@@ -97,8 +114,9 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_moved_flow_is_the_other_slots, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_slot_that_ends_takes_along_what_has_moved_to_it_and_not_what_has_left,
                                         setup, teardown),
-        cmocka_unit_test_setup_teardown(test_only_a_flow_of_udp_moves_and_only_from_its_slot_to_a_rented_one, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(test_a_connection_moves_as_a_flow_of_udp_does, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_listener_stays_and_a_flow_moves_only_from_its_slot_to_a_rented_one,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_flow_that_the_map_does_not_move_stays, setup, teardown),
 };
 

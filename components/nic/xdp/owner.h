@@ -85,8 +85,8 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 bool xdp_owner_generic(const struct xdp_owner *owner); /* known once a flow was added */
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /*
- * A UDP flow goes from one slot of a client to another: no packet meets neither. -ENOENT: `from` has no such flow;
- * -EINVAL: no UDP, or a slot that is not rented; -EBUSY: several slots have it (SO_REUSEPORT); else the map's error. It
+ * A flow goes from one slot of a client to another: no packet meets neither. -ENOENT: `from` has no such flow;
+ * -EINVAL: neither UDP nor a connection (vma_flow_may_move), or a slot that is not rented; -EBUSY: several slots have it (SO_REUSEPORT); else the map's error. It
  * stays where it is then.
  */
 int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, const struct vma_flow_key *key);

@@ -507,8 +507,16 @@ int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key,
 int xdp_prog_flow_move(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot)
 {
 	const struct xdp_flow_key map_key = to_map_key(key);
-	const int rc = put_flow(prog, key, slot, 0, BPF_EXIST);
+	struct xdp_flow_value value;
+	int rc;
 
+	if (slot >= XDP_SLOTS_MAX)
+		return -EINVAL;
+	rc = bpf_map_lookup_elem(prog->flows_fd, &map_key, &value);
+	if (rc < 0)
+		return rc;
+	value.slot = slot;
+	rc = prog_put_flow(prog, key, &value, BPF_EXIST);
 	if (rc < 0)
 		return rc;
 	front_clear(prog, &map_key);

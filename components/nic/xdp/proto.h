@@ -11,7 +11,7 @@
  *   FLOW_ADD + the shadow,        ------>        FLOW_ADD shows the socket by which the client has a right to the flow
  *   FLOW_DEL, RETURN                             (owner/entitled.c); none, if the flow takes none
  *   FLOW_RETIRE                   ------>        a listener's flow will be deleted: other members get new connections
- *   FLOW_MOVE                     ------>        a UDP flow goes from one slot of the client to another
+ *   FLOW_MOVE                     ------>        a flow of UDP or a connection goes from one slot of the client to another
  *   FLOW_SHADOWS                  ------>        more shadows of a flow, before it is added again at a new vmad: as
  *                                                many sockets are shown as named
  *                                 <------ the same, with a result

@@ -146,7 +146,8 @@ void xdp_prog_clear_socket(struct xdp_prog *prog, uint32_t slot, uint32_t queue)
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags);
 int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot,
                           uint32_t flags); /* in place of a minisock, or of what is in grace */
-int xdp_prog_flow_move(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot); /* UDP, from another */
+/* From another slot, and with the flags that it has; vma_flow_may_move. */
+int xdp_prog_flow_move(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot);
 /* A listener's flow becomes a group's, or one slot's again (group 0). Group 0 is none. */
 int xdp_prog_flow_share(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group);
 /* A UDP flow from any peer goes to the slots in the buckets of this group; `slot` is one of them. */

@@ -315,10 +315,11 @@ int vma_nic_qp_rebind(struct vma_nic_qp *qp);
 int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 /*
- * A UDP flow's rule goes from one queue pair of a nic to another in one step: no packet meets neither. When it returns,
- * what the rule has steered to `from` is in the receive queue of `from`, so that one look finds all of it. That may
- * take some ten milliseconds. -ENOENT: `from` has no such rule; -EOPNOTSUPP: the backend, its owner or the kernel
- * cannot; -EINVAL: two nics, or one queue pair, or no UDP; -EPIPE: the owner has gone, perhaps in the middle.
+ * A rule of UDP, or of a TCP connection, goes from one queue pair of a nic to another in one step: no packet meets
+ * neither. When it returns, what the rule of UDP has steered to `from` is in the receive queue of `from`, so that one
+ * look finds all of it. That may take some ten milliseconds. A connection's has a batch of the driver's to come yet, if
+ * the packets are just on their way: it shows in their numbers, and a stream cannot stand still for so long. -ENOENT: `from` has no such rule; -EOPNOTSUPP: the backend, its owner or the kernel
+ * cannot; -EINVAL: two nics, or one queue pair, or another flow (vma_flow_may_move); -EPIPE: the owner has gone, perhaps in the middle.
  */
 int vma_nic_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
 /* A listener's flow is about to be deleted: from now on new connections go to the other members of its group, if there
@@ -356,6 +357,11 @@ void vma_nic_mem_unregister(struct vma_nic *nic, uint32_t first, uint32_t count)
  * address, peer address and peer port both set or both zero. 0, -EINVAL, -EAFNOSUPPORT.
  */
 int vma_flow_key_check(const struct vma_flow_key *key);
+/* Of these flows nothing but the queue pair depends: UDP, and a TCP connection. A listener's is its group's. */
+static inline bool vma_flow_may_move(const struct vma_flow_key *key)
+{
+	return key->proto == IPPROTO_UDP || (key->proto == IPPROTO_TCP && key->peer_port_be != 0);
+}
 /* The same of a rule's flags: VMA_FLOW_LISTENER of TCP from any peer, also inherited; VMA_FLOW_PORT_EXCLUSIVE of UDP,
  * VMA_FLOW_REUSEPORT of UDP from any peer. */
 static inline bool vma_flow_flags_ok(const struct vma_flow_rule *rule)

@@ -142,12 +142,17 @@ void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow);
 
 /*
  * Control path, not in a sink, nothing of this ring or the other held. `moved`, attached nowhere, takes the place of
- * `flow` on another ring of the same NIC: the same key, of UDP. Packets go on to one of the two sinks without a gap.
+ * `flow` on another ring of the same NIC: the same key, of UDP or of a TCP connection. Packets go on to one of the two sinks without a gap.
  * When it returns, `flow` is detached, and what was received before the move has been delivered to it. Meanwhile the sink
  * of `moved` may run already: who must have the order kept looks there only afterwards. Else `moved` is detached again,
  * and `flow` as it was: -EBUSY, its key has other members, or no rule; errors of attach and of vma_nic_flow_move.
  */
 int vma_ring_move_flow(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved);
+/*
+ * The same, but `flow` stays attached, without a rule: for a caller that has to see what is still to come by the old one
+ * (vma_nic_flow_move), and then drains and detaches it.
+ */
+int vma_ring_move_rule(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved);
 
 /*
  * As detach, but for a flow that was steered (vma_ring_steer) the NIC is not asked: true, its rule waits for prune.
