@@ -28,6 +28,10 @@ static void run_work(struct vma_ring_command *command)
 {
 	struct vma_tcp_conn *conn = (struct vma_tcp_conn *)((char *)command - offsetof(struct vma_tcp_conn, command));
 
+	if (__builtin_expect(conn->posted_to != tcp_stack_now(conn), 0)) {
+		tcp_post_command(conn, false); /* it has moved since */
+		return;
+	}
 	tcp_conn_run_work(conn, atomic_exchange_explicit(&conn->work, 0, memory_order_acq_rel));
 }
 
@@ -119,8 +123,8 @@ static void set_owner(struct vma_tcp_conn *conn, const struct vma_tcp_owner *own
 
 void vma_tcp_conn_disown(struct vma_tcp_conn *conn)
 {
-	struct vma_ring *ring = conn->tcp->ring;
-	bool acquired = vma_ring_acquire(ring);
+	bool acquired;
+	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
 
 	set_owner(conn, NULL, NULL);
 	atomic_store_explicit(&conn->stats, NULL, memory_order_relaxed);
@@ -128,29 +132,40 @@ void vma_tcp_conn_disown(struct vma_tcp_conn *conn)
 	    !(atomic_load(&conn->work) & TCP_WORK_CLOSE))
 		tcp_post(conn, TCP_WORK_ABORT);
 	if (acquired)
-		vma_ring_release(ring);
+		vma_ring_release(tcp->ring);
 }
 
 void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *owner, void *arg)
 {
-	struct vma_ring *ring = conn->tcp->ring;
-	bool acquired = vma_ring_acquire(ring);
+	bool acquired;
+	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
 
 	set_owner(conn, owner, arg);
 	if (conn->past_events != 0 && owner != NULL)
 		owner->event(conn, arg, conn->past_events);
 	if (acquired)
-		vma_ring_release(ring);
+		vma_ring_release(tcp->ring);
 }
 
 struct vma_tcp *vma_tcp_stack(const struct vma_tcp_conn *conn)
 {
-	return conn->tcp;
+	return tcp_stack_now(conn);
 }
 
 void vma_tcp_tuple(const struct vma_tcp_conn *conn, struct vma_flow_key *out)
 {
 	*out = conn->key;
+}
+
+bool vma_tcp_has_rule(const struct vma_tcp_conn *conn)
+{
+	bool acquired;
+	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
+	const bool has = conn->steered;
+
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	return has;
 }
 
 /* Receive flag held. */
@@ -166,14 +181,17 @@ static void conn_report_steered(struct vma_tcp_conn *conn)
 int vma_tcp_steer(struct vma_tcp_conn *conn)
 {
 	/* The internal thread may be here while another thread accepts the connection, and moves it. */
-	struct vma_ring *ring = __atomic_load_n(&conn->tcp, __ATOMIC_ACQUIRE)->ring;
-	int rc = vma_ring_steer(ring, &conn->flow);
+	int rc = vma_ring_steer(tcp_stack_now(conn)->ring, &conn->flow);
+	struct vma_tcp *tcp;
+	bool acquired;
 
-	if (rc == 0 && vma_ring_acquire(ring)) {
-		conn_report_steered(conn);
-		vma_ring_release(ring);
-	}
-	return rc;
+	if (rc != 0)
+		return rc;
+	tcp = tcp_conn_acquire(conn, &acquired);
+	conn_report_steered(conn);
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	return 0;
 }
 
 /* The first from `conn` on that has no rule of its own, held in memory; NULL: there is none. Receive flag held. */
@@ -247,7 +265,7 @@ static void do_work(struct vma_tcp_conn *conn)
 		keepalive_probe(conn);
 }
 
-static void drop_burst(struct vma_tcp_conn *conn)
+void tcp_conn_drop_burst(struct vma_tcp_conn *conn)
 {
 	while (conn->burst != NULL) {
 		struct vma_buf *packet = conn->burst;
@@ -280,13 +298,15 @@ static void end_in_timewait(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	drop_burst(conn); /* has been answered, if there is any */
+	tcp_conn_drop_burst(conn); /* has been answered, if there is any */
 	lwip_enter(conn->tcp, conn);
 	if (pcb->refused_data != NULL)
 		tcp_process_refused_data(pcb);
 	if (pcb->flags & TF_ACK_NOW)
 		tcp_output_ack(conn);
 	lwip_leave();
+	if (conn->moving)
+		return; /* move.c has it looked at again */
 	if (!timewait_has_memory(conn->tcp))
 		tcp_retry(conn);
 	else if (pcb->refused_data == NULL && !(pcb->flags & TF_ACK_NOW))
@@ -328,7 +348,7 @@ static inline void conn_exchange(struct vma_tcp_conn *conn)
 void tcp_conn_step(struct vma_tcp_conn *conn)
 {
 	if (conn->pcb == NULL && !conn->is_over) { /* connect is asking the NIC for its rule: nothing has been sent */
-		drop_burst(conn);
+		tcp_conn_drop_burst(conn);
 		return;
 	}
 	if (conn->todo == TCP_WORK_SEND && conn->burst == NULL && conn->pcb != NULL && tcp_output_message(conn)) {
@@ -354,6 +374,13 @@ void tcp_conn_step(struct vma_tcp_conn *conn)
 
 /* ---- ended ---- */
 
+void tcp_conn_end_flow(struct vma_tcp_conn *conn)
+{
+	tcp_flow_end(conn->tcp, &conn->flow);
+	conn->attached = false;
+	tcp_conn_drop_burst(conn);
+}
+
 /*
  * The pcb has been freed, or passed on to TIME_WAIT, which has a flow of its own by then. What the application is told
  * is told by the step that is under way, or the next one.
@@ -368,14 +395,13 @@ void tcp_conn_over(struct vma_tcp_conn *conn, int error)
 		tcp_pending_end(conn);
 	recovery_reset(conn);
 	timers_stop(conn);
-	drop_burst(conn);
+	tcp_conn_drop_burst(conn);
 	if (conn->listener != NULL)
 		tcp_half_open_end(conn);
 	if (conn->is_orphan)
 		conn->tcp->orphans--;
-	if (conn->attached)
-		tcp_flow_end(conn->tcp, &conn->flow);
-	conn->attached = false;
+	if (conn->attached && !conn->moving)
+		tcp_conn_end_flow(conn);
 	tcp_busy_changed(conn, false);
 	tcp_conn_ended(conn, error);
 	tcp_ready(conn);

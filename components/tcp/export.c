@@ -93,7 +93,7 @@ static void export_options(const struct vma_tcp_conn *conn, struct vma_tcp_expor
 	out->rcv_scale = out->has_scale ? pcb->rcv_scale : 0;
 	out->has_sack = pcb->flags & TF_SACK;
 	out->has_ts = pcb->flags & TF_TIMESTAMP;
-	out->ts_now = port_clock_ms(conn->tcp);
+	out->ts_now = tcp_conn_clock_ms(conn);
 }
 
 /* Where in the send fifo the first byte lies that is not acknowledged; the FIN counts as a byte behind the last. */

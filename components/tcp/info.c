@@ -165,8 +165,8 @@ static void fill_unsteered(const struct vma_tcp_conn *conn, struct vma_tcp_info 
 void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 {
 	struct tcp_info *kernel = &info->kernel;
-	struct vma_tcp *tcp = conn->tcp;
-	bool acquired = vma_ring_acquire(tcp->ring);
+	bool acquired;
+	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
 
 	memset(info, 0, sizeof(*info));
 	tcp_conn_apply_path(conn); /* told, but perhaps while somebody else had the flag */
@@ -263,10 +263,11 @@ void vma_tcp_set_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *stats
 
 size_t vma_tcp_cc_info(struct vma_tcp_conn *conn, union tcp_cc_info *info)
 {
-	bool acquired = vma_ring_acquire(conn->tcp->ring);
+	bool acquired;
+	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
 	size_t size = conn->cc.ops->info != NULL ? conn->cc.ops->info(&conn->cc, info) : 0;
 
 	if (acquired)
-		vma_ring_release(conn->tcp->ring);
+		vma_ring_release(tcp->ring);
 	return size;
 }

@@ -1,61 +1,125 @@
 /*
- * move.c - an accepted connection changes to another stack of this process, of another ring of the same device.
+ * move.c - a connection changes to another stack of this process, of another ring of the same device.
  *
- *   flow leaves `from` ── late flow takes its place ── flow joins `to`, and the NIC steers there ── `from` is drained
+ *   with a rule of its own (accepted or connected 50 ms ago, or longer)
+ *     1. `moving`: whatever happens to the connection, its flow stays what it is
+ *     2. the rule goes to the other queue pair in one step (vma_ring_move_rule); both rings are driven on. What `to`
+ *        receives waits in the *early flow*, until `from` has received all that is before it
+ *     3. with both receive flags: `from` is drained, the connection changes stacks, and what is early follows
  *
- * What was on its way to the ring of `from` meets the late flow, and is given to the connection behind that. This thread
- * has the receive flags of both rings from begin to end, so nobody else sees the connection in between. Flags are
- * acquired in the order of their rings' addresses, so two connections that change places wait for no one in a circle.
+ *   The device may have a batch in hand for `from` when the rule moves, of some microseconds. Numbers tell: as long as a
+ *   byte before the first early segment is missing, it is waited for, STRAGGLERS_NS at most. What comes later still is
+ *   dropped, and is sent again by the peer.
  *
- * Only a connection of which nothing is under way is moved: its segments and out-of-order data are counted by the stack
- * that has them. A connection that was just accepted has sent nothing yet.
+ *   without one (it was just accepted): with both receive flags,
+ *     flow leaves `from` ── late flow takes its place ── flow joins `to`, and the NIC steers there ── `from` is drained
+ *     and what the late flow has got is given to the connection
+ *
+ * Flags are acquired in the order of their rings' addresses, so two connections that change places wait for no one in a
+ * circle.
+ *
+ * Any thread may use the connection meanwhile. It finds the stack in conn->tcp, which changes with both flags held. So
+ * after it has the flag of a ring, it looks once more (tcp_post, tcp_conn_acquire); a command that was queued at `from`
+ * goes on to `to` (tcp_post_command). The memory of `from` has to outlive the calls that have found it.
+ *
+ * Everything moves: segments that wait for an acknowledgement, data out of order, timers, marks of loss recovery, what
+ * waits in the stack's lists. What counts in a stack's books is taken out of one and put into the other's. Frames that
+ * `from` has sent leave the host first, for a moment at most; if it takes longer, the peer may see the order changed.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "tcp_priv.h"
 #include "lwip/objects.h"
 #include "lwip/port.h"
 #include "timer/timers.h"
 
-struct late_packets {
+#define DRAIN_SENDS_NS TCP_NS_PER_MS
+#define STRAGGLERS_NS (200 * 1000ULL)
+
+/* Packets that come where the connection is not: before it, or after it. */
+struct aside_packets {
 	struct vma_flow flow;
 	struct vma_buf *first, **end; /* by vma_buf.user */
 };
 
-static bool late_packets_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool aside_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	struct late_packets *late = flow->owner;
+	struct aside_packets *aside = flow->owner;
 
 	(void)info;
 	packet->user = NULL;
-	*late->end = packet;
-	late->end = (struct vma_buf **)&packet->user;
+	*aside->end = packet;
+	aside->end = (struct vma_buf **)&packet->user;
 	return true;
 }
 
-static bool conn_has_work(const struct vma_tcp_conn *conn)
+static void aside_init(struct aside_packets *aside, const struct vma_tcp_conn *conn)
 {
-	return conn->todo != 0 || atomic_load(&conn->work) != 0 || conn->burst != NULL || conn->in_ready ||
-	       conn->in_retry || conn->in_small_mss_queue || conn->held != 0 || conn->events != 0;
+	*aside = (struct aside_packets){
+	        .flow = {.key = conn->key, .sink = aside_sink, .flags = VMA_FLOW_RING_ONLY, .owner = aside},
+	        .end = &aside->first};
 }
 
+static struct vma_buf *aside_take(struct aside_packets *aside)
+{
+	struct vma_buf *packet = aside->first;
+
+	if (packet != NULL)
+		aside->first = packet->user;
+	return packet;
+}
+
+static void aside_give(struct aside_packets *aside, struct vma_tcp_conn *conn)
+{
+	struct vma_buf *packet;
+
+	while ((packet = aside_take(aside)) != NULL)
+		tcp_sink(&conn->flow, packet, NULL);
+}
+
+static void aside_drop(struct aside_packets *aside, struct vma_bufarena *arena)
+{
+	struct vma_buf *packet;
+
+	while ((packet = aside_take(aside)) != NULL)
+		vma_buf_put_chain(arena, packet);
+}
+
+/* ---- may it ---- */
+
+static bool state_may_move(const struct tcp_pcb *pcb)
+{
+	switch (pcb->state) {
+	case ESTABLISHED:
+	case CLOSE_WAIT:
+	case FIN_WAIT_1:
+	case FIN_WAIT_2:
+	case CLOSING:
+	case LAST_ACK:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* One that its owner has closed stays: the stack looks after it, and nobody uses it. */
 static bool conn_is_movable(const struct vma_tcp_conn *conn)
 {
-	const struct tcp_pcb *pcb = conn->pcb;
+	const uint32_t ends = TCP_WORK_CLOSE | TCP_WORK_ABORT | TCP_WORK_UNUSED;
 
-	if (pcb == NULL || conn->is_over || conn->closing || conn->aborting || !conn->attached ||
-	    conn->listener != NULL || vma_tcp_is_pending(conn) || conn_has_work(conn))
+	if (conn->pcb == NULL || conn->is_over || conn->closing || conn->aborting || conn->is_orphan ||
+	    !conn->attached || conn->moving || conn->held != 0)
 		return false;
-	return (pcb->state == ESTABLISHED || pcb->state == CLOSE_WAIT) && pcb->unsent == NULL && pcb->unacked == NULL &&
-	       pcb->ooseq == NULL && pcb->refused_data == NULL && !conn->is_busy;
+	if (conn->listener != NULL || vma_tcp_is_pending(conn) || (conn->todo & ends) != 0 ||
+	    (atomic_load(&conn->work) & ends) != 0)
+		return false;
+	return state_may_move(conn->pcb);
 }
 
-/* Time stamps go on as they began. */
-static bool same_clock(const struct vma_tcp *a, const struct vma_tcp *b)
-{
-	return a->clock_offset_ms == b->clock_offset_ms;
-}
+/* ---- the books ---- */
 
 static void move_timers(struct vma_tcp_conn *conn, struct vma_tcp *to)
 {
@@ -70,77 +134,258 @@ static void move_timers(struct vma_tcp_conn *conn, struct vma_tcp *to)
 	}
 }
 
-/* Its place in the ring that it comes from is taken by `late`; the NIC is asked for a rule to the other one. */
-static int move_flow(struct vma_tcp_conn *conn, struct vma_tcp *to, struct late_packets *late)
+struct held_objects {
+	unsigned objects, segments;
+	uint64_t ooo_bytes;
+};
+
+static void count_held_segments(struct held_objects *held, const struct tcp_seg *seg)
 {
-	struct vma_ring *from = conn->tcp->ring;
+	for (; seg != NULL; seg = seg->next) {
+		held->segments++;
+		held->objects += 1 + port_pbufs_count(seg->p, &held->ooo_bytes);
+	}
+}
+
+static void move_memory(const struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
+{
+	const struct tcp_pcb *pcb = conn->pcb;
+	struct held_objects held = {.objects = 1}; /* the pcb */
+
+	count_held_segments(&held, pcb->unsent);
+	count_held_segments(&held, pcb->unacked);
+	count_held_segments(&held, pcb->ooseq);
+	held.objects += port_pbufs_count(pcb->refused_data, &held.ooo_bytes);
+	memory_hand_over(from, to, held.objects);
+	memory_hand_over_segments(from, to, held.segments);
+	from->ooo_bytes -= held.ooo_bytes;
+	to->ooo_bytes += held.ooo_bytes;
+}
+
+static void move_books(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
+{
+	tcp_conn_unqueue(conn);
+	move_timers(conn, to);
+	move_memory(conn, from, to);
+	if (conn->is_busy) {
+		from->busy_count--;
+		to->busy_count++;
+	}
+	conn->clock_shift_ms += from->clock_offset_ms - to->clock_offset_ms;
+	tcp_conn_relink(conn, to);
+	tcp_check_idle(from);
+}
+
+/* Both flags held, and the flow is in `to`. */
+static void conn_change_stack(struct vma_tcp_conn *conn, struct vma_tcp *to)
+{
+	struct vma_tcp *from = conn->tcp;
+
+	vma_ring_drain_sends(from->ring, DRAIN_SENDS_NS);
+	tcp_exported_add(from, &conn->key); /* a listener there knows nothing of it */
+	move_books(conn, from, to);
+}
+
+/* ---- both flags ---- */
+
+static void acquire_both(struct vma_tcp *from, struct vma_tcp *to)
+{
+	const bool from_first = from->ring < to->ring;
+
+	vma_ring_acquire(from_first ? from->ring : to->ring);
+	vma_ring_acquire(from_first ? to->ring : from->ring);
+	tcp_update_now(from);
+	tcp_update_now(to);
+}
+
+/* Each release is a run of its stack. That of `to` comes last, with nothing else held. */
+static void release_both(struct vma_tcp *from, struct vma_tcp *to)
+{
+	vma_ring_release(from->ring);
+	vma_ring_release(to->ring);
+}
+
+static void conn_end_moving(struct vma_tcp_conn *conn)
+{
+	conn->moving = false;
+	conn->held--;
+	tcp_ready(conn); /* what was put off, a window or an ACK that is due */
+}
+
+/* ---- with a rule of its own ---- */
+
+/* The place of the early flow in the ring. False: the NIC has given the flow back to the kernel. */
+static bool flow_takes_place(struct vma_tcp_conn *conn, struct vma_tcp *to, struct aside_packets *early)
+{
+	conn->flow.flags = VMA_FLOW_RING_ONLY;
+	conn->attached = vma_ring_attach(to->ring, &conn->flow) == 0;
+	conn->flow.flags = early->flow.flags;
+	vma_ring_detach(to->ring, &early->flow); /* the key's rule stays, as it has a member */
+	return conn->attached;
+}
+
+/* The rule has moved. */
+static int conn_follow_rule(struct vma_tcp_conn *conn, struct vma_tcp *to, struct aside_packets *early)
+{
+	if (conn->is_over) { /* its flow has gone with the rule, which ends with the early flow */
+		conn->attached = false;
+		tcp_conn_drop_burst(conn);
+		return -ENOTCONN;
+	}
+	if (!flow_takes_place(conn, to, early)) {
+		tcp_conn_fail(conn, ECONNABORTED, false);
+		return -ENOTCONN;
+	}
+	conn_change_stack(conn, to);
+	aside_give(early, conn);
+	return 0;
+}
+
+/* A clock that goes on although the host's may stand still. */
+static uint64_t move_clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * TCP_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+/* Whether all bytes before the first early segment are there; false as long as there is none. */
+static bool early_is_next(const struct vma_tcp_conn *conn, struct vma_tcp *to, const struct aside_packets *early)
+{
+	const uint64_t produced = fifo_produced(&conn->rx);
+	bool is = false;
+	uint32_t seq;
+
+	if (!vma_ring_try(to->ring))
+		return false;
+	if (early->first != NULL) {
+		memcpy(&seq, (const char *)vma_buf_data(to->arena, early->first) + early->first->l4_off + 4,
+		       sizeof(seq));
+		is = (int32_t)(ntohl(seq) - (conn->rx_seq + (uint32_t)produced)) <= 0;
+	}
+	vma_ring_release(to->ring);
+	return is;
+}
+
+static void await_stragglers(const struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to,
+                             const struct aside_packets *early)
+{
+	const uint64_t until_ns = move_clock_ns() + STRAGGLERS_NS;
+
+	do {
+		vma_ring_progress(from->ring);
+		vma_ring_progress(to->ring);
+	} while (!early_is_next(conn, to, early) && move_clock_ns() < until_ns);
+}
+
+/* Both flags held: what `from` has received by now is the connection's. */
+static void leave_old_ring(struct vma_tcp_conn *conn, struct vma_tcp *from)
+{
+	vma_ring_drain(from->ring);
+	vma_ring_detach(from->ring, &conn->flow);
+}
+
+static int move_with_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
+{
+	struct aside_packets *early = tcp_alloc_zeroed(to, sizeof(*early));
+	int rc = -ENOMEM;
+
+	if (early != NULL) {
+		aside_init(early, conn);
+		rc = vma_ring_move_rule(from->ring, &conn->flow, to->ring, &early->flow);
+	}
+	if (rc == 0)
+		await_stragglers(conn, from, to, early);
+	acquire_both(from, to);
+	if (rc == 0)
+		leave_old_ring(conn, from);
+	if (rc == 0)
+		rc = conn_follow_rule(conn, to, early);
+	else if (conn->is_over)
+		tcp_conn_end_flow(conn);
+	conn_end_moving(conn);
+	release_both(from, to);
+	if (early != NULL) {
+		vma_ring_detach(to->ring, &early->flow);
+		aside_drop(early, to->arena);
+		tcp_free_memory(to, early);
+	}
+	return rc;
+}
+
+/* ---- without one ---- */
+
+/* Its place in `from` is taken by `late`; the NIC is asked for a rule to the other ring. */
+static int move_flow(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to, struct aside_packets *late)
+{
 	int rc;
 
-	vma_ring_detach(from, &conn->flow);
-	rc = vma_ring_attach(from, &late->flow);
+	vma_ring_detach(from->ring, &conn->flow);
+	rc = vma_ring_attach(from->ring, &late->flow);
 	conn->flow.flags = 0;
 	if (rc == 0)
 		rc = vma_ring_attach(to->ring, &conn->flow);
 	conn->steered = rc == 0;
 	if (rc == 0) {
-		vma_ring_drain(from);
-		vma_ring_detach(from, &late->flow);
+		vma_ring_drain(from->ring);
+		vma_ring_detach(from->ring, &late->flow);
 		return 0;
 	}
-	vma_ring_detach(from, &late->flow);
+	vma_ring_detach(from->ring, &late->flow);
 	conn->flow.flags = VMA_FLOW_RING_ONLY; /* its listener's rule covers it */
-	conn->attached = vma_ring_attach(from, &conn->flow) == 0;
+	conn->attached = vma_ring_attach(from->ring, &conn->flow) == 0;
 	if (!conn->attached)
 		tcp_conn_fail(conn, ENOMEM, true);
 	return rc;
 }
 
-/* Both receive flags held. */
-static int conn_move(struct vma_tcp_conn *conn, struct vma_tcp *to)
+static int move_to_new_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
 {
-	struct vma_tcp *from = conn->tcp;
-	struct late_packets late = {
-	        .flow = {.key = conn->key, .sink = late_packets_sink, .flags = VMA_FLOW_RING_ONLY, .owner = &late},
-	        .end = &late.first};
-	int rc;
+	struct aside_packets late;
+	int rc = -ENOTCONN;
 
-	if (!conn_is_movable(conn) || !same_clock(from, to))
-		return -EBUSY;
-	rc = move_flow(conn, to, &late);
-	if (rc != 0)
-		return rc;
-	tcp_exported_add(from, &conn->key);
-	move_timers(conn, to);
-	memory_hand_over(from, to, 1); /* the pcb */
-	tcp_conn_relink(conn, to);
-	tcp_check_idle(from);
-	while (late.first != NULL) {
-		struct vma_buf *packet = late.first;
-
-		late.first = packet->user;
-		tcp_sink(&conn->flow, packet, NULL);
+	aside_init(&late, conn);
+	acquire_both(from, to);
+	if (conn->is_over)
+		tcp_conn_end_flow(conn);
+	else
+		rc = move_flow(conn, from, to, &late);
+	if (rc == 0) {
+		conn_change_stack(conn, to);
+		aside_give(&late, conn);
 	}
-	tcp_ready(conn); /* a window or an ACK may be due */
+	conn_end_moving(conn);
+	release_both(from, to);
+	return rc;
+}
+
+/* ---- the move ---- */
+
+static int move_begin(struct vma_tcp_conn *conn, const struct vma_tcp *from, const struct vma_tcp *to, bool *steered)
+{
+	if (!conn_is_movable(conn))
+		return -EBUSY;
+	if (from->arena != to->arena || vma_ring_nic(from->ring) != vma_ring_nic(to->ring))
+		return -EINVAL;
+	*steered = conn->steered;
+	conn->moving = true;
+	conn->held++;
 	return 0;
 }
 
 int vma_tcp_move(struct vma_tcp_conn *conn, struct vma_tcp *to)
 {
-	struct vma_tcp *from = conn->tcp;
-	struct vma_ring *first = from->ring < to->ring ? from->ring : to->ring;
-	struct vma_ring *second = from->ring < to->ring ? to->ring : from->ring;
-	int rc = -EDEADLK;
+	bool acquired, steered = false;
+	struct vma_tcp *from = tcp_conn_acquire(conn, &acquired);
+	int rc = 0;
 
-	if (from == to)
-		return 0;
-	if (!vma_ring_acquire(first))
+	if (!acquired)
+		return from == to ? 0 : -EDEADLK;
+	if (from != to)
+		rc = move_begin(conn, from, to, &steered);
+	vma_ring_release(from->ring);
+	if (from == to || rc != 0)
 		return rc;
-	if (vma_ring_acquire(second)) {
-		tcp_update_now(from);
-		tcp_update_now(to);
-		rc = conn_move(conn, to);
-		vma_ring_release(second);
-	}
-	vma_ring_release(first);
-	return rc;
+	return steered ? move_with_rule(conn, from, to) : move_to_new_rule(conn, from, to);
 }

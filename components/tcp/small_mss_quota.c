@@ -46,6 +46,22 @@ static struct vma_tcp_conn *small_mss_quota_take_first(struct tcp_small_mss_quot
 	return conn;
 }
 
+void small_mss_quota_leave(struct vma_tcp_conn *conn)
+{
+	struct tcp_small_mss_quota *quota = &conn->tcp->small_mss_quota;
+	struct vma_tcp_conn *before = NULL, *at = quota->first;
+
+	for (; at != conn; at = at->next_small_mss)
+		before = at;
+	if (before == NULL)
+		quota->first = conn->next_small_mss;
+	else
+		before->next_small_mss = conn->next_small_mss;
+	if (quota->last == conn)
+		quota->last = before;
+	conn->in_small_mss_queue = false;
+}
+
 bool small_mss_quota_take(struct vma_tcp_conn *conn)
 {
 	struct tcp_small_mss_quota *quota = &conn->tcp->small_mss_quota;

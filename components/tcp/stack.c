@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tcp_priv.h"
+#include "small_mss_quota.h"
 #include "lwip/port.h"
 
 #define MIN_SND_MSS 48 /* the least that tcp_min_snd_mss of the kernel may be */
@@ -175,6 +175,29 @@ void tcp_retry(struct vma_tcp_conn *conn)
 		wheel_set(&tcp->wheel, &tcp->retry_timer, tcp_again_ns(tcp));
 }
 
+void tcp_conn_unqueue(struct vma_tcp_conn *conn)
+{
+	struct vma_tcp *tcp = conn->tcp;
+	struct vma_tcp_conn **place;
+
+	if (conn->in_ready) {
+		for (place = &tcp->ready; *place != conn; place = &(*place)->next_ready)
+			;
+		*place = conn->next_ready;
+		if (*place == NULL)
+			tcp->ready_tail = place;
+		conn->in_ready = false;
+	}
+	if (conn->in_retry) {
+		for (place = &tcp->retry; *place != conn; place = &(*place)->next_retry)
+			;
+		*place = conn->next_retry;
+		conn->in_retry = false;
+	}
+	if (conn->in_small_mss_queue)
+		small_mss_quota_leave(conn);
+}
+
 static void retry_all(struct vma_tcp *tcp)
 {
 	struct vma_tcp_conn *conn = tcp->retry;
@@ -200,21 +223,61 @@ static void retry_all(struct vma_tcp *tcp)
  */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work)
 {
+	struct vma_tcp *tcp = tcp_stack_now(conn);
+
 	/* Nobody drives: the same without the queue. What was posted before is taken first, by the release. */
-	if (__builtin_expect(vma_ring_try(conn->tcp->ring), 1)) {
-		tcp_conn_run_work(conn, work);
-		vma_ring_release(conn->tcp->ring);
-		return;
+	if (__builtin_expect(vma_ring_try(tcp->ring), 1)) {
+		const bool is_there = tcp == tcp_stack_now(conn);
+
+		if (__builtin_expect(is_there, 1))
+			tcp_conn_run_work(conn, work);
+		vma_ring_release(tcp->ring);
+		if (__builtin_expect(is_there, 1))
+			return;
 	}
 	if (atomic_fetch_or_explicit(&conn->work, work, memory_order_acq_rel) == 0)
-		vma_ring_post(conn->tcp->ring, &conn->command);
+		tcp_post_command(conn, false);
 }
 
 /* The same, left to whoever drives next: what is queued is taken before, or with, what is posted later. */
 void tcp_post_deferred(struct vma_tcp_conn *conn, uint32_t work)
 {
 	if (atomic_fetch_or_explicit(&conn->work, work, memory_order_acq_rel) == 0)
-		vma_ring_post_deferred(conn->tcp->ring, &conn->command);
+		tcp_post_command(conn, true);
+}
+
+/*
+ * A connection that moves takes nothing along that is queued. So the command is told where it was queued: that driver
+ * has the flag without which the connection cannot leave, and sees whether it has.
+ */
+void tcp_post_command(struct vma_tcp_conn *conn, bool deferred)
+{
+	struct vma_tcp *tcp = tcp_stack_now(conn);
+
+	conn->posted_to = tcp;
+	if (!deferred) {
+		vma_ring_post(tcp->ring, &conn->command);
+		return;
+	}
+	vma_ring_post_deferred(tcp->ring, &conn->command);
+	/* The next driver of a stack that the connection has left may be a long time coming. If it left after this look,
+	 * whoever moved it looks at the queue when the flag is released. */
+	if (__builtin_expect(tcp != tcp_stack_now(conn), 0) && vma_ring_try(tcp->ring))
+		vma_ring_release(tcp->ring);
+}
+
+struct vma_tcp *tcp_conn_acquire(const struct vma_tcp_conn *conn, bool *acquired)
+{
+	struct vma_tcp *tcp;
+
+	for (;;) {
+		tcp = tcp_stack_now(conn);
+		*acquired = vma_ring_acquire(tcp->ring);
+		if (tcp == tcp_stack_now(conn))
+			return tcp;
+		if (*acquired)
+			vma_ring_release(tcp->ring);
+	}
 }
 
 /* The NIC is not asked now, with the receive flag, if there is somebody to do it later. */

@@ -33,9 +33,10 @@ static int state_of(const struct vma_tcp_conn *conn)
 uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn)
 {
 	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
-	struct vma_tcp_memory *memory = conn->tcp->attr.memory;
+	const struct vma_tcp *tcp = tcp_stack_now(conn);
+	struct vma_tcp_memory *memory = tcp->attr.memory;
 
-	if (!budget_is_spent(conn->tcp) || sndbuf <= BUDGET_SND_LEAST)
+	if (!budget_is_spent(tcp) || sndbuf <= BUDGET_SND_LEAST)
 		return sndbuf;
 	if (!atomic_load_explicit(&memory->was_exhausted, memory_order_relaxed))
 		atomic_store_explicit(&memory->was_exhausted, true, memory_order_relaxed);
@@ -44,7 +45,8 @@ uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn)
 
 static bool was_exhausted(const struct vma_tcp_conn *conn)
 {
-	return __builtin_expect(atomic_load_explicit(&conn->tcp->attr.memory->was_exhausted, memory_order_relaxed), 0);
+	return __builtin_expect(
+	        atomic_load_explicit(&tcp_stack_now(conn)->attr.memory->was_exhausted, memory_order_relaxed), 0);
 }
 
 /* sk_stream_is_writeable: what is free is at least half of what is used; and not too much waits to be sent. */

@@ -24,7 +24,7 @@
  *   pending.c              connections that wait for accept, and that another process may take
  *   timewait.c             what is left of a connection in TIME_WAIT
  *   export.c               a connection leaves for another stack
- *   move.c                 an accepted connection changes to another stack of this process
+ *   move.c                 a connection changes to another stack of this process
  *   minisocks.c            what connections leave to the device's owner when their process ends
  *   fifo.c                 bytes from one thread to another
  *   lwip/port.c            what lwIP asks of its surroundings, and calls back
@@ -80,7 +80,7 @@ enum tcp_work {
 
 struct vma_tcp_conn {
 	/* ---- constant after it was made ---- */
-	struct vma_tcp *tcp;     /* until it was accepted: move.c */
+	struct vma_tcp *tcp;     /* until it moves, with both receive flags held: move.c. Others: tcp_stack_now */
 	struct vma_flow_key key; /* local is this side */
 
 	/* ---- shared ---- */
@@ -101,6 +101,7 @@ struct vma_tcp_conn {
 	_Atomic(const struct vma_tcp_owner *) owner;
 	void *_Atomic owner_arg;
 	struct vma_ring_command command;
+	struct vma_tcp *posted_to;     /* with the command: the stack whose driver has it */
 	struct tcp_fifo tx;            /* produced by the writer, consumed (released when acknowledged) by the driver */
 	struct tcp_fifo rx;            /* produced by the driver, consumed by the reader */
 	_Atomic int64_t urgent_at;     /* stream offset of the urgent byte in rx; -1: none */
@@ -116,6 +117,7 @@ struct vma_tcp_conn {
 	_Alignas(64) struct tcp_pcb *pcb; /* NULL: not yet, or no longer */
 	struct vma_flow flow;
 	bool attached, steered, closing, aborting, fin_queued, in_ready, connected, passive;
+	bool moving; /* its rule is on the way to another queue pair: its flow does not end before that is over */
 	struct vma_tcp_conn *next_ready;    /* has packets of this burst, or output to do */
 	struct vma_buf *burst, *burst_last; /* packets of this burst, linked by vma_buf.user */
 	struct vma_tcp_listener *listener;  /* half-open: whose */
@@ -124,6 +126,7 @@ struct vma_tcp_conn {
 	struct vma_tcp_path path;
 	uint32_t mss;               /* bytes of data per segment now, options deducted */
 	uint16_t ip_id;             /* of the next segment: its own, or peers would see how much others are sent */
+	uint32_t clock_shift_ms;    /* of its time stamps from the stack's: it came from another stack (move.c) */
 	uint64_t lwip_end;          /* bytes of tx that lwIP has in segments (stream offset) */
 	_Atomic uint64_t more_from; /* writer's: bytes from here on may wait for more; UINT64_MAX: none */
 	_Atomic uint64_t urgent_tx; /* writer's: stream offset behind the urgent byte to send; 0: none */
@@ -275,6 +278,18 @@ static inline uint32_t tcp_clock_ms(const struct vma_tcp *tcp)
 	return (uint32_t)(tcp->now_ns / TCP_NS_PER_MS) + tcp->clock_offset_ms;
 }
 
+/* The same for one connection: its time stamps go on as they began. */
+static inline uint32_t tcp_conn_clock_ms(const struct vma_tcp_conn *conn)
+{
+	return tcp_clock_ms(conn->tcp) + conn->clock_shift_ms;
+}
+
+/* Any other thread than the driver: the stack that the connection is on, or was until a moment ago (move.c). */
+static inline struct vma_tcp *tcp_stack_now(const struct vma_tcp_conn *conn)
+{
+	return __atomic_load_n(&conn->tcp, __ATOMIC_ACQUIRE);
+}
+
 /* Where a sequence number not far from what was fed last lies in the stream; the SYN and the FIN count as bytes. */
 static inline uint64_t tcp_tx_offset(const struct vma_tcp_conn *conn, uint32_t seq)
 {
@@ -303,11 +318,22 @@ static inline void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy)
 	conn->tcp->busy_count += busy ? 1 : UINT32_MAX;
 }
 void tcp_check_idle(struct vma_tcp *tcp); /* host.c; a connection, or what was left of one, has gone */
+/* The connection's flow, and what it has brought for a connection that is over. */
+void tcp_conn_end_flow(struct vma_tcp_conn *conn);
+void tcp_conn_drop_burst(struct vma_tcp_conn *conn);
+/* From whatever list of the stack it waits in: retry, small MSS, ready. */
+void tcp_conn_unqueue(struct vma_tcp_conn *conn);
 /* Detaches the flow and deletes its rule in the NIC, now or, if the host prunes, later. */
 void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow);
 /* Any thread. Work of the connection: tcp_post does it now if nobody drives; _deferred leaves it to the next driver. */
 void tcp_post(struct vma_tcp_conn *conn, uint32_t work);
 void tcp_post_deferred(struct vma_tcp_conn *conn, uint32_t work);
+void tcp_post_command(struct vma_tcp_conn *conn, bool deferred); /* by the thread whose bits were the first */
+/*
+ * Any thread, control path: the receive flag of the ring that the connection is on. The stack, with the flag; *acquired
+ * false: this thread has it already.
+ */
+struct vma_tcp *tcp_conn_acquire(const struct vma_tcp_conn *conn, bool *acquired);
 /* When what found no frame is tried again: in a millisecond, or later while the queue pair is lost. */
 uint64_t tcp_again_ns(const struct vma_tcp *tcp);
 /* Looked at again then: there was no frame, or no memory. */

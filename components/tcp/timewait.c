@@ -19,13 +19,14 @@
 #define EXPIRE_AT_ONCE 16
 #define NONE UINT32_MAX
 #define HAS_TS (UINT32_C(1) << 31)
+#define SHIFTED_TS (UINT32_C(1) << 30)
 #define ISN_STEP (65535 + 2)
 
 struct record {
 	struct vma_flow flow; /* first */
 	uint32_t next, prev;
 	uint32_t snd_nxt, rcv_nxt, ts_recent;
-	uint32_t window; /* as it was announced; HAS_TS */
+	uint32_t window; /* as it was announced; HAS_TS; SHIFTED_TS */
 	uint32_t end_ms;
 	uint32_t number;
 };
@@ -165,13 +166,17 @@ static void timewait_kill(struct tcp_timewait *tw, struct record *record)
 
 /* ---- a segment comes ---- */
 
+/*
+ * A connection that came from another stack had time stamps of that one's clock (SHIFTED_TS), for which a record has no
+ * room. A wrong one would be discarded by the peer (PAWS), and one is not demanded of an ACK.
+ */
 static void timewait_reply(struct vma_tcp *tcp, const struct record *record, struct vma_buf *packet)
 {
 	struct tcp_reply reply = {.seq = record->snd_nxt,
 	                          .ack = record->rcv_nxt,
 	                          .window = (uint16_t)record->window,
 	                          .flags = TCP_ACK,
-	                          .has_ts = record->window & HAS_TS,
+	                          .has_ts = (record->window & (HAS_TS | SHIFTED_TS)) == HAS_TS,
 	                          .ts_val = port_clock_ms(tcp),
 	                          .ts_ecr = record->ts_recent};
 
@@ -295,7 +300,8 @@ static void timewait_fill(struct tcp_timewait *tw, struct record *record, const 
 	record->snd_nxt = pcb->snd_nxt;
 	record->rcv_nxt = pcb->rcv_nxt;
 	record->ts_recent = pcb->ts_recent;
-	record->window = (window < 65535 ? window : 65535) | (pcb->flags & TF_TIMESTAMP ? HAS_TS : 0);
+	record->window = (window < 65535 ? window : 65535) | (pcb->flags & TF_TIMESTAMP ? HAS_TS : 0) |
+	                 (conn->clock_shift_ms != 0 ? SHIFTED_TS : 0);
 }
 
 /*

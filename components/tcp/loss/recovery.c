@@ -167,7 +167,7 @@ static void recovery_sample(struct vma_tcp_conn *conn, const struct tcp_ack *ack
 	uint64_t rtt_ns = r->delta.rtt_ns;
 
 	if (rtt_ns == 0 && r->delta.acked && ack->has_ts && ack->ts_ecr) {
-		uint32_t ms = port_clock_ms(conn->tcp) - ack->ts_ecr;
+		uint32_t ms = tcp_conn_clock_ms(conn) - ack->ts_ecr;
 
 		if (ms < TS_RTT_MAX_MS)
 			rtt_ns = (ms ? ms : 1) * TCP_NS_PER_MS;

@@ -124,7 +124,7 @@ static int seg_resend(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 		return rc;
 	if (!r->undo_possible) {
 		r->undo_possible = r->undo_first_ack = true;
-		r->undo_ts = port_clock_ms(conn->tcp);
+		r->undo_ts = tcp_conn_clock_ms(conn);
 	}
 	r->undo_resends++;
 	return 0;

@@ -58,7 +58,7 @@ static bool acks_original(const struct vma_tcp_conn *conn, const struct tcp_seg 
 	if (now_ns - seg->sent_ns < conn->rtt.min_ns)
 		return true;
 	return TCP_SEQ_LEQ(seg_end(seg), ack->ackno) && ack->has_ts && ack->ts_ecr &&
-	       TCP_SEQ_LT(ack->ts_ecr, port_clock_ms(conn->tcp) - ms_ago);
+	       TCP_SEQ_LT(ack->ts_ecr, tcp_conn_clock_ms(conn) - ms_ago);
 }
 
 /* RFC 8985 6.2, step 2, and the rest of it. */

@@ -152,6 +152,13 @@ void memory_hand_over(struct vma_tcp *from, struct vma_tcp *to, unsigned n)
 	to->memory->in_use += n;
 }
 
+static int64_t charge_of(const struct tcp_port_memory *memory)
+{
+	return memory->segments > SEGMENTS_FREE_OF_CHARGE
+	               ? (int64_t)(memory->segments - SEGMENTS_FREE_OF_CHARGE) * (int64_t)SEGMENT_BYTES
+	               : 0;
+}
+
 static void *count_object(struct vma_tcp *tcp, void *object)
 {
 	if (object)
@@ -210,6 +217,15 @@ bool memory_lacks_segments(const struct vma_tcp *tcp)
 
 	return own->whole == NULL && own->free[MEMORY_SEGMENT].first == NULL &&
 	       atomic_load_explicit(&all->segments, memory_order_relaxed) >= all->segments_max;
+}
+
+void memory_hand_over_segments(struct vma_tcp *from, struct vma_tcp *to, unsigned n)
+{
+	const int64_t before = charge_of(from->memory) + charge_of(to->memory);
+
+	from->memory->segments -= n;
+	to->memory->segments += n;
+	memory_charge(to, charge_of(from->memory) + charge_of(to->memory) - before);
 }
 
 static void *__attribute__((cold, noinline)) get_new(struct vma_tcp *tcp, enum memory_kind kind)

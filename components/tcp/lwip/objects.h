@@ -26,7 +26,9 @@ enum memory_kind {
 };
 void *memory_get(struct vma_tcp *tcp, enum memory_kind kind); /* NULL: none, counted */
 void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory);
-void memory_hand_over(struct vma_tcp *from, struct vma_tcp *to, unsigned n); /* objects but segments change stacks */
+/* Objects change stacks: n of any kind, and how many of these are segments. Both receive flags held. */
+void memory_hand_over(struct vma_tcp *from, struct vma_tcp *to, unsigned n);
+void memory_hand_over_segments(struct vma_tcp *from, struct vma_tcp *to, unsigned n);
 
 /*
  * A segment as tcp_write makes it of bytes that stay where they are: pbufs for its header and for the bytes. All but

@@ -91,7 +91,7 @@ uint32_t port_clock_ms(const struct vma_tcp *tcp)
 
 u32_t sys_now(void)
 {
-	return port_clock_ms(lwip_at.tcp);
+	return port_clock_ms(lwip_at.tcp) + (lwip_at.conn != NULL ? lwip_at.conn->clock_shift_ms : 0);
 }
 
 void tcp_timer_needed(void)
@@ -243,6 +243,20 @@ struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packet
 	for (unsigned i = 0; i < n; i++)
 		vma_buf_put_chain(tcp->arena, packets[i]);
 	return head;
+}
+
+unsigned port_pbufs_count(const struct pbuf *p, uint64_t *ooo_bytes)
+{
+	unsigned objects = 0;
+
+	for (; p != NULL; p = p->next) {
+		if ((p->flags & PBUF_FLAG_IS_CUSTOM) != 0 &&
+		    ((const struct pbuf_custom *)p)->custom_free_function == free_rx_copy)
+			*ooo_bytes += ((const struct rx_copy *)p)->size;
+		else
+			objects++;
+	}
+	return objects;
 }
 
 /* Of a packet that could not be had as a whole: the references of the buffers are not the pbufs' yet. */

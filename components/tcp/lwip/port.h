@@ -73,6 +73,8 @@ struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet, const uin
  * tcp->ooo_bytes until it is freed. NULL: no memory, and the packets remain the caller's. */
 struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n, uint32_t len,
                               const uint8_t *header, uint8_t header_len);
+/* How many objects of a stack's kinds the chain has; *ooo_bytes grows by what its copies count in tcp->ooo_bytes. */
+unsigned port_pbufs_count(const struct pbuf *p, uint64_t *ooo_bytes);
 
 /*
  * Hooks in the adapted source, implemented by the files in brackets; driver.

@@ -161,7 +161,7 @@ static void rcv_rtt_sample(struct vma_tcp_conn *conn)
 	if (!ack->has_ts || ack->ts_ecr == 0 || ack->ts_ecr == conn->window.rcv_rtt_ecr)
 		return; /* of those with one echo the first has waited least */
 	conn->window.rcv_rtt_ecr = ack->ts_ecr;
-	ms = port_clock_ms(conn->tcp) - ack->ts_ecr;
+	ms = tcp_conn_clock_ms(conn) - ack->ts_ecr;
 	if (ms > 60000)
 		return;
 	ms = ms != 0 ? ms : 1;

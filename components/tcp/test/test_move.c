@@ -1,4 +1,6 @@
-/* An accepted connection changes to the stack of another ring, and the peer does not notice. */
+/* A connection changes to the stack of another ring, in whatever it is doing, and the peer does not notice. */
+#include <sys/socket.h>
+
 #include "fixture.h"
 
 static struct side other; /* on the interface of side 1 */
@@ -135,7 +137,71 @@ static void test_its_timers_run_in_the_other_stack(void **state)
 	app_free(client);
 }
 
-static void test_one_that_waits_for_an_acknowledgement_stays(void **state)
+/* ---- with a rule of its own ---- */
+
+static struct vma_nic_ops hooked_ops;
+static const struct vma_nic_ops *true_ops;
+static void (*while_moving)(struct app *client, struct app *server);
+static struct app *moving_client, *moving_server;
+static int nic_answer;
+
+/* What happens while the NIC is asked: both rings go on. */
+static int move_hook(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key)
+{
+	if (nic_answer == 0)
+		nic_answer = true_ops->flow_move(from, to, key);
+	if (while_moving != NULL)
+		while_moving(moving_client, moving_server);
+	return nic_answer;
+}
+
+static int move_meanwhile(struct app *client, struct app *server, int answer,
+                          void (*meanwhile)(struct app *client, struct app *server))
+{
+	struct vma_nic_qp *qp = vma_ring_qp(vma_tcp_ring(vma_tcp_stack(server->conn)));
+	struct vma_tcp *to = vma_tcp_stack(server->conn) == other.tcp ? side[1].tcp : other.tcp;
+	int rc;
+
+	true_ops = qp->ops;
+	hooked_ops = *qp->ops;
+	hooked_ops.flow_move = move_hook;
+	qp->ops = &hooked_ops;
+	while_moving = meanwhile;
+	moving_client = client;
+	moving_server = server;
+	nic_answer = answer;
+	rc = vma_tcp_move(server->conn, to);
+	qp->ops = true_ops;
+	return rc;
+}
+
+static void move_to_other(struct app *server)
+{
+	struct vma_tcp *to = vma_tcp_stack(server->conn) == other.tcp ? side[1].tcp : other.tcp;
+
+	assert_int_equal(vma_tcp_move(server->conn, to), 0);
+	assert_ptr_equal(vma_tcp_stack(server->conn), to);
+}
+
+/* As fixture_run, with the third ring. */
+static void run_all(uint64_t ns)
+{
+	const uint64_t end = fixture_now_ns + ns;
+
+	while (fixture_now_ns < end) {
+		settle_all();
+		fixture_now_ns += MS < end - fixture_now_ns ? MS : end - fixture_now_ns;
+	}
+	settle_all();
+}
+
+static void establish_steered(struct app **client, struct app **server)
+{
+	establish(client, server);
+	assert_int_equal(vma_tcp_steer((*server)->conn), 0);
+}
+
+static void test_what_waits_for_an_acknowledgement_moves_along(void **state)
 {
 	struct app *client, *server;
 
@@ -143,24 +209,296 @@ static void test_one_that_waits_for_an_acknowledgement_stays(void **state)
 	establish(&client, &server);
 	assert_int_equal(fixture_send_bytes(server, 100), 100);
 	vma_ring_progress(side[1].ring);
-	assert_int_equal(vma_tcp_move(server->conn, other.tcp), -EBUSY);
-	assert_ptr_equal(vma_tcp_stack(server->conn), side[1].tcp);
+	assert_true(vma_tcp_is_busy(side[1].tcp));
+	assert_int_equal(vma_tcp_move(server->conn, other.tcp), 0);
+	assert_false(vma_tcp_is_busy(side[1].tcp));
+	assert_true(vma_tcp_is_busy(other.tcp));
 	settle_all();
 	assert_int_equal(read_bytes(client, 100), 100);
+	run_all(SEC);
+	assert_false(vma_tcp_is_busy(other.tcp));
+	assert_int_equal(sum_of_resets(), 0);
 	app_free(client);
 }
+
+/* As much each way as there is room for, and a move in each round, at a moment when neither side has read. */
+static void test_a_hundred_moves_in_the_middle_of_a_stream_each_way(void **state)
+{
+	size_t sent[2] = {0}, got[2] = {0};
+	struct app *client, *server;
+
+	(void)state;
+	establish_steered(&client, &server);
+	for (int round = 0; round < 100; round++) {
+		sent[0] += fixture_send_bytes(client, 40000);
+		sent[1] += fixture_send_bytes(server, 40000);
+		for (int i = 0; i < round % 4; i++) {
+			vma_wire_tick(side[0].nic);
+			vma_ring_progress(side[round & 1].ring);
+		}
+		move_to_other(server);
+		got[0] += read_bytes(server, SIZE_MAX);
+		got[1] += read_bytes(client, SIZE_MAX);
+		run_all(MS);
+	}
+	run_all(100 * MS);
+	got[0] += read_bytes(server, SIZE_MAX);
+	got[1] += read_bytes(client, SIZE_MAX);
+	assert_true(sent[0] > 1000000 && sent[1] > 1000000);
+	assert_int_equal(got[0], sent[0]);
+	assert_int_equal(got[1], sent[1]);
+	assert_int_equal(sum_of_resets(), 0);
+	assert_int_equal(counts_of(0).retransmits, 0);
+	app_free(client);
+}
+
+static void test_data_out_of_order_moves_along(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish_steered(&client, &server);
+	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
+	assert_int_equal(fixture_send_bytes(client, 1000), 1000);
+	settle_all();
+	wire_faults(0, (struct vma_wire_faults){0});
+	assert_int_equal(fixture_send_bytes(client, 5000), 5000);
+	vma_ring_progress(side[0].ring);
+	vma_wire_tick(side[0].nic);
+	vma_ring_progress(side[1].ring);
+	assert_non_null(server->conn->pcb->ooseq);
+	assert_true(side[1].tcp->ooo_bytes != 0);
+	move_to_other(server);
+	assert_int_equal(side[1].tcp->ooo_bytes, 0);
+	assert_true(other.tcp->ooo_bytes != 0);
+	run_all(5 * SEC);
+	assert_int_equal(read_bytes(server, 7000), 6000);
+	assert_int_equal(other.tcp->ooo_bytes, 0);
+	talk(client, server, 3000);
+	app_free(client);
+}
+
+static void test_a_retransmission_that_is_due_is_made_by_the_other_stack(void **state)
+{
+	struct vma_tcp_counts counts;
+	struct app *client, *server;
+
+	(void)state;
+	establish_steered(&client, &server);
+	wire_faults(1, (struct vma_wire_faults){.loss_ppm = 1000000});
+	assert_int_equal(fixture_send_bytes(server, 4000), 4000);
+	settle_all();
+	move_to_other(server);
+	wire_faults(1, (struct vma_wire_faults){0});
+	run_all(5 * SEC);
+	assert_int_equal(read_bytes(client, 5000), 4000);
+	vma_tcp_counts(other.tcp, &counts);
+	assert_true(counts.retransmits + counts.tail_probes != 0);
+	assert_int_equal(counts_of(1).retransmits, 0);
+	talk(client, server, 3000);
+	app_free(client);
+}
+
+static void test_one_that_has_sent_its_fin_moves_and_ends_in_the_other_stack(void **state)
+{
+	struct vma_tcp_counts counts;
+	struct app *client, *server;
+
+	(void)state;
+	establish_steered(&client, &server);
+	assert_int_equal(vma_tcp_shutdown(server->conn, SHUT_WR), 0);
+	run_all(100 * MS);
+	assert_int_equal(vma_tcp_state(server->conn), TCP_FIN_WAIT2);
+	move_to_other(server);
+	assert_int_equal(fixture_send_bytes(client, 3000), 3000);
+	settle_all();
+	assert_int_equal(read_bytes(server, 4000), 3000);
+	assert_int_equal(vma_tcp_shutdown(client->conn, SHUT_WR), 0);
+	run_all(100 * MS);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
+	vma_tcp_counts(other.tcp, &counts);
+	assert_int_equal(counts.time_waits, 1);
+	assert_int_equal(counts_of(1).time_waits, 0);
+	assert_int_equal(sum_of_resets(), 0);
+	app_free(client);
+}
+
+static void finish_from_peer(struct app *client, struct app *server)
+{
+	(void)server;
+	assert_int_equal(vma_tcp_shutdown(client->conn, SHUT_WR), 0);
+	settle_all();
+}
+
+/* Its record would take the rule over, in the middle of its way. */
+static void test_time_wait_that_begins_in_the_middle_of_a_move_is_the_other_stacks(void **state)
+{
+	struct vma_tcp_counts counts;
+	struct app *client, *server;
+
+	(void)state;
+	establish_steered(&client, &server);
+	assert_int_equal(vma_tcp_shutdown(server->conn, SHUT_WR), 0);
+	run_all(100 * MS);
+	assert_int_equal(move_meanwhile(client, server, 0, finish_from_peer), 0);
+	run_all(100 * MS);
+	vma_tcp_counts(other.tcp, &counts);
+	assert_int_equal(counts.time_waits, 1);
+	assert_int_equal(counts_of(1).time_waits, 0);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
+	assert_int_equal(sum_of_resets(), 0);
+	app_free(client);
+}
+
+static void reset_by_peer(struct app *client, struct app *server)
+{
+	vma_tcp_close(client->conn, true);
+	settle_all();
+	run_all(MS);
+	(void)server;
+}
+
+static void reset_itself(struct app *client, struct app *server)
+{
+	(void)client;
+	vma_tcp_close(server->conn, true);
+	settle_all();
+}
+
+/* The rule is gone: another connection of the same addresses gets one. */
+static void expect_ended(struct app *client, struct app *server, int rc)
+{
+	struct vma_flow_key key = server->conn->key;
+
+	assert_int_equal(rc, -ENOTCONN);
+	settle_all();
+	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
+	assert_null(server->conn->flow.ring);
+	assert_true(vma_ring_acquire(other.ring));
+	assert_null(vma_ring_flow(other.ring, &key));
+	vma_ring_release(other.ring);
+	assert_int_equal(vma_nic_flow_del(vma_ring_qp(other.ring), &key), -ENOENT);
+	assert_int_equal(vma_nic_flow_del(vma_ring_qp(side[1].ring), &key), -ENOENT);
+	app_free(client);
+}
+
+/* Before the rule has gone, the reset finds the connection. After it, it waits for it in the early flow. */
+static void test_a_reset_in_the_middle_of_a_move_ends_it(void **state)
+{
+	struct app *client, *server;
+	int rc;
+
+	(void)state;
+	establish_steered(&client, &server);
+	rc = move_meanwhile(client, server, 0, reset_itself);
+	expect_ended(client, server, rc);
+	establish_steered(&client, &server);
+	assert_int_equal(move_meanwhile(client, server, 0, reset_by_peer), 0);
+	settle_all();
+	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
+	assert_int_equal(vma_tcp_error(server->conn), ECONNRESET);
+	app_free(client);
+}
+
+static void send_both_ways(struct app *client, struct app *server)
+{
+	assert_int_equal(fixture_send_bytes(client, 3000), 3000);
+	assert_int_equal(send_flags(server, 2000, VMA_TCP_TX_QUEUE), 2000);
+	settle_all();
+}
+
+static void test_what_is_sent_and_received_in_the_middle_of_a_move_is_not_lost(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish_steered(&client, &server);
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(move_meanwhile(client, server, 0, send_both_ways), 0);
+		settle_all();
+		assert_int_equal(read_bytes(server, 4000), 3000);
+		assert_int_equal(read_bytes(client, 4000), 2000);
+	}
+	assert_int_equal(sum_of_resets(), 0);
+	assert_int_equal(counts_of(0).retransmits, 0);
+	app_free(client);
+}
+
+static void test_one_whose_rule_the_nic_does_not_move_stays(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish_steered(&client, &server);
+	assert_int_equal(move_meanwhile(client, server, -EOPNOTSUPP, send_both_ways), -EOPNOTSUPP);
+	assert_ptr_equal(vma_tcp_stack(server->conn), side[1].tcp);
+	settle_all();
+	assert_int_equal(read_bytes(server, 4000), 3000);
+	assert_int_equal(read_bytes(client, 4000), 2000);
+	move_to_other(server);
+	talk(client, server, 500);
+	establish_steered(&client, &server);
+	assert_int_equal(move_meanwhile(client, server, -EPIPE, reset_itself), -EPIPE);
+	assert_null(server->conn->flow.ring);
+	settle_all();
+	app_free(client);
+}
+
+static void test_one_that_its_owner_has_closed_stays(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish_steered(&client, &server);
+	vma_tcp_close(server->conn, false);
+	settle_all();
+	assert_int_equal(vma_tcp_move(server->conn, other.tcp), -EBUSY);
+	assert_ptr_equal(vma_tcp_stack(server->conn), side[1].tcp);
+	app_free(client);
+}
+
+static void test_time_stamps_go_on_as_they_began(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish_steered(&client, &server);
+	assert_true(server->conn->pcb->flags & TF_TIMESTAMP);
+	other.tcp->clock_offset_ms -= 1000000;
+	for (int i = 0; i < 3; i++) {
+		move_to_other(server);
+		run_all(10 * MS);
+		talk(client, server, 3000);
+		assert_int_equal(tcp_conn_clock_ms(server->conn),
+		                 tcp_clock_ms(side[1].tcp) + (uint32_t)(tcp_stack_now(server->conn)->now_ns / MS -
+		                                                        side[1].tcp->now_ns / MS));
+	}
+	assert_int_equal(counts_of(0).paws_drops, 0);
+	assert_int_equal(sum_of_resets(), 0);
+	app_free(client);
+}
+
+#define MOVE_CASE(name) cmocka_unit_test_setup_teardown(name, move_open, move_close)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_setup_teardown(test_a_moved_connection_goes_on_in_the_other_stack, move_open,
-	                                        move_close),
-	        cmocka_unit_test_setup_teardown(test_what_was_under_way_meanwhile_is_not_lost, move_open, move_close),
-	        cmocka_unit_test_setup_teardown(test_unread_bytes_move_along, move_open, move_close),
-	        cmocka_unit_test_setup_teardown(test_one_with_its_own_rule_moves_with_it, move_open, move_close),
-	        cmocka_unit_test_setup_teardown(test_its_timers_run_in_the_other_stack, move_open, move_close),
-	        cmocka_unit_test_setup_teardown(test_one_that_waits_for_an_acknowledgement_stays, move_open,
-	                                        move_close),
+	        MOVE_CASE(test_a_moved_connection_goes_on_in_the_other_stack),
+	        MOVE_CASE(test_what_was_under_way_meanwhile_is_not_lost),
+	        MOVE_CASE(test_unread_bytes_move_along),
+	        MOVE_CASE(test_one_with_its_own_rule_moves_with_it),
+	        MOVE_CASE(test_its_timers_run_in_the_other_stack),
+	        MOVE_CASE(test_what_waits_for_an_acknowledgement_moves_along),
+	        MOVE_CASE(test_a_hundred_moves_in_the_middle_of_a_stream_each_way),
+	        MOVE_CASE(test_data_out_of_order_moves_along),
+	        MOVE_CASE(test_a_retransmission_that_is_due_is_made_by_the_other_stack),
+	        MOVE_CASE(test_one_that_has_sent_its_fin_moves_and_ends_in_the_other_stack),
+	        MOVE_CASE(test_time_wait_that_begins_in_the_middle_of_a_move_is_the_other_stacks),
+	        MOVE_CASE(test_a_reset_in_the_middle_of_a_move_ends_it),
+	        MOVE_CASE(test_what_is_sent_and_received_in_the_middle_of_a_move_is_not_lost),
+	        MOVE_CASE(test_one_whose_rule_the_nic_does_not_move_stays),
+	        MOVE_CASE(test_one_that_its_owner_has_closed_stays),
+	        MOVE_CASE(test_time_stamps_go_on_as_they_began),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,7 +35,7 @@ static inline __attribute__((always_inline)) struct compose_fields compose_words
 	                                    (push ? TCP_PSH << 8 : 0)};
 
 	if (stamped) {
-		w.now = lwip_htonl(tcp_clock_ms(conn->tcp));
+		w.now = lwip_htonl(tcp_conn_clock_ms(conn));
 		w.echo = lwip_htonl(pcb->ts_recent);
 	}
 	return w;

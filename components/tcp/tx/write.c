@@ -13,7 +13,7 @@ static inline bool conn_sends_ended(const struct vma_tcp_conn *conn)
 /* tcp_sndbuf_now, where memory for all is not short. */
 static inline uint64_t sndbuf_now(const struct vma_tcp_conn *conn)
 {
-	return __builtin_expect(budget_is_spent(conn->tcp), 0)
+	return __builtin_expect(budget_is_spent(tcp_stack_now(conn)), 0)
 	               ? tcp_sndbuf_now(conn)
 	               : atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
 }
