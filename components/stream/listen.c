@@ -184,18 +184,6 @@ static void listen_schedule_retry(struct stream_sock *sock)
 		vma_engine_retry();
 }
 
-static void listen_update_watchers(struct stream_sock *sock, uint64_t before)
-{
-	struct vma_watchers *watchers = atomic_load_explicit(&sock->file.watchers, memory_order_acquire);
-	uint64_t rings = atomic_load(&sock->rings);
-
-	if (rings == before)
-		return;
-	for (uint32_t i = 0; watchers != NULL && i < watchers->n; i++)
-		watchers->watcher[i]->rings(watchers->watcher[i], rings);
-	vma_waitq_wake(&sock->file.waitq, true);
-}
-
 /* ---- the kernel's for good ---- */
 
 #define DRAIN_NS 10000000000 /* the SYN-ACK has been sent four times by then */
@@ -223,7 +211,7 @@ static void listen_drain(struct stream_sock *sock)
 	atomic_store(&sock->file.retry, rings != 0);
 	if (rings != 0)
 		vma_engine_retry();
-	listen_update_watchers(sock, before);
+	stream_rings_changed(sock, before);
 	vma_retire_poll();
 }
 
@@ -333,7 +321,7 @@ void stream_listen_update(struct stream_sock *sock)
 	atomic_store(&sock->reason, reason);
 	if (reason_before == VMA_SOCK_OFFLOADED || reason_before == VMA_SOCK_INHERITED)
 		vma_engine_fallback(reason, 0, "a TCP listener");
-	listen_update_watchers(sock, before);
+	stream_rings_changed(sock, before);
 	stream_describe(sock);
 	vma_retire_poll();
 }
@@ -370,7 +358,7 @@ void stream_listen_end(struct stream_sock *sock)
 		vma_free(listen);
 	}
 	atomic_store(&sock->rings, 0);
-	listen_update_watchers(sock, before);
+	stream_rings_changed(sock, before);
 	stream_accept_drop(sock);
 }
 
@@ -389,7 +377,7 @@ void stream_listen_release(struct stream_sock *sock)
 		endpoints_unlock();
 	}
 	atomic_store(&sock->rings, 0);
-	listen_update_watchers(sock, before);
+	stream_rings_changed(sock, before);
 	stream_describe(sock);
 }
 

@@ -66,6 +66,18 @@ uint64_t stream_rings(struct vma_file *file)
 	return atomic_load_explicit(&stream_sock(file)->rings, memory_order_relaxed);
 }
 
+void stream_rings_changed(struct stream_sock *sock, uint64_t before)
+{
+	struct vma_watchers *watchers = atomic_load_explicit(&sock->file.watchers, memory_order_acquire);
+	uint64_t rings = atomic_load(&sock->rings);
+
+	if (rings == before)
+		return;
+	for (uint32_t i = 0; watchers != NULL && i < watchers->n; i++)
+		watchers->watcher[i]->rings(watchers->watcher[i], rings);
+	vma_waitq_wake(&sock->file.waitq, true);
+}
+
 uint64_t stream_accept_rings(struct vma_file *file)
 {
 	return stream_phase(stream_sock(file)) == STREAM_LISTENING ? stream_rings(file) : 0;

@@ -259,27 +259,38 @@ static void stream_touch(struct vma_file *file, int fd)
 	vma_stream_take_over(file);
 }
 
-/* The two tables differ in how they receive. */
-#define STREAM_OPS(recvmsg_call)                                                                                       \
+/* The tables differ in how they receive, and in whether they count. */
+#define STREAM_OPS(recvmsg_call, sendmsg_call)                                                                         \
 	{                                                                                                              \
 		.name = "tcp", .bind = stream_bind, .connect = stream_connect, .listen = stream_listen,                \
 		.accept4 = stream_accept4, .shutdown = stream_shutdown, .setsockopt = stream_setsockopt,               \
 		.getsockopt = stream_getsockopt, .getsockname = stream_getsockname, .getpeername = stream_getpeername, \
-		.ioctl = stream_ioctl, .fcntl = stream_fcntl, .recvmsg = (recvmsg_call), .sendmsg = stream_sendmsg,    \
+		.ioctl = stream_ioctl, .fcntl = stream_fcntl, .recvmsg = (recvmsg_call), .sendmsg = (sendmsg_call),    \
 		.poll = stream_poll, .rings = stream_rings, .accept_rings = stream_accept_rings,                       \
 		.close = stream_close_file, .destroy = stream_destroy, .forked = stream_forked, .to_os = to_os,        \
 		.hand_over = stream_file_hand_over, .exec_export = stream_exec_export, .touch = stream_touch,          \
 		.net_changed = net_changed, .dump = stream_dump, .reason = stream_reason_of,                           \
 		.reason_detail = stream_os_option,                                                                     \
 	}
-static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg),
-                                 ops_with_looks = STREAM_OPS(stream_recvmsg_with_looks);
+static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg, stream_sendmsg),
+                                 ops_with_looks = STREAM_OPS(stream_recvmsg_with_looks, stream_sendmsg),
+                                 migrating_ops = STREAM_OPS(stream_recvmsg_migrating, stream_sendmsg_migrating),
+                                 migrating_ops_with_looks =
+                                         STREAM_OPS(stream_recvmsg_migrating_with_looks, stream_sendmsg_migrating);
 #undef STREAM_OPS
 
 /* Its receives look for packets at other times than others' do. */
 static bool sets_looks(const struct vma_conf *conf)
 {
 	return conf->rx_cq_drain_rate_nsec != 0 || conf->skip_poll_in_rx != VMA_SKIP_POLL_NEVER;
+}
+
+static void stream_set_migration(struct stream_sock *sock, const struct vma_conf *conf)
+{
+	vma_migration_init(&sock->rx_migration, conf, VMA_RING_CTX_RX, true);
+	vma_migration_init(&sock->tx_migration, conf, VMA_RING_CTX_TX, true);
+	if (sock->rx_migration.ratio != 0 || sock->tx_migration.ratio != 0)
+		sock->file.ops = sock->file.ops == &ops ? &migrating_ops : &migrating_ops_with_looks;
 }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -308,6 +319,8 @@ struct stream_sock *stream_create(struct vma_engine *engine, int family, bool no
 	} else {
 		vma_file_init(&sock->file, VMA_FILE_TCP, &ops);
 	}
+	if (engine != NULL)
+		stream_set_migration(sock, &engine->conf);
 	sock->file.family = (uint8_t)family;
 	init_io_locks(sock);
 	ck_stack_init(&sock->arrived);

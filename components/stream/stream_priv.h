@@ -27,6 +27,7 @@
 #include <vma/net.h>
 #include <vma/sock.h>
 #include <vma/sock_engine.h>
+#include <vma/sock_migrate.h>
 #include <vma/sock_os.h>
 #include <vma/stream.h>
 #include <vma/tcp.h>
@@ -154,6 +155,10 @@ struct stream_sock {
 	_Atomic bool update_scheduled;
 	_Atomic enum vma_sock_reason reason;
 	struct vma_stats_socket *stats;
+
+	/* by calls that count: migrate.c */
+	_Alignas(64) struct vma_migration rx_migration;
+	_Alignas(64) struct vma_migration tx_migration;
 };
 static inline struct stream_sock *stream_sock(struct vma_file *file)
 {
@@ -236,6 +241,12 @@ void stream_conn_close(struct stream_sock *sock, bool may_linger);
 /* The shadow under a number of the library's, while the application's is being closed; and no longer. file.lock. */
 void stream_keep_shadow(struct stream_sock *sock);
 void stream_drop_shadow(struct stream_sock *sock);
+
+/* ---- migrate.c: the same calls, which count ---- */
+
+ssize_t stream_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+ssize_t stream_recvmsg_migrating_with_looks(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+ssize_t stream_sendmsg_migrating(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 
 /* ---- to_kernel.c ---- */
 
@@ -433,6 +444,7 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
 
 uint32_t stream_poll(struct vma_file *file);
 uint64_t stream_rings(struct vma_file *file);
+void stream_rings_changed(struct stream_sock *sock, uint64_t before); /* tells who waits, if they have; file.lock */
 uint64_t stream_accept_rings(struct vma_file *file);
 
 struct stream_wait_for {

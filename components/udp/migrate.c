@@ -107,8 +107,8 @@ static void rx_migrate(struct udp_sock *sock, uint64_t place)
 		vma_file_moved(&sock->file, &where); /* flows that it gets later go there, too */
 	udp_attachments_publish(sock->flows, false);
 	udp_flows_unlock();
-	if (rc > 0 && sock->stats != NULL)
-		vma_stats_add(&sock->stats->rx_migrations, 1);
+	if (rc != 0 && sock->stats != NULL)
+		vma_stats_add(rc > 0 ? &sock->stats->rx_migrations : &sock->stats->migrations_refused, 1);
 	if (rc == -EOPNOTSUPP)
 		vma_log_once(VMA_LOG_WARN, "VMA_RING_MIGRATION_RATIO_RX has no effect: neither the kernel nor vmad can "
 		                           "tell when packets of before have arrived");
@@ -262,8 +262,8 @@ static void __attribute__((cold, noinline)) tx_place_changed(struct udp_sock *so
 		rc = tx_migrate(sock, place);
 		pthread_mutex_unlock(&sock->dst_lock);
 	}
-	if (rc > 0 && sock->stats != NULL)
-		vma_stats_add(&sock->stats->tx_migrations, 1);
+	if (rc != 0 && sock->stats != NULL)
+		vma_stats_add(rc > 0 ? &sock->stats->tx_migrations : &sock->stats->migrations_refused, 1);
 	if (rc >= 0)
 		vma_migration_set_home(&sock->tx_migration, place);
 	pthread_mutex_unlock(&sock->file.lock);

@@ -361,8 +361,8 @@ static struct udp_sock *sock_create(const struct vma_engine *engine, int domain,
 
 static void udp_set_migration(struct udp_sock *sock, const struct vma_conf *conf)
 {
-	vma_migration_init(&sock->rx_migration, conf, VMA_RING_CTX_RX);
-	vma_migration_init(&sock->tx_migration, conf, VMA_RING_CTX_TX);
+	vma_migration_init(&sock->rx_migration, conf, VMA_RING_CTX_RX, false);
+	vma_migration_init(&sock->tx_migration, conf, VMA_RING_CTX_TX, false);
 	if (sock->rx_migration.ratio != 0 || sock->tx_migration.ratio != 0)
 		sock->file.ops = sock->file.ops == &udp_ops ? &udp_migrating_ops : &udp_migrating_draining_ops;
 }

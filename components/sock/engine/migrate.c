@@ -3,10 +3,13 @@
 
 #include <vma/sock_migrate.h>
 
-void vma_migration_init(struct vma_migration *migration, const struct vma_conf *conf, enum vma_ring_ctx_side side)
+#include "engine.h"
+
+void vma_migration_init(struct vma_migration *migration, const struct vma_conf *conf, enum vma_ring_ctx_side side,
+                        bool is_tcp)
 {
 	const bool rx = side == VMA_RING_CTX_RX;
-	const int logic = rx ? conf->ring_allocation_logic_rx : conf->ring_allocation_logic_tx;
+	const int logic = (int)ring_ctx_logic(conf, is_tcp ? VMA_RING_CTX_TCP : side);
 	const int64_t ratio = rx ? conf->ring_migration_ratio_rx : conf->ring_migration_ratio_tx;
 	const bool is_given =
 	        conf->given[rx ? VMA_CONF_AT_ring_migration_ratio_rx : VMA_CONF_AT_ring_migration_ratio_tx];
@@ -54,4 +57,12 @@ bool vma_migration_count_slow(struct vma_migration *migration, uint32_t accesses
 	atomic_store_explicit(&migration->accesses, ends ? 0 : accesses, memory_order_relaxed);
 	atomic_store_explicit(&migration->candidate, candidate != UINT64_MAX ? candidate : 0, memory_order_relaxed);
 	return candidate == UINT64_MAX;
+}
+
+void vma_migration_deny_slow(struct vma_migration *migration)
+{
+	uint64_t candidate = atomic_load_explicit(&migration->candidate, memory_order_relaxed);
+
+	if (candidate != vma_migration_place(migration))
+		atomic_store_explicit(&migration->candidate, 0, memory_order_relaxed);
 }

@@ -13,7 +13,7 @@ static void start(int logic, int64_t ratio, bool is_given)
 	struct vma_conf conf = {.ring_allocation_logic_rx = logic, .ring_migration_ratio_rx = ratio};
 
 	conf.given[VMA_CONF_AT_ring_migration_ratio_rx] = is_given;
-	vma_migration_init(&migration, &conf, VMA_RING_CTX_RX);
+	vma_migration_init(&migration, &conf, VMA_RING_CTX_RX, false);
 }
 
 /* Up to the one with which it is to move; 0: it is not, in so many. */

@@ -515,7 +515,7 @@ static inline ssize_t do_send(int fd, const void *data, size_t size, int flags)
 
 	m.msg.msg_iov = &m.iov;
 	m.msg.msg_iovlen = 1;
-	return CALL(ssize_t, stream_sendmsg(vma_fd_lookup(fd), fd, &m.msg, flags));
+	return CALL(ssize_t, vma_fd_lookup(fd)->ops->sendmsg(vma_fd_lookup(fd), fd, &m.msg, flags));
 }
 
 static inline int do_shutdown(int fd, int how)

@@ -64,12 +64,14 @@
 	X(ENUM, ring_allocation_logic_rx, "VMA_RING_ALLOCATION_LOGIC_RX", "Ring allocation logic RX", 0, SAME, 20, 0,  \
 	  0, RING_LOGIC, "The same for receiving.")                                                                    \
 	X(INT, ring_migration_ratio_tx, "VMA_RING_MIGRATION_RATIO_TX", "Ring migration ratio TX", 100, SAME, SAME, 1,  \
-	  INT32_MAX, MIGRATION, "With rings per thread or core: a UDP socket that one other thread or core has used "  \
-	  "for so many sends in a row, after a round of as many in which it was noticed, goes on with that one's "     \
-	  "ring. A TCP socket keeps its ring. -1, and if it is not set: never.")                                       \
+	  INT32_MAX, MIGRATION, "With rings per thread or core: a UDP socket or TCP connection that one other thread or "\
+	  "core has used for so many sends in a row, after a round of as many in which it was noticed, goes on with "  \
+	  "that one's ring. A TCP connection has one ring for both directions, and stays if one thread receives and "  \
+	  "another sends, and both are counted. -1, and if it is not set: never.")                                       \
 	X(INT, ring_migration_ratio_rx, "VMA_RING_MIGRATION_RATIO_RX", "Ring migration ratio RX", 100, SAME, SAME, 1,  \
-	  INT32_MAX, MIGRATION, "The same for receives. A socket that shares its port or group with another one of "   \
-	  "the process, or was inherited by fork, keeps its ring.")                                                    \
+	  INT32_MAX, MIGRATION, "The same for receives. A UDP socket that shares its port or group with another one "  \
+	  "of the process, or was inherited by fork, keeps its ring. So does a TCP connection without a rule of its "  \
+	  "own (VMA_TCP_3T_RULES, VMA_TCP_2T_RULES).")                                                    \
 	X(INT, ring_limit_per_interface, "VMA_RING_LIMIT_PER_INTERFACE", "Ring limit per interface", 0, SAME, SAME, 0, \
 	  65535, LIMIT, "At most so many rings per interface; what would need more shares them. 0: no limit.")         \
 	Y(DEVICE, INT, ring_dev_mem_tx, "VMA_RING_DEV_MEM_TX", "Ring On Device Memory TX", 0, 16384, SAME, 0, 262144,  \

@@ -35,8 +35,12 @@ struct vma_migration {
 	_Atomic uint64_t home;      /* the place whose ring it is on, or that it cannot move to; 0: to be found out */
 };
 
-/* Off as long as the parameter is not set, is not above 0, or the logic has no rings per thread or core. */
-void vma_migration_init(struct vma_migration *migration, const struct vma_conf *conf, enum vma_ring_ctx_side side);
+/*
+ * Off as long as the parameter of that side is not set, is not above 0, or the logic has no rings per thread or core. The
+ * logic is that of the side; a TCP connection has one ring, and one logic, for both.
+ */
+void vma_migration_init(struct vma_migration *migration, const struct vma_conf *conf, enum vma_ring_ctx_side side,
+                        bool is_tcp);
 uint64_t vma_migration_place(const struct vma_migration *migration); /* the caller's */
 /* For vma_ring_ctx_get: who asks is at this place. */
 struct vma_ring_where vma_migration_where(const struct vma_migration *migration, uint64_t place, uint64_t socket_id);
@@ -54,6 +58,13 @@ static inline bool vma_migration_count(struct vma_migration *migration)
 		return vma_migration_count_slow(migration, accesses);
 	atomic_store_explicit(&migration->accesses, accesses, memory_order_relaxed);
 	return false;
+}
+/* The caller has used what would move along, in a way that counts elsewhere: another place's candidacy is over. */
+void vma_migration_deny_slow(struct vma_migration *migration);
+static inline void vma_migration_deny(struct vma_migration *migration)
+{
+	if (__builtin_expect(atomic_load_explicit(&migration->candidate, memory_order_relaxed) != 0, 0))
+		vma_migration_deny_slow(migration);
 }
 static inline void vma_migration_set_home(struct vma_migration *migration, uint64_t place)
 {

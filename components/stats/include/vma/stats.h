@@ -143,7 +143,8 @@
 	X(group_15, "another's")                                                                                       \
 	X(last_error, "the errno of the last call that failed, but for EAGAIN; 0: none has")                           \
 	X(rx_migrations, "times that its receiving moved to another ring")                                             \
-	X(tx_migrations, "times that its sending moved to another ring")
+	X(tx_migrations, "times that its sending moved to another ring")                                               \
+	X(migrations_refused, "times that it was to move to another ring, and stayed")
 
 #define VMA_STATS_SOCKET_RX(X)                                                                                         \
 	X(rx_packets, "datagrams received offloaded")                                                                  \

@@ -1,0 +1,258 @@
+/*
+ * Two threads use the same connections in turns, while bytes flow both ways without a pause: at each turn each connection
+ * moves to the ring of the thread that has it. A third thread asks for its state and sets options all the time. Every byte
+ * comes, in its place, and each move comes within three ratios. STRESS_SECONDS.
+ */
+#include "fixture.h"
+
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+
+enum { RATIO = 10, MOVES = 100, CONNS = 3, PORT = 7000, CHUNK = 700 };
+
+/* One direction of one connection: how far it has come. */
+struct course {
+	_Atomic uint64_t sent, received;
+};
+
+static struct {
+	int fd;
+	struct fixture_conn *peer;
+	struct course out, in; /* as the socket sees it */
+} conns[CONNS];
+static _Atomic uint64_t wrong, late_moves;
+static _Atomic bool stop, peer_stop;
+static _Atomic int whose; /* turn it is; -1: the end */
+
+static uint64_t migrations(int i)
+{
+	return vma_stats_read(&fixture_sock_of(conns[i].fd)->stats->rx_migrations);
+}
+
+static uint8_t byte_at(uint64_t position)
+{
+	return (uint8_t)(position * 7 + (position >> 8) * 31 + (position >> 16));
+}
+
+static void fill(uint8_t *bytes, size_t n, uint64_t at)
+{
+	for (size_t i = 0; i < n; i++)
+		bytes[i] = byte_at(at + i);
+}
+
+static void check_bytes(struct course *course, const uint8_t *bytes, size_t n)
+{
+	const uint64_t at = atomic_load(&course->received);
+
+	for (size_t i = 0; i < n; i++) {
+		if (bytes[i] != byte_at(at + i))
+			atomic_fetch_add(&wrong, 1);
+	}
+	atomic_store(&course->received, at + n);
+}
+
+/* ---- the sockets ---- */
+
+static void send_some(int i)
+{
+	const uint64_t at = atomic_load(&conns[i].out.sent);
+	uint8_t bytes[CHUNK];
+	ssize_t n;
+
+	fill(bytes, sizeof(bytes), at);
+	n = do_send(conns[i].fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+	if (n > 0)
+		atomic_store(&conns[i].out.sent, at + (uint64_t)n);
+	else if (n != -EAGAIN)
+		atomic_fetch_add(&wrong, 1);
+}
+
+static void receive_some(int i)
+{
+	uint8_t bytes[2 * CHUNK];
+	const ssize_t n = do_recv(conns[i].fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+
+	if (n > 0)
+		check_bytes(&conns[i].in, bytes, (size_t)n);
+	else if (n != -EAGAIN)
+		atomic_fetch_add(&wrong, 1);
+}
+
+static void take_turn(void)
+{
+	uint64_t before[CONNS];
+
+	for (int i = 0; i < CONNS; i++)
+		before[i] = migrations(i);
+	for (int calls = 0; calls < 3 * RATIO; calls++) {
+		for (int i = 0; i < CONNS; i++) {
+			send_some(i);
+			receive_some(i);
+		}
+	}
+	for (int i = 0; i < CONNS; i++) {
+		if (migrations(i) == before[i])
+			atomic_fetch_add(&late_moves, 1);
+	}
+}
+
+static void *use_in_turns(void *arg)
+{
+	const int me = *(int *)arg;
+
+	for (int at; (at = atomic_load(&whose)) >= 0;) {
+		if (at != me) {
+			sched_yield();
+			continue;
+		}
+		take_turn();
+		atomic_store(&whose, atomic_load(&stop) ? -1 : 1 - me);
+	}
+	return NULL;
+}
+
+static void *meddle(void *arg)
+{
+	(void)arg;
+	for (unsigned n = 0; !atomic_load(&stop); n++) {
+		const int fd = conns[n % CONNS].fd;
+
+		do_set(fd, IPPROTO_TCP, TCP_NODELAY, n / CONNS % 2);
+		do_get(fd, SOL_SOCKET, SO_SNDBUF);
+		do_poll(fd);
+		CALL(int, ({
+			     struct tcp_info info;
+			     socklen_t len = sizeof(info);
+			     stream_getsockopt(vma_fd_lookup(fd), fd, IPPROTO_TCP, TCP_INFO, &info, &len);
+		     }));
+		sched_yield();
+	}
+	return NULL;
+}
+
+/* ---- the peer: one thread ---- */
+
+static void peer_send_some(int i)
+{
+	const uint64_t at = atomic_load(&conns[i].in.sent);
+	uint8_t bytes[CHUNK];
+
+	if (atomic_load(&stop) || vma_tcp_tx_space(conns[i].peer->conn) < sizeof(bytes) ||
+	    at - atomic_load(&conns[i].in.received) > 100 * CHUNK)
+		return;
+	fill(bytes, sizeof(bytes), at);
+	fixture_peer_send(conns[i].peer, bytes, sizeof(bytes));
+	atomic_store(&conns[i].in.sent, at + sizeof(bytes));
+}
+
+static void peer_receive_some(int i)
+{
+	uint8_t bytes[4 * CHUNK];
+	const size_t n = fixture_peer_recv(conns[i].peer, bytes, sizeof(bytes));
+
+	check_bytes(&conns[i].out, bytes, n);
+}
+
+static void *run_peer(void *arg)
+{
+	(void)arg;
+	while (!atomic_load(&peer_stop)) {
+		for (int i = 0; i < CONNS; i++) {
+			peer_send_some(i);
+			peer_receive_some(i);
+		}
+		fixture_peer_drive();
+		sched_yield();
+	}
+	return NULL;
+}
+
+/* ---- the test ---- */
+
+static void connect_all(void)
+{
+	for (int i = 0; i < CONNS; i++) {
+		const unsigned before = atomic_load(&fixture.n_accepted);
+
+		conns[i].fd = fixture_stream_socket(SOCK_NONBLOCK);
+		assert_non_null(fixture_sock_of(conns[i].fd)->stats);
+		assert_int_equal(do_connect(conns[i].fd, FIXTURE_PEER, PORT), -EINPROGRESS);
+		fixture_until(atomic_load(&fixture.n_accepted) > before && do_poll(conns[i].fd) & EPOLLOUT);
+		assert_int_equal(do_connect(conns[i].fd, FIXTURE_PEER, PORT), 0);
+		conns[i].peer = &fixture.accepted[before];
+	}
+}
+
+static bool all_has_come(void)
+{
+	for (int i = 0; i < CONNS; i++) {
+		if (atomic_load(&conns[i].in.received) != atomic_load(&conns[i].in.sent) ||
+		    atomic_load(&conns[i].out.received) != atomic_load(&conns[i].out.sent))
+			return false;
+	}
+	return true;
+}
+
+static void receive_the_rest(void)
+{
+	const uint64_t end_ns = vma_now_ns() + FIXTURE_TIMEOUT_NS;
+
+	while (!all_has_come() && vma_now_ns() < end_ns) {
+		for (int i = 0; i < CONNS; i++)
+			receive_some(i);
+		sched_yield();
+	}
+	assert_true(all_has_come());
+}
+
+static bool all_have_moved(void)
+{
+	for (int i = 0; i < CONNS; i++) {
+		if (migrations(i) < MOVES)
+			return false;
+	}
+	return true;
+}
+
+static void test_connections_move_a_hundred_times_and_no_byte_is_lost(void **state)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+	const time_t end = time(NULL) + (seconds != NULL ? atoi(seconds) : 1);
+	struct vma_tcp_listener *listener = fixture_peer_listen(PORT);
+	pthread_t users[2], meddler, peer;
+	int numbers[2] = {0, 1};
+
+	(void)state;
+	connect_all();
+	assert_int_equal(pthread_create(&peer, NULL, run_peer, NULL), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&users[i], NULL, use_in_turns, &numbers[i]), 0);
+	assert_int_equal(pthread_create(&meddler, NULL, meddle, NULL), 0);
+	while (!all_have_moved() || time(NULL) < end)
+		usleep(1000);
+	atomic_store(&stop, true);
+	pthread_join(meddler, NULL);
+	for (int i = 0; i < 2; i++)
+		pthread_join(users[i], NULL);
+	receive_the_rest();
+	atomic_store(&peer_stop, true);
+	pthread_join(peer, NULL);
+	assert_int_equal(atomic_load(&wrong), 0);
+	assert_int_equal(atomic_load(&late_moves), 0);
+	for (int i = 0; i < CONNS; i++) {
+		assert_true(atomic_load(&conns[i].in.sent) > 100 * CHUNK);
+		do_close(conns[i].fd);
+		fixture_peer_forget(conns[i].peer);
+	}
+	vma_tcp_listener_close(listener);
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_connections_move_a_hundred_times_and_no_byte_is_lost)};
+
+int main(void)
+{
+	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "20", 1);
+	setenv("VMA_RING_MIGRATION_RATIO_RX", "10", 1);
+	return fixture_run_tests("migrate", tests, sizeof(tests) / sizeof(tests[0]));
+}
