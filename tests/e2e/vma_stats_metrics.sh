@@ -239,6 +239,8 @@ check_eq "so is an address that is not here" \
 	"vmastat: cannot listen on 10.77.0.1:9464: Cannot assign requested address"$'\n1'
 check_eq "and what is none" "$(stats --listen localhost 2>&1; echo $?)" \
 	"vmastat: 'localhost' is no value of --listen: try vma_stats --help"$'\n64'
+check_eq "an output that takes nothing is told" "$(stats --openmetrics 2>&1 >/dev/full; echo $?)" \
+	"vmastat: the metrics cannot be written: No space left on device"$'\n1'
 check "on all addresses: from another host" listen everywhere 0.0.0.0:0
 check_eq "it answers there" "$(in_ns a curl -s -m 10 -o /dev/null -w '%{http_code}' "http://$IP_B:$port/metrics")" 200
 done_testing

@@ -284,6 +284,17 @@ static int show_vmad(const char *interface)
 	return EXIT_FAILURE;
 }
 
+static int print_metrics(const struct options *options)
+{
+	int rc = metrics_scrape(options, METRICS_OPENMETRICS, stdout);
+
+	if (rc == 0 && fflush(stdout) != 0)
+		rc = -errno;
+	if (rc < 0)
+		fprintf(stderr, "vmastat: the metrics cannot be written: %s\n", strerrordesc_np(-rc));
+	return rc == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
 int main(int argc, char **argv)
 {
 	static pid_t pids[PROCESSES_MAX];
@@ -311,8 +322,7 @@ int main(int argc, char **argv)
 		return finish(show_vmad(options.vmad));
 	count = processes_find(&options, pids);
 	if (options.openmetrics && (count != 0 || (options.pid == 0 && options.name == NULL)))
-		return metrics_scrape(&options, METRICS_OPENMETRICS, stdout) == 0 && fflush(stdout) == 0 ? EXIT_SUCCESS
-		                                                                                         : EXIT_FAILURE;
+		return print_metrics(&options);
 	if (count == 0) {
 		fputs("vmastat: Failed to identify process...\n", stderr);
 		return EXIT_FAILURE;
