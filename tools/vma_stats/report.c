@@ -69,9 +69,11 @@ static char *read_environment(pid_t pid, size_t *bytes)
 static void print_parameters(FILE *out, const char *environment, size_t bytes)
 {
 	begin_section(out, "parameters of its environment");
-	if (environment == NULL)
+	if (environment == NULL) {
 		fputs("not readable\n", out);
-	for (size_t at = 0; environment != NULL && at < bytes; at += strlen(environment + at) + 1) {
+		return;
+	}
+	for (size_t at = 0; at < bytes; at += strlen(environment + at) + 1) {
 		if (!report_may_show(environment + at))
 			continue;
 		print_clean(out, environment + at, strlen(environment + at));
@@ -83,7 +85,9 @@ static const char *value_of(const char *environment, size_t bytes, const char *n
 {
 	const size_t len = strlen(name);
 
-	for (size_t at = 0; environment != NULL && at < bytes; at += strlen(environment + at) + 1)
+	if (environment == NULL)
+		return NULL;
+	for (size_t at = 0; at < bytes; at += strlen(environment + at) + 1)
 		if (strncmp(environment + at, name, len) == 0 && environment[at + len] == '=')
 			return environment + at + len + 1;
 	return NULL;

@@ -269,7 +269,8 @@ void view_json_end(struct json_object *document, FILE *out)
 
 		if (text == NULL)
 			json_made(NULL);
-		fprintf(out, "%s\n", text);
+		else
+			fprintf(out, "%s\n", text);
 		fflush(out);
 	}
 	json_object_put(document);
