@@ -133,16 +133,17 @@ static bool is_unarmed(void)
 static unsigned start_to_busy_poll(void *(*how)(void *arg))
 {
 	unsigned sent = 0;
+	bool polls;
 
 	assert_int_equal(pthread_create(&busy_poller.thread, NULL, how, NULL), 0);
 	busy_poller.runs = true;
 	fixture_wait_until(atomic_load(&busy_poller.wait.looks) > 10);
-	while ((!atomic_load(&busy_polls) || !is_unarmed()) && sent < TRIES) {
+	while (!(polls = atomic_load(&busy_polls) && is_unarmed()) && sent < TRIES) {
 		fixture_send(0);
 		sent++;
 		fixture_wait_until(has_slept_after(sent));
 	}
-	assert_true(atomic_load(&busy_polls) && is_unarmed());
+	assert_true(polls);
 	return sent;
 }
 

