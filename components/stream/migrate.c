@@ -32,10 +32,14 @@ static bool conn_may_migrate(const struct stream_sock *sock)
 static int conn_get_rule(const struct stream_sock *sock, struct vma_tcp_conn *conn)
 {
 	const struct vma_conf *conf = &sock->engine->conf;
+	int rc;
 
 	if (vma_tcp_has_rule(conn))
 		return 0;
-	return conf->tcp_2t_rules || conf->tcp_3t_rules ? -EPERM : vma_tcp_steer(conn);
+	if (conf->tcp_2t_rules || conf->tcp_3t_rules)
+		return -EPERM;
+	rc = vma_tcp_steer(conn);
+	return rc == -EINVAL ? -ENOTCONN : rc; /* it has just ended */
 }
 
 static int conn_move_to(struct stream_sock *sock, struct vma_ring_ctx *ring_ctx)
@@ -130,6 +134,11 @@ static inline void count_access(struct stream_sock *sock, bool rx)
 	if (__builtin_expect(vma_migration_count(mine), 0))
 		conn_place_changed(sock, rx);
 	vma_migration_deny(rx ? &sock->tx_migration : &sock->rx_migration);
+}
+
+void stream_count_send_migrating(struct stream_sock *sock)
+{
+	count_access(sock, false);
 }
 
 ssize_t stream_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *msg, int flags)

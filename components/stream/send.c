@@ -498,6 +498,7 @@ ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, si
 	                    .in_remaining = size < VMA_INET_BYTES_MAX ? size : VMA_INET_BYTES_MAX};
 	ssize_t rc;
 
+	stream_count_send_migrating(sock);
 	rc = send_ours(&w);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return send_from_by_os(sock, &w);

@@ -246,6 +246,7 @@ void stream_drop_shadow(struct stream_sock *sock);
 
 ssize_t stream_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 ssize_t stream_recvmsg_migrating_with_looks(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+void stream_count_send_migrating(struct stream_sock *sock); /* of a send that is no message: sendfile, splice */
 ssize_t stream_sendmsg_migrating(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 
 /* ---- to_kernel.c ---- */

@@ -194,10 +194,14 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 	return 0;
 }
 
-/* The first from `conn` on that has no rule of its own, held in memory; NULL: there is none. Receive flag held. */
+/*
+ * The first from `conn` on that has no rule of its own, held in memory; NULL: there is none. Receive flag held. One that
+ * moves gets its rule there, and may not be held here: it leaves the list.
+ */
 static struct vma_tcp_conn *next_unsteered(struct vma_tcp_conn *conn)
 {
-	while (conn != NULL && (conn->is_over || conn->steered || !conn->attached || vma_tcp_is_pending(conn)))
+	while (conn != NULL &&
+	       (conn->is_over || conn->steered || conn->moving || !conn->attached || vma_tcp_is_pending(conn)))
 		conn = conn->next_all;
 	if (conn != NULL)
 		conn->held++;

@@ -36,13 +36,16 @@
 #include "lwip/port.h"
 #include "timer/timers.h"
 
-#define DRAIN_SENDS_NS TCP_NS_PER_MS
+#define DRAIN_SENDS_NS (50 * 1000ULL)
+#define QUIET_NS TCP_NS_PER_MS /* so long after its last packet no straggler is on the way */
+#define EARLY_MAX 512
 #define STRAGGLERS_NS (200 * 1000ULL)
 
 /* Packets that come where the connection is not: before it, or after it. */
 struct aside_packets {
 	struct vma_flow flow;
 	struct vma_buf *first, **end; /* by vma_buf.user */
+	unsigned count;
 };
 
 static bool aside_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -50,6 +53,9 @@ static bool aside_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	struct aside_packets *aside = flow->owner;
 
 	(void)info;
+	if (aside->count == EARLY_MAX)
+		return false; /* as if the receive queue had no room */
+	aside->count++;
 	packet->user = NULL;
 	*aside->end = packet;
 	aside->end = (struct vma_buf **)&packet->user;
@@ -171,6 +177,10 @@ static void move_books(struct vma_tcp_conn *conn, struct vma_tcp *from, struct v
 		from->busy_count--;
 		to->busy_count++;
 	}
+	if (conn->is_orphan) { /* closed while it moved */
+		from->orphans--;
+		to->orphans++;
+	}
 	conn->clock_shift_ms += from->clock_offset_ms - to->clock_offset_ms;
 	tcp_conn_relink(conn, to);
 	tcp_check_idle(from);
@@ -181,7 +191,6 @@ static void conn_change_stack(struct vma_tcp_conn *conn, struct vma_tcp *to)
 {
 	struct vma_tcp *from = conn->tcp;
 
-	vma_ring_drain_sends(from->ring, DRAIN_SENDS_NS);
 	tcp_exported_add(from, &conn->key); /* a listener there knows nothing of it */
 	move_books(conn, from, to);
 }
@@ -269,14 +278,25 @@ static bool early_is_next(const struct vma_tcp_conn *conn, struct vma_tcp *to, c
 }
 
 static void await_stragglers(const struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to,
-                             const struct aside_packets *early)
+                             const struct aside_packets *early, bool is_quiet)
 {
 	const uint64_t until_ns = move_clock_ns() + STRAGGLERS_NS;
 
+	if (is_quiet)
+		return;
 	do {
 		vma_ring_progress(from->ring);
 		vma_ring_progress(to->ring);
 	} while (!early_is_next(conn, to, early) && move_clock_ns() < until_ns);
+}
+
+/* With no other flag held: whoever sends beside it may keep this up to the end. */
+static void drain_sends(struct vma_tcp *from)
+{
+	if (!vma_ring_acquire(from->ring))
+		return;
+	vma_ring_drain_sends(from->ring, DRAIN_SENDS_NS);
+	vma_ring_release(from->ring);
 }
 
 /* Both flags held: what `from` has received by now is the connection's. */
@@ -286,7 +306,7 @@ static void leave_old_ring(struct vma_tcp_conn *conn, struct vma_tcp *from)
 	vma_ring_detach(from->ring, &conn->flow);
 }
 
-static int move_with_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
+static int move_with_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to, bool is_quiet)
 {
 	struct aside_packets *early = tcp_alloc_zeroed(to, sizeof(*early));
 	int rc = -ENOMEM;
@@ -295,8 +315,10 @@ static int move_with_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struc
 		aside_init(early, conn);
 		rc = vma_ring_move_rule(from->ring, &conn->flow, to->ring, &early->flow);
 	}
-	if (rc == 0)
-		await_stragglers(conn, from, to, early);
+	if (rc == 0) {
+		await_stragglers(conn, from, to, early, is_quiet);
+		drain_sends(from);
+	}
 	acquire_both(from, to);
 	if (rc == 0)
 		leave_old_ring(conn, from);
@@ -362,13 +384,20 @@ static int move_to_new_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, str
 
 /* ---- the move ---- */
 
-static int move_begin(struct vma_tcp_conn *conn, const struct vma_tcp *from, const struct vma_tcp *to, bool *steered)
+/* What the connection was when the move began. */
+struct move_found {
+	bool steered, is_quiet;
+};
+
+static int move_begin(struct vma_tcp_conn *conn, const struct vma_tcp *from, const struct vma_tcp *to,
+                      struct move_found *found)
 {
 	if (!conn_is_movable(conn))
 		return -EBUSY;
 	if (from->arena != to->arena || vma_ring_nic(from->ring) != vma_ring_nic(to->ring))
 		return -EINVAL;
-	*steered = conn->steered;
+	tcp_update_now(conn->tcp);
+	*found = (struct move_found){.steered = conn->steered, .is_quiet = from->now_ns - conn->last_in_ns > QUIET_NS};
 	conn->moving = true;
 	conn->held++;
 	return 0;
@@ -376,16 +405,17 @@ static int move_begin(struct vma_tcp_conn *conn, const struct vma_tcp *from, con
 
 int vma_tcp_move(struct vma_tcp_conn *conn, struct vma_tcp *to)
 {
-	bool acquired, steered = false;
+	struct move_found found = {0};
+	bool acquired;
 	struct vma_tcp *from = tcp_conn_acquire(conn, &acquired);
 	int rc = 0;
 
 	if (!acquired)
 		return from == to ? 0 : -EDEADLK;
 	if (from != to)
-		rc = move_begin(conn, from, to, &steered);
+		rc = move_begin(conn, from, to, &found);
 	vma_ring_release(from->ring);
 	if (from == to || rc != 0)
 		return rc;
-	return steered ? move_with_rule(conn, from, to) : move_to_new_rule(conn, from, to);
+	return found.steered ? move_with_rule(conn, from, to, found.is_quiet) : move_to_new_rule(conn, from, to);
 }
