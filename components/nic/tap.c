@@ -70,7 +70,8 @@ static struct vma_capture_info tap_info(const struct vma_nic_qp *qp, const struc
 	return info;
 }
 
-/* Buffers that the backend has just handed over. A packet in pieces of which the last is yet to come is cut there. */
+/* Buffers that the backend has just handed over. A packet in pieces of which the last is yet to come is cut there: the
+ * others are no packet. */
 static unsigned tap_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	const unsigned got = qp->backend_ops->poll_rx(qp, bufs, n);
@@ -81,12 +82,17 @@ static unsigned tap_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsign
 		struct iovec pieces[TAP_PIECES];
 		unsigned k = 0;
 
+		if (qp->tap_in_packet) {
+			qp->tap_in_packet = bufs[i]->flags & VMA_BUF_RX_MORE;
+			continue;
+		}
 		if (qp->nic->info.caps & VMA_NIC_CAP_MEMORY_LINK)
 			info.flags = VMA_CAPTURE_CSUM_OPEN;
 		for (;; i++) {
 			pieces[k++] = (struct iovec){vma_buf_data(qp->arena, bufs[i]), bufs[i]->len};
 			info.len += bufs[i]->len;
-			if (!(bufs[i]->flags & VMA_BUF_RX_MORE) || i + 1 == got || k == TAP_PIECES)
+			qp->tap_in_packet = bufs[i]->flags & VMA_BUF_RX_MORE;
+			if (!qp->tap_in_packet || i + 1 == got || k == TAP_PIECES)
 				break;
 		}
 		vma_capture_put(capture, &info, pieces, k);

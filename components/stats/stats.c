@@ -127,6 +127,11 @@ unsigned vma_stats_fds(const struct vma_stats *stats, int fds[VMA_STATS_FDS])
 	return n;
 }
 
+int vma_stats_capture_fd(const struct vma_stats *stats)
+{
+	return stats->capture_memory.fd;
+}
+
 void vma_stats_destroy(struct vma_stats *stats)
 {
 	if (stats == NULL)

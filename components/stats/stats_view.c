@@ -121,12 +121,24 @@ static int map_view(struct vma_stats_view *view, int fd)
 	return 0;
 }
 
+/* A file under another process's number is nobody's: what it leads to would be taken for that process. */
+static bool name_fits(const char *path, pid_t pid)
+{
+	const char *const slash = strrchr(path, '/'), *const name = slash != NULL ? slash + 1 : path;
+	char own[32];
+
+	snprintf(own, sizeof(own), "vmastat.%d", (int)pid);
+	return strncmp(name, "vmastat.", 8) != 0 || strcmp(name, own) == 0;
+}
+
 static int view_open(struct vma_stats_view *view, const char *path)
 {
 	struct stats_locator locator = {0};
 	uid_t owner = 0;
 	int rc = read_locator(path, &locator, &owner), fd;
 
+	if (rc == 0 && !name_fits(path, locator.pid))
+		rc = -EPROTO;
 	if (rc < 0)
 		return rc;
 	view->found_pid = locator.pid;

@@ -63,6 +63,8 @@ stop vmad
 start vmad b "$BUILD/bin/vmad" --foreground --allow-user=65534 "$IF_B"
 check "a vmad that takes the user" wait_for 10 log_has vmad "owns $IF_B"
 chmod 755 "$WORK"
-check "answers him" state "${stranger[@]}"
+state "${stranger[@]}" >"$WORK/out" 2>"$WORK/err"
+check_eq "tells him nothing of the others, either" "$? $(wc -c <"$WORK/out")" "1 0"
+check "with the same sentence" grep -q "its vmad refuses this user" "$WORK/err"
 stop vmad
 done_testing

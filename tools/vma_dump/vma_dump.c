@@ -49,6 +49,7 @@ struct dump {
 	struct held *held; /* HELD of them, used from `first` to `end` */
 	uint64_t first, end;
 	uint64_t seen, written, lost, asked_ns;
+	unsigned interruptions; /* the process was not asked for so long that it had ended the capture */
 };
 
 static volatile sig_atomic_t ended;
@@ -135,6 +136,8 @@ static int ask(struct dump *dump)
 {
 	const struct vma_stats_request request = {.type = VMA_STATS_REQUEST_CAPTURE, .value = LEASE_SECONDS};
 
+	if (dump->asked_ns != 0 && now_ns(CLOCK_MONOTONIC) - dump->asked_ns > LEASE_SECONDS * 1000000000ull)
+		dump->interruptions++;
 	dump->asked_ns = now_ns(CLOCK_MONOTONIC);
 	return vma_stats_view_request(dump->view, &request);
 }
@@ -206,13 +209,13 @@ static bool is_full(const struct dump *dump)
 	return dump->failed || (dump->options->count != 0 && dump->written >= dump->options->count);
 }
 
-/* Whether there was anything. */
+/* Whether there was anything. A ring's length at a time: the process is to be asked again, however much comes. */
 static bool take_records(struct dump *dump)
 {
 	const uint64_t now = now_ns(CLOCK_MONOTONIC);
 	bool any = false;
 
-	for (;;) {
+	for (unsigned n = 0; n < VMA_CAPTURE_SLOTS; n++) {
 		struct held *held = &dump->held[dump->end % HELD];
 
 		if (dump->end - dump->first == HELD)
@@ -228,6 +231,7 @@ static bool take_records(struct dump *dump)
 		held->reason[0] = '\0';
 		dump->end++;
 	}
+	return any;
 }
 
 static void write_held(struct dump *dump, bool all)
@@ -294,9 +298,13 @@ static int compile_filter(struct dump *dump)
 
 static FILE *open_output(const char *file)
 {
+	int fd;
+
 	if (strcmp(file, "-") == 0)
 		return stdout;
-	return fopen(file, "we");
+	fd = vma_stats_open_output(file);
+	errno = fd < 0 ? -fd : 0;
+	return fd >= 0 ? fdopen(fd, "w") : NULL;
 }
 
 static int run_capture(struct dump *dump, pid_t pid)
@@ -325,6 +333,9 @@ static int run_capture(struct dump *dump, pid_t pid)
 	dump->failed |= fclose(out) != 0;
 	fprintf(stderr, "%llu packets written, %llu seen, %llu lost\n", (unsigned long long)dump->written,
 	        (unsigned long long)dump->seen, (unsigned long long)dump->lost);
+	if (dump->interruptions != 0)
+		fprintf(stderr, "vma_dump: the capture was interrupted %u times, as the output took too long\n",
+		        dump->interruptions);
 	return dump->failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

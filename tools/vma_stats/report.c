@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <linux/ethtool.h>
 #include <linux/if_link.h>
+#include <linux/openat2.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <sched.h>
@@ -13,6 +14,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,6 +39,25 @@ static void print_clean(FILE *out, const char *text, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
 		fputc((text[i] >= ' ' && text[i] <= '~') || text[i] == '\n' || text[i] == '\t' ? text[i] : '?', out);
+}
+
+/* One line, whatever is in it. */
+static void print_line(FILE *out, const char *text)
+{
+	for (; *text != '\0'; text++)
+		fputc(*text >= ' ' && *text <= '~' ? *text : '?', out);
+	fputc('\n', out);
+}
+
+/* Of an interface; another namespace's owner may have named it. */
+static const char *clean_name(const char *name, char clean[IF_NAMESIZE])
+{
+	size_t n = 0;
+
+	for (; n < IF_NAMESIZE - 1 && name[n] != '\0'; n++)
+		clean[n] = name[n] > ' ' && name[n] <= '~' ? name[n] : '?';
+	clean[n] = '\0';
+	return clean;
 }
 
 /* ---- the process ---- */
@@ -76,8 +97,7 @@ static void print_parameters(FILE *out, const char *environment, size_t bytes)
 	for (size_t at = 0; at < bytes; at += strlen(environment + at) + 1) {
 		if (!report_may_show(environment + at))
 			continue;
-		print_clean(out, environment + at, strlen(environment + at));
-		fputc('\n', out);
+		print_line(out, environment + at);
 	}
 }
 
@@ -160,9 +180,10 @@ static void print_interface(FILE *out, int fd, const char *name, unsigned number
 	struct ethtool_drvinfo driver = {.cmd = ETHTOOL_GDRVINFO};
 	LIBBPF_OPTS(bpf_xdp_query_opts, xdp);
 	struct ifreq req = {0};
+	char clean[IF_NAMESIZE];
 
 	strncpy(req.ifr_name, name, IF_NAMESIZE - 1);
-	fprintf(out, "%s: number %u", name, number);
+	fprintf(out, "%s: number %u", clean_name(name, clean), number);
 	if (ioctl(fd, SIOCGIFMTU, &req) == 0)
 		fprintf(out, ", MTU %d", req.ifr_mtu);
 	req.ifr_data = (void *)&driver;
@@ -189,10 +210,10 @@ static void print_interfaces(FILE *out, pid_t pid)
 	for (const struct if_nameindex *one = all; one != NULL && one->if_index != 0; one++)
 		print_interface(out, fd, one->if_name, one->if_index);
 	for (const struct if_nameindex *one = all; one != NULL && one->if_index != 0; one++) {
-		char title[64];
+		char title[64], clean[IF_NAMESIZE];
 		int rc;
 
-		snprintf(title, sizeof(title), "vmad of %.16s", one->if_name);
+		snprintf(title, sizeof(title), "vmad of %s", clean_name(one->if_name, clean));
 		begin_section(out, title);
 		rc = vmad_state_show(one->if_name, out);
 		if (rc < 0)
@@ -206,31 +227,49 @@ static void print_interfaces(FILE *out, pid_t pid)
 
 /* ---- the log ---- */
 
-/* The log's path as the process writes it: one %d is its pid. What is relative begins at its working folder. */
+/* The log's path as the process writes it: one %d is its pid. */
 static bool log_path(pid_t pid, const char *value, char *path, size_t bytes)
 {
 	const char *mark = strstr(value, "%d");
-	size_t n = value[0] != '/' ? (size_t)snprintf(path, bytes, "/proc/%d/cwd/", (int)pid) : 0;
+	int n;
 
 	if (mark != NULL && strstr(mark + 2, "%d") == NULL)
-		n += (size_t)snprintf(path + n, bytes - n, "%.*s%d%s", (int)(mark - value), value, (int)pid, mark + 2);
+		n = snprintf(path, bytes, "%.*s%d%s", (int)(mark - value), value, (int)pid, mark + 2);
 	else
-		n += (size_t)snprintf(path + n, bytes - n, "%s", value);
-	return n < bytes;
+		n = snprintf(path, bytes, "%s", value);
+	return n >= 0 && (size_t)n < bytes;
+}
+
+/* As the process would: below its root, or below its working folder. -1: it is not there. */
+static int open_as_process(pid_t pid, const char *path)
+{
+	const struct open_how how = {.flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC,
+	                             .resolve = RESOLVE_NO_MAGICLINKS |
+	                                        (path[0] == '/' ? RESOLVE_IN_ROOT : RESOLVE_BENEATH)};
+	char folder[64];
+	int base, fd;
+
+	snprintf(folder, sizeof(folder), "/proc/%d/%s", (int)pid, path[0] == '/' ? "root" : "cwd");
+	base = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (base < 0)
+		return -1;
+	fd = (int)syscall(SYS_openat2, base, path, &how, sizeof(how));
+	close(base);
+	return fd;
 }
 
 /*
  * The environment names the file, and another user may have written the environment: only a regular file of the
- * process's own user is opened, or this process could be made to show what only root may read. -1: it is none.
+ * process's own user is opened, and only one that the process itself reaches. Else this program could be made to show
+ * what only root may read. -1: it is none.
  */
 static int open_log(pid_t pid, const char *path)
 {
 	struct stat process, file;
 	char folder[64];
-	int fd;
+	const int fd = open_as_process(pid, path);
 
 	snprintf(folder, sizeof(folder), "/proc/%d", (int)pid);
-	fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	if (fd >= 0 && (stat(folder, &process) < 0 || fstat(fd, &file) < 0 || !S_ISREG(file.st_mode) ||
 	                file.st_uid != process.st_uid || file.st_nlink != 1)) {
 		close(fd);

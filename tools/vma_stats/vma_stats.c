@@ -169,15 +169,16 @@ static int show_report(const struct options *options, const struct vma_stats_vie
 {
 	FILE *out = stdout;
 	bool written;
+	int rc = 0;
 
 	if (options->output != NULL) {
-		const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
-		const int fd = open(options->output, flags, 0600);
+		const int fd = vma_stats_open_output(options->output);
 
 		out = fd >= 0 ? fdopen(fd, "w") : NULL;
+		rc = fd < 0 ? fd : -ENOMEM;
 	}
 	if (out == NULL) {
-		fprintf(stderr, "vmastat: %s: %s\n", options->output, strerrordesc_np(errno));
+		fprintf(stderr, "vmastat: %s: %s\n", options->output, strerrordesc_np(-rc));
 		return EXIT_FAILURE;
 	}
 	vma_log_set_level(VMA_LOG_NONE); /* what vmad refuses is in the report */
@@ -216,10 +217,10 @@ static int show_process(const struct options *options, pid_t pid)
 	return options->assert_offloaded ? assert_report(&report) : EXIT_SUCCESS;
 }
 
-/* Another user's process, or one that has just gone; in JSON nothing else is passed over. */
+/* Another user's process or file, one of another version, or one that has just gone; in JSON nothing else. */
 static bool may_be_left_out(const struct options *options, int rc)
 {
-	return !options->json || rc == -EACCES || rc == -EPERM || rc == -ENOENT || rc == -ESRCH;
+	return !options->json || rc == -EPROTO || rc == -EACCES || rc == -EPERM || rc == -ENOENT || rc == -ESRCH;
 }
 
 /* View 5 and -t have the sockets of all processes in one table. */
@@ -239,6 +240,8 @@ static int print_table(const struct options *options, const pid_t *pids, unsigne
 			print_report(options, view, 0, &report);
 			vma_stats_view_close(view);
 		} else if (may_be_left_out(options, rc)) {
+			if (rc == -EPROTO)
+				fprintf(stderr, "vmastat: %s is left out: %s\n", path, open_error(rc));
 			rc = 0;
 		} else {
 			fprintf(stderr, "vmastat: %s: %s\n", path, open_error(rc));

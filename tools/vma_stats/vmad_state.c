@@ -105,7 +105,7 @@ const char *vmad_state_error(int rc)
 	case -ECONNREFUSED:
 		return "no vmad runs for it";
 	case -EPERM:
-		return "its vmad refuses this user, who may not be a client";
+		return "its vmad refuses this user: only root and its own user may ask";
 	case -EOPNOTSUPP:
 		return "its vmad is of an older version";
 	case -EPIPE:

@@ -55,9 +55,8 @@ void xdp_owner_state(const struct xdp_owner *owner, struct vma_vmad_interface *o
 	        .minisocks_fin_wait = count_minisocks(owner, MINISOCK_FIN_WAIT),
 	        .minisocks_time_wait = count_minisocks(owner, MINISOCK_TIME_WAIT),
 	};
-	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
-		if (owner->slot[slot].state != SLOT_FREE)
-			out->claims += count_claims(owner, slot);
+	if (owner->claims != NULL)
+		out->claims = xdp_claims_used(owner->claims);
 	describe_frames(owner, out);
 }
 

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <vma/log.h>
 
@@ -330,7 +331,9 @@ static int handle_request(struct vmad_server *server, struct vmad_peer *peer, co
 			return -ENOENT;
 		xdp_owner_flows_reannounced(server->owner, msg->resume.slot);
 		return 0;
-	case VMAD_STATE:
+	case VMAD_STATE: /* who the others are, and it takes a look at all frames */
+		if (peer->uid != 0 && peer->uid != geteuid())
+			return -EPERM;
 		return vmad_describe(server, peer, msg->state.place, &reply->msg.state);
 	case VMAD_REPAIR:
 		return open_repair(server, peer, reply);

@@ -137,6 +137,16 @@ static bool claim_is_of(struct xdp_claim *claim, uint64_t name, uint32_t slot)
 	       (name > UINT16_MAX && (uint16_t)atomic_load(claim_atomic(&claim->peer_and_slot)) == slot);
 }
 
+uint32_t xdp_claims_used(struct xdp_claim_bucket *claims)
+{
+	uint32_t n = 0;
+
+	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
+		for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
+			n += atomic_load(claim_atomic(&claims[b].way[i].name)) != 0;
+	return n;
+}
+
 uint32_t xdp_claims_count(struct xdp_claim_bucket *claims, uint32_t slot)
 {
 	uint32_t n = 0;

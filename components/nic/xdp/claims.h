@@ -51,6 +51,7 @@ void xdp_claims_release(struct xdp_claim *claim);
 /* The owner. close: false, some are taken, and it stays open. sweep: the slot's client is dead, or has left. */
 void xdp_claims_open(struct xdp_shared *shared);
 bool xdp_claims_close(struct xdp_claim_bucket *claims, struct xdp_shared *shared);
+uint32_t xdp_claims_used(struct xdp_claim_bucket *claims);                 /* by any slot */
 uint32_t xdp_claims_count(struct xdp_claim_bucket *claims, uint32_t slot); /* those of the slot */
 void xdp_claims_sweep(struct xdp_claim_bucket *claims, uint32_t slot);
 

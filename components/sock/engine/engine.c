@@ -62,6 +62,8 @@ static void unguard_stats(const struct vma_engine *engine)
 
 	for (unsigned i = 0; i < n; i++)
 		vma_fd_remove(fds[i]);
+	if (vma_stats_capture_fd(engine->stats) >= 0)
+		vma_fd_remove(vma_stats_capture_fd(engine->stats));
 }
 
 static int start_memory(struct vma_engine *engine)

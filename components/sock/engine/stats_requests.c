@@ -47,7 +47,7 @@ static void dump_requested(struct vma_stats_request *request)
 static void serve_request(struct vma_engine *engine, struct vma_stats_request *request)
 {
 	struct vma_capture *capture;
-	int rc;
+	int rc, fd;
 
 	switch ((enum vma_stats_request_type)request->type) {
 	case VMA_STATS_REQUEST_ZERO:
@@ -67,8 +67,11 @@ static void serve_request(struct vma_engine *engine, struct vma_stats_request *r
 		dump_requested(request);
 		break;
 	case VMA_STATS_REQUEST_CAPTURE:
+		fd = vma_stats_capture_fd(engine->stats);
 		rc = vma_stats_capture(engine->stats, request->value, &capture);
 		if (rc == 0) {
+			if (fd < 0)
+				vma_fd_guard_here(vma_stats_capture_fd(engine->stats));
 			vma_nic_tap(capture);
 			vma_stats_capture_granted(engine->stats);
 		} else if (rc != -EINVAL) {

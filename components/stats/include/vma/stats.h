@@ -397,6 +397,7 @@ int vma_stats_zero(struct vma_stats *stats);
 struct vma_capture;
 int vma_stats_capture(struct vma_stats *stats, int seconds, struct vma_capture **out);
 void vma_stats_capture_granted(struct vma_stats *stats);
+int vma_stats_capture_fd(const struct vma_stats *stats); /* the ring's memfd; -1: there has been no capture */
 /* Calls fn with such a copy of each block of that type. */
 void vma_stats_each(const struct vma_stats *stats, enum vma_stats_type type, void (*fn)(void *arg, const void *block),
                     void *arg);

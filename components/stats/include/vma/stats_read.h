@@ -84,4 +84,11 @@ const struct vma_stats_item *vma_stats_snapshot_find(const struct vma_stats_snap
  */
 int vma_stats_list(const char *dir, bool clean, pid_t *pids, unsigned most);
 
+/*
+ * Opens a file for output that only this user is to read: a new one, or a regular file of this user's that has one name,
+ * emptied; a pipe or a device as it is. No link is followed. A descriptor, or -errno; -EPERM: it is another user's, or has
+ * other names.
+ */
+int vma_stats_open_output(const char *path);
+
 #endif
