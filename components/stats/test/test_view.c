@@ -214,6 +214,24 @@ static int open_as(const struct stats_locator *locator)
 	return rc;
 }
 
+/* Else a user could have its own counters, and packets, taken for those of any process. */
+static void test_file_under_another_number_is_refused(void **state)
+{
+	struct vma_stats_view *view;
+	char other[256];
+
+	(void)state;
+	snprintf(other, sizeof(other), "%s/vmastat.1", dir);
+	assert_int_equal(link(path, other), 0);
+	assert_int_equal(vma_stats_view_open(other, &view), -EPROTO);
+	unlink(other);
+	snprintf(other, sizeof(other), "%s/renamed", dir);
+	assert_int_equal(link(path, other), 0);
+	assert_int_equal(vma_stats_view_open(other, &view), 0); /* it says nothing of a number */
+	vma_stats_view_close(view);
+	unlink(other);
+}
+
 static void test_file_that_names_something_else_is_refused(void **state)
 {
 	const struct stats_locator good = load_locator();
@@ -232,8 +250,8 @@ static void test_file_that_names_something_else_is_refused(void **state)
 	bad.memory_fd = 999999;
 	assert_int_equal(open_as(&bad), -ESRCH);
 	bad = good;
-	bad.pid = INT32_MAX;
-	assert_int_equal(open_as(&bad), -ESRCH);
+	bad.pid = INT32_MAX; /* the file has another number in its name */
+	assert_int_equal(open_as(&bad), -EPROTO);
 	bad.pid = -1;
 	assert_int_equal(open_as(&bad), -EPROTO);
 
@@ -538,6 +556,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_any_other_layout_is_refused, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_file_that_is_cut_short_is_refused, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_no_truncation_reaches_the_counters, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_file_under_another_number_is_refused, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_file_that_names_something_else_is_refused, view_make_stats,
                                         view_remove_stats),
         cmocka_unit_test_setup_teardown(test_requests_come_through_in_order, view_make_stats, view_remove_stats),
