@@ -24,6 +24,7 @@
 	X(int, bpf_map__fd, (const struct bpf_map *map), (map), -ENOSYS)                                               \
 	X(int, bpf_map__set_max_entries, (struct bpf_map * map, __u32 entries), (map, entries), -ENOSYS)               \
 	X(int, bpf_map_delete_elem, (int fd, const void *key), (fd, key), -ENOSYS)                                     \
+	X(int, bpf_map_lookup_elem, (int fd, const void *key, void *value), (fd, key, value), -ENOSYS)                 \
 	X(int, bpf_map_update_elem, (int fd, const void *key, const void *value, __u64 flags),                         \
 	  (fd, key, value, flags), -ENOSYS)                                                                            \
 	X(int, bpf_object__load_skeleton, (struct bpf_object_skeleton * skeleton), (skeleton), -ENOSYS)                \
