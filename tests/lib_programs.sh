@@ -80,16 +80,24 @@ settle() {
 # one segment each, or what was on its way to one that was reset (UNMATCHED: at most so many). A listener that was closed
 # after its connections (or with its process) leaves a connection of the kernel's in TIME_WAIT: three segments.
 still() { # SENTENCE [UNMATCHED]
-	local opens_before segs_before opens_now segs_now side opens=0 segs=0
 	[ -z "$kernel" ] || return 0
+	seen_by_kernel
+	check_eq "$1: the kernel of the offloaded side made no connection" $opens 0
+	check_num "$1: and saw no segment${2:+ but of up to $2 that came too late, or of the end of a listener}" $segs -le "${2:-0}"
+}
+is_still() { # [UNMATCHED]: the same as a question
+	seen_by_kernel
+	[ $opens -eq 0 ] && [ $segs -le "${1:-0}" ]
+}
+seen_by_kernel() { # sets `opens` and `segs`: since count_from, of the offloaded sides
+	local opens_before segs_before opens_now segs_now side
+	opens=0 segs=0
 	for side in $offloaded; do
 		case $side in a) side=1 ;; b) side=2 ;; esac
 		read -r opens_before segs_before < <(sed -n ${side}p <<<"$before")
 		read -r opens_now segs_now < <(segments | sed -n ${side}p)
 		opens=$((opens + opens_now - opens_before)) segs=$((segs + segs_now - segs_before))
 	done
-	check_eq "$1: the kernel of the offloaded side made no connection" $opens 0
-	check_num "$1: and saw no segment${2:+ but of up to $2 that came too late, or of the end of a listener}" $segs -le "${2:-0}"
 }
 
 # ---- payloads ----
