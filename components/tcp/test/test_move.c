@@ -426,7 +426,7 @@ static void test_what_is_sent_and_received_in_the_middle_of_a_move_is_not_lost(v
 
 static void test_one_whose_rule_the_nic_does_not_move_stays(void **state)
 {
-	struct app *client, *server;
+	struct app *client, *server, *first;
 
 	(void)state;
 	establish_steered(&client, &server);
@@ -437,11 +437,13 @@ static void test_one_whose_rule_the_nic_does_not_move_stays(void **state)
 	assert_int_equal(read_bytes(client, 4000), 2000);
 	move_to_other(server);
 	talk(client, server, 500);
+	first = client;
 	establish_steered(&client, &server);
 	assert_int_equal(move_meanwhile(client, server, -EPIPE, reset_itself), -EPIPE);
 	assert_null(server->conn->flow.ring);
 	settle_all();
 	app_free(client);
+	app_free(first);
 }
 
 static void test_one_that_its_owner_has_closed_stays(void **state)
