@@ -70,17 +70,7 @@ static bool can_export(const struct vma_tcp_conn *conn)
 	if (atomic_load(&conn->work) & (TCP_WORK_CLOSE | TCP_WORK_ABORT) ||
 	    conn->todo & (TCP_WORK_CLOSE | TCP_WORK_ABORT))
 		return false;
-	switch (conn->pcb->state) {
-	case ESTABLISHED:
-	case CLOSE_WAIT:
-	case FIN_WAIT_1:
-	case FIN_WAIT_2:
-	case CLOSING:
-	case LAST_ACK:
-		return true;
-	default:
-		return false;
-	}
+	return tcp_is_synchronized(conn->pcb);
 }
 
 static void export_options(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)

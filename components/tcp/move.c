@@ -96,21 +96,6 @@ static void aside_drop(struct aside_packets *aside, struct vma_bufarena *arena)
 
 /* ---- may it ---- */
 
-static bool state_may_move(const struct tcp_pcb *pcb)
-{
-	switch (pcb->state) {
-	case ESTABLISHED:
-	case CLOSE_WAIT:
-	case FIN_WAIT_1:
-	case FIN_WAIT_2:
-	case CLOSING:
-	case LAST_ACK:
-		return true;
-	default:
-		return false;
-	}
-}
-
 /* One that its owner has closed stays: the stack looks after it, and nobody uses it. */
 static bool conn_is_movable(const struct vma_tcp_conn *conn)
 {
@@ -122,7 +107,7 @@ static bool conn_is_movable(const struct vma_tcp_conn *conn)
 	if (conn->listener != NULL || vma_tcp_is_pending(conn) || (conn->todo & ends) != 0 ||
 	    (atomic_load(&conn->work) & ends) != 0)
 		return false;
-	return state_may_move(conn->pcb);
+	return tcp_is_synchronized(conn->pcb);
 }
 
 /* ---- the books ---- */

@@ -111,6 +111,21 @@ static bool conn_is_busy(const struct vma_tcp_conn *conn)
 	return pcb->unacked != NULL || pcb->unsent != NULL || fifo_produced(&conn->tx) != conn->lwip_end;
 }
 
+bool tcp_is_synchronized(const struct tcp_pcb *pcb)
+{
+	switch (pcb->state) {
+	case ESTABLISHED:
+	case CLOSE_WAIT:
+	case FIN_WAIT_1:
+	case FIN_WAIT_2:
+	case CLOSING:
+	case LAST_ACK:
+		return true;
+	default:
+		return false;
+	}
+}
+
 /* On its own, so that the probe does not disturb what is done for each segment. */
 static __attribute__((cold, noinline)) void change_state(struct vma_tcp_conn *conn, int state)
 {

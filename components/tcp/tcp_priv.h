@@ -284,6 +284,9 @@ static inline uint32_t tcp_conn_clock_ms(const struct vma_tcp_conn *conn)
 	return tcp_clock_ms(conn->tcp) + conn->clock_shift_ms;
 }
 
+/* state.c: the handshake is over, and TIME_WAIT has not begun (RFC 9293 3.3.2): another stack can go on with it. */
+bool tcp_is_synchronized(const struct tcp_pcb *pcb);
+
 /* Any other thread than the driver: the stack that the connection is on, or was until a moment ago (move.c). */
 static inline struct vma_tcp *tcp_stack_now(const struct vma_tcp_conn *conn)
 {

@@ -1,5 +1,5 @@
 /*
- * state - what a client may know of this vmad: one answer for each place. The interface has place 0, peers and slots
+ * state - what root, and the user that vmad runs as, may know of it: one answer for each place. The interface has place 0, peers and slots
  * have the places behind it. The asking peer itself is not among them, unless it rents.
  */
 #include <errno.h>

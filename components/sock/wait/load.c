@@ -61,8 +61,8 @@ static int load_read(struct load *load)
 }
 
 /*
- * Who moves next_tsc on to UINT64_MAX has fd, cores and high_samples to itself until it stores the next time, with release, for the
- * acquire of the next one. If the file cannot be read that time never comes, and nothing is high.
+ * Who moves next_tsc on to UINT64_MAX has fd, cores and high_samples to itself until it stores the next time, with
+ * release, for the acquire of the next one. If the file cannot be read that time never comes, and nothing is high.
  */
 static __attribute__((noinline)) void load_sample(struct load *load, uint64_t now_tsc, uint64_t next_tsc)
 {

@@ -214,6 +214,44 @@ static int open_as(const struct stats_locator *locator)
 	return rc;
 }
 
+/* What is written there is not for other users. */
+static void test_output_is_for_its_user_only(void **state)
+{
+	char name[256], link_name[256];
+	struct stat st;
+	int fd;
+
+	(void)state;
+	snprintf(name, sizeof(name), "%s/output", dir);
+	snprintf(link_name, sizeof(link_name), "%s/link", dir);
+	fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+	assert_int_equal(write(fd, "old", 3), 3);
+	close(fd);
+	fd = vma_stats_open_output(name);
+	assert_true(fd >= 0 && fstat(fd, &st) == 0);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	assert_int_equal(st.st_size, 0);
+	assert_int_equal(write(fd, "new", 3), 3);
+	close(fd);
+	assert_int_equal(link(name, link_name), 0);
+	assert_int_equal(vma_stats_open_output(name), -EPERM);
+	assert_int_equal(stat(name, &st), 0);
+	assert_int_equal(st.st_size, 3); /* nothing is lost */
+	unlink(link_name);
+	assert_int_equal(symlink(name, link_name), 0);
+	assert_int_equal(vma_stats_open_output(link_name), -ELOOP);
+	unlink(link_name);
+	unlink(name);
+	fd = vma_stats_open_output(name);
+	assert_true(fd >= 0 && fstat(fd, &st) == 0);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	close(fd);
+	unlink(name);
+	fd = vma_stats_open_output("/dev/null");
+	assert_true(fd >= 0);
+	close(fd);
+}
+
 /* Else a user could have its own counters, and packets, taken for those of any process. */
 static void test_file_under_another_number_is_refused(void **state)
 {
@@ -556,6 +594,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_any_other_layout_is_refused, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_file_that_is_cut_short_is_refused, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_no_truncation_reaches_the_counters, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_output_is_for_its_user_only, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_file_under_another_number_is_refused, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_file_that_names_something_else_is_refused, view_make_stats,
                                         view_remove_stats),

@@ -424,6 +424,52 @@ static void test_what_is_sent_and_received_in_the_middle_of_a_move_is_not_lost(v
 	app_free(client);
 }
 
+static void close_itself(struct app *client, struct app *server)
+{
+	(void)client;
+	vma_tcp_close(server->conn, false);
+	settle_all();
+}
+
+/* A stack that has too many orphans resets what is closed; each counts where it is. */
+static void test_one_that_is_closed_in_the_middle_of_a_move_is_the_other_stacks_orphan(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish_steered(&client, &server);
+	move_meanwhile(client, server, 0, close_itself);
+	run_all(100 * MS);
+	vma_tcp_close(client->conn, false);
+	run_all(5 * SEC);
+	assert_int_equal(side[1].tcp->orphans, 0);
+	assert_int_equal(other.tcp->orphans, 0);
+	assert_int_equal(sum_of_resets(), 0);
+	app_free(client);
+}
+
+/* What moves is held once, by the move: who steers all that has no rule leaves it alone. */
+static void steer_all_meanwhile(struct app *client, struct app *server)
+{
+	(void)client;
+	server->conn->steered = false; /* as if it had none yet */
+	vma_tcp_steer_all(side[1].tcp);
+	assert_false(server->conn->steered);
+	assert_int_equal(server->conn->held, 1);
+	server->conn->steered = true;
+}
+
+static void test_one_that_moves_is_not_steered(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish_steered(&client, &server);
+	assert_int_equal(move_meanwhile(client, server, 0, steer_all_meanwhile), 0);
+	talk(client, server, 500);
+	app_free(client);
+}
+
 static void test_one_whose_rule_the_nic_does_not_move_stays(void **state)
 {
 	struct app *client, *server, *first;
@@ -498,6 +544,8 @@ int main(void)
 	        MOVE_CASE(test_time_wait_that_begins_in_the_middle_of_a_move_is_the_other_stacks),
 	        MOVE_CASE(test_a_reset_in_the_middle_of_a_move_ends_it),
 	        MOVE_CASE(test_what_is_sent_and_received_in_the_middle_of_a_move_is_not_lost),
+	        MOVE_CASE(test_one_that_is_closed_in_the_middle_of_a_move_is_the_other_stacks_orphan),
+	        MOVE_CASE(test_one_that_moves_is_not_steered),
 	        MOVE_CASE(test_one_whose_rule_the_nic_does_not_move_stays),
 	        MOVE_CASE(test_one_that_its_owner_has_closed_stays),
 	        MOVE_CASE(test_time_stamps_go_on_as_they_began),

@@ -525,9 +525,9 @@ void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *o
  * Control path, not in a sink, no other ring's flag held. A connection goes on in a stack of another ring of the same
  * device, with a rule of its own there, in whatever it is doing: segments, timers, data out of order and all that waits
  * move along. Other threads may use it meanwhile, but not move or export it; the stack that it leaves has to outlive
- * their calls. A rule of its own moves in one step. -EBUSY: it is not
- * established yet, closed by its owner, or another process may still accept it; else as vma_ring_attach and
- * vma_ring_move_rule: it goes on where it is. -ENOTCONN: it has ended meanwhile.
+ * their calls. A rule of its own moves in one step. -EBUSY: it is not established yet, closed by its owner, or another
+ * process may still accept it; else as vma_ring_attach and vma_ring_move_rule: it goes on where it is. -ENOTCONN: it has
+ * ended meanwhile.
  */
 int vma_tcp_move(struct vma_tcp_conn *conn, struct vma_tcp *to);
 bool vma_tcp_has_rule(const struct vma_tcp_conn *conn); /* control path, not in a sink: one of its own */
