@@ -14,9 +14,13 @@
 #   parts: N             tests/run starts it N times, with PART=0 to N-1 and PARTS=N: each takes its share of the cases
 #   test-all: REASON     it is long for a good reason, and part of `make test-all` only
 #
+# If job_ended returns JOB_AGAIN, the job runs once more, behind those marked alone.
+#
 # INT, TERM and HUP end all jobs, by TERM; so does the end of the runner, whatever ends it.
 _job_name=() _job_command=() _job_seconds=() _job_alone=() _job_limit=()
 declare -A _job_running=()
+_jobs_again=()
+JOB_AGAIN=75
 _jobs_folder=
 
 mark() { # SOURCE NAME: what follows the mark in the source; fails without
@@ -58,6 +62,7 @@ _jobs_wait() { # AT_MOST: until no more than so many run
 		unset "_job_running[$pid]"
 		job_ended "${_job_name[$index]}" "$(tr -d '\0' <"$_jobs_folder/$index")" $status $((EPOCHSECONDS - begun)) \
 			"${_job_limit[$index]}"
+		[ $? -ne $JOB_AGAIN ] || _jobs_again+=("$index")
 	done
 }
 
@@ -87,6 +92,12 @@ jobs_run() {
 	done <<<"$together"
 	_jobs_wait 0
 	for index in $alone; do
+		_job_start "$index"
+		_jobs_wait 0
+	done
+	while [ ${#_jobs_again[@]} -gt 0 ]; do
+		index=${_jobs_again[0]}
+		_jobs_again=("${_jobs_again[@]:1}")
 		_job_start "$index"
 		_jobs_wait 0
 	done

@@ -9,6 +9,7 @@
 total_passed=0 total_failed=0 total_skipped=0
 passed=0 failed=0 skipped=0
 _tally_told=
+declare -A _tally_first=()
 
 # For awk: whether a line of TAP says that a case failed.
 TAP_FAILURE='function failure(line) { return line ~ /^not ok / && line !~ /# *[Ss][Kk][Ii][Pp]/ }'
@@ -27,6 +28,18 @@ tap_count() { # OUTPUT EXIT_STATUS
 	if [ "$failed" -eq 0 ] && { [ "$2" -ne 0 ] || [ $((passed + skipped)) -ne "$planned" ]; }; then
 		failed=1
 	fi
+}
+
+# TEST_AGAIN=N: of the programs of a run that fail, the first N run once more at its end, when nothing else runs. Success
+# there counts, and the run says at its end that the program is unsteady, with what failed the first time. A program that
+# was ended by a signal, took too long, or has a sanitizer's report does not run again: no neighbour is to blame for that.
+# True: run it again, and its output has been shown. Call it after tap_count.
+tally_again() { # NAME OUTPUT
+	[ "$failed" -ne 0 ] && [ "${exit_status:-0}" -le 1 ] && [ -z "${_tally_first[$1]:-}" ] &&
+		[ ${#_tally_first[@]} -lt "${TEST_AGAIN:-0}" ] && ! grep -q 'Sanitizer\|runtime error' <<<"$2" || return 1
+	_tally_first[$1]=$(_tally_failures "$1" "$2" "" | sed 's/^failed:/unsteady:/')
+	printf '   again %s: %d passed, %d failed, %d skipped\n%s\n' "$1" "$passed" "$failed" "$skipped" "$2"
+	passed=0 failed=0 skipped=0
 }
 
 # What a failed program says of its failures, for the end of a run: of each the line of TAP, the first lines of what it
@@ -90,6 +103,7 @@ tally_report() { # NAME OUTPUT [COMMAND that runs it alone]
 	elif [ "$skipped" -ne 0 ]; then
 		grep -iE '# *skip' <<<"$2" | sed 's/^/         /'
 	fi
+	[ "$failed" -ne 0 ] || [ -z "${_tally_first[$1]:-}" ] || _tally_told+=${_tally_first[$1]}$'\n'
 	sed -n 's/^# told: /         /p' <<<"$2"
 	total_passed=$((total_passed + passed)) total_failed=$((total_failed + failed))
 	total_skipped=$((total_skipped + skipped))
