@@ -4,8 +4,13 @@
 #   a (client)  10.9.0.1 ---- veth ---- 10.9.0.2  (server, traced) b
 # seconds: 20
 . "$(dirname "$0")/../lib.sh"
-LIB=$BUILD/libvma.so
 ROUNDS=1000
+
+# A tracer sees every process that has mapped the file: this test has a library of its own, with its vmad beside it.
+LIB=$WORK/traced/libvma.so
+mkdir -p "$WORK/traced/bin"
+cp "$BUILD/libvma.so" "$WORK/traced/"
+cp "$BUILD/bin/vmad" "$WORK/traced/bin/"
 
 # NAME ARGUMENTS, a line each: what the header says, and what the library has.
 listed() {
