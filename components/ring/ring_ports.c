@@ -24,7 +24,30 @@
 
 #include "ring_priv.h"
 
-#define BLOCKS_MOST 64 /* of one ring: others are to have some */
+#define BLOCKS_MOST 128       /* of a ring: the ports that Linux gives to connections are in 111 */
+#define BLOCKS_MOST_BESIDE 64 /* of one among several: others are to have some */
+
+static _Atomic uint32_t rings_with_blocks; /* of this process */
+
+/* A ring that is the only one with blocks may have all. One that comes later has what is left. */
+static bool may_have_more(const struct vma_ring *ring)
+{
+	const uint32_t blocks = atomic_load(&ring->ports.blocks);
+
+	return blocks < BLOCKS_MOST_BESIDE || (blocks < BLOCKS_MOST && atomic_load(&rings_with_blocks) == 1);
+}
+
+static void port_blocks_count(struct vma_ring *ring)
+{
+	if (atomic_fetch_add(&ring->ports.blocks, 1) == 0)
+		atomic_fetch_add(&rings_with_blocks, 1);
+}
+
+static void port_blocks_uncount(struct vma_ring *ring, uint32_t n)
+{
+	if (n != 0 && atomic_fetch_sub(&ring->ports.blocks, n) == n)
+		atomic_fetch_sub(&rings_with_blocks, 1);
+}
 
 void ring_ports_init(struct vma_ring *ring)
 {
@@ -33,6 +56,7 @@ void ring_ports_init(struct vma_ring *ring)
 
 void ring_ports_fini(struct vma_ring *ring)
 {
+	port_blocks_uncount(ring, atomic_load(&ring->ports.blocks));
 	pthread_mutex_destroy(&ring->ports.nic_lock);
 }
 
@@ -73,7 +97,7 @@ void ring_ports_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
 	const uint64_t bit = UINT64_C(1) << block % 64;
 
 	if (blocks != NULL && atomic_fetch_and(&blocks->mine[block / 64], ~bit) & bit)
-		atomic_fetch_sub(&ring->ports.blocks, 1);
+		port_blocks_uncount(ring, 1);
 }
 
 /* ---- asking; with the mutex ---- */
@@ -127,12 +151,12 @@ static int have_block(struct vma_ring *ring, struct ring_port_blocks *blocks, co
 	}
 	if (blocks->refused[block / 64] & bit)
 		return -EADDRINUSE;
-	if (atomic_load(&ring->ports.blocks) >= BLOCKS_MOST)
+	if (!may_have_more(ring))
 		return -EADDRINUSE; /* or perhaps nobody's */
 	rc = port_block_add(ring, blocks, block);
 	if (rc == 0) {
 		atomic_fetch_or(&blocks->mine[block / 64], bit);
-		atomic_fetch_add(&ring->ports.blocks, 1);
+		port_blocks_count(ring);
 	} else if (rc == -EADDRINUSE) {
 		blocks->refused[block / 64] |= bit;
 	}
@@ -201,7 +225,7 @@ void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), vo
 	if (drive_acquire(&ring->rx)) {
 		for (uint32_t i = 0; unused(arg) && i < n * 4; i++) {
 			had[i / 4][i % 4] = atomic_exchange(&ports->of[i / 4].mine[i % 4], 0);
-			atomic_fetch_sub(&ports->blocks, (uint32_t)__builtin_popcountll(had[i / 4][i % 4]));
+			port_blocks_uncount(ring, (uint32_t)__builtin_popcountll(had[i / 4][i % 4]));
 		}
 		ring_rx_release(ring, drive_tid());
 		for (uint32_t i = 0; i < n; i++)

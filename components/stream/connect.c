@@ -18,7 +18,8 @@
 #include "stream_priv.h"
 
 #define TRIES_ALONE 16  /* ports that would do without a rule, but others have them, too */
-#define BLOCK_TRIES 8   /* blocks of another's that are stepped over before a port in one of them is taken */
+#define BLOCK_TRIES 64  /* blocks of another's that are stepped over before a port in one of them is taken */
+#define NEXT_TRIES 64   /* ports in use that are stepped over before one in TIME_WAIT is looked for */
 #define LAST_TRIES 4096 /* ports in TIME_WAIT: another thread may be at the same ones, another process have them */
 
 /* ---- through the kernel ---- */
@@ -96,21 +97,52 @@ static int try_port(struct stream_sock *sock, struct stream_route *route, struct
 }
 
 /*
- * The n-th to try. When all are taken, nearly always by connections in TIME_WAIT, and without time stamps none of these
- * may be used again by the rules of RFC 6191: then the oldest, after 250 ms. The kernel answers EADDRNOTAVAIL, after
- * 28,232 connections a minute to one peer; a program that makes 15,000 a second is to go on.
+ * Which local port a connection tries next:
+ *
+ *   NEXT    the ports that follow the one tried last
+ *   AGED    if those are in use, the port that has been in TIME_WAIT for longest, if it may be used again by the rules
+ *           of RFC 6191. A program that connects more often than it has ports in a minute would walk past thousands.
+ *   ALL     else each port that there is, also in blocks of others, where it takes a rule of its own
+ *   OLDEST  if all are in use: the port that has been in TIME_WAIT for longest, after 250 ms and without time stamps, too.
+ *           The kernel answers EADDRNOTAVAIL, after 28,232 connections a minute to one peer. A program that makes
+ *           15,000 a second is to go on. For a second after that, ALL is left out: it takes milliseconds.
  */
-static uint16_t next_port(struct stream_sock *sock, struct stream_route *route, struct vma_tcp_conn_attr *attr,
-                          const struct sockaddr_in *local, uint32_t n, uint32_t *last)
-{
-	const uint16_t port_be = *last == 0 ? stream_port_candidate(local, &sock->peer, route->ring_ctx->id, n) : 0;
+struct port_search {
+	enum { PORTS_NEXT, PORTS_AGED, PORTS_ALL, PORTS_OLDEST } phase;
+	uint32_t tried, oldest_tried;
+	uint32_t skipped; /* blocks */
+	uint32_t shared;  /* ports that other sockets of this host have */
+};
 
-	if (port_be != 0 || *last == LAST_TRIES)
-		return port_be;
-	if ((*last)++ == 0)
-		stream_port_scarce(local, &sock->peer);
-	attr->time_wait_ends = true;
-	return vma_tcp_oldest_port(route->tcp, attr);
+static uint16_t next_port(const struct stream_sock *sock, const struct stream_route *route,
+                          struct vma_tcp_conn_attr *attr, const struct sockaddr_in *local, struct port_search *search)
+{
+	uint16_t port_be;
+
+	switch (search->phase) {
+	case PORTS_NEXT:
+		if (search->tried < NEXT_TRIES)
+			break;
+		search->phase = PORTS_AGED;
+		port_be = vma_tcp_oldest_port(route->tcp, attr);
+		if (port_be != 0)
+			return port_be;
+		/* fallthrough */
+	case PORTS_AGED:
+		search->phase = PORTS_ALL;
+		/* fallthrough */
+	case PORTS_ALL:
+		if (search->tried < stream_port_count() && !stream_port_is_scarce(local, &sock->peer))
+			break;
+		search->phase = PORTS_OLDEST;
+		stream_port_set_scarce(local, &sock->peer);
+		attr->time_wait_ends = true;
+		/* fallthrough */
+	case PORTS_OLDEST:
+		return search->oldest_tried++ < LAST_TRIES ? vma_tcp_oldest_port(route->tcp, attr) : 0;
+	}
+	search->tried++;
+	return stream_port_candidate(local, &sock->peer, route->ring_ctx->id, search->phase == PORTS_ALL);
 }
 
 /* The connection made, and the shadow bound. */
@@ -166,27 +198,29 @@ static int try_with_shadow(struct stream_sock *sock, int fd, struct stream_route
 static int try_ports(struct stream_sock *sock, int fd, struct stream_route *route, struct vma_tcp_conn_attr *attr,
                      struct sockaddr_in *local)
 {
+	struct port_search search = {.phase = PORTS_NEXT};
 	struct vma_tcp_conn *conn;
-	uint32_t last = 0, skipped = 0;
 	int covers, rc;
 
-	for (uint32_t n = 0;; n++) {
-		local->sin_port = next_port(sock, route, attr, local, n, &last);
+	for (;;) {
+		local->sin_port = next_port(sock, route, attr, local, &search);
 		if (local->sin_port == 0)
 			return -EADDRNOTAVAIL;
 		attr->local_port_be = local->sin_port;
 		covers = vma_tcp_request_port_block(route->tcp, attr);
 		/* Of another process, or of another ring of this one. */
-		if (covers == -EADDRINUSE && last == 0 && skipped < BLOCK_TRIES) {
+		if (covers == -EADDRINUSE && search.phase == PORTS_NEXT && search.skipped < BLOCK_TRIES) {
 			stream_port_skip_block(local, &sock->peer, route->ring_ctx->id);
-			skipped++;
+			search.skipped++;
 			continue;
 		}
-		rc = try_with_shadow(sock, fd, route, attr, local, covers, sock->reuse_addr || n >= TRIES_ALONE);
+		rc = try_with_shadow(sock, fd, route, attr, local, covers,
+		                     sock->reuse_addr || search.shared >= TRIES_ALONE);
 		if (rc == 0)
 			return 0;
 		conn = atomic_exchange(&sock->conn, NULL);
 		if (conn != NULL) {
+			search.shared++;
 			vma_tcp_conn_disown(conn);
 			vma_tcp_conn_put(conn);
 		}

@@ -26,7 +26,6 @@
 #include "settings.h"
 #include "stream_priv.h"
 
-#define SCARCE_TRIES 4
 #define PORT_RINGS 8
 #define SCARCE_NS 1000000000ULL
 
@@ -34,8 +33,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
 	uint32_t low, count;
 	uint64_t secret[2];
-	uint8_t reserved[65536 / 8];           /* ip_local_reserved_ports: a bit each */
-	_Atomic uint32_t next[PORT_RINGS][64]; /* what was tried last, by ring and hash */
+	uint8_t reserved[65536 / 8]; /* ip_local_reserved_ports: a bit each */
+	/* What was tried last, by ring and hash: one after the other, and if those were in use (struct port_search). */
+	_Atomic uint32_t next[2][PORT_RINGS][64];
 	_Atomic uint64_t scarce_until_ns[64];
 } ports __attribute__((section(".data.far"))) = {.low = 32768, .count = 28232};
 
@@ -84,9 +84,9 @@ static uint32_t port_hash(const struct sockaddr_in *local, const struct sockaddr
 	return (uint32_t)(h ^ h >> 32);
 }
 
-static _Atomic uint32_t *port_next(uint32_t ring, uint32_t hash)
+static _Atomic uint32_t *port_next(bool of_all, uint32_t ring, uint32_t hash)
 {
-	return &ports.next[ring % PORT_RINGS][hash % 64];
+	return &ports.next[of_all][ring % PORT_RINGS][hash % 64];
 }
 
 /* Where the ring begins: a block apart from the others' at least, if there are as many. */
@@ -95,19 +95,20 @@ static uint32_t port_start(uint32_t ring)
 	return ring % PORT_RINGS * (ports.count / PORT_RINGS);
 }
 
+uint32_t stream_port_count(void)
+{
+	pthread_once(&once, read_settings);
+	return ports.count;
+}
+
 uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t ring,
-                               uint32_t n)
+                               bool of_all)
 {
 	uint32_t offset, at, port;
 
 	pthread_once(&once, read_settings);
-	if (n >= ports.count)
-		return 0;
 	offset = port_hash(local, peer);
-	if (n >= SCARCE_TRIES &&
-	    vma_now_ns() < atomic_load_explicit(&ports.scarce_until_ns[offset % 64], memory_order_relaxed))
-		return 0;
-	at = atomic_fetch_add_explicit(port_next(ring, offset), 1, memory_order_relaxed);
+	at = atomic_fetch_add_explicit(port_next(of_all, ring, offset), 1, memory_order_relaxed);
 	port = ports.low + (offset + port_start(ring) + at) % ports.count;
 	for (uint32_t i = 0; i < ports.count && ports.reserved[port / 8] >> port % 8 & 1; i++)
 		port = port + 1 < ports.low + ports.count ? port + 1 : ports.low;
@@ -118,17 +119,23 @@ void stream_port_skip_block(const struct sockaddr_in *local, const struct sockad
 {
 	const uint32_t left = VMA_FLOW_PORTS - ntohs(local->sin_port) % VMA_FLOW_PORTS - 1;
 
-	atomic_fetch_add_explicit(port_next(ring, port_hash(local, peer)), left, memory_order_relaxed);
+	atomic_fetch_add_explicit(port_next(false, ring, port_hash(local, peer)), left, memory_order_relaxed);
 }
 
-/* A look at all of them takes milliseconds: not for each of the connections that come now. */
-void stream_port_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer)
+static _Atomic uint64_t *port_scarce_until(const struct sockaddr_in *local, const struct sockaddr_in *peer)
 {
-	const uint64_t now = vma_now_ns();
-	_Atomic uint64_t *until = &ports.scarce_until_ns[port_hash(local, peer) % 64];
+	return &ports.scarce_until_ns[port_hash(local, peer) % 64];
+}
 
-	if (now >= atomic_load_explicit(until, memory_order_relaxed))
-		atomic_store_explicit(until, now + SCARCE_NS, memory_order_relaxed);
+bool stream_port_is_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer)
+{
+	return vma_now_ns() < atomic_load_explicit(port_scarce_until(local, peer), memory_order_relaxed);
+}
+
+void stream_port_set_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer)
+{
+	if (!stream_port_is_scarce(local, peer))
+		atomic_store_explicit(port_scarce_until(local, peer), vma_now_ns() + SCARCE_NS, memory_order_relaxed);
 }
 
 /* ---- reserving ---- */

@@ -354,13 +354,18 @@ int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_
  */
 int stream_port_claim(const struct sockaddr_in *local);
 void stream_port_share(struct stream_sock *sock); /* one that is had alone; with the receive flag; never waits */
-/* The n-th port to try for a connection on a ring context (its id), network order; 0: there are no more. */
+uint32_t stream_port_count(void); /* that a connection may be given */
+/*
+ * The next port to try for a connection on a ring context (its id), network order. `of_all`: on a walk of its own, which
+ * goes on where it has found a port, and passes by no block.
+ */
 uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t ring,
-                               uint32_t n);
-/* The rest of that port's block is another's: the ring's next candidate lies behind it. */
+                               bool of_all);
+/* The rest of that port's block is another's: the ring's next candidate lies behind it; not of those of all. */
 void stream_port_skip_block(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t ring);
 /* All of them were tried, for nothing: for a second, few are. */
-void stream_port_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer);
+void stream_port_set_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer);
+bool stream_port_is_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer);
 
 /* ---- placeholder.c ---- */
 
