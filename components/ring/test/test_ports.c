@@ -70,11 +70,16 @@ static int teardown(void **state)
 	return 0;
 }
 
-static int ports(uint16_t local_port)
+static int ports_of(struct vma_ring *of, uint16_t local_port)
 {
 	const struct vma_flow_key key = flow_key(IPPROTO_TCP, frame_dst_ip, local_port, 80);
 
-	return vma_ring_ports(ring, &key);
+	return vma_ring_ports(of, &key);
+}
+
+static int ports(uint16_t local_port)
+{
+	return ports_of(ring, local_port);
 }
 
 static void ports_arrive(uint16_t local_port)
@@ -147,16 +152,33 @@ static void test_a_nic_without_blocks_wants_rules(void **state)
 	assert_int_equal(ports(40000), 0);
 }
 
-static void test_a_ring_leaves_blocks_to_others(void **state)
+/* How many blocks the ring can get. */
+static unsigned blocks_had(unsigned first_port, unsigned last_port)
 {
 	unsigned had = 0;
 
-	(void)state;
-	for (unsigned port = VMA_FLOW_PORTS; port < 65536; port += VMA_FLOW_PORTS) {
+	for (unsigned port = first_port; port <= last_port; port += VMA_FLOW_PORTS) {
 		device.count = 0; /* it has no room for so many */
 		had += ports((uint16_t)port) == 1;
 	}
-	assert_int_equal(had, 64);
+	return had;
+}
+
+static void test_a_ring_alone_may_have_all_ports_that_linux_gives_to_connections(void **state)
+{
+	(void)state;
+	assert_int_equal(blocks_had(32768, 60999), 111);
+}
+
+static void test_a_ring_leaves_blocks_to_others(void **state)
+{
+	struct vma_ring *other = fake_ring(&fake, VMA_THREAD_YIELD);
+
+	(void)state;
+	assert_int_equal(ports_of(other, 65000), 1);
+	assert_int_equal(blocks_had(VMA_FLOW_PORTS, 64000), 64);
+	vma_ring_destroy(other);
+	assert_int_equal(blocks_had(VMA_FLOW_PORTS, 64000), 128);
 }
 
 static void test_what_nobody_takes_is_the_protocols_in_a_block_only(void **state)
@@ -215,6 +237,7 @@ static const struct CMUnitTest tests[] = {
         EACH(test_with_others_on_the_interface_all_need_rules),
         EACH(test_anothers_block_is_not_asked_for_with_every_connection),
         EACH(test_a_nic_without_blocks_wants_rules),
+        EACH(test_a_ring_alone_may_have_all_ports_that_linux_gives_to_connections),
         EACH(test_a_ring_leaves_blocks_to_others),
         EACH(test_what_nobody_takes_is_the_protocols_in_a_block_only),
         EACH(test_blocks_are_given_back_when_nobody_relies_on_them),
