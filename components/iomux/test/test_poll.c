@@ -497,6 +497,65 @@ static void test_a_shadow_that_is_not_the_file_is_not_asked(void **state)
 	backend_close(&be, fd);
 }
 
+struct poller {
+	pthread_t thread;
+	struct backend be;
+	int fd;
+	struct vma_thread *_Atomic self;
+};
+
+static void *poll_one(void *arg)
+{
+	struct poller *poller = arg;
+	struct pollfd member = {.fd = poller->fd, .events = POLLIN};
+
+	atomic_store(&poller->self, vma_thread_self());
+	backend_poll(&poller->be, &member, 1, 30000);
+	return NULL;
+}
+
+static bool sleeps_for(struct poller *poller, uint64_t rings)
+{
+	struct vma_thread *self = atomic_load(&poller->self);
+
+	return self != NULL && atomic_load(&self->state) == VMA_THREAD_ASLEEP && atomic_load(&self->rings) == rings;
+}
+
+static bool will_sleep_for(struct poller *poller, uint64_t rings)
+{
+	for (int msec = 0; msec < 5000 && !sleeps_for(poller, rings); msec++)
+		usleep(1000);
+	return sleeps_for(poller, rings);
+}
+
+/* As a socket that has moved does it. */
+static void change_rings(struct fake *fake, uint64_t rings)
+{
+	struct vma_thread *self = vma_enter();
+
+	atomic_store(&fake->rings, rings);
+	vma_waitq_wake(&fake->file.waitq, true);
+	vma_leave(self);
+}
+
+static void test_a_sleeper_goes_along_with_a_member_that_moves(void **state)
+{
+	struct poller poller = {.be = {.kind = OFFLOADED}};
+	bool slept[2];
+
+	(void)state;
+	poller.fd = backend_socket(&poller.be);
+	atomic_store(&fake_at(poller.fd)->rings, 1 << 3);
+	assert_int_equal(pthread_create(&poller.thread, NULL, poll_one, &poller), 0);
+	slept[0] = will_sleep_for(&poller, 1 << 3);
+	change_rings(fake_at(poller.fd), 1 << 5);
+	slept[1] = will_sleep_for(&poller, 1 << 5);
+	fake_push(fake_at(poller.fd));
+	pthread_join(poller.thread, NULL);
+	assert_true(slept[0] && slept[1]);
+	backend_close(&poller.be, poller.fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -516,6 +575,7 @@ int main(void)
 	        cmocka_unit_test(test_what_is_left_of_the_timeout),
 	        cmocka_unit_test(test_a_member_closed_by_another_thread_is_the_oss),
 	        cmocka_unit_test(test_a_shadow_that_is_not_the_file_is_not_asked),
+	        cmocka_unit_test(test_a_sleeper_goes_along_with_a_member_that_moves),
 	};
 
 	return run_backends(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));

@@ -338,6 +338,40 @@ static void test_delivery_between_last_look_and_sleep_is_not_lost(void **state)
 	}
 }
 
+/* Nobody stands in the queue yet, and whoever moves a socket wakes nobody. */
+static void move_to_ring(struct thing_wait *wait)
+{
+	wait->before_queue = NULL;
+	atomic_store(&wait->rings, fixture.bit);
+	vma_waitq_wake(&wait->thing->q, true);
+}
+
+static void test_who_waits_for_a_socket_that_moves_before_it_is_queued_sleeps_for_the_new_ring(void **state)
+{
+	struct thing_wait wait;
+
+	(void)state;
+	fixture_hold();
+	fixture_send(0);
+	thing_wait_init(&wait, &fixture.things[0], 0, 3000 * MSEC);
+	wait.before_queue = move_to_ring;
+	assert_int_equal(thing_wait_run(&wait), 1);
+}
+
+static void test_a_sleeper_goes_along_with_its_socket(void **state)
+{
+	struct sleeper sleeper;
+
+	(void)state;
+	fixture_hold();
+	sleeper_start(&sleeper, &fixture.things[0], 0, UINT64_MAX);
+	atomic_store(&sleeper.wait.rings, fixture.bit);
+	vma_waitq_wake(&fixture.things[0].q, true);
+	fixture_wait_until(atomic_load(&atomic_load(&sleeper.self)->rings) == fixture.bit);
+	fixture_send(0);
+	assert_int_equal(sleeper_end(&sleeper), 1);
+}
+
 /* ---- handlers ---- */
 
 static void interrupt_sleeper(int flags, bool restarts)
@@ -1022,6 +1056,8 @@ static const struct CMUnitTest tests[] = {
         T(test_as_many_descriptors_as_the_process_may_have_are_slept_on),
         T(test_sleeper_is_woken_by_who_delivers),
         T(test_delivery_between_last_look_and_sleep_is_not_lost),
+        T(test_who_waits_for_a_socket_that_moves_before_it_is_queued_sleeps_for_the_new_ring),
+        T(test_a_sleeper_goes_along_with_its_socket),
         T(test_handler_ends_the_sleep),
         T(test_signal_between_last_look_and_sleep_is_not_lost),
         T(test_handler_ends_the_spinning),

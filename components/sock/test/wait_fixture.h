@@ -43,10 +43,11 @@ struct thing_wait {
 	struct vma_wait wait; /* first */
 	struct thing *thing;
 	struct vma_spin spin;
-	uint64_t rings;
+	_Atomic uint64_t rings;
 	_Atomic unsigned looks, asks, abandoned;
 	int os;                                   /* what poll_os says */
 	void (*on_look)(struct thing_wait *self); /* NULL: nothing else to do */
+	void (*before_queue)(struct thing_wait *self);
 };
 
 static inline struct thing_wait *thing_wait_of(struct vma_wait *wait)
@@ -70,12 +71,14 @@ static int fixture_ask_os(struct vma_wait *wait)
 }
 static uint64_t fixture_rings(struct vma_wait *wait)
 {
-	return thing_wait_of(wait)->rings;
+	return atomic_load_explicit(&thing_wait_of(wait)->rings, memory_order_relaxed);
 }
 static void fixture_announce(struct vma_wait *wait, bool on)
 {
 	struct thing_wait *self = thing_wait_of(wait);
 
+	if (on && self->before_queue != NULL)
+		self->before_queue(self);
 	if (on)
 		vma_waitq_add(&self->thing->q, wait->self);
 	else

@@ -461,26 +461,40 @@ static int sleep_once(struct pollset *pollset)
 	return os ? wait_poll_os(wait) : 0;
 }
 
-/* In queues and counted, anew if a wake-up or a handler has ended that, or the rings are others. */
+/*
+ * In queues and counted, anew if a wake-up or a handler has ended that, or the rings are others.
+ *
+ * Argument (nobody sleeps for a ring that its socket has left): who moves a socket stores its new ring (A), then wakes
+ * all that stand in its queue (B). This thread stands in the queue (C), then reads the rings (D). Sequentially
+ * consistent steps separate A from B and C from D (waitq.c). So if D misses A, B finds the thread in the queue, takes it
+ * out and wakes it. Its state was GOING before C, so the last step to sleep fails, or the sleep ends, and the rings are
+ * read here again. If D finds others than those that the thread is counted for, it counts itself anew. Its state is
+ * AWAKE for a moment then, in which a wake-up leaves no trace but the empty place in the queue. So it stands there once
+ * more, and reads once more.
+ */
 static uint64_t wait_settle(struct vma_wait *wait)
 {
 	struct vma_thread *self = wait->self;
-	uint64_t rings = wait->ops->rings(wait);
-	const uint64_t accept_rings = wait_accept_rings_of(wait) & rings;
+	uint64_t rings = wait->ops->rings(wait), counted, accept_rings;
 
-	if (rings != atomic_load_explicit(&self->rings, memory_order_relaxed)) {
-		sleeper_leave(self);
-		sleeper_enter(self, rings);
-	}
+	do {
+		counted = rings;
+		if (rings != atomic_load_explicit(&self->rings, memory_order_relaxed)) {
+			sleeper_leave(self);
+			sleeper_enter(self, rings);
+		}
+		/* GOING first: who takes this thread out of a queue from now on also ends its sleep. An exchange: what
+		 * whoever did so before has changed is seen by the look to come. */
+		atomic_exchange(&self->state, VMA_THREAD_GOING);
+		self->waiting = wait;
+		wait->ops->set_queued(wait, true);
+		rings = wait->ops->rings(wait);
+	} while (rings != counted);
+	accept_rings = wait_accept_rings_of(wait) & rings;
 	if (accept_rings != self->accept_rings) {
 		end_accept_wait(self);
 		begin_accept_wait(self, accept_rings);
 	}
-	/* GOING first: who takes this thread out of a queue from now on also ends its sleep. An exchange: what whoever
-	 * did so before has changed is seen by the look to come. */
-	atomic_exchange(&self->state, VMA_THREAD_GOING);
-	self->waiting = wait;
-	wait->ops->set_queued(wait, true);
 	return rings;
 }
 
