@@ -10,8 +10,9 @@
  * The move is vma_tcp_move's: nothing is lost, and threads that are inside go on. Those that sleep for the old ring are
  * woken, and look for the new one. The old ring context is put; it is destroyed when no thread is inside that has found it.
  *
- * A connection without a rule of its own is given one first, as the internal thread would do it soon. If it is to have
- * none (VMA_TCP_3T_RULES, VMA_TCP_2T_RULES), it stays. It also stays if the kernel or vmad cannot move the rule. Then it
+ * Whether the connection may move is asked before a ring is made for it. A connection without a rule of its own is given
+ * one then, as the internal thread would do it soon. If it is to have none (VMA_TCP_3T_RULES, VMA_TCP_2T_RULES), it
+ * stays. It also stays if the kernel or vmad cannot move the rule. Then it
  * counts as at home, until another thread or core takes over. Whatever else is in the way may pass: it is tried again two
  * rounds later.
  */
@@ -29,16 +30,20 @@ static bool conn_may_migrate(const struct stream_sock *sock)
 	       !sock->file.os_only && !stream_has_ended(sock) && !atomic_load(&sock->inherited);
 }
 
-static int conn_get_rule(const struct stream_sock *sock, struct vma_tcp_conn *conn)
+/* Why it stays, as far as that is known before a ring is made; 0: it may move. */
+static int conn_check_migration(const struct stream_sock *sock, struct vma_tcp_conn *conn)
 {
 	const struct vma_conf *conf = &sock->engine->conf;
-	int rc;
 
-	if (vma_tcp_has_rule(conn))
-		return 0;
-	if (conf->tcp_2t_rules || conf->tcp_3t_rules)
+	if ((conf->tcp_2t_rules || conf->tcp_3t_rules) && !vma_tcp_has_rule(conn))
 		return -EPERM;
-	rc = vma_tcp_steer(conn);
+	return vma_tcp_is_movable(conn) ? 0 : -EBUSY;
+}
+
+static int conn_get_rule(struct vma_tcp_conn *conn)
+{
+	const int rc = vma_tcp_has_rule(conn) ? 0 : vma_tcp_steer(conn);
+
 	return rc == -EINVAL ? -ENOTCONN : rc; /* it has just ended */
 }
 
@@ -46,7 +51,7 @@ static int conn_move_to(struct stream_sock *sock, struct vma_ring_ctx *ring_ctx)
 {
 	struct vma_tcp_conn *conn = stream_conn(sock);
 	struct vma_tcp *tcp;
-	int rc = conn_get_rule(sock, conn);
+	int rc = conn_get_rule(conn);
 
 	if (rc == 0)
 		rc = vma_ring_ctx_tcp(ring_ctx, &tcp);
@@ -72,10 +77,15 @@ static int migrate_to(struct stream_sock *sock, struct vma_ring_where where)
 	int rc;
 
 	memcpy(where.local, &sock->name.sin_addr, sizeof(sock->name.sin_addr));
+	if (vma_ring_ctx_is_at(sock->ring_ctx, VMA_RING_CTX_TCP, &where))
+		return 0;
+	rc = conn_check_migration(sock, stream_conn(sock));
+	if (rc < 0)
+		return rc;
 	rc = vma_ring_ctx_get(sock->ring_ctx->device, VMA_RING_CTX_TCP, &where, &ring_ctx);
 	if (rc < 0)
 		return rc;
-	if (ring_ctx != sock->ring_ctx)
+	if (ring_ctx != sock->ring_ctx) /* it may be: the device has no more */
 		rc = conn_move_to(sock, ring_ctx);
 	if (ring_ctx == sock->ring_ctx || rc < 0) {
 		vma_ring_ctx_put(ring_ctx);

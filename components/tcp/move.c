@@ -110,6 +110,17 @@ static bool conn_is_movable(const struct vma_tcp_conn *conn)
 	return tcp_is_synchronized(conn->pcb);
 }
 
+bool vma_tcp_is_movable(struct vma_tcp_conn *conn)
+{
+	bool acquired;
+	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
+	const bool is = conn_is_movable(conn);
+
+	if (acquired)
+		vma_ring_release(tcp->ring);
+	return is;
+}
+
 /* ---- the books ---- */
 
 static void move_timers(struct vma_tcp_conn *conn, struct vma_tcp *to)

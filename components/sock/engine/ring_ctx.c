@@ -149,17 +149,25 @@ static struct vma_ring_ctx *ring_ctx_nth(struct vma_device *device, int n)
 	return ring_ctx;
 }
 
-/* With the lock. */
-static int ring_ctx_get(struct vma_device *device, const struct vma_ring_key *key, struct vma_ring_ctx **out)
+/* With the lock. The one for this key among those that there are; NULL: one is to be made. */
+static struct vma_ring_ctx *ring_ctx_of_key(struct vma_device *device, const struct vma_ring_key *key)
 {
 	const uint32_t limit = (uint32_t)device->engine->conf.ring_limit_per_interface;
 	struct vma_ring_ctx *ring_ctx = ring_ctx_find(device, key);
-	int shared, rc = 0;
+	int shared;
 
-	if (ring_ctx == NULL) {
-		shared = vma_ring_choose(*key, device->priv->ring_ctxs_made, limit);
-		ring_ctx = shared >= 0 ? ring_ctx_nth(device, shared) : NULL;
-	}
+	if (ring_ctx != NULL)
+		return ring_ctx;
+	shared = vma_ring_choose(*key, device->priv->ring_ctxs_made, limit);
+	return shared >= 0 ? ring_ctx_nth(device, shared) : NULL;
+}
+
+/* With the lock. */
+static int ring_ctx_get(struct vma_device *device, const struct vma_ring_key *key, struct vma_ring_ctx **out)
+{
+	struct vma_ring_ctx *ring_ctx = ring_ctx_of_key(device, key);
+	int rc = 0;
+
 	if (ring_ctx == NULL)
 		rc = ring_ctx_create_new(device, key, &ring_ctx);
 	if (rc < 0 && device->priv->ring_ctxs != NULL) { /* the device has no more: share one */
@@ -189,6 +197,18 @@ int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, con
 	if (rc == 0 && is_new)
 		internal_wake(); /* it is to be looked after */
 	return rc;
+}
+
+bool vma_ring_ctx_is_at(const struct vma_ring_ctx *ring_ctx, enum vma_ring_ctx_side side,
+                        const struct vma_ring_where *where)
+{
+	const struct vma_ring_key key = vma_ring_key(ring_ctx_logic(&ring_ctx->device->engine->conf, side), where);
+	bool is;
+
+	pthread_mutex_lock(&ring_ctxs_lock);
+	is = ring_ctx_of_key(ring_ctx->device, &key) == ring_ctx;
+	pthread_mutex_unlock(&ring_ctxs_lock);
+	return is;
 }
 
 static void end_ring_ctx(struct vma_retired *retired)

@@ -189,6 +189,9 @@ enum vma_ring_ctx_side { VMA_RING_CTX_RX, VMA_RING_CTX_TX, VMA_RING_CTX_TCP };
 int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_where *where,
                      struct vma_ring_ctx **out);
 void vma_ring_ctx_put(struct vma_ring_ctx *ring_ctx);
+/* Whether vma_ring_ctx_get would answer with this one, which the caller holds. Makes none. */
+bool vma_ring_ctx_is_at(const struct vma_ring_ctx *ring_ctx, enum vma_ring_ctx_side side,
+                        const struct vma_ring_where *where);
 /* VMA_RING_ALLOCATION_LOGIC_RX: sockets on one address may have different rings. */
 bool vma_ring_ctx_is_by_maker(const struct vma_engine *engine);
 /* Whether a connection may belong to another ring than the listener that it came to. */

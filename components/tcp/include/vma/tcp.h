@@ -449,7 +449,10 @@ void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_
 /* Control path. The same with a whole ICMP message, from its header on, which quotes a packet of the connection. False:
  * it is about none of this stack's, or it is not whole. */
 bool vma_tcp_icmp_packet(struct vma_tcp *tcp, uint16_t vlan, const void *message, size_t len);
-/* Has the NIC steer this connection by itself (vma_ring_steer); before its listener ends. Control path. */
+/*
+ * Has the NIC steer this connection by itself (vma_ring_steer); before its listener ends. Control path. -EINVAL: it has
+ * ended, or changes stacks at this moment.
+ */
 int vma_tcp_steer(struct vma_tcp_conn *conn);
 /* The same for all connections that another rule covers: a listener's, or a block of ports'. Control path. */
 void vma_tcp_steer_all(struct vma_tcp *tcp);
@@ -530,6 +533,7 @@ void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *o
  * ended meanwhile.
  */
 int vma_tcp_move(struct vma_tcp_conn *conn, struct vma_tcp *to);
+bool vma_tcp_is_movable(struct vma_tcp_conn *conn);     /* control path, not in a sink: not -EBUSY at this moment */
 bool vma_tcp_has_rule(const struct vma_tcp_conn *conn); /* control path, not in a sink: one of its own */
 
 /* All that another stack (the kernel's, by TCP_REPAIR) has to know to go on with a connection. */

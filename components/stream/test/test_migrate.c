@@ -1,0 +1,176 @@
+/* A connection goes on with the ring of the thread that uses it, and no ring is made for one that stays. */
+#include "fixture.h"
+
+#include <stdlib.h>
+
+enum { RATIO = 10 };
+
+static struct {
+	struct vma_nic_ops ops;
+	const struct vma_nic_ops *before;
+	unsigned made; /* queue pairs */
+} device;
+
+static int count_qp(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
+{
+	device.made++;
+	return device.before->qp_create(nic, attr, out);
+}
+
+static int count_rings(void **state)
+{
+	(void)state;
+	device.before = fixture.end[0]->ops;
+	device.ops = *device.before;
+	device.ops.qp_create = count_qp;
+	fixture.end[0]->ops = &device.ops;
+	return 0;
+}
+
+static int count_no_more(void **state)
+{
+	struct vma_conf *conf = &vma_engine()->conf;
+
+	(void)state;
+	conf->tcp_3t_rules = false;
+	fixture.end[0]->ops = device.before;
+	return 0;
+}
+
+struct looker {
+	int fd;
+	uint64_t rings; /* of the socket, afterwards */
+};
+
+static void *look_often(void *arg)
+{
+	struct looker *looker = arg;
+	char byte;
+
+	for (int i = 0; i < 2 * RATIO; i++)
+		do_recv(looker->fd, &byte, 1, MSG_DONTWAIT);
+	looker->rings = stream_rings(vma_fd_lookup(looker->fd));
+	return NULL;
+}
+
+/* Another thread uses the socket so often that it is to move. How many rings that made. */
+static unsigned rings_made_by_another_thread(int fd)
+{
+	struct looker looker = {.fd = fd};
+	pthread_t thread;
+
+	device.made = 0;
+	assert_int_equal(pthread_create(&thread, NULL, look_often, &looker), 0);
+	pthread_join(thread, NULL);
+	return device.made;
+}
+
+static uint64_t migrations_of(int fd)
+{
+	return vma_stats_read(&fixture_sock_of(fd)->stats->rx_migrations);
+}
+
+static uint64_t refused_of(int fd)
+{
+	return vma_stats_read(&fixture_sock_of(fd)->stats->migrations_refused);
+}
+
+static void test_a_connection_goes_on_with_the_ring_of_another_thread(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+	const uint64_t rings = stream_rings(vma_fd_lookup(fd));
+	char got[8] = "";
+
+	(void)state;
+	assert_int_equal(rings_made_by_another_thread(fd), 1);
+	assert_int_equal(migrations_of(fd), 1);
+	assert_int_equal(stream_rings(vma_fd_lookup(fd)) & rings, 0);
+	fixture_peer_send(peer, "there", 5);
+	fixture_until(vma_tcp_rx_bytes(stream_conn(fixture_sock_of(fd))) == 5);
+	assert_int_equal(do_recv(fd, got, sizeof(got), 0), 5);
+	fixture_pair_end(fd, listener, peer);
+}
+
+/* With VMA_TCP_3T_RULES: its listener's rule covers it. */
+struct covered {
+	int listener, fd;
+	struct fixture_conn peer;
+};
+
+static void covered_start(struct covered *covered, uint16_t port)
+{
+	vma_engine()->conf.tcp_3t_rules = true;
+	covered->listener = fixture_stream_socket(SOCK_NONBLOCK);
+	assert_int_equal(do_bind(covered->listener, FIXTURE_LOCAL, port), 0);
+	assert_int_equal(do_listen(covered->listener, 4), 0);
+	fixture_peer_connect(&covered->peer, 2000, port);
+	fixture_until((covered->fd = do_accept(covered->listener, NULL, SOCK_NONBLOCK)) != -EAGAIN);
+	assert_true(covered->fd >= 0);
+	assert_false(vma_tcp_has_rule(stream_conn(fixture_sock_of(covered->fd))));
+}
+
+static void covered_end(struct covered *covered)
+{
+	do_close(covered->fd);
+	do_close(covered->listener);
+	fixture_peer_forget(&covered->peer);
+	fixture_settle();
+}
+
+static void test_no_ring_is_made_for_a_connection_that_is_to_have_no_rule(void **state)
+{
+	struct covered covered;
+
+	(void)state;
+	covered_start(&covered, 7120);
+	assert_int_equal(rings_made_by_another_thread(covered.fd), 0);
+	assert_int_equal(migrations_of(covered.fd), 0);
+	assert_int_equal(refused_of(covered.fd), 1);
+	covered_end(&covered);
+}
+
+static void test_no_ring_is_made_for_a_connection_that_is_over(void **state)
+{
+	struct vma_tcp_listener *listener;
+	struct fixture_conn *peer;
+	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
+
+	(void)state;
+	fixture_peer_forget(peer);
+	fixture_until(do_poll(fd) & EPOLLHUP);
+	assert_int_equal(rings_made_by_another_thread(fd), 0);
+	assert_int_equal(migrations_of(fd), 0);
+	fixture_pair_end(fd, listener, peer);
+}
+
+/* Of its own thread's ring it is said before anything is looked at that could keep the connection. */
+static void test_a_connection_that_is_at_home_is_not_refused(void **state)
+{
+	struct looker looker;
+	struct covered covered;
+
+	(void)state;
+	covered_start(&covered, 7121);
+	looker.fd = covered.fd;
+	look_often(&looker);
+	assert_int_equal(refused_of(covered.fd), 0);
+	assert_int_equal(migrations_of(covered.fd), 0);
+	covered_end(&covered);
+}
+
+#define MIGRATE_CASE(name) cmocka_unit_test_setup_teardown(name, count_rings, count_no_more)
+static const struct CMUnitTest tests[] = {
+        MIGRATE_CASE(test_a_connection_goes_on_with_the_ring_of_another_thread),
+        MIGRATE_CASE(test_no_ring_is_made_for_a_connection_that_is_to_have_no_rule),
+        MIGRATE_CASE(test_no_ring_is_made_for_a_connection_that_is_over),
+        MIGRATE_CASE(test_a_connection_that_is_at_home_is_not_refused),
+};
+
+int main(void)
+{
+	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "20", 1);
+	setenv("VMA_RING_MIGRATION_RATIO_RX", "10", 1);
+	return fixture_run_tests("migrate", tests, sizeof(tests) / sizeof(tests[0]));
+}
