@@ -280,6 +280,13 @@ bool vma_ring_retire(struct vma_ring *ring, const struct vma_flow *flow)
 	return true;
 }
 
+bool vma_ring_has_rule(struct vma_ring *ring, const struct vma_flow *flow)
+{
+	const struct flow_entry *entry = flow->ring == ring ? ring_entry_of(ring, &flow->key) : NULL;
+
+	return entry != NULL && entry->head == flow && flow->next == NULL && entry->steered && !entry->revoked;
+}
+
 static bool is_alone_in_nic(struct vma_ring *ring, const struct vma_flow *flow)
 {
 	const struct flow_entry *entry = ring_entry_of(ring, &flow->key);

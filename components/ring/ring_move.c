@@ -23,10 +23,7 @@
 
 static bool flow_has_rule_alone(struct vma_ring *ring, const struct vma_flow *flow)
 {
-	const bool acquired = drive_acquire(&ring->rx);
-	const struct flow_entry *entry = flow->ring == ring ? ring_entry_of(ring, &flow->key) : NULL;
-	const bool is = acquired && entry != NULL && entry->head == flow && flow->next == NULL && entry->steered &&
-	                !entry->revoked;
+	const bool acquired = drive_acquire(&ring->rx), is = acquired && vma_ring_has_rule(ring, flow);
 
 	if (acquired)
 		ring_rx_release(ring, drive_tid());

@@ -178,9 +178,13 @@ static void conn_report_steered(struct vma_tcp_conn *conn)
 		owner->event(conn, atomic_load(&conn->owner_arg), VMA_TCP_STEERED);
 }
 
+/*
+ * The internal thread may be here while another thread accepts the connection, and moves it. Of a connection that has no
+ * rule yet the move makes one at the other ring. If it finds no room there, it takes back the one that was made here
+ * meanwhile: the ring knows. Of one that has a rule, the rule may be on its way, and `steered` holds.
+ */
 int vma_tcp_steer(struct vma_tcp_conn *conn)
 {
-	/* The internal thread may be here while another thread accepts the connection, and moves it. */
 	int rc = vma_ring_steer(tcp_stack_now(conn)->ring, &conn->flow);
 	struct vma_tcp *tcp;
 	bool acquired;
@@ -188,10 +192,13 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 	if (rc != 0)
 		return rc;
 	tcp = tcp_conn_acquire(conn, &acquired);
-	conn_report_steered(conn);
+	if (conn->steered || vma_ring_has_rule(tcp->ring, &conn->flow))
+		conn_report_steered(conn);
+	else
+		rc = -EINVAL;
 	if (acquired)
 		vma_ring_release(tcp->ring);
-	return 0;
+	return rc;
 }
 
 /*

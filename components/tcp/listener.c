@@ -557,13 +557,13 @@ static struct vma_tcp_conn *next_covered(struct vma_tcp_listener *listener, stru
 	const struct vma_flow_key *key = &listener->flow.key;
 
 	for (; conn != NULL; conn = conn->next_all) {
-		if (conn->is_over || !conn->passive || conn->steered || !conn->attached ||
+		if (conn->is_over || !conn->passive || conn->steered || conn->rule_asked || !conn->attached ||
 		    (listener->retired && vma_tcp_is_pending(conn)) ||
 		    (conn->listener != NULL && conn->listener != listener) ||
 		    conn->key.local_port_be != key->local_port_be || conn->key.vlan != key->vlan ||
 		    memcmp(conn->key.local, key->local, sizeof(key->local)) != 0)
 			continue;
-		conn->steered = true; /* or not, but it will not be asked for again */
+		conn->rule_asked = true; /* whatever the NIC says, it is not asked again */
 		conn->held++;
 		return conn;
 	}
@@ -586,6 +586,8 @@ static unsigned steer_covered(struct vma_tcp_listener *listener, bool newcomers)
 		struct vma_tcp_conn *before = conn;
 
 		vma_ring_acquire(ring);
+		if (before != NULL)
+			before->steered |= vma_ring_has_rule(ring, &before->flow);
 		conn = next_covered(listener, before != NULL ? before->next_all : tcp->all);
 		if (conn == NULL && before != NULL && newcomers)
 			conn = next_covered(listener, tcp->all);

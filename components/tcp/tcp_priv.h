@@ -117,7 +117,8 @@ struct vma_tcp_conn {
 	_Alignas(64) struct tcp_pcb *pcb; /* NULL: not yet, or no longer */
 	struct vma_flow flow;
 	bool attached, steered, closing, aborting, fin_queued, in_ready, connected, passive;
-	bool moving; /* its rule is on the way to another queue pair: its flow does not end before that is over */
+	bool rule_asked; /* a listener that covered it has asked for a rule, and has ended */
+	bool moving;     /* its rule is on the way to another queue pair: its flow does not end before that is over */
 	struct vma_tcp_conn *next_ready;    /* has packets of this burst, or output to do */
 	struct vma_buf *burst, *burst_last; /* packets of this burst, linked by vma_buf.user */
 	struct vma_tcp_listener *listener;  /* half-open: whose */

@@ -3,6 +3,20 @@
 
 #include "fixture.h"
 
+/* What happens when the ring has a rule for a connection, and vma_tcp_steer does not know yet. */
+static void (*after_steer)(void);
+static int steer_and_more(struct vma_ring *ring, struct vma_flow *flow)
+{
+	const int rc = vma_ring_steer(ring, flow);
+
+	if (after_steer != NULL)
+		after_steer();
+	return rc;
+}
+#define vma_ring_steer steer_and_more
+#include "../conn.c"
+#undef vma_ring_steer
+
 static struct side other; /* on the interface of side 1 */
 
 static int move_open(void **state)
@@ -492,6 +506,101 @@ static void test_one_whose_rule_the_nic_does_not_move_stays(void **state)
 	app_free(first);
 }
 
+/* ---- what `steered` says ---- */
+
+static struct vma_nic_ops refusing_ops;
+
+static int nic_has_no_room(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
+{
+	(void)qp, (void)rule;
+	return -ENOSPC;
+}
+
+/* The ring's own operations, to be given back. */
+static const struct vma_nic_ops *refuse_rules(struct vma_ring *ring)
+{
+	const struct vma_nic_ops *ops = vma_ring_qp(ring)->ops;
+
+	refusing_ops = *ops;
+	refusing_ops.flow_add = nic_has_no_room;
+	vma_ring_qp(ring)->ops = &refusing_ops;
+	return ops;
+}
+
+static void move_in_vain(void)
+{
+	const struct vma_nic_ops *ops = refuse_rules(other.ring);
+
+	after_steer = NULL;
+	assert_int_equal(vma_tcp_move(moving_server->conn, other.tcp), -ENOSPC);
+	vma_ring_qp(other.ring)->ops = ops;
+}
+
+/* A move of one that has no rule yet, which takes the rule back that has just been made. */
+static void test_one_that_is_steered_while_its_move_fails_has_no_rule_and_may_get_one(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	take_events(server);
+	moving_server = server;
+	after_steer = move_in_vain;
+	assert_int_equal(vma_tcp_steer(server->conn), -EINVAL);
+	assert_false(vma_tcp_has_rule(server->conn));
+	assert_int_equal(take_events(server) & VMA_TCP_STEERED, 0);
+	talk(client, server, 500);
+	assert_int_equal(vma_tcp_steer(server->conn), 0);
+	assert_true(vma_tcp_has_rule(server->conn));
+	assert_true(take_events(server) & VMA_TCP_STEERED);
+	move_to_other(server);
+	assert_true(vma_tcp_has_rule(server->conn));
+	talk(client, server, 500);
+	app_free(client);
+}
+
+static void move_on(void)
+{
+	after_steer = NULL;
+	assert_int_equal(vma_tcp_move(moving_server->conn, other.tcp), 0);
+}
+
+static void test_one_that_is_steered_while_it_moves_has_a_rule(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	moving_server = server;
+	after_steer = move_on;
+	assert_int_equal(vma_tcp_steer(server->conn), 0);
+	assert_true(vma_tcp_has_rule(server->conn));
+	assert_true(take_events(server) & VMA_TCP_STEERED);
+	talk(client, server, 500);
+	move_to_other(server); /* and back */
+	assert_true(vma_tcp_has_rule(server->conn));
+	talk(client, server, 500);
+	app_free(client);
+}
+
+static void test_one_that_gets_no_rule_when_its_listener_ends_is_known_to_have_none(void **state)
+{
+	const struct vma_nic_ops *ops;
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	ops = refuse_rules(side[1].ring);
+	vma_tcp_listener_close(fixture_listener);
+	fixture_listener = NULL;
+	vma_ring_qp(side[1].ring)->ops = ops;
+	assert_false(vma_tcp_has_rule(server->conn));
+	vma_tcp_steer_all(side[1].tcp);
+	assert_true(vma_tcp_has_rule(server->conn));
+	talk(client, server, 500);
+	app_free(client);
+}
+
 static void test_one_that_its_owner_has_closed_stays(void **state)
 {
 	struct app *client, *server;
@@ -547,6 +656,9 @@ int main(void)
 	        MOVE_CASE(test_one_that_is_closed_in_the_middle_of_a_move_is_the_other_stacks_orphan),
 	        MOVE_CASE(test_one_that_moves_is_not_steered),
 	        MOVE_CASE(test_one_whose_rule_the_nic_does_not_move_stays),
+	        MOVE_CASE(test_one_that_is_steered_while_its_move_fails_has_no_rule_and_may_get_one),
+	        MOVE_CASE(test_one_that_is_steered_while_it_moves_has_a_rule),
+	        MOVE_CASE(test_one_that_gets_no_rule_when_its_listener_ends_is_known_to_have_none),
 	        MOVE_CASE(test_one_that_its_owner_has_closed_stays),
 	        MOVE_CASE(test_time_stamps_go_on_as_they_began),
 	};

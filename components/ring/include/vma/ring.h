@@ -168,6 +168,8 @@ bool vma_ring_prune(struct vma_ring *ring, unsigned most);
 
 /* With the receive flag: the flow that gets the packets of this key, NULL: none is attached under just this key. */
 struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key *key);
+/* With the receive flag: whether the NIC has a rule of the flow's key, which is this flow's alone. */
+bool vma_ring_has_rule(struct vma_ring *ring, const struct vma_flow *flow);
 
 /*
  * Drives the receive side if nobody else does: returns the number of packets handled (delivered or dropped under a
