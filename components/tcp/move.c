@@ -179,6 +179,7 @@ static void move_books(struct vma_tcp_conn *conn, struct vma_tcp *from, struct v
 	}
 	conn->clock_shift_ms += from->clock_offset_ms - to->clock_offset_ms;
 	tcp_conn_relink(conn, to);
+	window_max_update(conn);
 	tcp_check_idle(from);
 }
 

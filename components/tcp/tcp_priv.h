@@ -172,7 +172,7 @@ struct vma_tcp_conn {
 	bool urgent_mode, in_retry, is_over, is_unused, is_orphan, is_busy, push_once, defer_data;
 	/* published, see rx/window.c */
 	_Alignas(64) _Atomic uint64_t rx_edge; /* stream offset up to which the peer may send */
-	_Atomic uint32_t window_max;           /* the largest window that the header's field can say */
+	_Atomic uint32_t window_max;           /* the largest window: of the header's field, and of the ring */
 	_Atomic bool ack_waits;                /* a delayed ACK, and reading everything is a reason to send it */
 	_Atomic bool sends_ended;              /* writing is EPIPE: shut down, or over */
 	_Atomic int error_pending;             /* error, until somebody has been told */

@@ -29,7 +29,7 @@ stat_of() { # COUNTER: the sum of the sockets of the program that takes turns
 
 # Each turn is three ratios long: a turn without a move would be one too late. Sets moved, by receives and by sends.
 in_turns() { # SENTENCE connect|listen BYTES TURNS VARIABLE=VALUE...
-	local s=$1 how=$2 bytes=$3 turns=$4 in_kernel resets resent seconds
+	local s=$1 how=$2 bytes=$3 turns=$4 in_kernel resets resent seconds resent_there
 	shift 4
 	in_kernel=$(snmp b Tcp InSegs) resets=$(snmp a Tcp EstabResets) resent=$(snmp a Tcp RetransSegs)
 	if [ "$how" = connect ]; then
@@ -51,8 +51,10 @@ in_turns() { # SENTENCE connect|listen BYTES TURNS VARIABLE=VALUE...
 	rx_moved=$(stat_of rx_migrations) tx_moved=$(stat_of tx_migrations)
 	check_eq "$s: the kernel has seen no segment" $(($(snmp b Tcp InSegs) - in_kernel)) 0
 	check_eq "$s: nothing is reset" $(($(snmp a Tcp EstabResets) - resets)) 0
+	resent_there=$(($(snmp a Tcp RetransSegs) - resent))
+	check_num "$s: less than 1 % is sent again to it" $resent_there -le $((bytes / 1448 / 100))
 	note "$s: $((SECONDS - seconds)) s, $taken turns, $rx_moved and $tx_moved moves, refused $(stat_of migrations_refused)," \
-		"sent again here $(stat_of tcp_retransmits), there $(($(snmp a Tcp RetransSegs) - resent))"
+		"sent again here $(stat_of tcp_retransmits), there $resent_there"
 	resent_here=$(stat_of tcp_retransmits)
 	stop turns
 	stop peer

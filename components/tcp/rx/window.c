@@ -4,6 +4,12 @@
  * The edge never moves back (RFC 9293 3.8.6): rcv_edge is the furthest that the peer was told, in units that window
  * scaling can express, and all up to it is accepted. The buffer counts bytes.
  *
+ * The window also has a limit of the ring's: what a peer may send in a millisecond fits into half the receive queue. If
+ * the application does not drive the ring, the internal thread does after that time, and what has no room by then is
+ * lost and sent again. The other half is for others, and for a connection that comes from a larger ring, whose edge does
+ * not move back. A near peer may send a whole window in a millisecond. A far one is allowed as much more as its round
+ * trip is longer, so the limit costs it no rate that the queue could bear. It is not divided among connections.
+ *
  * ACKs are delayed as the kernel delays them: not at the beginning and after a pause (quick_acks), while the peer may
  * still be in slow start; not if more than one segment waits; and for 40 ms in a conversation (pingpong), where the
  * answer takes the ACK along.
@@ -41,7 +47,10 @@
 #define SNDBUF_MIN 4608
 #define SEGMENT_MEMORY 288 /* what one holds until it is acknowledged, but for its bytes: lwip/objects.c */
 #define RCV_MSS_FIRST 536
-#define ROUNDING_MAX 16384 /* bytes of the buffer that rounding up may give away */
+#define ROUNDING_MAX 16384        /* bytes of the buffer that rounding up may give away */
+#define UNDRIVEN_NS TCP_NS_PER_MS /* a ring that has traffic is driven again by then */
+#define RING_LIMIT_LEAST (128u << 10)
+#define HEADERS_MOST 128 /* of a frame: Ethernet, VLAN, IP and TCP with options */
 
 static uint32_t at_most_window(uint64_t value, uint64_t limit)
 {
@@ -92,6 +101,7 @@ void window_init(struct vma_tcp_conn *conn)
 {
 	atomic_store_explicit(&conn->rcvbuf, rcvbuf_first(conn), memory_order_relaxed);
 	atomic_store_explicit(&conn->sndbuf, sndbuf_first(conn), memory_order_relaxed);
+	atomic_store_explicit(&conn->window_max, UINT32_MAX, memory_order_relaxed);
 	conn->window.ato_ns = 0;
 	conn->window.rcv_mss = RCV_MSS_FIRST;
 }
@@ -107,6 +117,28 @@ void window_limits(struct vma_tcp_conn *conn)
 	conn->tx_space_freed = true;
 }
 
+/* In bytes, for a peer whose round trip is shorter than UNDRIVEN_NS. */
+static uint64_t ring_limit(const struct vma_tcp_conn *conn)
+{
+	const struct vma_tcp *tcp = conn->tcp;
+	const uint32_t segment = conn->window.rcv_mss;
+	const uint32_t frames = ((segment + HEADERS_MOST - 1) >> tcp->arena->frame_shift) + 1;
+	const uint64_t bytes = vma_ring_qp(tcp->ring)->rx_depth / 2 / frames * (uint64_t)segment;
+
+	return bytes > RING_LIMIT_LEAST ? bytes : RING_LIMIT_LEAST;
+}
+
+/* A round trip that is not known limits nothing. */
+void window_max_update(struct vma_tcp_conn *conn)
+{
+	const uint64_t rtt_ns = conn->rtt.min_ns != 0 ? conn->rtt.min_ns : conn->window.rcv_rtt_ns;
+	uint64_t max = UINT64_C(65535) << conn->pcb->rcv_scale, limit = max;
+
+	if (rtt_ns != 0)
+		limit = rtt_ns > UNDRIVEN_NS ? ring_limit(conn) * (rtt_ns / UNDRIVEN_NS) : ring_limit(conn);
+	atomic_store_explicit(&conn->window_max, at_most_window(limit, max), memory_order_relaxed);
+}
+
 /* The SYN's window is not scaled; what it said is the edge. */
 void window_established(struct vma_tcp_conn *conn)
 {
@@ -115,7 +147,7 @@ void window_established(struct vma_tcp_conn *conn)
 	conn->window.rcv_edge = pcb->rcv_nxt + at_most_window(pcb->rcv_wnd_max, 65535);
 	pcb->rcv_wnd = pcb->rcv_ann_wnd = conn->window.rcv_edge - pcb->rcv_nxt;
 	pcb->rcv_wnd_max = UINT32_C(1) << 30;
-	atomic_store_explicit(&conn->window_max, UINT32_C(65535) << pcb->rcv_scale, memory_order_relaxed);
+	window_max_update(conn);
 	conn->window.rcv_space =
 	        at_most_window(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
 	conn->window.rcv_space_ns = conn->tcp->now_ns;
@@ -147,6 +179,7 @@ static void rcvbuf_grow(struct vma_tcp_conn *conn)
 		    tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) == 0)
 			atomic_store_explicit(&conn->rcvbuf, wanted, memory_order_relaxed);
 		conn->window.rcv_space = copied;
+		window_max_update(conn);
 	}
 	conn->window.rcv_space_copied_seen = seen;
 	conn->window.rcv_space_ns = now;
@@ -250,7 +283,7 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 	uint64_t queued = fifo_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
 
 	chosen = at_most_window(worth_advertising(rcvbuf, free_space(rcvbuf, queued), conn->window.rcv_mss),
-	                        (uint64_t)65535 << pcb->rcv_scale);
+	                        atomic_load_explicit(&conn->window_max, memory_order_relaxed));
 	if (__builtin_expect(budget_is_tight(conn->tcp), 0))
 		chosen = (uint32_t)when_tight(conn, rcvbuf, queued, chosen);
 	chosen &= ~(unit - 1);
@@ -297,7 +330,8 @@ uint16_t window_advertise(struct vma_tcp_conn *conn)
 	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), queued = fifo_bytes(&conn->rx);
 	uint32_t now = window_now(conn), window;
 
-	window = at_most_window(rcvbuf - queued, (uint64_t)65535 << pcb->rcv_scale) >> pcb->rcv_scale << pcb->rcv_scale;
+	window = at_most_window(rcvbuf - queued, atomic_load_explicit(&conn->window_max, memory_order_relaxed)) >>
+	         pcb->rcv_scale << pcb->rcv_scale;
 	if (__builtin_expect(queued > rcvbuf / 2 || pcb->refused_data != NULL || window < now || window == 0 ||
 	                             budget_is_tight(conn->tcp) || conn->tcp->predicts_nothing,
 	                     0))
@@ -419,13 +453,19 @@ static bool is_short_for_delay(const struct vma_tcp_conn *conn, uint32_t segment
 	       tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0;
 }
 
+static void __attribute__((cold, noinline)) larger_segment(struct vma_tcp_conn *conn, uint32_t segment)
+{
+	conn->window.rcv_mss = at_most_window(segment, tcp_mss_advertised(conn));
+	window_max_update(conn);
+}
+
 void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	uint32_t waiting = pcb->rcv_nxt - conn->window.rcv_wup;
 
-	if (segment > conn->window.rcv_mss)
-		conn->window.rcv_mss = at_most_window(segment, tcp_mss_advertised(conn));
+	if (__builtin_expect(segment > conn->window.rcv_mss, 0))
+		larger_segment(conn, segment);
 	conn->pushed = push;
 	update_ato(conn);
 	if (segment >= conn->window.rcv_mss)

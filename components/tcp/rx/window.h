@@ -37,7 +37,8 @@ struct tcp_window {
 
 void window_init(struct vma_tcp_conn *conn);
 void window_established(struct vma_tcp_conn *conn);
-void window_limits(struct vma_tcp_conn *conn); /* an option has changed */
+void window_limits(struct vma_tcp_conn *conn);     /* an option has changed */
+void window_max_update(struct vma_tcp_conn *conn); /* the ring has, or the round trip is known better */
 /* `bytes` have come in order, in segments of `segment` bytes: an ACK now, or later. */
 void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push);
 void window_fin(struct vma_tcp_conn *conn);      /* the peer's, in order; before window_received of what came with it */

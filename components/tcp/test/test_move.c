@@ -151,6 +151,25 @@ static void test_its_timers_run_in_the_other_stack(void **state)
 	app_free(client);
 }
 
+static void test_a_near_peers_window_goes_by_the_ring_that_it_comes_to(void **state)
+{
+	struct app *client, *server;
+	uint32_t before;
+
+	(void)state;
+	establish(&client, &server);
+	server->conn->rtt.min_ns = MS / 10;
+	talk(client, server, 3000);
+	window_max_update(server->conn);
+	before = atomic_load(&server->conn->window_max);
+	vma_ring_qp(other.ring)->rx_depth /= 2;
+	assert_int_equal(vma_tcp_move(server->conn, other.tcp), 0);
+	assert_int_equal(atomic_load(&server->conn->window_max), before / 2);
+	vma_ring_qp(other.ring)->rx_depth *= 2;
+	talk(client, server, 500);
+	app_free(client);
+}
+
 /* ---- with a rule of its own ---- */
 
 static struct vma_nic_ops hooked_ops;
@@ -645,6 +664,7 @@ int main(void)
 	        MOVE_CASE(test_unread_bytes_move_along),
 	        MOVE_CASE(test_one_with_its_own_rule_moves_with_it),
 	        MOVE_CASE(test_its_timers_run_in_the_other_stack),
+	        MOVE_CASE(test_a_near_peers_window_goes_by_the_ring_that_it_comes_to),
 	        MOVE_CASE(test_what_waits_for_an_acknowledgement_moves_along),
 	        MOVE_CASE(test_a_hundred_moves_in_the_middle_of_a_stream_each_way),
 	        MOVE_CASE(test_data_out_of_order_moves_along),

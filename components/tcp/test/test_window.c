@@ -519,6 +519,45 @@ static void test_receive_buffer_grows_with_what_is_read_in_a_round_trip(void **s
 	app_free(client);
 }
 
+/* Segments of the window that a peer is offered after a long transfer; *rcvbuf: those of the buffer. */
+static uint32_t segments_offered(uint64_t one_way_ns, uint64_t *rcvbuf)
+{
+	struct vma_wire_faults distance = {.delay_ns = one_way_ns}, none = {0};
+	struct app *client, *server;
+	uint32_t window;
+
+	wire_faults(0, distance);
+	wire_faults(1, distance);
+	if (fixture_listener == NULL)
+		fixture_listen_on(1);
+	client = fixture_connect_from(0, (uint16_t)(1000 + fixture_accepted_count));
+	fixture_run(100 * MS);
+	server = fixture_last_accepted();
+	atomic_store(&server->conn->rcvbuf, 3000000);
+	transfer(client, server, 8000000, 100 * SEC);
+	fixture_run(SEC);
+	window = server->conn->window.rcv_edge - server->conn->pcb->rcv_nxt;
+	*rcvbuf = atomic_load(&server->conn->rcvbuf) / server->conn->mss;
+	window /= server->conn->mss;
+	wire_faults(0, none);
+	wire_faults(1, none);
+	app_free(client);
+	return window;
+}
+
+static void test_a_near_peers_window_fits_into_half_the_receive_queue(void **state)
+{
+	uint64_t rcvbuf;
+	uint32_t half, window;
+
+	(void)state;
+	half = vma_ring_qp(side[1].ring)->rx_depth / 2;
+	window = segments_offered(MS / 10, &rcvbuf);
+	assert_in_range(window, half - 2, half);
+	assert_true(rcvbuf > 4 * half);
+	assert_true(segments_offered(10 * MS, &rcvbuf) > 4 * half);
+}
+
 static void test_fixed_receive_buffer_does_not_grow(void **state)
 {
 	struct vma_wire_faults far = {.delay_ns = 10 * MS}, none = {0};
@@ -694,6 +733,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_duplicate_behind_a_hole_is_reported),
         RAW_CASE(test_a_burst_with_many_holes_is_reported_whole),
         CASE(test_receive_buffer_grows_with_what_is_read_in_a_round_trip),
+        CASE(test_a_near_peers_window_fits_into_half_the_receive_queue),
         CASE(test_fixed_receive_buffer_does_not_grow),
         CASE(test_writer_hears_of_room),
         RAW_CASE(test_notsent_lowat_limits_what_waits),
