@@ -72,6 +72,7 @@ struct xdp_flow {
 	struct vma_flow_rule rule;
 	struct xdp_cookies shadows; /* of all members, for the next owner */
 	struct xdp_claim *claim;    /* made without asking; nobody's once the queue pair is lost */
+	struct xdp_qp *moves_to;    /* vmad has been asked to move it there, and has not answered; NULL */
 };
 
 /* The flows of one queue pair; the nic's lock. {0} is an empty table. */

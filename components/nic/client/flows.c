@@ -270,6 +270,20 @@ static int restore_flow(struct xdp_qp *qp, struct xdp_flow *flow, struct xdp_sha
 	return rc < 0 ? rc : request_flow_add(qp, &flow->rule, shadows);
 }
 
+/*
+ * vmad has ended while it moved the flow, and had done it: the next one finds the flow with the other queue pair. There
+ * is room for it in that one's table.
+ */
+static bool flow_has_moved(struct xdp_flow *flow, struct xdp_shadows *shadows)
+{
+	int rc;
+
+	if (flow->moves_to == NULL || vma_nic_qp_lost(&flow->moves_to->base))
+		return false;
+	rc = restore_flow(flow->moves_to, flow, shadows);
+	return rc == 0 || rc == -EEXIST;
+}
+
 static bool flow_is_connection(const struct xdp_flow *flow)
 {
 	return flow->rule.key.proto == IPPROTO_TCP && flow->rule.key.peer_port_be != 0;
@@ -283,6 +297,7 @@ static void add_each(struct xdp_qp *qp, bool discard_state, bool connections, st
 		struct xdp_flow **place = &flows->bucket[i];
 
 		while (*place != NULL) {
+			struct xdp_flow *flow;
 			int rc = 0;
 
 			if (discard_state)
@@ -294,8 +309,12 @@ static void add_each(struct xdp_qp *qp, bool discard_state, bool connections, st
 				place = &(*place)->next;
 				continue;
 			}
-			put_revoked(flows, unlink_at(place));
+			flow = unlink_at(place);
 			flows->used--;
+			if (rc == -EADDRINUSE && !discard_state && flow_has_moved(flow, shadows))
+				xdp_flow_insert(&flow->moves_to->flows, flow);
+			else
+				put_revoked(flows, flow);
 		}
 	}
 }
@@ -521,29 +540,49 @@ static int move_rule(struct xdp_qp *from, struct xdp_qp *to, struct xdp_flow *fl
 }
 
 /*
- * If vmad ends in the middle, the flow stays `from`'s here. The next vmad may find it to be `to`'s; then it goes back to
- * the kernel until the socket asks again.
+ * Lock held, and given up while another vmad is awaited. The one that has ended may have moved the flow or not. The next
+ * one is told of it as `from`'s; if it knows it as `to`'s, it is told so (flow_has_moved). Else it is asked to move it.
  */
+static int move_rule_retrying(struct xdp_qp *from, struct xdp_qp *to, const struct vma_flow_key *key)
+{
+	struct xdp_flow *flow = xdp_flow_find(&from->flows, key);
+	int rc = flow != NULL ? xdp_flows_grow(&to->flows) : -ENOENT;
+
+	if (rc < 0)
+		return rc;
+	flow->moves_to = to;
+	rc = move_rule(from, to, flow);
+	for (int tries = 0; rc == -EPIPE && tries < TRIES && nic_xdp_await_vmad(from->nic); tries++) {
+		flow = xdp_flow_find(&from->flows, key);
+		if (flow == NULL)
+			break;
+		rc = move_rule(from, to, flow);
+	}
+	flow = xdp_flow_find(&from->flows, key);
+	if (rc == 0 && flow != NULL)
+		xdp_flow_insert(&to->flows, xdp_flow_take(&from->flows, key));
+	if (flow == NULL)
+		flow = xdp_flow_find(&to->flows, key);
+	if (flow == NULL)
+		return -ENOENT; /* taken back */
+	flow->moves_to = NULL;
+	return xdp_flow_find(&to->flows, key) != NULL ? 0 : rc;
+}
+
+/* If vmad ends in the middle and none comes, the flow stays `from`'s here, and what the next one knows decides. */
 int nic_xdp_flow_move(struct vma_nic_qp *from_base, struct vma_nic_qp *to_base, const struct vma_flow_key *key)
 {
 	struct xdp_qp *from = (struct xdp_qp *)from_base, *to = (struct xdp_qp *)to_base;
 	const bool awaits = key->proto != IPPROTO_TCP; /* its segments have numbers */
 	struct nic_xdp *nic = from->nic;
-	struct xdp_flow *flow;
-	int rc = -ENOENT;
+	int rc;
 
 	if (!nic_xdp_opened_here(nic))
 		return -ENODEV;
 	if (awaits && !can_await_program())
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&nic->lock);
-	flow = xdp_flow_find(&from->flows, key);
-	if (flow != NULL)
-		rc = xdp_flows_grow(&to->flows);
-	if (flow != NULL && rc == 0)
-		rc = move_rule(from, to, flow);
-	if (rc == 0)
-		xdp_flow_insert(&to->flows, xdp_flow_take(&from->flows, key));
+	rc = move_rule_retrying(from, to, key);
 	wake_if_due(nic);
 	pthread_mutex_unlock(&nic->lock);
 	if (rc == 0 && awaits)

@@ -272,12 +272,13 @@ static bool nic_resume_leases(struct nic_xdp *nic, struct vmad_client *client)
 		vma_log_warn("%s: vmad does not know its queue pairs: they are rented anew", nic->base.info.name);
 		nic_detach_owner(nic);
 	}
-	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
-		if (vma_nic_qp_lost(&qp->base))
-			continue;
-		nic_xdp_flow_present(qp);
-		vmad_client_resumed(client, qp->slot);
-	}
+	/* All flows before the first word that this was all of a slot: one may be in the middle of a move to that slot. */
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
+		if (!vma_nic_qp_lost(&qp->base))
+			nic_xdp_flow_present(qp);
+	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
+		if (!vma_nic_qp_lost(&qp->base))
+			vmad_client_resumed(client, qp->slot);
 	pthread_cond_broadcast(&nic->vmad_found_cond);
 	return true;
 }
