@@ -62,9 +62,11 @@ unit-test: $(TESTS_ALL)
 	$(Q)exec env T='$(T)' mk/run-tests $^
 
 # Two TCP stacks against each other, one seed after the other, for T seconds: what test-tcp does for a few. SEED_BASE
-# says where to begin.
-soak: $(BUILD)/test/tcp/test/test_seeds
-	$(Q)SEEDS_SECONDS=$(or $(T),60) T= $<
+# says where to begin. Then a UDP socket and TCP connections that move from ring to ring under traffic, for T seconds
+# each, a hundred moves at least.
+SOAKS := $(BUILD)/test/tcp/test/test_seeds $(BUILD)/test/udp/test/stress_migrate $(BUILD)/test/stream/test/stress_migrate
+soak: $(SOAKS)
+	$(Q)for soak in $(SOAKS); do SEEDS_SECONDS=$(or $(T),60) STRESS_SECONDS=$(or $(T),60) T= $$soak || exit; done
 
 # The build machinery itself; no root.
 test-build: all sources
