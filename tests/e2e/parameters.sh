@@ -287,6 +287,39 @@ is_out() { [ "$(counter socket.tcp_unacked_bytes)" -ne 0 ]; }
 check_num "a connection begins with ten segments" "$(out)" -ge 14600
 check_num "VMA_TX_SEGS_TCP=4: of the process four are out, and perhaps a probe" "$(out VMA_TX_SEGS_TCP=4)" -le $((5 * 1460))
 
+# ---- the memory that what a connection has out lies in ----
+
+cat >"$WORK/many.py" <<'END'
+# many.py IP PORT FILE: 400 connections, each of which sends a byte as soon as there is the file. Prints how many MB of
+# memory the process has mapped for these bytes.
+import os, socket, sys, time
+def mapped():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmData"))
+connections = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(400)]
+print("connected", flush=True)
+while not os.path.exists(sys.argv[3]):
+    time.sleep(0.01)
+before = mapped()
+for s in connections:
+    s.send(b"x")
+print((mapped() - before) // 1024, "MB", flush=True)
+time.sleep(60)
+END
+tx_memory() { # ENVIRONMENT...: MB
+	rm -f "$WORK/go"
+	start many a env "$preload" "$@" python3 "$WORK/many.py" "$IP_B" $PORT "$WORK/go"
+	wait_for 30 log_has many connected
+	ip -n "$(ns b)" route add blackhole "$IP_A/32"
+	touch "$WORK/go"
+	wait_for 20 log_has many MB
+	awk '/MB$/ { print $1 }' "$WORK/many.log"
+	ip -n "$(ns b)" route del blackhole "$IP_A/32"
+	stop many
+}
+check_num "400 bytes that are out need little memory" "$(tx_memory)" -le 8
+check_num "VMA_TX_BUF_SIZE=65280: each lies in a buffer of 64 KB" "$(tx_memory VMA_TX_BUF_SIZE=65280)" -ge 24
+
 # ---- neighbours, as the peer's interface sees what asks for them ----
 
 cat >"$WORK/arps.py" <<'END'
