@@ -293,20 +293,24 @@ static void test_forked_child_does_not_remove_its_parents_file(void **state)
 static void test_forked_child_does_not_hold_its_parents_file(void **state)
 {
 	struct vma_stats *before, *after;
-	int pipes[2], fds[VMA_STATS_FDS], status;
+	int pipes[2], let_go[2], fds[VMA_STATS_FDS], status;
 	pid_t child;
+	char byte;
 
 	(void)state;
 	assert_int_equal(pipe(pipes), 0);
+	assert_int_equal(pipe(let_go), 0);
 	assert_int_equal(vma_stats_create(dir, &before), 0);
 	child = fork();
 	if (child == 0) {
-		char byte;
-
 		vma_stats_forked(before);
 		close(pipes[1]);
+		close(let_go[1]);
 		_exit((int)read(pipes[0], &byte, 1));
 	}
+	close(let_go[1]);
+	assert_int_equal(read(let_go[0], &byte, 1), 0); /* until then the child has the lock, too */
+	close(let_go[0]);
 	vma_stats_forked(before); /* as exec: nothing of it is left, and the file stays */
 	assert_int_equal(vma_stats_create(dir, &after), 0);
 	assert_int_equal(vma_stats_fds(after, fds), VMA_STATS_FDS);
