@@ -29,6 +29,7 @@ struct vma_stats_view {
 	int pid;
 	pid_t found_pid; /* under which its descriptors are found */
 	uid_t owner;
+	uint64_t cookie;
 };
 
 static int view_open_file(const char *path, int flags)
@@ -143,6 +144,7 @@ static int view_open(struct vma_stats_view *view, const char *path)
 		return rc;
 	view->found_pid = locator.pid;
 	view->owner = owner;
+	view->cookie = locator.cookie;
 	fd = open_of_process(locator.pid, locator.memory_fd, locator.memory_ino, S_IFREG, owner, O_RDONLY);
 	if (fd < 0)
 		return fd;
@@ -171,6 +173,15 @@ int vma_stats_view_open(const char *path, struct vma_stats_view **out)
 	}
 	*out = view;
 	return 0;
+}
+
+bool vma_stats_view_is_current(const struct vma_stats_view *view, const char *path)
+{
+	struct stats_locator locator = {0};
+	uid_t owner = 0;
+
+	return read_locator(path, &locator, &owner) == 0 && owner == view->owner && locator.pid == view->found_pid &&
+	       locator.cookie == view->cookie;
 }
 
 static int map_reader(int fd, struct vma_capture_reader **out)

@@ -6,6 +6,8 @@
 #   info IP PORT CC      the same with 50 questions and that congestion control; prints more of TCP_INFO, in ss's words;
 #                        300 bytes of answers stay unread
 #   ask IP PORT COUNT    a UDP client: COUNT questions of 200 bytes
+#   pace IP PORT udp|tcp RATE    a client of at most RATE questions of 100 bytes a second; says once a second how many it was
+#   many IP PORT COUNT   COUNT UDP sockets, on this port and those behind it, waits
 import select
 import signal
 import socket
@@ -110,3 +112,24 @@ elif role == "ask":
         s.send(bytes(200))
         s.recv(2000)
     say("asked")
+elif role == "pace":
+    udp = sys.argv[4] == "udp"
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM)
+    s.connect((ip, port))
+    say("ready", s.fileno())
+    count, begun = 0, time.monotonic()
+    while True:
+        s.send(bytes(100))
+        receive(s, 100)
+        count += 1
+        passed = time.monotonic() - begun
+        if passed >= 1:
+            say("rate", round(count / passed))
+            count, begun = 0, time.monotonic()
+        time.sleep(1 / int(sys.argv[5]))
+elif role == "many":
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(int(sys.argv[4]))]
+    for i, s in enumerate(sockets):
+        s.bind((ip, port + i))
+    say("ready", sockets[0].fileno())
+    wait()

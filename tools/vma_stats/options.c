@@ -9,7 +9,7 @@
 #include "listen.h"
 #include "options.h"
 
-enum { KEY_ASSERT = 256, KEY_OPENMETRICS, KEY_LISTEN, KEY_PER_SOCKET, KEY_JSON, KEY_VMAD, KEY_REPORT };
+enum { KEY_ASSERT = 256, KEY_OPENMETRICS, KEY_LISTEN, KEY_PER_SOCKET, KEY_JSON, KEY_VMAD, KEY_REPORT, KEY_TOP };
 
 static const struct option names[] = {
         {"pid", required_argument, NULL, 'p'},
@@ -35,6 +35,7 @@ static const struct option names[] = {
         {"report", no_argument, NULL, KEY_REPORT},
         {"output", required_argument, NULL, 'o'},
         {"json", no_argument, NULL, KEY_JSON},
+        {"top", no_argument, NULL, KEY_TOP},
         {"version", no_argument, NULL, 'V'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0}, /* last; the comment keeps one entry a line */
@@ -74,6 +75,7 @@ const char options_help[] =
         "      --report\t\t\tAll of it as one text, for a bug report\n"
         "  -o, --output=<file>\t\tThe file of the report\n"
         "      --json\t\t\tEach report is a JSON document on a line of its own; without -v, of all views\n"
+        "      --top\t\t\tSockets of all processes on a full screen, with their rates; h shows its keys\n"
         "  -V, --version\t\t\tPrint version\n"
         "  -h, --help\t\t\tPrint this help message\n"
         "\n"
@@ -207,11 +209,14 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 	case KEY_JSON:
 		options->json = true;
 		break;
+	case KEY_TOP:
+		options->top = true;
+		break;
 	default: /* -f: it is found anyway */
 		break;
 	}
 	options->has_view |= key == 'i' || key == 'c' || key == 'v' || key == 'd' || key == 't' || key == KEY_ASSERT ||
-	                     key == KEY_JSON;
+	                     key == KEY_JSON || key == KEY_TOP;
 	return right;
 }
 
@@ -229,6 +234,9 @@ static const char *find_conflict(const struct options *options)
 		return options->has_view || options_act(options) ? "metrics go with -p, -n, -k, -F and -s only" : NULL;
 	if (options->tcp && (options->view != 0 || options->deltas || options->json))
 		return "--tcp does not go with a view, deltas, --json or --assert-offloaded";
+	if (options->top &&
+	    (options->view != 0 || options->deltas || options->json || options->tcp || options_act(options)))
+		return "--top goes with -p, -n, -k, -F, -s, -i and -c only";
 	return options->per_socket ? "--per-socket goes with --openmetrics or --listen only" : NULL;
 }
 

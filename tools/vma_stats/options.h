@@ -38,7 +38,7 @@ struct options {
 	bool openmetrics, per_socket;
 	const char *listen; /* ADDR:PORT or PORT; NULL: not asked for */
 	const char *output; /* of the report; NULL: standard output */
-	bool report;
+	bool report, top;
 	const char *vmad; /* of this interface; NULL: not asked for */
 	bool has_view;    /* a view was asked for, beside what acts on the process */
 };

@@ -56,6 +56,7 @@ const char *view_tcp_state(uint64_t state);
 void view_interface(const struct vma_stats_socket *socket, char text[VIEW_INTERFACE_BYTES]);
 /* Why a socket is not offloaded, by the number of the reason. */
 const char *view_reason(uint64_t reason);
+const char *view_reason_word(uint64_t reason); /* the same as one word: "RULE"; "?" */
 /* Whether the kernel has the socket. False also if there is nothing yet that could be offloaded. */
 bool view_is_by_kernel(const struct vma_stats_socket *socket);
 const char *view_error(uint64_t number); /* "ECONNRESET"; "?" */

@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include <vma/conf_version.h>
-#include <vma/sock.h>
 
 #include "processes.h"
 #include "view_json.h"
@@ -43,12 +42,6 @@ static const struct {
 } block_keys[] = {
         {VMA_STATS_TYPE_PROCESS, "process"}, {VMA_STATS_TYPE_IOMUX, "iomux"}, {VMA_STATS_TYPE_RING, "rings"},
         {VMA_STATS_TYPE_CQ, "cqs"},          {VMA_STATS_TYPE_NIC, "nics"},    {VMA_STATS_TYPE_BUFPOOL, "bufpools"},
-};
-
-static const char *const reason_words[] = {
-#define X(name, text) [VMA_SOCK_##name] = #name,
-        VMA_SOCK_REASONS(X)
-#undef X
 };
 
 /* A new object, or the end of the program. */
@@ -145,8 +138,7 @@ static void put_reason(struct json_object *object, const struct vma_stats_socket
 	char interface[VIEW_INTERFACE_BYTES];
 
 	if (view_count(&s->offloaded) == 0) {
-		put_text(object, "reason",
-		         reason < sizeof(reason_words) / sizeof(reason_words[0]) ? reason_words[reason] : "?");
+		put_text(object, "reason", view_reason_word(reason));
 		put_text(object, "reason_text", view_reason(reason));
 	}
 	if (view_count(&s->rule_line) != 0)

@@ -12,6 +12,12 @@ static const char *const reasons[] = {
 #undef X
 };
 
+static const char *const reason_words[] = {
+#define X(name, text) [VMA_SOCK_##name] = #name,
+        VMA_SOCK_REASONS(X)
+#undef X
+};
+
 void view_interface(const struct vma_stats_socket *socket, char text[VIEW_INTERFACE_BYTES])
 {
 	const uint64_t words[] = {view_count(&socket->interface_0), view_count(&socket->interface_1)};
@@ -26,6 +32,11 @@ void view_interface(const struct vma_stats_socket *socket, char text[VIEW_INTERF
 const char *view_reason(uint64_t reason)
 {
 	return reason < sizeof(reasons) / sizeof(reasons[0]) ? reasons[reason] : "a reason of another version";
+}
+
+const char *view_reason_word(uint64_t reason)
+{
+	return reason < sizeof(reason_words) / sizeof(reason_words[0]) ? reason_words[reason] : "?";
 }
 
 bool view_is_by_kernel(const struct vma_stats_socket *socket)

@@ -4,7 +4,8 @@
  *
  *   options ──> processes: which one ──> view of its memory ──┬─> requests: -z -l -D -S
  *                                                             └─> every interval: a snapshot, printed by a view
- *           └─> metrics, of all of them: printed once, or served
+ *           ├─> metrics, of all of them: printed once, or served
+ *           └─> top, of all of them: a screen that is drawn again and again
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +22,7 @@
 #include "metrics.h"
 #include "processes.h"
 #include "report.h"
+#include "top.h"
 #include "view.h"
 #include "view_json.h"
 #include "vmad_state.h"
@@ -326,6 +328,8 @@ int main(int argc, char **argv)
 	count = processes_find(&options, pids);
 	if (options.openmetrics && (count != 0 || (options.pid == 0 && options.name == NULL)))
 		return print_metrics(&options);
+	if (options.top && (count != 0 || (options.pid == 0 && options.name == NULL)))
+		return top_run(&options);
 	if (count == 0) {
 		fputs("vmastat: Failed to identify process...\n", stderr);
 		return EXIT_FAILURE;

@@ -88,6 +88,25 @@ static void test_long_name_is_cut(void **state)
 	vma_stats_drop(stats, cq);
 }
 
+static void test_view_of_a_file_that_was_made_anew_is_not_current(void **state)
+{
+	struct vma_stats_view *view;
+
+	(void)state;
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	assert_true(vma_stats_view_is_current(view, path));
+	vma_stats_destroy(stats);
+	assert_false(vma_stats_view_is_current(view, path));
+	assert_int_equal(vma_stats_create(dir, &stats), 0);
+	assert_false(vma_stats_view_is_current(view, path));
+	vma_stats_view_close(view);
+	assert_int_equal(vma_stats_view_open(path, &view), 0);
+	assert_true(vma_stats_view_is_current(view, path));
+	assert_int_equal(truncate(path, 5), 0);
+	assert_false(vma_stats_view_is_current(view, path));
+	vma_stats_view_close(view);
+}
+
 static void test_cursor_beyond_the_end_finds_nothing(void **state)
 {
 	struct vma_stats_view *view;
@@ -589,6 +608,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_blocks_are_seen_with_type_name_and_values, view_make_stats,
                                         view_remove_stats),
         cmocka_unit_test_setup_teardown(test_long_name_is_cut, view_make_stats, view_remove_stats),
+        cmocka_unit_test_setup_teardown(test_view_of_a_file_that_was_made_anew_is_not_current, view_make_stats,
+                                        view_remove_stats),
         cmocka_unit_test_setup_teardown(test_cursor_beyond_the_end_finds_nothing, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_what_is_not_a_segment_is_refused, view_make_stats, view_remove_stats),
         cmocka_unit_test_setup_teardown(test_any_other_layout_is_refused, view_make_stats, view_remove_stats),

@@ -111,6 +111,28 @@ static void test_tcp_is_a_view_of_its_own(void **state)
 	assert_int_equal(PARSE(&options, "-t", "--assert-offloaded"), OPTIONS_WRONG);
 }
 
+static void test_top_goes_with_what_chooses_sockets_and_times(void **state)
+{
+	char *const others[][2] = {{"-v", "1"}, {"-d", "2"}, {"-l", "3"}, {"-S", "0"}, {"--listen", "1"}};
+	char *const alone[] = {"--json", "-t", "-z", "--assert-offloaded", "--openmetrics", "--per-socket", "--report"};
+	struct options options;
+
+	(void)state;
+	assert_int_equal(PARSE(&options, "--top"), OPTIONS_RUN);
+	assert_true(options.top);
+	assert_int_equal(
+	        PARSE(&options, "--top", "-p", "7", "-n", "prog", "-k", "/dir", "-F", "-s", "3", "-i", "2", "-c", "4"),
+	        OPTIONS_RUN);
+	assert_int_equal(options.interval, 2);
+	assert_int_equal(options.cycles, 4);
+	for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		assert_int_equal(PARSE(&options, "--top", others[i][0], others[i][1]), OPTIONS_WRONG);
+	for (unsigned i = 0; i < sizeof(alone) / sizeof(alone[0]); i++)
+		assert_int_equal(PARSE(&options, alone[i], "--top"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "--top", "-v", "1"), OPTIONS_WRONG);
+	assert_string_equal(wrong, "--top goes with -p, -n, -k, -F, -s, -i and -c only");
+}
+
 static void test_vmad_stands_alone(void **state)
 {
 	struct options options;
@@ -219,6 +241,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_option_has_a_short_and_a_long_name),
         cmocka_unit_test(test_json_has_all_views_unless_one_is_named),
         cmocka_unit_test(test_tcp_is_a_view_of_its_own),
+        cmocka_unit_test(test_top_goes_with_what_chooses_sockets_and_times),
         cmocka_unit_test(test_vmad_stands_alone),
         cmocka_unit_test(test_report_stands_alone_but_for_its_file),
         cmocka_unit_test(test_level_of_a_dump_may_follow_as_a_word),

@@ -29,6 +29,8 @@
 struct vma_stats_view;
 int vma_stats_view_open(const char *path, struct vma_stats_view **out);
 void vma_stats_view_close(struct vma_stats_view *view);
+/* Whether the file that the view was opened by still names the same memory: not so after an exec. */
+bool vma_stats_view_is_current(const struct vma_stats_view *view, const char *path);
 int vma_stats_view_pid(const struct vma_stats_view *view); /* of the process, as it sees itself */
 /*
  * Next used block after *cursor (start with 0): type, name, and a copy of the block taken now; each is valid until the
