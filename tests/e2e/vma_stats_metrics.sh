@@ -48,7 +48,7 @@ status() { # CURL'S ARGUMENTS...
 # ---- once ----
 
 check_eq "without a process there is an empty answer" "$(stats --openmetrics | grep -v '^#')" \
-	$'vma_processes 0\nvma_processes_unreadable 0'
+	$'vma_processes 0\nvma_processes_unreadable 0\nvma_processes_put_off 0\nvma_processes_summed 0'
 check_eq "a process that was named, and is not there, is an error" \
 	"$(stats --openmetrics -p 1 2>&1; echo $?)" $'vmastat: Failed to identify process...\n1'
 

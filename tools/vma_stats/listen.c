@@ -125,7 +125,7 @@ static enum MHD_Result send_metrics(struct MHD_Connection *connection, const str
 	int rc = -ENOMEM;
 
 	if (out != NULL) {
-		rc = metrics_scrape(options, format, out);
+		rc = metrics_scrape(options, format, METRICS_SCRAPE_NS, out);
 		if (fclose(out) != 0)
 			rc = -ENOMEM;
 	}

@@ -119,13 +119,12 @@ static void add_words(struct metrics_row *row, const struct vma_stats_item *item
 	}
 }
 
-static int add_item(struct metrics *metrics, const struct options *options, const struct vma_stats_item *item,
-                    bool retired)
+static int add_item(struct metrics *metrics, bool rows_of_its_own, const struct vma_stats_item *item, bool retired)
 {
 	char labels[LABELS_BYTES] = "";
 	struct metrics_row *row;
 
-	if (options->per_socket)
+	if (rows_of_its_own)
 		label_object(labels, item, retired);
 	row = row_of(metrics, item->type, labels);
 	if (row == NULL)
@@ -154,10 +153,17 @@ static void count_socket(struct metrics_process *process, const struct view_inpu
 	process->queued_bytes += bytes;
 }
 
+/* A row of each type is always there for a process. */
+static bool has_room(const struct metrics *metrics, const struct vma_stats_snapshot *snapshot)
+{
+	return metrics->row_count + snapshot->count + VMA_STATS_TYPE_COUNT + metrics->rows_kept <= METRICS_ROWS_MAX;
+}
+
 int metrics_add(struct metrics *metrics, const struct options *options, pid_t pid, const char *comm,
                 const struct vma_stats_snapshot *snapshot)
 {
 	const struct view_input in = {.options = options, .now = snapshot, .total = snapshot};
+	const bool each = options->per_socket && has_room(metrics, snapshot);
 	struct metrics_process *process;
 	char escaped[LABELS_BYTES - 32];
 	int rc = 0;
@@ -173,7 +179,7 @@ int metrics_add(struct metrics *metrics, const struct options *options, pid_t pi
 	/* First those that have gone: each type has a row, so a metric does not come and go. */
 	for (unsigned type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT && rc == 0; type++)
 		if (snapshot->retired[type].type == type && (type != VMA_STATS_TYPE_SOCKET || options->fds.count == 0))
-			rc = add_item(metrics, options, &snapshot->retired[type], true);
+			rc = add_item(metrics, each, &snapshot->retired[type], true);
 	for (size_t i = 0; i < snapshot->count && rc == 0; i++) {
 		const struct vma_stats_item *item = &snapshot->items[i];
 
@@ -181,8 +187,9 @@ int metrics_add(struct metrics *metrics, const struct options *options, pid_t pi
 			continue;
 		if (item->type == VMA_STATS_TYPE_SOCKET)
 			count_socket(process, &in, &item->socket);
-		rc = add_item(metrics, options, item, false);
+		rc = add_item(metrics, each, item, false);
 	}
+	metrics->summed += options->per_socket && !each;
 	return rc;
 }
 
@@ -296,6 +303,12 @@ void metrics_write(const struct metrics *metrics, const struct options *options,
 	write_head(out, format, "vma_processes_unreadable", "", "gauge", NULL,
 	           "processes whose counters cannot be read");
 	fprintf(out, "vma_processes_unreadable %u\n", metrics->unreadable);
+	write_head(out, format, "vma_processes_put_off", "", "gauge", NULL,
+	           "processes for which the scrape had no time; the next one begins with them");
+	fprintf(out, "vma_processes_put_off %u\n", metrics->put_off);
+	write_head(out, format, "vma_processes_summed", "", "gauge", NULL,
+	           "processes whose objects have no series of their own, because there are too many");
+	fprintf(out, "vma_processes_summed %u\n", metrics->summed);
 	if (metrics->process_count != 0) {
 		write_sockets(metrics, format, out);
 		for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++)
@@ -308,20 +321,20 @@ void metrics_write(const struct metrics *metrics, const struct options *options,
 
 /* ---- now ---- */
 
-#define TRIES_WHOLE 20 /* a millisecond apart: a thread that drops a block may be without its core */
+_Static_assert(VMA_STATS_TYPE_COUNT *PROCESSES_MAX <= METRICS_ROWS_MAX, "sums of all processes have their rows");
 
-static void read_whole_snapshot(const struct vma_stats_view *view, struct vma_stats_snapshot *out)
+#define ROUNDS_WHOLE 20 /* a millisecond apart: a thread that drops a block may be without its core */
+
+static uint64_t scrape_now_ns(void)
 {
-	const struct timespec pause = {.tv_nsec = 1000000};
+	struct timespec now;
 
-	vma_stats_view_read(view, out);
-	for (int tries = 0; !out->whole && tries < TRIES_WHOLE; tries++) {
-		nanosleep(&pause, NULL);
-		vma_stats_view_read(view, out);
-	}
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static int scrape_process(struct metrics *metrics, const struct options *options, pid_t pid)
+/* 0, -ENOMEM, or 1: its blocks are being dropped, so it is to be read again, unless this is the last round. */
+static int scrape_process(struct metrics *metrics, const struct options *options, pid_t pid, bool last_round)
 {
 	static struct vma_stats_snapshot snapshot;
 	char path[PATH_MAX], comm[PROCESSES_NAME_BYTES];
@@ -335,20 +348,67 @@ static int scrape_process(struct metrics *metrics, const struct options *options
 		metrics->unreadable++;
 		return 0;
 	}
-	read_whole_snapshot(view, &snapshot);
+	vma_stats_view_read(view, &snapshot);
 	vma_stats_view_close(view);
+	if (!snapshot.whole && !last_round)
+		return 1;
 	return processes_name(pid, comm) ? metrics_add(metrics, options, pid, comm, &snapshot) : 0;
 }
 
-int metrics_scrape(const struct options *options, enum metrics_format format, FILE *out)
+/* Once each, then those that are to be read again, so that none holds the others up. The pid that had no time, or 0. */
+static int scrape_processes(struct metrics *metrics, const struct options *options, pid_t *pids, unsigned count,
+                            uint64_t until_ns, pid_t *put_off)
 {
-	static pid_t pids[PROCESSES_MAX];
-	const unsigned count = processes_find(options, pids);
-	struct metrics metrics = {0};
+	const struct timespec pause = {.tv_nsec = 1000000};
 	int rc = 0;
 
-	for (unsigned i = 0; i < count && rc == 0; i++)
-		rc = scrape_process(&metrics, options, pids[i]);
+	for (unsigned round = 0; count != 0; round++) {
+		unsigned again = 0;
+
+		for (unsigned i = 0; i < count; i++) {
+			if ((round != 0 || i != 0) && scrape_now_ns() >= until_ns) {
+				metrics->put_off = again + count - i;
+				*put_off = pids[i];
+				return 0;
+			}
+			metrics->rows_kept = (size_t)(again + count - i - 1) * VMA_STATS_TYPE_COUNT;
+			rc = scrape_process(metrics, options, pids[i], round == ROUNDS_WHOLE);
+			if (rc < 0)
+				return rc;
+			if (rc > 0)
+				pids[again++] = pids[i];
+		}
+		count = again;
+		if (count != 0)
+			nanosleep(&pause, NULL);
+	}
+	return 0;
+}
+
+/* Those from `first` on come first; the list is in order. */
+static void turn_pids(pid_t *pids, unsigned count, pid_t first)
+{
+	static pid_t turned[PROCESSES_MAX];
+	unsigned at = 0;
+
+	while (at < count && pids[at] < first)
+		at++;
+	for (unsigned i = 0; i < count; i++)
+		turned[i] = pids[(at + i) % count];
+	memcpy(pids, turned, count * sizeof(*pids));
+}
+
+int metrics_scrape(const struct options *options, enum metrics_format format, uint64_t budget_ns, FILE *out)
+{
+	static pid_t pids[PROCESSES_MAX], first;
+	const uint64_t until_ns = scrape_now_ns() + budget_ns;
+	const unsigned count = processes_find(options, pids);
+	struct metrics metrics = {0};
+	int rc;
+
+	turn_pids(pids, count, first);
+	first = 0;
+	rc = scrape_processes(&metrics, options, pids, count, until_ns, &first);
 	if (rc == 0)
 		metrics_write(&metrics, options, format, out);
 	metrics_fini(&metrics);

@@ -7,6 +7,9 @@
  *
  *   processes ──> a snapshot each ──> rows: (process, type, object), values ──> family by family, rows in each
  *
+ * Any user may put files into the directory, and write what he likes into the memory that they name. So a scrape has
+ * budgets: of time, after which processes are put off to the next scrape; and of rows, without which a process has sums.
+ *
  * Threads: one.
  */
 #ifndef VMA_STATS_TOOL_METRICS_H
@@ -21,11 +24,17 @@
 /* The text format 0.0.4 differs: a counter's family has "_total", and there are no units and no end. */
 enum metrics_format { METRICS_OPENMETRICS, METRICS_TEXT };
 
+#define METRICS_ROWS_MAX (8 * 4096) /* a row of each type for each process, if there are as many as there can be */
+#define METRICS_SCRAPE_NS (2000 * 1000000ULL)
+
 struct metrics {
 	struct metrics_process *processes;
 	struct metrics_row *rows;
 	size_t process_count, row_count, row_room;
+	size_t rows_kept;    /* for the processes that are still to come */
 	unsigned unreadable; /* processes of another version, or that have become another user */
+	unsigned put_off;    /* processes for which there was no time */
+	unsigned summed;     /* processes whose objects have no rows of their own, although they were asked for */
 };
 /* Zero it first. */
 void metrics_fini(struct metrics *metrics);
@@ -34,7 +43,10 @@ int metrics_add(struct metrics *metrics, const struct options *options, pid_t pi
                 const struct vma_stats_snapshot *snapshot);
 void metrics_write(const struct metrics *metrics, const struct options *options, enum metrics_format format, FILE *out);
 
-/* All that the options choose, now. 0 or -ENOMEM. */
-int metrics_scrape(const struct options *options, enum metrics_format format, FILE *out);
+/*
+ * All that the options choose, now, for `budget_ns` or little more. The next scrape begins with those that this one has
+ * put off. 0 or -ENOMEM.
+ */
+int metrics_scrape(const struct options *options, enum metrics_format format, uint64_t budget_ns, FILE *out);
 
 #endif

@@ -291,7 +291,7 @@ static int show_vmad(const char *interface)
 
 static int print_metrics(const struct options *options)
 {
-	int rc = metrics_scrape(options, METRICS_OPENMETRICS, stdout);
+	int rc = metrics_scrape(options, METRICS_OPENMETRICS, METRICS_SCRAPE_NS, stdout);
 
 	if (rc == 0 && fflush(stdout) != 0)
 		rc = -errno;

@@ -1,8 +1,12 @@
 /* Metrics of snapshots: names, sums, labels, both formats. */
 #include <ctype.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <vma/sock.h>
 #include <vma/test.h>
@@ -225,6 +229,99 @@ static void test_wild_numbers_are_printed_and_harmless(void **state)
 	            "18446744073709551615");
 }
 
+/* ---- budgets ---- */
+
+static void test_objects_without_room_are_in_sums(void **state)
+{
+	struct metrics metrics = {0};
+	size_t bytes;
+	FILE *out;
+
+	(void)state;
+	begin(true);
+	for (uint64_t fd = 0; fd < 1000; fd++)
+		socket_of(fd, IPPROTO_UDP, 2);
+	for (pid_t pid = 1; pid <= 100; pid++) {
+		metrics.rows_kept = (size_t)(100 - pid) * VMA_STATS_TYPE_COUNT;
+		assert_int_equal(metrics_add(&metrics, &options, pid, "prog", &snapshot), 0);
+	}
+	assert_true(metrics.row_count <= METRICS_ROWS_MAX);
+	assert_int_equal(metrics.process_count, 100);
+	assert_true(metrics.summed > 60 && metrics.summed < 80);
+	free(text);
+	out = open_memstream(&text, &bytes);
+	assert_non_null(out);
+	metrics_write(&metrics, &options, METRICS_OPENMETRICS, out);
+	fclose(out);
+	metrics_fini(&metrics);
+	assert_line("vma_socket_rx_packets_total{pid=\"1\",comm=\"prog\",fd=\"999\",proto=\"udp\"} 2");
+	assert_line("vma_socket_rx_packets_total{pid=\"100\",comm=\"prog\"} 2000");
+}
+
+/* A file that looks alive: somebody holds its lock. */
+static int make_nonsense_file(const char *dir, const char *name)
+{
+	char path[128];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+	return fd;
+}
+
+static void remove_nonsense_file(const char *dir, const char *name, int fd)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	assert_int_equal(unlink(path), 0);
+	close(fd);
+}
+
+static void scrape_text(uint64_t budget_ns)
+{
+	size_t bytes;
+	FILE *out;
+
+	free(text);
+	out = open_memstream(&text, &bytes);
+	assert_non_null(out);
+	assert_int_equal(metrics_scrape(&options, METRICS_OPENMETRICS, budget_ns, out), 0);
+	fclose(out);
+}
+
+/* Between two files that are nonsense is the one of this process. */
+static void test_processes_without_time_come_first_in_the_next_scrape(void **state)
+{
+	char dir[] = "/tmp/vma_metrics_test.XXXXXX";
+	struct vma_stats *stats;
+	int first, last;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	options = (struct options){.directory = dir};
+	assert_int_equal(vma_stats_create(dir, &stats), 0);
+	first = make_nonsense_file(dir, "vmastat.1");
+	last = make_nonsense_file(dir, "vmastat.4194300");
+	for (unsigned scrape = 0; scrape < 4; scrape++) {
+		scrape_text(0); /* time for one */
+		assert_line("vma_processes_put_off 2");
+		assert_line(scrape == 1 ? "vma_processes 1" : "vma_processes 0");
+		assert_line(scrape == 1 ? "vma_processes_unreadable 0" : "vma_processes_unreadable 1");
+	}
+	scrape_text(METRICS_SCRAPE_NS);
+	assert_line("vma_processes_put_off 0");
+	assert_line("vma_processes 1");
+	assert_line("vma_processes_unreadable 2");
+	assert_line("vma_processes_summed 0");
+	remove_nonsense_file(dir, "vmastat.1", first);
+	remove_nonsense_file(dir, "vmastat.4194300", last);
+	vma_stats_destroy(stats);
+	assert_int_equal(rmdir(dir), 0);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_counter_is_a_metric_of_its_own),
         cmocka_unit_test(test_process_has_the_sum_of_its_sockets_with_those_that_were_closed),
@@ -235,6 +332,8 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_label_cannot_end_its_quotes_or_its_line),
         cmocka_unit_test(test_each_format_has_its_own_heads_and_end),
         cmocka_unit_test(test_wild_numbers_are_printed_and_harmless),
+        cmocka_unit_test(test_objects_without_room_are_in_sums),
+        cmocka_unit_test(test_processes_without_time_come_first_in_the_next_scrape),
 };
 
 VMA_TEST_MAIN(tests)
