@@ -216,7 +216,7 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 		syscall(SYS_close, fd);
 		return rc;
 	}
-	child->stats = vma_engine_stats_get(child->engine, fd);
+	child->stats = vma_engine_stats_get(child->engine, fd, &child->stats_count);
 	stream_describe(child);
 	update_tx_short_lived(child);
 	return fd;

@@ -502,7 +502,7 @@ static void passed_adopt(int fd, int family, bool listens, const struct ends *en
 		vma_file_put(&sock->file);
 		return;
 	}
-	sock->stats = vma_engine_stats_get(engine, fd);
+	sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
 	stream_describe(sock);
 	passed_count_taken(passed); /* inside: it is there as long */
 }
@@ -574,7 +574,7 @@ bool vma_stream_inherit(int fd, int waiting_fd)
 		vma_file_put(&sock->file);
 		return filled; /* the descriptor has gone with it */
 	}
-	sock->stats = vma_engine_stats_get(engine, fd);
+	sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
 	stream_describe(sock);
 	return true;
 }

@@ -104,6 +104,7 @@ static void stream_close_file(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 
+	vma_inet_stats_closed(sock->engine, &sock->stats_count);
 	if (atomic_load(&sock->exec_exported))
 		stream_fork_queue_leave_queued(sock);
 	pthread_mutex_lock(&file->lock);
@@ -161,7 +162,7 @@ static void stream_destroy(struct vma_file *file)
 	stream_passed_free(sock);
 	stream_fork_queue_free(sock);
 	stream_options_free(sock);
-	vma_inet_stats_put(sock->engine, sock->stats);
+	vma_inet_stats_put(sock->engine, sock->stats, &sock->stats_count);
 	fini_io_locks(sock);
 }
 
@@ -199,6 +200,7 @@ static __attribute__((cold)) void stream_forked(struct vma_file *file)
 	init_io_locks(sock);
 	drop_tasks(sock);
 	sock->stats = NULL;
+	atomic_store(&sock->stats_count, false);
 	sock->ring_ctx = NULL;
 	sock->path = NULL;
 	sock->watch = (struct vma_net_watch){0};
@@ -360,7 +362,7 @@ int vma_stream_socket(int fd, int domain, int type, int protocol)
 		stream_options_new(sock, fd);
 	}
 	if (engine != NULL) {
-		sock->stats = vma_engine_stats_get(engine, fd);
+		sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
 		stream_describe(sock);
 	}
 	rc = vma_fd_install(fd, &sock->file);

@@ -153,6 +153,7 @@ struct stream_sock {
 	_Atomic bool share_scheduled; /* the task was posted; it holds a reference until has_port_alone is false */
 	struct vma_task share_task;
 	_Atomic bool update_scheduled;
+	_Atomic bool stats_count; /* vma_engine_stats_get */
 	_Atomic enum vma_sock_reason reason;
 	struct vma_stats_socket *stats;
 

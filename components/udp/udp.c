@@ -118,6 +118,7 @@ static void udp_close(struct vma_file *file)
 {
 	struct udp_sock *sock = udp_sock(file);
 
+	vma_inet_stats_closed(sock->engine, &sock->stats_count);
 	pthread_mutex_lock(&file->lock);
 	udp_deferred_count(sock);
 	if (atomic_load(&sock->waiting) != 0) {
@@ -163,7 +164,7 @@ static void udp_destroy(struct vma_file *file)
 	udp_fork_queue_destroy(sock);
 	udp_data_destroy(sock);
 	udp_fork_shared_destroy(sock);
-	vma_inet_stats_put(sock->engine, sock->stats);
+	vma_inet_stats_put(sock->engine, sock->stats, &sock->stats_count);
 	pthread_mutex_destroy(&sock->reader);
 }
 
@@ -236,6 +237,7 @@ static __attribute__((cold)) void udp_forked(struct vma_file *file)
 	pthread_mutex_init(&sock->reader, NULL);
 	udp_flows_forked(sock);
 	sock->stats = NULL;
+	atomic_store(&sock->stats_count, false);
 	sock->errors_watched = sock->left = false;
 	atomic_store(&sock->in_kernel, 0);
 	atomic_store(&file->retry, false);
@@ -389,7 +391,7 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 		udp_options_init(sock, fd);
 	}
 	if (engine != NULL) {
-		sock->stats = vma_engine_stats_get(engine, fd);
+		sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
 		udp_stats_describe(sock);
 	}
 	rc = vma_fd_install(fd, &sock->file);

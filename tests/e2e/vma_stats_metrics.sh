@@ -92,7 +92,7 @@ for _ in range(200):
 print("asked", flush=True)
 time.sleep(1000)
 END
-start brief a env "$with" VMA_STATS_FD_NUM=1024 python3 "$WORK/brief.py" "$IP_B" 7001
+start brief a env "$with" python3 "$WORK/brief.py" "$IP_B" 7001
 brief="pid=\"${PID[brief]}\",comm=\"python3\""
 asked() { log_has brief "^asked"; }
 has_brief() { stats --openmetrics >"$WORK/before" && [ -n "$(value "$WORK/before" "vma_socket_rx_packets_total{$brief}")" ]; }
@@ -115,6 +115,36 @@ check_eq "what closed sockets have received is in the sum" \
 	"$(sum_of "$WORK/after" rx_packets) $(sum_of "$WORK/after" rx_bytes)" "200 10000"
 check_num "and most of them are closed: their sum is of few sockets" \
 	"$(stats --openmetrics --per-socket | grep -cE "^vma_socket_rx_packets_total\{$brief,fd=\"[0-9]+\"")" -lt 200
+
+# Connections that their peer does not end live on for a minute, which is no reason not to count the next ones.
+cat >"$WORK/keep.py" <<'END'
+# keep.py IP PORT: a TCP server that ends no connection
+import socket, sys
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=500)
+print("ready", flush=True)
+kept = []
+while True:
+    kept.append(listener.accept()[0])
+END
+cat >"$WORK/leave.py" <<'END'
+# leave.py IP PORT: 200 connections one after the other, with 50 bytes in each, then "left"
+import socket, sys, time
+for _ in range(200):
+    with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as s:
+        s.send(bytes(50))
+print("left", flush=True)
+time.sleep(1000)
+END
+start keep b python3 "$WORK/keep.py" "$IP_B" 7008
+wait_for 20 log_has keep "^ready"
+start leave a env "$with" python3 "$WORK/leave.py" "$IP_B" 7008
+check "200 connections are closed here, and not there" wait_for 60 log_has leave "^left"
+leave="pid=\"${PID[leave]}\",comm=\"python3\""
+stats --openmetrics >"$WORK/left"
+check_eq "each of them was counted, with room for 100" \
+	"$(value "$WORK/left" "vma_process_sockets_unseen_total{$leave}") $(value "$WORK/left" "vma_socket_tx_packets_total{$leave}")" "0 200"
+stop leave
+stop keep
 
 # ---- served ----
 

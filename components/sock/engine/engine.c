@@ -216,30 +216,57 @@ struct vma_engine *vma_engine_start(void)
 
 /* ---- counters of sockets ---- */
 
-struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd)
+#define SOCKET_BLOCKS_MAX 1024 /* as many as VMA_STATS_FD_NUM may allow: the rest of the segment is for all else */
+
+static bool take_one(_Atomic uint32_t *taken, uint32_t most)
 {
-	_Atomic uint32_t *given = &engine->priv->stats_in_use;
+	if (atomic_fetch_add_explicit(taken, 1, memory_order_relaxed) < most)
+		return true;
+	atomic_fetch_sub_explicit(taken, 1, memory_order_relaxed);
+	return false;
+}
+
+static bool take_block_of_socket(struct vma_engine *engine)
+{
+	if (!take_one(&engine->priv->stats_counted, (uint32_t)engine->conf.stats_fd_num))
+		return false;
+	if (take_one(&engine->priv->stats_in_use, SOCKET_BLOCKS_MAX))
+		return true;
+	atomic_fetch_sub_explicit(&engine->priv->stats_counted, 1, memory_order_relaxed);
+	return false;
+}
+
+struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd, _Atomic bool *counts)
+{
 	struct vma_stats_socket *block;
 	char name[VMA_STATS_NAME_MAX];
 
-	if (atomic_fetch_add_explicit(given, 1, memory_order_relaxed) >= (uint32_t)engine->conf.stats_fd_num) {
-		atomic_fetch_sub_explicit(given, 1, memory_order_relaxed);
+	if (!take_block_of_socket(engine)) {
 		atomic_fetch_add_explicit(&engine->process_stats->sockets_unseen, 1, memory_order_relaxed);
 		return NULL;
 	}
+	atomic_store_explicit(counts, true, memory_order_relaxed);
 	snprintf(name, sizeof(name), "fd %d", fd);
 	block = vma_stats_grab(engine->stats, VMA_STATS_TYPE_SOCKET, name);
 	vma_stats_set(&block->fd, (uint64_t)fd);
 	return block;
 }
 
-void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *block)
+/* A close may come before the block: then the end of the block is what counts. */
+void vma_engine_stats_closed(struct vma_engine *engine, _Atomic bool *counts)
+{
+	if (atomic_exchange_explicit(counts, false, memory_order_relaxed))
+		atomic_fetch_sub_explicit(&engine->priv->stats_counted, 1, memory_order_relaxed);
+}
+
+void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *block, _Atomic bool *counts)
 {
 	if (block == NULL)
 		return;
 	stats_log_socket(engine, block);
 	vma_stats_drop(engine->stats, block);
 	atomic_fetch_sub_explicit(&engine->priv->stats_in_use, 1, memory_order_relaxed);
+	vma_engine_stats_closed(engine, counts);
 }
 
 /* ---- the end ---- */

@@ -14,10 +14,11 @@
 #include <vma/sock_engine.h>
 
 struct vma_engine_priv {
-	struct vma_device *devices;    /* under the lock of devices */
-	_Atomic uint32_t stats_in_use; /* blocks of sockets */
-	_Atomic int stats_log_fd;      /* VMA_STATS_FILE; -1: none */
-	char vmad_path[4096];          /* "": there is none */
+	struct vma_device *devices;     /* under the lock of devices */
+	_Atomic uint32_t stats_counted; /* sockets that are one of VMA_STATS_FD_NUM */
+	_Atomic uint32_t stats_in_use;  /* blocks of sockets: theirs, and those of closed ones that live on */
+	_Atomic int stats_log_fd;       /* VMA_STATS_FILE; -1: none */
+	char vmad_path[4096];           /* "": there is none */
 };
 
 struct vma_device_priv {

@@ -213,21 +213,54 @@ static void test_as_many_sockets_are_counted_as_configured(void **state)
 {
 	struct vma_engine *engine = vma_engine();
 	struct vma_stats_socket *blocks[3];
+	_Atomic bool counts[3] = {false};
 
 	(void)state;
 	engine->conf.stats_fd_num = 2;
 	for (int i = 0; i < 3; i++)
-		blocks[i] = vma_engine_stats_get(engine, 10 + i);
+		blocks[i] = vma_engine_stats_get(engine, 10 + i, &counts[i]);
 	assert_non_null(blocks[0]);
 	assert_int_equal(vma_stats_read(&blocks[1]->fd), 11);
 	assert_null(blocks[2]);
 	assert_int_equal(vma_stats_read(&engine->process_stats->sockets_unseen), 1); /* and readers are told */
-	vma_engine_stats_put(engine, blocks[0]);
-	blocks[2] = vma_engine_stats_get(engine, 12);
+	assert_false(counts[2]);
+	vma_engine_stats_put(engine, blocks[0], &counts[0]);
+	assert_false(counts[0]);
+	blocks[2] = vma_engine_stats_get(engine, 12, &counts[2]);
 	assert_non_null(blocks[2]);
 	for (int i = 1; i < 3; i++)
-		vma_engine_stats_put(engine, blocks[i]);
-	vma_engine_stats_put(engine, NULL);
+		vma_engine_stats_put(engine, blocks[i], &counts[i]);
+	vma_engine_stats_put(engine, NULL, &counts[0]);
+	engine->conf.stats_fd_num = 100;
+}
+
+/* Connections live on when they are closed; blocks are no more than the segment has for sockets. */
+static void test_closed_sockets_do_not_count_as_configured_though_they_live_on(void **state)
+{
+	enum { BLOCKS = 1024 };
+	static struct vma_stats_socket *blocks[BLOCKS];
+	static _Atomic bool counts[BLOCKS];
+	struct vma_engine *engine = vma_engine();
+	const uint64_t unseen = vma_stats_read(&engine->process_stats->sockets_unseen);
+	_Atomic bool counts_more = false;
+
+	(void)state;
+	engine->conf.stats_fd_num = 1;
+	for (int i = 0; i < BLOCKS; i++) {
+		blocks[i] = vma_engine_stats_get(engine, 10, &counts[i]);
+		assert_non_null(blocks[i]);
+		assert_null(vma_engine_stats_get(engine, 11, &counts_more)); /* while the one before is open */
+		vma_engine_stats_closed(engine, &counts[i]);
+		vma_engine_stats_closed(engine, &counts[i]); /* once is enough */
+	}
+	assert_null(vma_engine_stats_get(engine, 10, &counts_more));
+	assert_int_equal(vma_stats_read(&engine->process_stats->sockets_unseen), unseen + BLOCKS + 1);
+	for (int i = 0; i < BLOCKS; i++)
+		vma_engine_stats_put(engine, blocks[i], &counts[i]);
+	blocks[0] = vma_engine_stats_get(engine, 10, &counts[0]);
+	assert_non_null(blocks[0]);
+	assert_null(vma_engine_stats_get(engine, 11, &counts_more));
+	vma_engine_stats_put(engine, blocks[0], &counts[0]);
 	engine->conf.stats_fd_num = 100;
 }
 
@@ -718,6 +751,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exception_handling_says_whether_the_kernel_does_it),
         cmocka_unit_test(test_a_socket_that_the_kernel_gets_is_an_exception_unless_somebody_wishes_it),
         cmocka_unit_test(test_as_many_sockets_are_counted_as_configured),
+        cmocka_unit_test(test_closed_sockets_do_not_count_as_configured_though_they_live_on),
         cmocka_unit_test(test_loopback_and_what_is_not_there_are_refused),
         cmocka_unit_test(test_interface_has_one_ring_context_that_stays),
         cmocka_unit_test(test_ring_context_of_a_socket_ends_with_it_and_its_number_is_used_again),

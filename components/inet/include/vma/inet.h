@@ -71,8 +71,12 @@ void vma_inet_stats_describe(struct vma_stats_socket *stats, const struct vma_in
 void vma_inet_dump_begin(const struct vma_engine *engine, const struct vma_stats_socket *stats, int fd,
                          const struct vma_inet_described *described, enum vma_log_level level);
 void vma_inet_dump_end(enum vma_log_level level);
-/* With the object: unless they were an engine's that is not this process's any more. */
-void vma_inet_stats_put(struct vma_engine *engine, struct vma_stats_socket *stats);
+/*
+ * With the last descriptor, and with the object: vma_engine_stats_closed and vma_engine_stats_put, unless the engine is
+ * not this process's any more.
+ */
+void vma_inet_stats_closed(struct vma_engine *engine, _Atomic bool *counts);
+void vma_inet_stats_put(struct vma_engine *engine, struct vma_stats_socket *stats, _Atomic bool *counts);
 /* A call has failed: its errno, of which EAGAIN is none. Cold. */
 static inline void vma_inet_stats_failed(struct vma_stats_socket *stats, _Atomic uint64_t *counter, ssize_t rc)
 {

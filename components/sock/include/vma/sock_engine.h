@@ -70,10 +70,13 @@ void vma_engine_fork_child(void);
 
 /*
  * A block of counters for a socket, of which other processes see at most VMA_STATS_FD_NUM; NULL: there are as many
- * already. Put it back before the file is destroyed; in a forked child, forget it: it is the parent's.
+ * already. Put it back before the file is destroyed; in a forked child, forget it: it is the parent's. *counts says
+ * whether the socket is one of that number: until it is closed, or its block is put back. A connection whose descriptor
+ * is closed may live on for a minute, and is not to keep the next sockets from being counted.
  */
-struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd);
-void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *block);
+struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd, _Atomic bool *counts);
+void vma_engine_stats_closed(struct vma_engine *engine, _Atomic bool *counts);
+void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *block, _Atomic bool *counts);
 
 /*
  * The program asks for something that is not offloaded, as the text says: 0, the kernel shall do it; or -error, the
