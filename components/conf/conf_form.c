@@ -95,7 +95,7 @@ const struct conf_form conf_form_TX_BUF_SIZE = {
         .open = true, .values = "0, 68..65280", CHOICES({0, NULL, "0 (from MTU and MSS)", NULL})};
 const struct conf_form conf_form_MIGRATION = {
         .open = true, .unset = "-1 (off)", .values = "-1, 1 and up", CHOICES({-1, NULL, "-1 (off)", NULL})};
-const struct conf_form conf_form_RESOLUTION = {.open = true, .unset = "none (exact)"};
+const struct conf_form conf_form_RESOLUTION = {.open = true, .unset = "none (exact)", .most = VMA_CONF_RESOLUTION_MOST};
 const struct conf_form conf_form_OFF = {.open = true, CHOICES({0, NULL, "Disabled", NULL})};
 const struct conf_form conf_form_CTL_THREAD = {
         .values = "0, 1, 2",

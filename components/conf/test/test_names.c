@@ -306,6 +306,11 @@ static void test_a_legal_value_that_is_cut_is_told(void **state)
 	load_names(&conf, ENV("VMA_TIMER_RESOLUTION_MSEC=50", "VMA_TCP_TIMER_RESOLUTION_MSEC=20"), true, VMA_LOG_INFO);
 	assert_int_equal(times_heard("VMA WARNING: VMA_TCP_TIMER_RESOLUTION_MSEC=20 is cut: using 50\n"), 1);
 	expect_in_banner("TCP Timer Resolution (msec)", "50", "VMA_TCP_TIMER_RESOLUTION_MSEC");
+	load_names(&conf, ENV("VMA_TIMER_RESOLUTION_MSEC=60000", "VMA_TCP_TIMER_RESOLUTION_MSEC=10000"), false,
+	           VMA_LOG_INFO);
+	assert_int_equal(times_heard("VMA WARNING: VMA_TIMER_RESOLUTION_MSEC=60000 is cut: using 1000\n"), 1);
+	assert_int_equal(times_heard("VMA WARNING: VMA_TCP_TIMER_RESOLUTION_MSEC=10000 is cut: using 1000\n"), 1);
+	assert_int_equal(conf.timer_resolution_msec, 1000);
 	load_names(&conf, ENV("VMA_TIMER_RESOLUTION_MSEC=200"), true, VMA_LOG_INFO);
 	assert_int_equal(times_heard("VMA_TCP_TIMER_RESOLUTION_MSEC"), 0); /* nobody has set it: it holds for nothing */
 	load_names(&conf, ENV("VMA_TCP_TIMER_RESOLUTION_MSEC=5"), false, VMA_LOG_INFO);

@@ -130,14 +130,14 @@ static void expect_packet_at_once(void)
 		wait_until(vma_tcp_rx_bytes(pair.here) == 1);
 		consume_all(pair.here);
 	}
-	must(passed_ms(began) < 7 * 1000);
+	must(passed_ms(began) < 3500);
 }
 
 static void test_packets_do_not_wait_for_the_threads_timer(void **state)
 {
 	(void)state;
-	/* Five would wait for eight seconds at least. What meets this thread in the ring may have to wait once. */
-	in_child(expect_packet_at_once, "VMA_TIMER_RESOLUTION_MSEC=2000");
+	/* Five would wait for four seconds at least. What meets this thread in the ring may have to wait once. */
+	in_child(expect_packet_at_once, "VMA_TIMER_RESOLUTION_MSEC=1000");
 }
 
 /* ---- VMA_TCP_TIMER_RESOLUTION_MSEC ---- */

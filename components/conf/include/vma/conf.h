@@ -27,6 +27,7 @@
 /* Legal values beyond these are cut to them, with a warning. */
 #define VMA_CONF_CQ_POLL_BATCH_MOST 64
 #define VMA_CONF_RX_PREFETCH_MOST 2048
+#define VMA_CONF_RESOLUTION_MOST 1000 /* ms; what waits so long for a timer seems to hang */
 #define VMA_CONF_MSS_LEAST 88
 #define VMA_CONF_SEND_BUFFER_LEAST 4608
 

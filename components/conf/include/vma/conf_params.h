@@ -211,12 +211,13 @@
 	X(INT, timer_resolution_msec, "VMA_TIMER_RESOLUTION_MSEC", "Timer Resolution (msec)", 10, SAME, SAME, 1, 60000, \
 	  RESOLUTION,                                                                                                  \
 	  "The internal thread wakes for what is due at multiples of so many milliseconds only. Packets and other "    \
-	  "threads still wake it at once. If it is not set: at the time itself.")                                      \
+	  "threads still wake it at once, but not packets of a ring that another thread has driven just before. More " \
+	  "than 1000 counts as 1000. If it is not set: at the time itself.")                                           \
 	X(INT, tcp_timer_resolution_msec, "VMA_TCP_TIMER_RESOLUTION_MSEC", "TCP Timer Resolution (msec)", 100, SAME,   \
 	  SAME, 1, 60000, RESOLUTION,                                                                                  \
 	  "Timers of TCP connections (retransmission, delayed ACK, closed window, keepalive) end at multiples of so "  \
-	  "many milliseconds. Less than VMA_TIMER_RESOLUTION_MSEC, if that is set, counts as that. If it is not "      \
-	  "set: at the time itself.")                                                                                  \
+	  "many milliseconds. Less than VMA_TIMER_RESOLUTION_MSEC, if that is set, counts as that, and more than 1000 " \
+	  "as 1000. If it is not set: at the time itself.")                                                            \
 	X(ENUM, tcp_ctl_thread, "VMA_TCP_CTL_THREAD", "TCP control thread", 0, SAME, SAME, 0, 0, CTL_THREAD,           \
 	  "Which thread makes the connections that listening TCP sockets are asked for: 0 the one that takes the "     \
 	  "packets, 1 the internal thread, which is woken for it, 2 the internal thread, at the next multiple of "     \
