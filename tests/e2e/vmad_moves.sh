@@ -62,8 +62,9 @@ long syscall(long number, ...)
 	return rc;
 }
 END
+headers=("$ROOT"/components/*/include)
 check "what ends vmad builds" "${CC:-gcc}" -O2 -fPIC -shared -Wall -Wextra -Werror -D_GNU_SOURCE -I"$ROOT" \
-	$(printf -- '-I%s ' "$ROOT"/components/*/include) -o "$WORK/die.so" "$WORK/die.c"
+	"${headers[@]/#/-I}" -o "$WORK/die.so" "$WORK/die.c"
 
 owner_up() { # LABEL [VARIABLE=VALUE...]
 	start "$1" b env "${@:2}" "$vmad" --foreground "$IF_B"
