@@ -355,7 +355,7 @@ int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_
  */
 int stream_port_claim(const struct sockaddr_in *local);
 void stream_port_share(struct stream_sock *sock); /* one that is had alone; with the receive flag; never waits */
-uint32_t stream_port_count(void); /* that a connection may be given */
+uint32_t stream_port_count(void);                 /* that a connection may be given */
 /*
  * The next port to try for a connection on a ring context (its id), network order. `of_all`: on a walk of its own, which
  * goes on where it has found a port, and passes by no block.
