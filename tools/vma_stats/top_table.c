@@ -23,7 +23,7 @@ const char *top_offload_word(const struct top_row *row, char word[16])
 	const char *const reason = row->offload == TOP_OFFLOADED ? "yes" : view_reason_word(row->reason);
 	size_t n = 0;
 
-	for (; reason[n] != '\0' && n < 15; n++)
+	for (; n < 15 && reason[n] != '\0'; n++)
 		word[n] = (char)tolower((unsigned char)reason[n]);
 	word[n] = '\0';
 	return word;
