@@ -1,6 +1,8 @@
 /* The debt to the receive queue, spare buffers to pay it with, and the way out when the user holds too many frames. */
 #include <string.h>
 
+#include <vma/nic_tap.h>
+
 #include "cq_refill.h"
 
 void cq_refill_init(struct vma_cq *cq)
@@ -116,10 +118,12 @@ struct vma_buf *cq_spill(struct vma_cq *cq, struct vma_buf *packet)
 	if (cq->spill_pool != NULL)
 		copy = copy_held_packet(cq, packet);
 	if (copy != NULL) {
+		vma_nic_tap_copied(cq->qp, packet, copy);
 		vma_stats_add(&cq->count->copied_out, 1);
 	} else {
 		if (!cq->must_keep_full)
 			return packet; /* remember the debt; the queue runs shorter until the user puts something */
+		vma_nic_tap_dropped(cq->qp, packet, "drop_no_memory");
 		vma_stats_add(&cq->count->drop_no_memory, 1);
 	}
 	recycle_packet(cq, packet);

@@ -6,23 +6,38 @@
  * goes on with it. Tables are constant once they are seen, and there is one for each backend.
  *
  * A queue pair is in the list from create to destroy. Both take the lock, so whoever has it may change `ops` of all.
+ *
+ * A packet in pieces is put when its last piece has come, so that its length is known. What came in an earlier burst is
+ * kept in the queue pair's `tap_part`, as its user may give the buffers back meanwhile.
  */
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include <vma/capture.h>
+#include <vma/log.h>
 #include <vma/nic_tap.h>
 
 #include "tap.h"
 
-enum { TAP_TABLES = 4, TAP_PIECES = 32 };
+enum { TAP_TABLES = 4, TAP_PIECES = 64 };
+
+/* The pieces of a packet of which the last is yet to come. */
+struct tap_part {
+	uint64_t session; /* that they were seen in */
+	bool is_open;     /* there are some */
+	struct vma_capture_info info;
+	uint32_t kept;
+	uint8_t bytes[VMA_CAPTURE_DATA_MAX];
+};
 
 struct vma_capture *_Atomic vma_nic_tapped;
 
 static pthread_mutex_t tap_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vma_nic_qp *tap_list;
+static _Atomic uint64_t tap_session; /* how often taps were put on while none were */
 static struct tap_table {
 	const struct vma_nic_ops *of; /* NULL: free */
 	struct vma_nic_ops ops;
@@ -66,37 +81,71 @@ static struct vma_capture_info tap_info(const struct vma_nic_qp *qp, const struc
 {
 	struct vma_capture_info info = {.id = vma_buf_index(qp->arena, buf), .kind = kind, .time_ns = tap_now_ns()};
 
-	snprintf(info.text, sizeof(info.text), "%.*s", VMA_CAPTURE_TEXT_MAX - 1, qp->nic->info.name);
+	memccpy(info.text, qp->nic->info.name, '\0', sizeof(info.text) - 1);
 	return info;
 }
 
-/* Buffers that the backend has just handed over. A packet in pieces of which the last is yet to come is cut there: the
- * others are no packet. */
+static void part_keep(struct tap_part *part, const struct vma_capture_info *info, const struct iovec *pieces,
+                      unsigned n)
+{
+	if (!part->is_open)
+		part->kept = 0;
+	for (unsigned i = part->is_open; i < n; i++) { /* the first of an open part are the bytes that it has */
+		const size_t room = sizeof(part->bytes) - part->kept;
+		const size_t len = pieces[i].iov_len < room ? pieces[i].iov_len : room;
+
+		memcpy(part->bytes + part->kept, pieces[i].iov_base, len);
+		part->kept += (uint32_t)len;
+	}
+	part->info = *info;
+	part->is_open = true;
+}
+
+/* One packet, or as much of it as there is: how many buffers. */
+static unsigned tap_packet(struct vma_capture *capture, const struct vma_nic_qp *qp, struct vma_buf *const *bufs,
+                           unsigned n)
+{
+	struct tap_part *part = qp->tap_part;
+	struct vma_capture_info info = tap_info(qp, bufs[0], VMA_CAPTURE_IN);
+	struct iovec pieces[1 + TAP_PIECES];
+	unsigned k = 0, i = 0;
+	bool goes_on = true;
+
+	if (qp->nic->info.caps & VMA_NIC_CAP_MEMORY_LINK)
+		info.flags = VMA_CAPTURE_CSUM_OPEN;
+	if (part->is_open) {
+		info = part->info;
+		pieces[k++] = (struct iovec){part->bytes, part->kept};
+	}
+	for (; goes_on && i < n && i < TAP_PIECES; i++) {
+		pieces[k++] = (struct iovec){vma_buf_data(qp->arena, bufs[i]), bufs[i]->len};
+		info.len += bufs[i]->len;
+		goes_on = bufs[i]->flags & VMA_BUF_RX_MORE;
+	}
+	if (goes_on) {
+		part_keep(part, &info, pieces, k);
+	} else {
+		vma_capture_put(capture, &info, pieces, k);
+		part->is_open = false;
+	}
+	return i;
+}
+
+/* Buffers that the backend has just handed over. */
 static unsigned tap_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	const unsigned got = qp->backend_ops->poll_rx(qp, bufs, n);
 	struct vma_capture *capture = got != 0 ? tap_capture() : NULL;
+	const uint64_t session = atomic_load_explicit(&tap_session, memory_order_relaxed);
 
-	for (unsigned i = 0; capture != NULL && i < got; i++) {
-		struct vma_capture_info info = tap_info(qp, bufs[i], VMA_CAPTURE_IN);
-		struct iovec pieces[TAP_PIECES];
-		unsigned k = 0;
-
-		if (qp->tap_in_packet) {
-			qp->tap_in_packet = bufs[i]->flags & VMA_BUF_RX_MORE;
-			continue;
-		}
-		if (qp->nic->info.caps & VMA_NIC_CAP_MEMORY_LINK)
-			info.flags = VMA_CAPTURE_CSUM_OPEN;
-		for (;; i++) {
-			pieces[k++] = (struct iovec){vma_buf_data(qp->arena, bufs[i]), bufs[i]->len};
-			info.len += bufs[i]->len;
-			qp->tap_in_packet = bufs[i]->flags & VMA_BUF_RX_MORE;
-			if (!qp->tap_in_packet || i + 1 == got || k == TAP_PIECES)
-				break;
-		}
-		vma_capture_put(capture, &info, pieces, k);
+	if (capture == NULL)
+		return got;
+	if (qp->tap_part->session != session) { /* packets have passed unseen */
+		qp->tap_part->session = session;
+		qp->tap_part->is_open = false;
 	}
+	for (unsigned i = 0; i < got;)
+		i += tap_packet(capture, qp, bufs + i, got - i);
 	return got;
 }
 
@@ -111,9 +160,11 @@ static void tap_sent(struct vma_capture *capture, const struct vma_nic_qp *qp, c
 		if (segs[i].flags & VMA_NIC_SEG_CSUM)
 			info.flags = VMA_CAPTURE_CSUM_OPEN;
 		for (;; i++) {
-			pieces[k++] = (struct iovec){vma_buf_frame(qp->arena, segs[i].buf) + segs[i].off, segs[i].len};
+			if (k < TAP_PIECES) /* of more only the length is told */
+				pieces[k++] = (struct iovec){vma_buf_frame(qp->arena, segs[i].buf) + segs[i].off,
+				                             segs[i].len};
 			info.len += segs[i].len;
-			if (!(segs[i].flags & VMA_NIC_SEG_MORE) || i + 1 == n || k == TAP_PIECES)
+			if (!(segs[i].flags & VMA_NIC_SEG_MORE) || i + 1 == n)
 				break;
 		}
 		vma_capture_put(capture, &info, pieces, k);
@@ -147,6 +198,16 @@ void vma_nic_tap_note_drop(const struct vma_nic_qp *qp, const struct vma_buf *pa
 		vma_capture_put(capture, &info, NULL, 0);
 }
 
+void vma_nic_tap_note_copy(const struct vma_nic_qp *qp, const struct vma_buf *packet, const struct vma_buf *copy)
+{
+	struct vma_capture *capture = tap_capture();
+	struct vma_capture_info info = tap_info(qp, packet, VMA_CAPTURE_MOVED);
+
+	info.len = vma_buf_index(qp->arena, copy);
+	if (capture != NULL)
+		vma_capture_put(capture, &info, NULL, 0);
+}
+
 /* ---- control path ---- */
 
 /* NULL: there are more backends than tables. */
@@ -171,8 +232,12 @@ static void tap_qp(struct vma_nic_qp *qp)
 {
 	const struct vma_nic_ops *table = tap_table_of(qp->backend_ops);
 
-	if (table != NULL)
+	if (qp->tap_part == NULL)
+		qp->tap_part = calloc(1, sizeof(*qp->tap_part));
+	if (table != NULL && qp->tap_part != NULL)
 		atomic_store_explicit(&qp->ops, table, memory_order_release);
+	else
+		vma_log_warn("%s: packets cannot be captured: no memory", qp->nic->info.name);
 }
 
 void nic_tap_add(struct vma_nic_qp *qp)
@@ -196,11 +261,15 @@ void nic_tap_remove(struct vma_nic_qp *qp)
 	if (*place != NULL)
 		*place = qp->next_of_all;
 	pthread_mutex_unlock(&tap_lock);
+	free(qp->tap_part);
+	qp->tap_part = NULL;
 }
 
 void vma_nic_tap(struct vma_capture *capture)
 {
 	pthread_mutex_lock(&tap_lock);
+	if (atomic_load_explicit(&vma_nic_tapped, memory_order_relaxed) == NULL)
+		atomic_fetch_add_explicit(&tap_session, 1, memory_order_relaxed);
 	atomic_store_explicit(&vma_nic_tapped, capture, memory_order_release);
 	for (struct vma_nic_qp *qp = tap_list; qp != NULL; qp = qp->next_of_all)
 		tap_qp(qp);

@@ -223,7 +223,8 @@ static void ring_settle_attr(struct vma_ring *ring, const struct vma_ring_attr *
 	ring->segs_max = segs_max_of(info, ring->qp->tx_depth);
 	ring->buf_size = UINT32_C(1) << ring->qp->arena->frame_shift;
 	settle_lengths(ring);
-	ring_fragments_init(&ring->fragments, ring->qp->rx_quota != 0 ? ring->qp->rx_quota : ring->qp->rx_depth);
+	ring_fragments_init(&ring->fragments, ring->qp,
+	                    ring->qp->rx_quota != 0 ? ring->qp->rx_quota : ring->qp->rx_depth);
 	ring->reap_at = batching < most ? batching : most;
 	ring->rules = (struct packet_rules){
 	        .arena = ring->qp->arena,

@@ -1,6 +1,7 @@
 /* ring_fragments.c - the fragments of a datagram, held until all have come. */
 #include <string.h>
 
+#include <vma/nic_tap.h>
 #include <vma/packet.h>
 
 #include "ring_fragments.h"
@@ -97,16 +98,22 @@ static uint32_t bufs_of(const struct vma_buf *packet)
 
 /* ---- datagrams under way ---- */
 
+static void fragment_drop(struct ring_fragments *fragments, struct vma_bufarena *arena, struct vma_buf *fragment)
+{
+	vma_nic_tap_dropped(fragments->qp, fragment, "rx_drop_ip_fragment");
+	fragments->dropped++;
+	vma_buf_put_chain(arena, fragment);
+}
+
 static void datagram_drop(struct ring_fragments *fragments, struct vma_bufarena *arena, struct ring_datagram *datagram)
 {
 	struct vma_buf *fragment = datagram->first, *next;
 
 	for (; fragment != NULL; fragment = next) {
 		next = fragment->user;
-		vma_buf_put_chain(arena, fragment);
+		fragment_drop(fragments, arena, fragment);
 	}
 	fragments->bufs -= datagram->bufs;
-	fragments->dropped += datagram->fragments;
 	*datagram = (struct ring_datagram){0};
 }
 
@@ -293,8 +300,7 @@ static void fragments_evict(struct ring_fragments *fragments, struct vma_bufaren
 
 static struct vma_buf *drop_alone(struct ring_fragments *fragments, struct vma_bufarena *arena, struct vma_buf *packet)
 {
-	fragments->dropped++;
-	vma_buf_put_chain(arena, packet);
+	fragment_drop(fragments, arena, packet);
 	return NULL;
 }
 
@@ -335,8 +341,9 @@ struct vma_buf *ring_fragments_add(struct ring_fragments *fragments, struct vma_
 	return NULL;
 }
 
-void ring_fragments_init(struct ring_fragments *fragments, uint32_t quota)
+void ring_fragments_init(struct ring_fragments *fragments, const struct vma_nic_qp *qp, uint32_t quota)
 {
+	fragments->qp = qp;
 	fragments->bufs_max = quota / 2;
 	if (fragments->bufs_max < RING_FRAGMENT_BUFS_MIN)
 		fragments->bufs_max = RING_FRAGMENT_BUFS_MIN;

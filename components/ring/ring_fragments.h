@@ -36,11 +36,12 @@ struct ring_fragments {
 	struct ring_datagram at[RING_DATAGRAMS];
 	uint32_t recent; /* whose fragment came last */
 	uint32_t bufs, bufs_max;
-	uint64_t dropped; /* since the caller last set it to 0 */
+	uint64_t dropped;            /* since the caller last set it to 0 */
+	const struct vma_nic_qp *qp; /* whose packets they are */
 };
 
 /* All zero before. `quota`: buffers that may be away from the receive queue. A datagram of 64 KB always fits. */
-void ring_fragments_init(struct ring_fragments *fragments, uint32_t quota);
+void ring_fragments_init(struct ring_fragments *fragments, const struct vma_nic_qp *qp, uint32_t quota);
 
 /*
  * A frame that packet_check has found to be a fragment, owned by the caller until now. The whole packet if it was the

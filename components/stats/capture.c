@@ -4,16 +4,52 @@
 
 #include "capture_priv.h"
 
-/* A word at a time into the slot; what does not fill a word waits for more. */
+/* A word at a time into the record's slots; what does not fill a word waits for more. */
 struct capture_sink {
+	struct vma_capture *capture;
 	struct capture_slot *slot;
+	uint64_t first, number; /* of the record; of the slot that is being written */
 	unsigned words, bytes;
 	uint64_t word;
+	bool given_up; /* `slot` is another writer's */
 };
+
+static struct capture_slot *slot_of(struct vma_capture *capture, uint64_t number)
+{
+	return &capture->slots[number % VMA_CAPTURE_SLOTS];
+}
+
+/* False: a thread that lost its core has it still. */
+static bool slot_claim(struct capture_slot *slot, uint64_t number)
+{
+	uint64_t state = atomic_load_explicit(&slot->state, memory_order_relaxed);
+
+	return state % CAPTURE_STATES != CAPTURE_WRITING && state < CAPTURE_STATES * number + CAPTURE_WRITING &&
+	       atomic_compare_exchange_strong_explicit(&slot->state, &state, CAPTURE_STATES * number + CAPTURE_WRITING,
+	                                               memory_order_acq_rel, memory_order_relaxed);
+}
+
+static void slot_finish(struct capture_slot *slot, uint64_t number, enum capture_state state)
+{
+	atomic_store_explicit(&slot->state, CAPTURE_STATES * number + state, memory_order_release);
+}
+
+/* The first slot is finished last (capture_priv.h). */
+static void sink_next_slot(struct capture_sink *sink)
+{
+	if (sink->number != sink->first)
+		slot_finish(sink->slot, sink->number, CAPTURE_MORE);
+	sink->slot = slot_of(sink->capture, ++sink->number);
+	sink->words = 0;
+	sink->given_up = !slot_claim(sink->slot, sink->number);
+}
 
 static void sink_flush(struct capture_sink *sink)
 {
-	atomic_store_explicit(&sink->slot->words[sink->words++], sink->word, memory_order_release);
+	if (sink->words == CAPTURE_WORDS && !sink->given_up)
+		sink_next_slot(sink);
+	if (!sink->given_up)
+		atomic_store_explicit(&sink->slot->words[sink->words++], sink->word, memory_order_release);
 	sink->bytes = 0;
 	sink->word = 0;
 }
@@ -34,23 +70,39 @@ static void sink_write(struct capture_sink *sink, const void *data, size_t n)
 	}
 }
 
-static bool capture_claim(struct capture_slot *slot, uint64_t number)
+static void sink_end(struct capture_sink *sink)
 {
-	uint64_t state = atomic_load_explicit(&slot->state, memory_order_relaxed);
+	if (sink->bytes != 0)
+		sink_flush(sink);
+	if (sink->number != sink->first && !sink->given_up)
+		slot_finish(sink->slot, sink->number, CAPTURE_MORE);
+	slot_finish(slot_of(sink->capture, sink->first), sink->first, sink->given_up ? CAPTURE_MORE : CAPTURE_FIRST);
+}
 
-	return state % 2 == 0 && state < 2 * number + 1 &&
-	       atomic_compare_exchange_strong_explicit(&slot->state, &state, 2 * number + 1, memory_order_acq_rel,
-	                                               memory_order_relaxed);
+static uint16_t bytes_to_capture(const struct vma_capture *capture, const struct iovec *pieces, unsigned n)
+{
+	const size_t snap = atomic_load_explicit(&capture->snap, memory_order_relaxed);
+	const size_t most = snap < VMA_CAPTURE_DATA_MAX ? snap : VMA_CAPTURE_DATA_MAX;
+	size_t bytes = 0;
+
+	for (unsigned i = 0; i < n && bytes < most; i++)
+		bytes += pieces[i].iov_len;
+	return (uint16_t)(bytes < most ? bytes : most);
 }
 
 void vma_capture_put(struct vma_capture *capture, struct vma_capture_info *info, const struct iovec *pieces, unsigned n)
 {
-	const uint64_t number = atomic_fetch_add_explicit(&capture->head, 1, memory_order_relaxed);
-	struct capture_sink sink = {.slot = &capture->slots[number % VMA_CAPTURE_SLOTS]};
+	struct capture_sink sink = {.capture = capture};
+	uint64_t slots;
 	size_t left;
 
-	info->captured = (uint16_t)(info->len < VMA_CAPTURE_DATA_MAX ? info->len : VMA_CAPTURE_DATA_MAX);
-	if (!capture_claim(sink.slot, number))
+	info->captured = bytes_to_capture(capture, pieces, n);
+	slots = capture_slots_of(info->captured);
+	sink.first = sink.number = atomic_fetch_add_explicit(&capture->head, slots, memory_order_relaxed);
+	if (slots > 1)
+		atomic_fetch_add_explicit(&capture->more, slots - 1, memory_order_relaxed);
+	sink.slot = slot_of(capture, sink.first);
+	if (!slot_claim(sink.slot, sink.first))
 		return;
 	sink_write(&sink, info, sizeof(*info));
 	left = info->captured;
@@ -60,9 +112,7 @@ void vma_capture_put(struct vma_capture *capture, struct vma_capture_info *info,
 		sink_write(&sink, pieces[i].iov_base, part);
 		left -= part;
 	}
-	if (sink.bytes != 0)
-		sink_flush(&sink);
-	atomic_store_explicit(&sink.slot->state, 2 * number + 2, memory_order_release);
+	sink_end(&sink);
 }
 
 bool vma_capture_wanted(const struct vma_capture *capture)

@@ -20,6 +20,7 @@ int vma_capture_open_memory(const void *memory, struct vma_capture_reader **out)
 		return -ENOMEM;
 	reader->ring = ring;
 	reader->next = atomic_load_explicit(&ring->head, memory_order_acquire);
+	reader->more = atomic_load_explicit(&ring->more, memory_order_relaxed);
 	*out = reader;
 	return 0;
 }
@@ -29,32 +30,57 @@ uint64_t vma_capture_grants(const struct vma_capture_reader *reader)
 	return atomic_load_explicit(&reader->ring->grants, memory_order_acquire);
 }
 
-/* False: it has been overwritten meanwhile, or is no record. */
-static bool slot_copy(const struct capture_slot *slot, uint64_t number, struct vma_capture_info *info, uint8_t *data)
+/* Words of the slot from `at` on. False: it is not, or not any more, in that state. */
+static bool slot_copy(const struct capture_slot *slot, uint64_t state, size_t at, size_t words, uint64_t *out)
 {
-	uint64_t words[CAPTURE_WORDS];
-	const uint8_t *const bytes = (const uint8_t *)words;
-	size_t n = CAPTURE_INFO_WORDS;
+	for (size_t i = 0; i < words; i++)
+		out[i] = atomic_load_explicit(&slot->words[at + i], memory_order_acquire);
+	return atomic_load_explicit(&slot->state, memory_order_acquire) == state;
+}
 
-	for (size_t i = 0; i < n; i++)
-		words[i] = atomic_load_explicit(&slot->words[i], memory_order_acquire);
+/* The frame of the record that begins with slot `number`; the first words of a slot's copy are its own. */
+static bool frame_copy(const struct vma_capture *ring, uint64_t number, uint32_t captured, uint8_t *data)
+{
+	uint64_t words[CAPTURE_WORDS], state = CAPTURE_STATES * number + CAPTURE_FIRST;
+	size_t at = CAPTURE_INFO_WORDS;
+
+	while (captured > 0) {
+		const size_t room = (CAPTURE_WORDS - at) * sizeof(uint64_t), part = captured < room ? captured : room;
+		const size_t n = (part + sizeof(uint64_t) - 1) / sizeof(uint64_t);
+
+		if (!slot_copy(&ring->slots[number % VMA_CAPTURE_SLOTS], state, at, n, words))
+			return false;
+		memcpy(data, words, part);
+		data += part;
+		captured -= (uint32_t)part;
+		state = CAPTURE_STATES * ++number + CAPTURE_MORE;
+		at = 0;
+	}
+	return true;
+}
+
+/* The record that begins with slot `number`, of those before `head`: how many slots it has; 0: it has been overwritten
+ * meanwhile, or is no record. */
+static uint64_t record_copy(const struct vma_capture *ring, uint64_t number, uint64_t head,
+                            struct vma_capture_info *info, uint8_t *data)
+{
+	uint64_t words[CAPTURE_INFO_WORDS];
+
+	if (!slot_copy(&ring->slots[number % VMA_CAPTURE_SLOTS], CAPTURE_STATES * number + CAPTURE_FIRST, 0,
+	               CAPTURE_INFO_WORDS, words))
+		return 0;
 	memcpy(info, words, sizeof(*info));
-	if (info->kind >= VMA_CAPTURE_KINDS || info->captured > VMA_CAPTURE_DATA_MAX || info->captured > info->len)
-		return false;
-	n += (info->captured + sizeof(uint64_t) - 1) / sizeof(uint64_t);
-	for (size_t i = CAPTURE_INFO_WORDS; i < n; i++)
-		words[i] = atomic_load_explicit(&slot->words[i], memory_order_acquire);
-	if (atomic_load_explicit(&slot->state, memory_order_acquire) != 2 * number + 2)
-		return false;
-	memcpy(data, bytes + sizeof(*info), info->captured);
+	if (info->kind >= VMA_CAPTURE_KINDS || info->captured > info->len ||
+	    capture_slots_of(info->captured) > head - number || !frame_copy(ring, number, info->captured, data))
+		return 0;
 	info->text[sizeof(info->text) - 1] = '\0';
 	for (char *c = info->text; *c != '\0'; c++)
 		if (*c < ' ' || *c > '~')
 			*c = '?';
-	return true;
+	return capture_slots_of(info->captured);
 }
 
-/* Whether record `next` may still come. A writer that gave it up leaves the slot as it was. */
+/* Whether slot `next` may still come. A writer that gave it up leaves the slot as it was. */
 static bool may_still_come(struct vma_capture_reader *reader, uint64_t now_ns)
 {
 	if (reader->stuck_at != reader->next + 1) {
@@ -64,31 +90,41 @@ static bool may_still_come(struct vma_capture_reader *reader, uint64_t now_ns)
 	return now_ns - reader->stuck_ns < STUCK_NS;
 }
 
-int vma_capture_next(struct vma_capture_reader *reader, uint64_t now_ns, struct vma_capture_info *info, uint8_t *data,
-                     uint64_t *lost)
+int vma_capture_next(struct vma_capture_reader *reader, uint64_t now_ns, struct vma_capture_info *info, uint8_t *data)
 {
 	const struct vma_capture *ring = reader->ring;
 	const uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
 
-	/* Only records between next and head are looked at, so a hostile head costs one ring's length at most. */
+	/* Only slots between next and head are looked at, so a hostile head costs one ring's length at most. */
 	if (head < reader->next)
 		reader->next = head;
 	if (head - reader->next > VMA_CAPTURE_SLOTS) {
-		*lost += head - reader->next - VMA_CAPTURE_SLOTS;
+		reader->lost_slots += head - reader->next - VMA_CAPTURE_SLOTS;
 		reader->next = head - VMA_CAPTURE_SLOTS;
 	}
 	while (reader->next != head) {
 		const struct capture_slot *slot = &ring->slots[reader->next % VMA_CAPTURE_SLOTS];
 		const uint64_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
+		uint64_t slots = 0;
 
-		if (state < 2 * reader->next + 2 && may_still_come(reader, now_ns))
+		if (state < CAPTURE_STATES * reader->next + CAPTURE_FIRST && may_still_come(reader, now_ns))
 			return 0;
-		if (state == 2 * reader->next + 2 && slot_copy(slot, reader->next, info, data)) {
-			reader->next++;
+		if (state == CAPTURE_STATES * reader->next + CAPTURE_FIRST)
+			slots = record_copy(ring, reader->next, head, info, data);
+		if (slots != 0) {
+			reader->next += slots;
+			reader->more += slots - 1;
 			return 1;
 		}
-		*lost += 1;
+		reader->lost_slots++;
 		reader->next++;
 	}
 	return 0;
+}
+
+uint64_t vma_capture_lost(const struct vma_capture_reader *reader)
+{
+	const uint64_t more = atomic_load_explicit(&reader->ring->more, memory_order_relaxed) - reader->more;
+
+	return reader->lost_slots > more ? reader->lost_slots - more : 0;
 }

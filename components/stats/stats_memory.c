@@ -131,9 +131,26 @@ static int capture_create(struct stats_fd *memory, struct vma_capture **out)
 	return 0;
 }
 
-int vma_stats_capture(struct vma_stats *stats, int seconds, struct vma_capture **out)
+/* A reader that asks in time is heard in each period, so what it asked for holds until the end of the next one. */
+static uint32_t snap_of_readers(struct vma_stats *stats, uint64_t now_ns, int snap)
+{
+	const uint32_t wanted = snap > 0 && snap < (int)VMA_CAPTURE_DATA_MAX ? (uint32_t)snap : VMA_CAPTURE_DATA_MAX;
+
+	if (stats->snap.since_ns == 0 ||
+	    now_ns - stats->snap.since_ns >= VMA_CAPTURE_LEASE_MAX * UINT64_C(1000000000)) {
+		stats->snap.before = stats->snap.asked;
+		stats->snap.asked = 0;
+		stats->snap.since_ns = now_ns;
+	}
+	if (wanted > stats->snap.asked)
+		stats->snap.asked = wanted;
+	return stats->snap.asked > stats->snap.before ? stats->snap.asked : stats->snap.before;
+}
+
+int vma_stats_capture(struct vma_stats *stats, int seconds, int snap, struct vma_capture **out)
 {
 	struct timespec now;
+	uint64_t now_ns;
 	int rc;
 
 	if (seconds < 1 || seconds > VMA_CAPTURE_LEASE_MAX || stats->memory.fd < 0)
@@ -149,9 +166,9 @@ int vma_stats_capture(struct vma_stats *stats, int seconds, struct vma_capture *
 		                      memory_order_release);
 	}
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-	atomic_store_explicit(&stats->capture->until_ns,
-	                      (uint64_t)(now.tv_sec + seconds) * 1000000000 + (uint64_t)now.tv_nsec,
-	                      memory_order_relaxed);
+	now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+	atomic_store_explicit(&stats->capture->snap, snap_of_readers(stats, now_ns, snap), memory_order_relaxed);
+	atomic_store_explicit(&stats->capture->until_ns, now_ns + (uint64_t)seconds * 1000000000, memory_order_relaxed);
 	*out = stats->capture;
 	return 0;
 }

@@ -20,7 +20,7 @@
 #include <vma/stats_read.h>
 
 #define STATS_MAGIC 0x5441545341564d56u  /* "VMVASTAT" */
-#define STATS_VERSION 3u                 /* of header and entry; lists of counters are told apart by fields_hash */
+#define STATS_VERSION 4u                 /* of header and entry; lists of counters are told apart by fields_hash */
 #define STATS_BLOCKS VMA_STATS_ITEMS_MAX /* the 1024 sockets that VMA_STATS_FD_NUM allows, and all else */
 #define STATS_PLACES (STATS_BLOCKS + VMA_STATS_TYPE_COUNT) /* and the retired ones */
 #define STATS_RETIRED(type) (STATS_BLOCKS + (size_t)(type))
@@ -114,6 +114,10 @@ struct vma_stats {
 	struct stats_file file;
 	struct stats_fd memory, requests, capture_memory;
 	struct vma_capture *capture; /* NULL: none yet */
+	struct {
+		uint32_t asked, before; /* the largest in this period, and in the one before */
+		uint64_t since_ns;      /* of this period; 0: there has been none */
+	} snap;
 };
 
 /* stats_block.c: the retired blocks have their types. */

@@ -3,7 +3,7 @@
 # or killed does nothing to the program.
 #
 #   a (client)  10.9.0.1 ---- veth ---- 10.9.0.2  (server, captured) b
-# seconds: 60
+# seconds: 90
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair
@@ -134,6 +134,99 @@ if command -v tshark >/dev/null; then
 fi
 stop deaf
 
+# ---- drops of packets that were copied meanwhile, and of datagrams in fragments ----
+
+send_to() { # PORT COUNT BYTES: no faster than the ring is emptied
+	in_ns a python3 -c "import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range($2):
+    s.sendto(bytes($3), ('$IP_B', $1))
+    time.sleep(0.0005)"
+}
+counted() { # PROCESS COUNTER: of all its blocks
+	"$BUILD/tests/measure/print_stats" "$DIR/vmastat.${PID[$1]}" | awk -v name="$2" '$1 == name { n += $2 } END { print n + 0 }'
+}
+# With a long receive queue the frames of the window are used up before it is full: what comes then is copied out.
+start hoarder b env "$with" VMA_RX_WRE=64 python3 -c "import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, 33, 400000) # SO_RCVBUFFORCE
+s.bind(('$IP_B', 7005))
+print('ready', flush=True)
+time.sleep(1000)"
+check "hoarder starts" wait_for 20 log_has hoarder "^ready"
+capture copies -p "${PID[hoarder]}"
+send_to 7005 1500 1000
+sleep 0.5
+stop copies INT
+dropped=$(counted hoarder ring.rx_drop_sink) copied=$(counted hoarder cq.copied_out)
+if command -v tshark >/dev/null; then
+	check_num "frames were copied out" "$copied" -gt 100
+	check_num "and packets dropped" "$dropped" -gt 100
+	check_eq "a copy that is dropped says why" "$(frames copies 'frame.comment == "dropped: rx_drop_sink"')" "$dropped"
+fi
+stop hoarder
+
+begin deaf b udp "$IP_B" 7006 0
+capture fragments -p "${PID[deaf]}"
+send_to 7006 300 4000
+in_ns a python3 - "$IP_B" <<'END'
+# A fragment that comes twice, and one whose datagram never becomes whole.
+import socket, struct, sys, time
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+def fragment(number, offset, more, data):
+    head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(data), number, offset // 8 | (0x2000 if more else 0), 64, 17, 0,
+                       socket.inet_aton("10.9.0.1"), socket.inet_aton(sys.argv[1]))
+    raw.sendto(head + data, (sys.argv[1], 0))
+first = struct.pack(">HHHH", 9000, 7006, 2008, 0) + bytes(1000)
+fragment(4242, 0, True, first)
+fragment(4242, 0, True, first)
+time.sleep(1.1)
+fragment(4243, 0, True, first)
+END
+sleep 0.5
+dropped=$(counted deaf ring.rx_drop_sink) pieces=$(counted deaf ring.rx_drop_ip_fragment)
+stop fragments INT
+if command -v tshark >/dev/null; then
+	check_num "datagrams in fragments are dropped" "$dropped" -gt 100
+	check_eq "each of the three fragments says why" \
+		"$(frames fragments 'frame.comment == "dropped: rx_drop_sink"')" $((3 * dropped))
+	check_eq "so does one that comes twice, and one that waits in vain" \
+		"$pieces $(frames fragments 'frame.comment == "dropped: rx_drop_ip_fragment"')" "2 2"
+fi
+stop deaf
+
+# ---- the program closes what it does not know ----
+
+start closer b env "$with" python3 -c "import os, socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('$IP_B', 7007))
+print('ready', flush=True)
+while True:
+    data, peer = s.recvfrom(2000)
+    if data == b'close':
+        for fd in range(3, 4096):
+            if fd != s.fileno():
+                try: os.close(fd)
+                except OSError: pass
+    s.sendto(data, peer)"
+check "closer starts" wait_for 20 log_has closer "^ready"
+ask_closer() { # WORD
+	in_ns a python3 -c "import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(10)
+s.sendto(b'$1', ('$IP_B', 7007))
+s.recv(2000)"
+}
+capture before -p "${PID[closer]}"
+check "a program that is captured answers" ask_closer hello
+stop before INT
+check "it closes all that it does not know" ask_closer close
+capture after -p "${PID[closer]}"
+check "and answers" ask_closer hello
+stop after INT
+check "the memory of the capture was left to it" log_has after "^2 packets written, 2 seen, 0 lost"
+stop closer
+
 # ---- readers that are slow, hostile, or die ----
 
 # A pipe that nobody empties stops vma_dump after 64 KB.
@@ -144,13 +237,39 @@ start slow b "$BUILD/bin/vma_dump" -p "${PID[server]}" -w "$WORK/pipe"
 check "a reader whose output is stuck" wait_for 20 log_has slow "capturing"
 start asker a $TRAFFIC ask "$IP_B" 7001 $ROUNDS
 check "the program goes on" finish asker 100
+sleep 3 # the process has not been asked for so long that it has ended the capture
 (timeout 20 cat "$WORK/pipe" >"$WORK/slow.pcapng" &)
 sleep 1
+start asker a $TRAFFIC ask "$IP_B" 7001 10
+check "and on" finish asker 20
+sleep 0.2
 stop slow INT
 lost=$(sed -n 's/.* seen, \([0-9]*\) lost$/\1/p' "$WORK/slow.log")
 seen=$(sed -n 's/.* written, \([0-9]*\) seen.*/\1/p' "$WORK/slow.log")
 check_num "what it lost is counted" "${lost:-0}" -gt 1000
-check_eq "lost and seen are all that were moved" $((${lost:-0} + ${seen:-0})) $((2 * ROUNDS))
+check_eq "lost and seen are all that were moved" $((${lost:-0} + ${seen:-0})) $((2 * (ROUNDS + 10)))
+check "that the capture was interrupted is told" log_has slow "was interrupted 1 times"
+kill "$holder"
+if command -v tshark >/dev/null; then
+	check_eq "by the first packet behind the gap, too" \
+		"$(frames slow 'frame.comment == "gap before: the capture was interrupted"')" 1
+	gaps=$(tshark -r "$WORK/slow.pcapng" -Y frame.comment -T fields -e frame.comment 2>/dev/null |
+		sed -n 's/.*gap before: \([0-9]*\) lost.*/\1/p' | awk '{ n += $1 } END { print n }')
+	check_eq "and what was lost, where it is missing" "$gaps" "${lost:-0}"
+fi
+
+# An output that is stuck for good does not keep it from ending.
+mkfifo "$WORK/stuck"
+sleep 1000 3<>"$WORK/stuck" &
+holder=$!
+start stuck b "$BUILD/bin/vma_dump" -p "${PID[server]}" -w "$WORK/stuck"
+check "a reader whose output is stuck for good" wait_for 20 log_has stuck "capturing"
+start asker a $TRAFFIC ask "$IP_B" 7001 1000
+check "the program goes on" finish asker 100
+kill -TERM "${PID[stuck]}"
+check "ends by a signal" wait_for 20 gone "${PID[stuck]}"
+stop stuck
+check_eq "and says that it has failed" $? 1
 kill "$holder"
 
 capture killed -p "${PID[server]}"

@@ -13,17 +13,21 @@
 
 #define PCAPNG_INTERFACES 64
 
+#define PCAPNG_BODY_MAX (VMA_CAPTURE_DATA_MAX + 8192)
+
 struct pcapng {
 	FILE *out;
 	uint32_t snap;
 	char names[PCAPNG_INTERFACES][VMA_CAPTURE_TEXT_MAX];
 	unsigned count;
+	uint32_t len; /* of the block that is being made */
+	uint8_t body[PCAPNG_BODY_MAX];
 };
 
-bool pcapng_begin(struct pcapng *pcapng, FILE *out, uint32_t snap, const char *application);
-/* A packet; comment NULL: none. The interface's block goes before its first packet. */
+bool pcapng_begin(struct pcapng *pcapng, FILE *out, uint32_t snap, const char *comment);
+/* A packet with n comments. The interface's block goes before its first packet. */
 bool pcapng_packet(struct pcapng *pcapng, const struct vma_capture_info *info, const uint8_t *data,
-                   const char *comment);
+                   const char *const *comments, unsigned n);
 /* How many packets were seen and lost; says so for the first interface. */
 bool pcapng_end(struct pcapng *pcapng, uint64_t seen, uint64_t lost, uint64_t time_ns);
 

@@ -1,63 +1,67 @@
 /*
- * vma_dump - the packets of a program on libvma.so, as pcapng.
+ * vma_dump - the packets of programs on libvma.so, as pcapng.
  *
- *   request, once a second ──> the process copies packets into its ring (capture.h)
- *   ring ──> held for a moment: a drop's reason follows its packet ──> filter ──> pcapng
- *
- * The process is asked for two seconds of packets every half a second. So a capture ends by itself when this program
- * has gone, in whatever way; and this program cannot hold the other up.
+ *   request, twice a second ──> each process copies packets into its ring (capture.h)       source.h
+ *   rings ──> held for a moment, put into order, told why they were dropped                 merge.h
+ *         ──> filter ──> pcapng
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <pcap/pcap.h>
 #include <signal.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <vma/conf_version.h>
-#include <vma/stats_read.h>
 
 #include "checksum.h"
 #include "options.h"
+#include "packet_filter.h"
 #include "pcapng.h"
+#include "processes.h"
 #include "socket_filter.h"
+#include "source.h"
 
-#define PROCESSES_MAX 1024
-#define LEASE_SECONDS 2
-#define ASK_NS 500000000
-#define HOLD_NS 20000000 /* a drop is known within the burst that the packet came in */
-#define HELD 8192u
-#define START_NS 5000000000
-
-struct held {
-	struct vma_capture_info info;
-	uint64_t since_ns;
-	char reason[VMA_CAPTURE_TEXT_MAX]; /* "": not dropped */
-	uint8_t data[VMA_CAPTURE_DATA_MAX];
-};
+#define STUCK_SECONDS 2 /* for which an output may hold up the end */
 
 struct dump {
 	const struct options *options;
-	struct vma_stats_view *view;
-	struct vma_capture_reader *reader;
+	uint32_t snap; /* bytes of a frame that processes are asked for */
+	struct packet_filter filter;
 	struct pcapng pcapng;
-	struct bpf_program filter;
-	bool filters, failed;
-	struct held *held; /* HELD of them, used from `first` to `end` */
-	uint64_t first, end;
-	uint64_t seen, written, lost, asked_ns;
-	unsigned interruptions; /* the process was not asked for so long that it had ended the capture */
+	bool failed;
+	struct merge merge;
+	struct source *sources;
+	uint64_t seen, written, lost;
+	unsigned interruptions;
 };
 
 static volatile sig_atomic_t ended;
 
-static void on_signal(int number)
+/* A write that is under way goes on; if it is stuck, the alarm ends it (EINTR), and every one after it. */
+static void on_stop(int number)
 {
 	(void)number;
 	ended = 1;
+	alarm(STUCK_SECONDS);
+}
+
+static void on_alarm(int number)
+{
+	(void)number;
+	alarm(1);
+}
+
+static void take_signals(void)
+{
+	const struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+	const struct sigaction stuck = {.sa_handler = on_alarm};
+
+	sigaction(SIGINT, &stop, NULL);
+	sigaction(SIGTERM, &stop, NULL);
+	sigaction(SIGALRM, &stuck, NULL);
+	signal(SIGPIPE, SIG_IGN);
 }
 
 static uint64_t now_ns(clockid_t clock)
@@ -75,133 +79,29 @@ static void pause_ns(long ns)
 	nanosleep(&pause, NULL);
 }
 
-static bool process_name(pid_t pid, char name[64])
-{
-	char path[64];
-	ssize_t n;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return false;
-	n = read(fd, name, 63);
-	close(fd);
-	name[n > 0 ? n - 1 : 0] = '\0';
-	for (char *c = name; *c != '\0'; c++)
-		if (*c < ' ' || *c > '~')
-			*c = '?';
-	return true;
-}
-
-static bool process_path(const struct options *options, pid_t pid, char path[PATH_MAX])
-{
-	return snprintf(path, PATH_MAX, "%s/vmastat.%d", options->directory, (int)pid) < PATH_MAX;
-}
-
-static int list_processes(const struct options *options)
-{
-	static pid_t pids[PROCESSES_MAX];
-	const int n = vma_stats_list(options->directory, false, pids, PROCESSES_MAX);
-
-	for (int i = 0; i < n; i++) {
-		struct vma_stats_view *view;
-		char path[PATH_MAX], name[64];
-
-		if (!process_path(options, pids[i], path) || vma_stats_view_open(path, &view) < 0)
-			continue; /* another user's, or it has just gone */
-		vma_stats_view_close(view);
-		printf("%d %s\n", (int)pids[i], process_name(pids[i], name) ? name : "?");
-	}
-	return EXIT_SUCCESS;
-}
-
-/* The only one there is; 0 after a message. */
-static pid_t only_process(const struct options *options)
-{
-	static pid_t pids[PROCESSES_MAX];
-	const int n = vma_stats_list(options->directory, false, pids, PROCESSES_MAX);
-
-	if (n == 1)
-		return pids[0];
-	fputs(n <= 0 ? "vma_dump: no program on libvma.so runs here\n"
-	             : "vma_dump: several programs run: -D lists them, -p chooses one\n",
-	      stderr);
-	return 0;
-}
-
-/* ---- the request ---- */
-
-static int ask(struct dump *dump)
-{
-	const struct vma_stats_request request = {.type = VMA_STATS_REQUEST_CAPTURE, .value = LEASE_SECONDS};
-
-	if (dump->asked_ns != 0 && now_ns(CLOCK_MONOTONIC) - dump->asked_ns > LEASE_SECONDS * 1000000000ull)
-		dump->interruptions++;
-	dump->asked_ns = now_ns(CLOCK_MONOTONIC);
-	return vma_stats_view_request(dump->view, &request);
-}
-
-/* The ring is there after the first request, and packets come for certain once another one has been served. */
-static int start_capture(struct dump *dump)
-{
-	const uint64_t until = now_ns(CLOCK_MONOTONIC) + START_NS;
-	int rc = ask(dump);
-	uint64_t grants;
-
-	while (rc == 0 && (rc = vma_capture_open(dump->view, &dump->reader)) == -EAGAIN) {
-		if (now_ns(CLOCK_MONOTONIC) > until || ended)
-			return -ETIMEDOUT;
-		pause_ns(1000000);
-		rc = 0;
-	}
-	if (rc == 0) {
-		grants = vma_capture_grants(dump->reader);
-		rc = ask(dump);
-		while (rc == 0 && vma_capture_grants(dump->reader) == grants) {
-			if (now_ns(CLOCK_MONOTONIC) > until || ended)
-				return -ETIMEDOUT;
-			pause_ns(1000000);
-		}
-	}
-	return rc;
-}
-
 /* ---- packets ---- */
 
-static bool passes_filter(const struct dump *dump, const struct held *held)
+static void write_packet(struct dump *dump, struct merge_packet *packet)
 {
-	const struct pcap_pkthdr head = {.caplen = held->info.captured, .len = held->info.len};
+	char dropped[64], gap[64];
+	const char *comments[3];
+	unsigned n = 0;
 
-	return !dump->filters || pcap_offline_filter(&dump->filter, &head, held->data) != 0;
-}
-
-static void write_first(struct dump *dump)
-{
-	struct held *held = &dump->held[dump->first++ % HELD];
-	char comment[64];
-
-	dump->seen++;
-	if (!passes_filter(dump, held))
-		return;
-	if (held->info.flags & VMA_CAPTURE_CSUM_OPEN && held->info.captured == held->info.len)
-		checksum_finish(held->data, held->info.captured);
-	snprintf(comment, sizeof(comment), "dropped: %s", held->reason);
-	if (!pcapng_packet(&dump->pcapng, &held->info, held->data, held->reason[0] != '\0' ? comment : NULL))
+	if (packet->reason[0] != '\0') {
+		snprintf(dropped, sizeof(dropped), "dropped: %s", packet->reason);
+		comments[n++] = dropped;
+	}
+	if (packet->lost != 0) {
+		snprintf(gap, sizeof(gap), "gap before: %llu lost", (unsigned long long)packet->lost);
+		comments[n++] = gap;
+	}
+	if (packet->interrupted)
+		comments[n++] = "gap before: the capture was interrupted";
+	if (packet->info.flags & VMA_CAPTURE_CSUM_OPEN && packet->info.captured == packet->info.len)
+		checksum_finish(packet->data, packet->info.captured);
+	if (!pcapng_packet(&dump->pcapng, &packet->info, packet->data, comments, n))
 		dump->failed = true;
 	dump->written++;
-}
-
-static void note_drop(struct dump *dump, const struct vma_capture_info *info)
-{
-	for (uint64_t i = dump->end; i != dump->first; i--) {
-		struct held *held = &dump->held[(i - 1) % HELD];
-
-		if (held->info.kind == VMA_CAPTURE_IN && held->info.id == info->id) {
-			memcpy(held->reason, info->text, sizeof(held->reason));
-			return;
-		}
-	}
 }
 
 static bool is_full(const struct dump *dump)
@@ -209,127 +109,155 @@ static bool is_full(const struct dump *dump)
 	return dump->failed || (dump->options->count != 0 && dump->written >= dump->options->count);
 }
 
-/* Whether there was anything. A ring's length at a time: the process is to be asked again, however much comes. */
-static bool take_records(struct dump *dump)
+static void write_held(struct dump *dump, bool all)
 {
 	const uint64_t now = now_ns(CLOCK_MONOTONIC);
+	struct merge_packet *packet;
+
+	while (!is_full(dump) && (packet = merge_pop(&dump->merge, now, all)) != NULL) {
+		dump->seen++;
+		if (packet_filter_passes(&dump->filter, packet->data, packet->info.captured, packet->info.len))
+			write_packet(dump, packet);
+		free(packet);
+	}
+}
+
+/* ---- processes ---- */
+
+/* All that it has copied is in the merge, and stays there for its time. */
+static void end_source(struct dump *dump, struct source *source)
+{
+	source_drain(source, &dump->merge, now_ns(CLOCK_MONOTONIC));
+	source->has_ended = true;
+	dump->lost += source_lost(source);
+	dump->interruptions += source->interruptions;
+}
+
+static void remove_ended(struct dump *dump)
+{
+	struct source **place = &dump->sources, *source;
+
+	while ((source = *place) != NULL) {
+		if (source->has_ended && source->queue.first == NULL) {
+			*place = source->next;
+			source_destroy(source, &dump->merge);
+		} else {
+			place = &source->next;
+		}
+	}
+}
+
+static struct source *add_source(struct dump *dump, struct vma_stats_view *view, pid_t pid)
+{
+	struct source *source = source_create(view, pid, &dump->merge);
+
+	if (source == NULL)
+		return NULL;
+	source->next = dump->sources;
+	dump->sources = source;
+	return source;
+}
+
+/* Whether there was anything. */
+static bool step_sources(struct dump *dump)
+{
 	bool any = false;
 
-	for (unsigned n = 0; n < VMA_CAPTURE_SLOTS; n++) {
-		struct held *held = &dump->held[dump->end % HELD];
+	for (struct source *source = dump->sources; source != NULL && !ended; source = source->next) {
+		const bool captured = source->captures;
+		int rc;
 
-		if (dump->end - dump->first == HELD)
-			write_first(dump);
-		if (is_full(dump) || vma_capture_next(dump->reader, now, &held->info, held->data, &dump->lost) == 0)
-			return any;
-		any = true;
-		if (held->info.kind == VMA_CAPTURE_DROP) {
-			note_drop(dump, &held->info);
+		if (source->has_ended)
 			continue;
-		}
-		held->since_ns = now;
-		held->reason[0] = '\0';
-		dump->end++;
+		rc = source_step(source, dump->snap, &dump->merge, now_ns(CLOCK_MONOTONIC));
+		if (rc == -ETIMEDOUT)
+			fprintf(stderr, "vma_dump: process %d does not capture\n", (int)source->pid);
+		if (!captured && source->captures)
+			fprintf(stderr, "vma_dump: capturing, process %d: %s\n", (int)source->pid, source->name);
+		if (rc < 0)
+			end_source(dump, source);
+		else
+			any |= source_take(source, &dump->merge, now_ns(CLOCK_MONOTONIC));
 	}
 	return any;
 }
 
-static void write_held(struct dump *dump, bool all)
-{
-	const uint64_t now = now_ns(CLOCK_MONOTONIC);
-
-	while (dump->first != dump->end && !is_full(dump) &&
-	       (all || now - dump->held[dump->first % HELD].since_ns > HOLD_NS))
-		write_first(dump);
-}
-
 static void copy_packets(struct dump *dump)
 {
-	bool lives = true;
-
-	while (!ended && lives && !is_full(dump)) {
-		const bool any = take_records(dump);
+	while (!ended && !is_full(dump) && dump->sources != NULL) {
+		const bool any = step_sources(dump);
 
 		write_held(dump, false);
+		remove_ended(dump);
 		if (!any) {
 			fflush(dump->pcapng.out);
 			pause_ns(1000000);
 		}
-		if (now_ns(CLOCK_MONOTONIC) - dump->asked_ns > ASK_NS) {
-			const int rc = ask(dump);
-
-			lives = rc == 0 || rc == -EAGAIN;
-		}
 	}
-	take_records(dump);
+	for (struct source *source = dump->sources; source != NULL; source = source->next)
+		if (!source->has_ended)
+			end_source(dump, source);
 	write_held(dump, true);
 }
 
 /* ---- before and after ---- */
 
-static int compile_filter(struct dump *dump)
+static bool make_filter(struct dump *dump, struct vma_stats_view *view)
 {
 	char of_socket[512], text[sizeof(dump->options->filter) + sizeof(of_socket) + 16];
 	const char *const asked = dump->options->filter;
-	pcap_t *pcap;
-	int rc = 0;
+	uint32_t bytes;
 
 	snprintf(text, sizeof(text), "%s", asked);
 	if (dump->options->fd >= 0) {
-		if (!socket_filter(dump->view, dump->options->fd, of_socket, sizeof(of_socket))) {
+		if (!socket_filter(view, dump->options->fd, of_socket, sizeof(of_socket))) {
 			fprintf(stderr, "vma_dump: fd %d is no bound socket of the process\n", dump->options->fd);
-			return -ENOENT;
+			return false;
 		}
 		snprintf(text, sizeof(text), asked[0] != '\0' ? "(%s) and (%s)" : "%s%s", of_socket, asked);
 	}
-	if (text[0] == '\0')
-		return 0;
-	pcap = pcap_open_dead(DLT_EN10MB, VMA_CAPTURE_DATA_MAX);
-	if (pcap == NULL)
-		return -ENOMEM;
-	if (pcap_compile(pcap, &dump->filter, text, 1, PCAP_NETMASK_UNKNOWN) != 0) {
-		fprintf(stderr, "vma_dump: %s: %s\n", text, pcap_geterr(pcap));
-		rc = -EINVAL;
-	}
-	pcap_close(pcap);
-	dump->filters = rc == 0;
-	return rc;
+	if (!packet_filter_init(&dump->filter, text))
+		return false;
+	bytes = packet_filter_bytes(&dump->filter);
+	dump->snap = dump->options->snap > bytes ? dump->options->snap : bytes;
+	return true;
 }
 
 static FILE *open_output(const char *file)
 {
+	FILE *out = stdout;
 	int fd;
 
-	if (strcmp(file, "-") == 0)
-		return stdout;
-	fd = vma_stats_open_output(file);
-	errno = fd < 0 ? -fd : 0;
-	return fd >= 0 ? fdopen(fd, "w") : NULL;
+	if (strcmp(file, "-") != 0) {
+		fd = vma_stats_open_output(file);
+		errno = fd < 0 ? -fd : 0;
+		out = fd >= 0 ? fdopen(fd, "w") : NULL;
+	}
+	if (out == NULL)
+		fprintf(stderr, "vma_dump: %s: %s\n", file, strerror(errno));
+	return out;
 }
 
-static int run_capture(struct dump *dump, pid_t pid)
+/* Until packets come for certain. */
+static int await_capture(struct dump *dump, struct source *source)
 {
-	char name[64], application[128];
-	FILE *out = open_output(dump->options->file);
-	int rc;
+	int rc = 0;
 
-	if (out == NULL) {
-		fprintf(stderr, "vma_dump: %s: %s\n", dump->options->file, strerror(errno));
-		return EXIT_FAILURE;
+	while (rc == 0 && !source->captures && !ended) {
+		rc = source_step(source, dump->snap, &dump->merge, now_ns(CLOCK_MONOTONIC));
+		pause_ns(1000000);
 	}
-	rc = start_capture(dump);
-	if (rc < 0) {
-		fprintf(stderr, "vma_dump: process %d does not capture: %s\n", (int)pid, strerrordesc_np(-rc));
-		fclose(out);
-		return EXIT_FAILURE;
-	}
-	snprintf(application, sizeof(application), "process %d: %s", (int)pid, process_name(pid, name) ? name : "?");
-	dump->failed = !pcapng_begin(&dump->pcapng, out, dump->options->snap, application);
-	fflush(out);
-	fprintf(stderr, "vma_dump: capturing, %s\n", application);
-	copy_packets(dump);
-	if (!pcapng_end(&dump->pcapng, dump->seen, dump->lost, now_ns(CLOCK_REALTIME)))
-		dump->failed = true;
+	return rc == 0 && !source->captures ? -EINTR : rc;
+}
+
+static int end_output(struct dump *dump)
+{
+	FILE *out = dump->pcapng.out;
+
+	if (!dump->failed)
+		dump->failed = !pcapng_end(&dump->pcapng, dump->seen, dump->lost, now_ns(CLOCK_REALTIME));
+	if (dump->failed)
+		__fpurge(out); /* it would be tried again, and may be stuck */
 	dump->failed |= fclose(out) != 0;
 	fprintf(stderr, "%llu packets written, %llu seen, %llu lost\n", (unsigned long long)dump->written,
 	        (unsigned long long)dump->seen, (unsigned long long)dump->lost);
@@ -339,30 +267,71 @@ static int run_capture(struct dump *dump, pid_t pid)
 	return dump->failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-static int dump_process(const struct options *options, pid_t pid)
+static int run_capture(struct dump *dump, FILE *out, const char *comment)
 {
-	struct dump dump = {.options = options, .held = calloc(HELD, sizeof(struct held))};
-	char path[PATH_MAX];
-	int rc = process_path(options, pid, path) ? vma_stats_view_open(path, &dump.view) : -ENAMETOOLONG;
+	dump->failed = !pcapng_begin(&dump->pcapng, out, dump->options->snap, comment);
+	fflush(out);
+	fprintf(stderr, "vma_dump: capturing, %s\n", comment);
+	copy_packets(dump);
+	return end_output(dump);
+}
 
-	if (rc < 0 || dump.held == NULL) {
-		fprintf(stderr, "vma_dump: %s: %s\n", path, strerrordesc_np(rc < 0 ? -rc : ENOMEM));
-		free(dump.held);
+static int capture_process(struct dump *dump, struct source *source)
+{
+	FILE *out = open_output(dump->options->file);
+	char comment[128];
+	int rc;
+
+	if (out == NULL)
+		return EXIT_FAILURE;
+	rc = await_capture(dump, source);
+	if (rc < 0) {
+		fprintf(stderr, "vma_dump: process %d does not capture: %s\n", (int)source->pid, strerrordesc_np(-rc));
+		fclose(out);
 		return EXIT_FAILURE;
 	}
-	rc = compile_filter(&dump) == 0 ? run_capture(&dump, pid) : EXIT_FAILURE;
-	if (dump.filters)
-		pcap_freecode(&dump.filter);
-	vma_capture_close(dump.reader);
-	vma_stats_view_close(dump.view);
-	free(dump.held);
-	return rc;
+	snprintf(comment, sizeof(comment), "process %d: %s", (int)source->pid, source->name);
+	return run_capture(dump, out, comment);
+}
+
+static int dump_process(struct dump *dump, pid_t pid)
+{
+	struct vma_stats_view *view = NULL;
+	struct source *source;
+	char path[PATH_MAX];
+	int rc = processes_path(dump->options->directory, pid, path) ? vma_stats_view_open(path, &view) : -ENAMETOOLONG;
+
+	if (rc < 0) {
+		fprintf(stderr, "vma_dump: %s: %s\n", path, strerrordesc_np(-rc));
+		return EXIT_FAILURE;
+	}
+	if (!make_filter(dump, view)) {
+		vma_stats_view_close(view);
+		return EXIT_FAILURE;
+	}
+	source = add_source(dump, view, pid);
+	return source != NULL ? capture_process(dump, source) : EXIT_FAILURE;
+}
+
+static void dump_free(struct dump *dump)
+{
+	struct merge_packet *packet;
+	struct source *source;
+
+	while ((packet = merge_pop(&dump->merge, 0, true)) != NULL)
+		free(packet);
+	while ((source = dump->sources) != NULL) {
+		dump->sources = source->next;
+		source_destroy(source, &dump->merge);
+	}
+	packet_filter_fini(&dump->filter);
 }
 
 int main(int argc, char **argv)
 {
-	const struct sigaction stop = {.sa_handler = on_signal};
 	static struct options options;
+	static struct dump dump = {.options = &options};
+	int rc = EXIT_FAILURE;
 	pid_t pid;
 
 	switch (options_parse(&options, argc, argv)) {
@@ -377,11 +346,14 @@ int main(int argc, char **argv)
 	case OPTIONS_RUN:
 		break;
 	}
-	if (options.list)
-		return list_processes(&options);
-	sigaction(SIGINT, &stop, NULL);
-	sigaction(SIGTERM, &stop, NULL);
-	signal(SIGPIPE, SIG_IGN);
-	pid = options.pid != 0 ? options.pid : only_process(&options);
-	return pid != 0 ? dump_process(&options, pid) : EXIT_FAILURE;
+	if (options.list) {
+		processes_print(options.directory);
+		return EXIT_SUCCESS;
+	}
+	take_signals();
+	pid = options.pid != 0 ? options.pid : processes_only(options.directory);
+	if (pid != 0)
+		rc = dump_process(&dump, pid);
+	dump_free(&dump);
+	return rc;
 }

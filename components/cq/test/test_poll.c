@@ -3,6 +3,7 @@
 #include <semaphore.h>
 
 #include <vma/cq.h>
+#include <vma/test_capture.h>
 
 #include "../cq_priv.h"
 #include "fake_nic.h"
@@ -284,6 +285,32 @@ static void test_without_spill_memory_the_queue_stays_full_and_packets_drop(void
 	poll_end();
 }
 
+/* A drop of the copy is to be told of the packet that came in. */
+static void test_a_capture_is_told_of_copies_and_of_packets_for_which_there_is_no_memory(void **state)
+{
+	struct test_capture capture;
+	struct vma_buf *packets[16];
+	uint32_t came[16];
+	unsigned got = 0;
+
+	(void)state;
+	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 4, false, 8);
+	test_capture_start(&capture, 0);
+	for (int i = 0; i < 14; i++) {
+		came[i] = vma_buf_index(fx.arena, fake_arrive(&fx.fake, 60, 'a', 0));
+		got += vma_cq_poll(fx.cq, &packets[got], 1);
+	}
+	assert_int_equal(got, 8 + 4);
+	for (int i = 8; i < 12; i++)
+		test_capture_note(&capture, VMA_CAPTURE_MOVED, came[i], NULL, vma_buf_index(fx.arena, packets[i]));
+	for (int i = 12; i < 14; i++)
+		test_capture_note(&capture, VMA_CAPTURE_DROP, came[i], "drop_no_memory", 0);
+	test_capture_nothing_more(&capture);
+	test_capture_stop(&capture);
+	vma_buf_put_burst(fx.arena, packets, got);
+	poll_end();
+}
+
 static void test_shared_window_gets_back_only_what_was_polled(void **state)
 {
 	struct vma_buf *packets[64];
@@ -512,6 +539,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hoarded_frames_are_copied_out_byte_for_byte),
         cmocka_unit_test(test_dry_pool_is_not_asked_for_each_packet_that_is_copied_out),
         cmocka_unit_test(test_without_spill_memory_the_queue_stays_full_and_packets_drop),
+        cmocka_unit_test(test_a_capture_is_told_of_copies_and_of_packets_for_which_there_is_no_memory),
         cmocka_unit_test(test_shared_window_gets_back_only_what_was_polled),
         cmocka_unit_test(test_a_small_debt_leaves_other_threads_their_buffers),
         cmocka_unit_test(test_rebind_starts_a_new_debt_and_drops_the_half_packet),

@@ -2,6 +2,8 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 
+#include <vma/test_capture.h>
+
 #include "fake_nic.h"
 #include "../ring_priv.h"
 #include "frames.h"
@@ -301,6 +303,45 @@ static void test_late_rest_is_not_put_together(void **state)
 	assert_got(1);
 }
 
+/* The next record: what came in, or why it was dropped; its id. */
+static uint32_t captured_id(struct test_capture *capture, uint8_t kind)
+{
+	static uint8_t data[VMA_CAPTURE_DATA_MAX];
+	struct vma_capture_info info;
+
+	assert_int_equal(vma_capture_next(capture->reader, 0, &info, data), 1);
+	assert_int_equal(info.kind, kind);
+	if (kind == VMA_CAPTURE_DROP)
+		assert_string_equal(info.text, "rx_drop_ip_fragment");
+	return info.id;
+}
+
+static void test_a_capture_is_told_of_each_fragment_that_is_dropped(void **state)
+{
+	struct test_capture capture;
+	uint32_t first, second, overlap;
+
+	(void)state;
+	test_capture_start(&capture, 0);
+	make_datagram(3000, 1);
+	arrive_part(1, 0, STEP);
+	first = captured_id(&capture, VMA_CAPTURE_IN);
+	arrive_part(1, 0, STEP); /* once more: it alone */
+	second = captured_id(&capture, VMA_CAPTURE_IN);
+	assert_int_equal(captured_id(&capture, VMA_CAPTURE_DROP), second);
+	test_capture_nothing_more(&capture);
+	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
+	second = captured_id(&capture, VMA_CAPTURE_IN);
+	arrive_part(1, STEP - 8, 16); /* an overlap: all of the datagram */
+	overlap = captured_id(&capture, VMA_CAPTURE_IN);
+	assert_int_equal(captured_id(&capture, VMA_CAPTURE_DROP), overlap);
+	assert_int_equal(captured_id(&capture, VMA_CAPTURE_DROP), first);
+	assert_int_equal(captured_id(&capture, VMA_CAPTURE_DROP), second);
+	test_capture_nothing_more(&capture);
+	assert_int_equal(COUNT(rx_drop_ip_fragment), 4);
+	test_capture_stop(&capture);
+}
+
 /* Whatever comes, nothing is delivered that was not sent, and every buffer comes back: there are 512. */
 static void test_random_fragments_do_no_harm(void **state)
 {
@@ -333,6 +374,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_too_many_at_a_time_make_the_oldest_give_up),
         CASE(test_fragments_without_a_rest_leave_buffers_to_everything_else),
         CASE(test_late_rest_is_not_put_together),
+        CASE(test_a_capture_is_told_of_each_fragment_that_is_dropped),
         CASE(test_random_fragments_do_no_harm),
 };
 VMA_TEST_MAIN(tests)

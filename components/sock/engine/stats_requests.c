@@ -68,7 +68,7 @@ static void serve_request(struct vma_engine *engine, struct vma_stats_request *r
 		break;
 	case VMA_STATS_REQUEST_CAPTURE:
 		fd = vma_stats_capture_fd(engine->stats);
-		rc = vma_stats_capture(engine->stats, request->value, &capture);
+		rc = vma_stats_capture(engine->stats, request->value, request->fd, &capture);
 		if (rc == 0) {
 			if (fd < 0)
 				vma_fd_guard_here(vma_stats_capture_fd(engine->stats));

@@ -1,6 +1,6 @@
 /*
  * fuzz_capture - a hostile process: the input is the head, the reader's place, and the slots behind it. The reader must
- * stay within its copies, end each text, and come to an end.
+ * stay within its copies, end each text, and come to an end. Every other slot says that the record before goes on.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static struct vma_capture *capture;
 	struct vma_capture_reader *reader = NULL;
 	struct vma_capture_info info;
-	uint64_t words[2] = {0}, lost = 0;
+	uint64_t words[2] = {0};
 	uint8_t *frame = malloc(VMA_CAPTURE_DATA_MAX);
 	unsigned records = 0;
 
@@ -46,16 +46,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		const size_t part = size < 80 ? size : 80;
 
 		memcpy((void *)slot->words, data, part);
-		atomic_store(&slot->state, data[part - 1] % 8 == 7 ? data[0] : 2 * n + 2);
+		atomic_store(&slot->state,
+		             data[part - 1] % 8 == 7
+		                     ? data[0]
+		                     : CAPTURE_STATES * n + (data[part - 1] % 2 != 0 ? CAPTURE_MORE : CAPTURE_FIRST));
 		data += part;
 		size -= part;
 	}
-	while (vma_capture_next(reader, 0, &info, frame, &lost) == 1) {
+	while (vma_capture_next(reader, 0, &info, frame) == 1) {
 		capture_check(info.captured <= VMA_CAPTURE_DATA_MAX && info.captured <= info.len);
 		capture_check(info.kind < VMA_CAPTURE_KINDS && memchr(info.text, '\0', sizeof(info.text)) != NULL);
 		capture_check(++records <= VMA_CAPTURE_SLOTS);
 	}
-	vma_capture_next(reader, UINT64_MAX, &info, frame, &lost);
+	vma_capture_next(reader, UINT64_MAX, &info, frame);
 	vma_capture_close(reader);
 	free(frame);
 	return 0;

@@ -8,12 +8,14 @@
 #include <vma/test.h>
 
 #include "../capture_priv.h"
+#include "../capture_read.h"
 
 #define WRITERS 3
 #define CLOCK_STEP UINT64_C(200000000) /* longer than a slot is waited for */
 
 static struct vma_capture *capture;
 static _Atomic bool stop;
+static _Atomic uint64_t records_put;
 
 static uint64_t capture_now_ns(void)
 {
@@ -35,7 +37,9 @@ static int capture_make(void **state)
 	(void)state;
 	capture = mmap(NULL, sizeof(*capture), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	atomic_store(&capture->magic, CAPTURE_MAGIC);
+	atomic_store(&capture->snap, VMA_CAPTURE_DATA_MAX);
 	atomic_store(&stop, false);
+	atomic_store(&records_put, 0);
 	return capture == MAP_FAILED ? -1 : 0;
 }
 
@@ -45,25 +49,30 @@ static int capture_unmake(void **state)
 	return munmap(capture, sizeof(*capture));
 }
 
-/* Every byte of a record follows from its id and length, so a torn one shows. */
+/* Every byte of a record follows from its id and length, so a torn one shows. One in four has several slots. */
+#define RECORD_MAX 9014
 static uint32_t record_len(uint32_t id)
 {
-	return id % 1500;
+	return id % 4 == 3 ? id % (RECORD_MAX + 1) : id % 1500;
 }
 
 static void *put_records(void *arg)
 {
-	uint8_t bytes[2][1500];
+	uint8_t bytes[2][RECORD_MAX];
 	uint32_t id = (uint32_t)(uintptr_t)arg;
+	uint64_t n = 0;
 
 	for (; !atomic_load_explicit(&stop, memory_order_relaxed); id += WRITERS) {
 		struct vma_capture_info info = {.id = id, .len = record_len(id), .kind = VMA_CAPTURE_OUT};
 		const uint32_t half = info.len / 2;
 		const struct iovec pieces[] = {{bytes[0], half}, {bytes[1], info.len - half}};
 
-		memset(bytes, (int)(id % 251), sizeof(bytes));
+		memset(bytes[0], (int)(id % 251), half);
+		memset(bytes[1], (int)(id % 251), info.len - half);
 		vma_capture_put(capture, &info, pieces, 2);
+		n++;
 	}
+	atomic_fetch_add(&records_put, n);
 	return NULL;
 }
 
@@ -76,10 +85,8 @@ static void read_records(long pause_ns, uint64_t *got, uint64_t *lost)
 	struct vma_capture_info info;
 	uint8_t data[VMA_CAPTURE_DATA_MAX];
 	bool running = true;
-	uint64_t first;
 
 	assert_int_equal(vma_capture_open_memory(capture, &reader), 0);
-	first = atomic_load(&capture->head);
 	for (uintptr_t i = 0; i < WRITERS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, put_records, (void *)i), 0);
 	while (running) {
@@ -89,7 +96,7 @@ static void read_records(long pause_ns, uint64_t *got, uint64_t *lost)
 				pthread_join(threads[i], NULL);
 			running = false;
 		}
-		while (vma_capture_next(reader, capture_now_ns(), &info, data, lost) == 1) {
+		while (vma_capture_next(reader, capture_now_ns(), &info, data) == 1) {
 			assert_int_equal(info.len, record_len(info.id));
 			assert_int_equal(info.captured, info.len);
 			for (uint32_t i = 0; i < info.captured; i++)
@@ -102,11 +109,12 @@ static void read_records(long pause_ns, uint64_t *got, uint64_t *lost)
 			nanosleep(&pause, NULL);
 	}
 	/* Each slot that was given up is waited for. */
-	for (uint64_t now = 0; *got + *lost < atomic_load(&capture->head) - first && now < 100000 * CLOCK_STEP;
+	for (uint64_t now = 0; reader->next != atomic_load(&capture->head) && now < 100000 * CLOCK_STEP;
 	     now += CLOCK_STEP)
-		while (vma_capture_next(reader, now, &info, data, lost) == 1)
+		while (vma_capture_next(reader, now, &info, data) == 1)
 			++*got;
-	assert_int_equal(*got + *lost, atomic_load(&capture->head) - first);
+	*lost = vma_capture_lost(reader);
+	assert_int_equal(*got + *lost, atomic_load(&records_put));
 	vma_capture_close(reader);
 }
 
@@ -128,43 +136,140 @@ static void test_a_slow_reader_loses_counted_records(void **state)
 	assert_true(got > 100);
 }
 
+static uint64_t read_rest(struct vma_capture_reader *reader, struct vma_capture_info *got, uint8_t *data)
+{
+	uint64_t records = 0;
+
+	while (vma_capture_next(reader, 0, got, data) == 1)
+		records++;
+	while (vma_capture_next(reader, UINT64_MAX, got, data) == 1)
+		records++;
+	return records;
+}
+
 static void test_a_writer_without_a_core_loses_its_record_and_holds_nobody_up(void **state)
 {
 	const uint64_t number = atomic_load(&capture->head);
 	struct vma_capture_info info = {.len = 0}, got;
 	struct vma_capture_reader *reader;
 	uint8_t data[VMA_CAPTURE_DATA_MAX];
-	uint64_t lost = 0, records = 0;
 
 	(void)state;
 	assert_int_equal(vma_capture_open_memory(capture, &reader), 0);
 	/* It has its number and its slot, and stands still for more than a whole ring. */
 	atomic_fetch_add(&capture->head, 1);
-	atomic_store(&capture->slots[number % VMA_CAPTURE_SLOTS].state, 2 * number + 1);
+	atomic_store(&capture->slots[number % VMA_CAPTURE_SLOTS].state, CAPTURE_STATES * number + CAPTURE_WRITING);
 	for (uint32_t i = 0; i < 2; i++) {
 		info.id = i;
 		vma_capture_put(capture, &info, NULL, 0);
 	}
-	assert_int_equal(vma_capture_next(reader, 1, &got, data, &lost), 0);
-	assert_int_equal(vma_capture_next(reader, 1 + 200000000, &got, data, &lost), 1);
+	assert_int_equal(vma_capture_next(reader, 1, &got, data), 0);
+	assert_int_equal(vma_capture_next(reader, 1 + CLOCK_STEP, &got, data), 1);
 	assert_int_equal(got.id, 0);
-	assert_int_equal(lost, 1);
-	assert_int_equal(vma_capture_next(reader, 1, &got, data, &lost), 1);
+	assert_int_equal(vma_capture_lost(reader), 1);
+	assert_int_equal(vma_capture_next(reader, 1, &got, data), 1);
 	for (uint32_t i = 0; i < VMA_CAPTURE_SLOTS; i++) /* one of them has that slot, and gives up */
 		vma_capture_put(capture, &info, NULL, 0);
-	while (vma_capture_next(reader, 0, &got, data, &lost) == 1)
-		records++;
-	while (vma_capture_next(reader, UINT64_MAX, &got, data, &lost) == 1)
-		records++;
-	assert_int_equal(records, VMA_CAPTURE_SLOTS - 1);
-	assert_int_equal(lost, 2);
+	assert_int_equal(read_rest(reader, &got, data), VMA_CAPTURE_SLOTS - 1);
+	assert_int_equal(vma_capture_lost(reader), 2);
 	vma_capture_close(reader);
 }
 
+static void fill_bytes(uint8_t *bytes, uint32_t len, uint32_t seed)
+{
+	for (uint32_t i = 0; i < len; i++)
+		bytes[i] = (uint8_t)(seed + i * 7 + (i >> 8));
+}
+
+static void test_a_long_frame_is_whole_in_several_slots(void **state)
+{
+	static const uint32_t lens[] = {0,    1,    CAPTURE_FIRST_BYTES - 1,
+	                                1500, 9014, CAPTURE_FIRST_BYTES + CAPTURE_MORE_BYTES,
+	                                9018, 1984, CAPTURE_FIRST_BYTES + CAPTURE_MORE_BYTES + 1,
+	                                1985, 2048, VMA_CAPTURE_DATA_MAX,
+	                                70000};
+	static uint8_t bytes[70000], data[VMA_CAPTURE_DATA_MAX];
+	struct vma_capture_reader *reader;
+	struct vma_capture_info got;
+
+	(void)state;
+	assert_int_equal(vma_capture_open_memory(capture, &reader), 0);
+	for (uint32_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		struct vma_capture_info info = {.id = i, .len = lens[i], .kind = VMA_CAPTURE_OUT};
+		const struct iovec pieces[] = {{bytes, lens[i] / 3}, {bytes + lens[i] / 3, lens[i] - lens[i] / 3}};
+
+		fill_bytes(bytes, lens[i], i);
+		vma_capture_put(capture, &info, pieces, 2);
+	}
+	for (uint32_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		assert_int_equal(vma_capture_next(reader, 0, &got, data), 1);
+		assert_int_equal(got.id, i);
+		assert_int_equal(got.len, lens[i]);
+		assert_int_equal(got.captured, lens[i] < VMA_CAPTURE_DATA_MAX ? lens[i] : VMA_CAPTURE_DATA_MAX);
+		fill_bytes(bytes, got.captured, i);
+		assert_memory_equal(data, bytes, got.captured);
+	}
+	assert_int_equal(vma_capture_next(reader, 0, &got, data), 0);
+	assert_int_equal(vma_capture_lost(reader), 0);
+	vma_capture_close(reader);
+}
+
+/* Once around, and a half: the oldest that is left begins in the middle of a record. */
+static void test_lost_records_of_several_slots_are_counted_as_records(void **state)
+{
+	static uint8_t bytes[9014], data[VMA_CAPTURE_DATA_MAX];
+	const uint32_t records = VMA_CAPTURE_SLOTS * 3 / 2 / 5;
+	const struct iovec piece = {bytes, sizeof(bytes)};
+	struct vma_capture_reader *reader;
+	struct vma_capture_info got;
+	uint64_t n = 0;
+
+	(void)state;
+	assert_int_equal(vma_capture_open_memory(capture, &reader), 0);
+	for (uint32_t i = 0; i < records; i++) {
+		struct vma_capture_info info = {.id = i, .len = sizeof(bytes), .kind = VMA_CAPTURE_OUT};
+
+		vma_capture_put(capture, &info, &piece, 1);
+	}
+	assert_int_equal(atomic_load(&capture->head), records * 5);
+	assert_int_equal(vma_capture_next(reader, 0, &got, data), 1);
+	assert_int_equal(got.id, records - VMA_CAPTURE_SLOTS / 5);
+	n = 1 + read_rest(reader, &got, data);
+	assert_int_equal(got.id, records - 1);
+	assert_int_equal(n, VMA_CAPTURE_SLOTS / 5);
+	assert_int_equal(vma_capture_lost(reader), records - n);
+	vma_capture_close(reader);
+}
+
+static void test_a_frame_is_cut_where_it_is_copied(void **state)
+{
+	static uint8_t bytes[9014], data[VMA_CAPTURE_DATA_MAX];
+	struct vma_capture_info info = {.len = sizeof(bytes), .kind = VMA_CAPTURE_IN}, got;
+	const struct iovec piece = {bytes, sizeof(bytes)};
+	struct vma_capture_reader *reader;
+
+	(void)state;
+	assert_int_equal(vma_capture_open_memory(capture, &reader), 0);
+	atomic_store(&capture->snap, 61);
+	fill_bytes(bytes, sizeof(bytes), 5);
+	vma_capture_put(capture, &info, &piece, 1);
+	assert_int_equal(atomic_load(&capture->head), 1);
+	assert_int_equal(atomic_load(&capture->slots[0].words[CAPTURE_INFO_WORDS + 8]), 0);
+	assert_int_equal(vma_capture_next(reader, 0, &got, data), 1);
+	assert_int_equal(got.captured, 61);
+	assert_int_equal(got.len, sizeof(bytes));
+	assert_memory_equal(data, bytes, 61);
+	vma_capture_close(reader);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, capture_make, capture_unmake)
+
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_record_is_whole_or_counted_as_lost, capture_make, capture_unmake),
-        cmocka_unit_test_setup_teardown(test_a_slow_reader_loses_counted_records, capture_make, capture_unmake),
-        cmocka_unit_test_setup_teardown(test_a_writer_without_a_core_loses_its_record_and_holds_nobody_up, capture_make,
-                                        capture_unmake),
+        CASE(test_a_record_is_whole_or_counted_as_lost),
+        CASE(test_a_slow_reader_loses_counted_records),
+        CASE(test_a_writer_without_a_core_loses_its_record_and_holds_nobody_up),
+        CASE(test_a_long_frame_is_whole_in_several_slots),
+        CASE(test_lost_records_of_several_slots_are_counted_as_records),
+        CASE(test_a_frame_is_cut_where_it_is_copied),
 };
 VMA_TEST_MAIN(tests)

@@ -216,7 +216,7 @@ struct vma_nic_qp {
 	struct vma_nic_member *member; /* nic_group.h, always at the same place; NULL: there are no groups here */
 	const struct vma_nic_ops *backend_ops; /* the front's: constant after create */
 	struct vma_nic_qp *next_of_all;        /* under the tap's lock */
-	bool tap_in_packet; /* receive half: the last piece that the tap has seen has another behind it */
+	struct tap_part *tap_part;             /* receive half: nic_tap.h's; NULL: nobody has captured yet */
 };
 static inline const struct vma_nic_ops *vma_nic_qp_ops(const struct vma_nic_qp *qp)
 {

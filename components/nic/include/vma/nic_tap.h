@@ -19,7 +19,7 @@ void vma_nic_tap(struct vma_capture *capture);
 /* In a forked child: its parent's capture is not its own. */
 void vma_nic_tap_forked(void);
 
-extern struct vma_capture *_Atomic vma_nic_tapped; /* for vma_nic_tap_dropped */
+extern struct vma_capture *_Atomic vma_nic_tapped; /* for the two below */
 void vma_nic_tap_note_drop(const struct vma_nic_qp *qp, const struct vma_buf *packet, const char *reason)
         __attribute__((cold));
 /* The packet, which the caller holds, is dropped for that reason. */
@@ -27,6 +27,15 @@ static inline void vma_nic_tap_dropped(const struct vma_nic_qp *qp, const struct
 {
 	if (__builtin_expect(atomic_load_explicit(&vma_nic_tapped, memory_order_relaxed) != NULL, 0))
 		vma_nic_tap_note_drop(qp, packet, reason);
+}
+void vma_nic_tap_note_copy(const struct vma_nic_qp *qp, const struct vma_buf *packet, const struct vma_buf *copy)
+        __attribute__((cold));
+/* The packet, which the caller still holds, goes on as its copy. */
+static inline void vma_nic_tap_copied(const struct vma_nic_qp *qp, const struct vma_buf *packet,
+                                      const struct vma_buf *copy)
+{
+	if (__builtin_expect(atomic_load_explicit(&vma_nic_tapped, memory_order_relaxed) != NULL, 0))
+		vma_nic_tap_note_copy(qp, packet, copy);
 }
 
 #endif

@@ -1,13 +1,15 @@
 /*
  * capture - packets that another process can read while they pass: a ring of records in a sealed memfd.
  *
- *   any thread ── vma_capture_put ──> slot n % SLOTS ──> ... overwritten SLOTS records later
+ *   any thread ── vma_capture_put ──> slots n % SLOTS and on ──> ... overwritten SLOTS slots later
  *                                         │
  *   another process ── read-only map ─────┘ vma_capture_next: in order, or so many are lost
  *
+ * A record is one slot, or several if its frame is longer than a slot.
+ *
  * The writer goes on whatever readers do: it knows nothing of them, and overwrites. A reader finds out what it has lost
- * by the numbers of the records. The reader believes nothing that it reads: sizes are this build's constants, lengths
- * and kinds are checked, texts are ended and printable.
+ * by the numbers of the slots. The reader believes nothing that it reads: sizes are this build's constants, lengths and
+ * kinds are checked, texts are ended and printable.
  *
  * Threads: any number of threads put, none waits. Each reader is one thread at a time.
  * Progress: a put that finds its slot in the hands of a thread that lost its core, a whole ring ago, gives up: the
@@ -24,8 +26,7 @@
 
 #define VMA_CAPTURE_SLOTS 16384u
 #define VMA_CAPTURE_SLOT_BYTES 2048u
-#define VMA_CAPTURE_HEAD_BYTES 64u
-#define VMA_CAPTURE_DATA_MAX (VMA_CAPTURE_SLOT_BYTES - VMA_CAPTURE_HEAD_BYTES) /* of a frame; the rest is cut off */
+#define VMA_CAPTURE_DATA_MAX 65535u /* of a frame; the rest is cut off */
 #define VMA_CAPTURE_TEXT_MAX 32
 #define VMA_CAPTURE_LEASE_MAX 10 /* seconds that one request may ask for */
 
@@ -33,6 +34,7 @@ enum vma_capture_kind {
 	VMA_CAPTURE_IN,
 	VMA_CAPTURE_OUT,
 	VMA_CAPTURE_DROP, /* no packet: the one that came with the same id has been dropped, for the reason in `text` */
+	VMA_CAPTURE_MOVED, /* no packet: the one that came with the same id has been copied, and has the id `len` now */
 	VMA_CAPTURE_KINDS
 };
 enum vma_capture_flags { VMA_CAPTURE_CSUM_OPEN = 1 << 0 }; /* the device, or the peer's, may finish the checksum */
@@ -41,7 +43,7 @@ enum vma_capture_flags { VMA_CAPTURE_CSUM_OPEN = 1 << 0 }; /* the device, or the
 struct vma_capture_info {
 	uint64_t time_ns; /* CLOCK_REALTIME */
 	uint32_t len;     /* of the whole frame */
-	uint32_t id;      /* of its buffer */
+	uint32_t id;      /* of its buffer, the first of several */
 	uint16_t captured;
 	uint8_t kind;                    /* enum vma_capture_kind */
 	uint8_t flags;                   /* enum vma_capture_flags */
@@ -51,7 +53,8 @@ struct vma_capture_info {
 /* ---- the writer ---- */
 
 struct vma_capture;
-/* Copies `info` and the frame, which lies in n pieces. info->captured is filled in. Data path. */
+/* Copies `info` and the frame, which lies in n pieces, to the length that was asked for. info->captured is filled in.
+ * Data path. */
 void vma_capture_put(struct vma_capture *capture, struct vma_capture_info *info, const struct iovec *pieces,
                      unsigned n);
 /* Whether somebody has asked for packets lately: vma_stats_capture. Data path. */
@@ -73,10 +76,11 @@ void vma_capture_close(struct vma_capture_reader *reader);
 /* How many requests for a capture the process has served. */
 uint64_t vma_capture_grants(const struct vma_capture_reader *reader);
 /*
- * The next record: 1, and data has info->captured bytes (at most VMA_CAPTURE_DATA_MAX); 0: there is none yet. What was
- * lost before it is added to *lost. now_ns: any clock, by which a slot that is never finished is given up.
+ * The next record: 1, and data has info->captured bytes (at most VMA_CAPTURE_DATA_MAX); 0: there is none yet. now_ns: any
+ * clock, by which a slot that is never finished is given up.
  */
-int vma_capture_next(struct vma_capture_reader *reader, uint64_t now_ns, struct vma_capture_info *info, uint8_t *data,
-                     uint64_t *lost);
+int vma_capture_next(struct vma_capture_reader *reader, uint64_t now_ns, struct vma_capture_info *info, uint8_t *data);
+/* How many records were lost so far. Among records of several slots, too few until all that was put has been read. */
+uint64_t vma_capture_lost(const struct vma_capture_reader *reader);
 
 #endif

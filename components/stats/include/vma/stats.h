@@ -373,7 +373,8 @@ enum vma_stats_request_type {
 	VMA_STATS_REQUEST_LOG_LEVEL, /* value: enum vma_log_level */
 	VMA_STATS_REQUEST_DETAILS,   /* value: 0 to 3 */
 	VMA_STATS_REQUEST_DUMP,      /* the counters of fd (0: of all) go to the log, at the level `value` */
-	VMA_STATS_REQUEST_CAPTURE,   /* packets are copied for `value` seconds (capture.h); again: from then on */
+	VMA_STATS_REQUEST_CAPTURE, /* packets are copied for `value` seconds (capture.h); again: from then on; of each its
+	                              * first `fd` bytes, 0: all */
 	VMA_STATS_REQUEST_COUNT
 };
 struct vma_stats_request {
@@ -391,11 +392,13 @@ bool vma_stats_next_request(struct vma_stats *stats, struct vma_stats_request *o
  */
 int vma_stats_zero(struct vma_stats *stats);
 /*
- * Where packets are to be put for the next `seconds`; made at the first call. One thread. -EINVAL: not 1 to
- * VMA_CAPTURE_LEASE_MAX, or there is no file by which others could find it. granted: from now on they are.
+ * Where packets are to be put for the next `seconds`; made at the first call. One thread. snap: bytes of each frame; of
+ * several readers' the largest, as each of them asks at least every VMA_CAPTURE_LEASE_MAX seconds; else: all. -EINVAL:
+ * seconds is not 1 to VMA_CAPTURE_LEASE_MAX, or there is no file by which others could find it. granted: from now on
+ * they are.
  */
 struct vma_capture;
-int vma_stats_capture(struct vma_stats *stats, int seconds, struct vma_capture **out);
+int vma_stats_capture(struct vma_stats *stats, int seconds, int snap, struct vma_capture **out);
 void vma_stats_capture_granted(struct vma_stats *stats);
 int vma_stats_capture_fd(const struct vma_stats *stats); /* the ring's memfd; -1: there has been no capture */
 /* Calls fn with such a copy of each block of that type. */

@@ -1,0 +1,239 @@
+/* One process that is captured, here this one itself: requests, records, gaps, and its end. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <vma/test.h>
+
+#include "../source.h"
+
+#define SEC UINT64_C(1000000000)
+#define NOW (1000 * SEC)
+
+static char dir[64];
+static struct vma_stats *stats;
+static struct vma_capture *capture; /* NULL: nothing has been asked for yet */
+static struct merge merge;
+static struct source *source;
+
+static int source_start_here(void **state)
+{
+	struct vma_stats_view *view;
+	char path[128];
+
+	(void)state;
+	capture = NULL;
+	merge = (struct merge){.queues = NULL};
+	snprintf(dir, sizeof(dir), "/tmp/vma_dump_test.XXXXXX");
+	if (mkdtemp(dir) == NULL || vma_stats_create(dir, &stats) < 0)
+		return -1;
+	snprintf(path, sizeof(path), "%s/vmastat.%d", dir, getpid());
+	if (vma_stats_view_open(path, &view) < 0)
+		return -1;
+	source = source_create(view, getpid(), &merge);
+	return source != NULL ? 0 : -1;
+}
+
+static int source_stop_here(void **state)
+{
+	struct merge_packet *packet;
+
+	(void)state;
+	while ((packet = merge_pop(&merge, 0, true)) != NULL)
+		free(packet);
+	source_destroy(source, &merge);
+	vma_stats_destroy(stats);
+	stats = NULL;
+	return rmdir(dir);
+}
+
+/* As the library's internal thread does. How many requests there were. */
+static unsigned serve_requests(void)
+{
+	struct vma_stats_request request;
+	unsigned n = 0;
+
+	for (; vma_stats_next_request(stats, &request); n++) {
+		assert_int_equal(request.type, VMA_STATS_REQUEST_CAPTURE);
+		assert_int_equal(request.value, SOURCE_LEASE_SECONDS);
+		assert_int_equal(vma_stats_capture(stats, request.value, request.fd, &capture), 0);
+		vma_stats_capture_granted(stats);
+	}
+	return n;
+}
+
+static int step_at(uint64_t now_ns)
+{
+	return source_step(source, 2000, &merge, now_ns);
+}
+
+static void start_capture(void)
+{
+	for (unsigned i = 0; i < 4 && !source->captures; i++) {
+		assert_int_equal(step_at(NOW), 0);
+		serve_requests();
+	}
+	assert_true(source->captures);
+}
+
+static void put_record(uint32_t id)
+{
+	struct vma_capture_info info = {.id = id, .len = 100, .time_ns = id + 1, .kind = VMA_CAPTURE_OUT};
+	static uint8_t frame[100];
+	const struct iovec piece = {frame, sizeof(frame)};
+
+	vma_capture_put(capture, &info, &piece, 1);
+}
+
+static void assert_packet(uint32_t id, uint64_t lost, bool interrupted)
+{
+	struct merge_packet *packet = merge_pop(&merge, 0, true);
+
+	assert_non_null(packet);
+	assert_int_equal(packet->info.id, id);
+	assert_int_equal(packet->lost, lost);
+	assert_int_equal(packet->interrupted, interrupted);
+	assert_ptr_equal(packet->queue->of, source);
+	free(packet);
+}
+
+static void test_packets_come_for_certain_after_the_second_request(void **state)
+{
+	(void)state;
+	assert_int_equal(step_at(NOW), 0);
+	assert_false(source->captures);
+	assert_int_equal(step_at(NOW + 1), 0); /* its ring is not there yet */
+	assert_int_equal(serve_requests(), 1);
+	assert_int_equal(step_at(NOW + 2), 0);
+	put_record(1); /* between the two */
+	assert_false(source->captures);
+	assert_int_equal(serve_requests(), 1);
+	assert_int_equal(step_at(NOW + 3), 0);
+	assert_true(source->captures);
+	put_record(2);
+	assert_true(source_take(source, &merge, NOW));
+	assert_packet(1, 0, false);
+	assert_packet(2, 0, false);
+	assert_false(source_take(source, &merge, NOW));
+}
+
+static void test_a_process_is_asked_twice_a_second(void **state)
+{
+	(void)state;
+	start_capture();
+	serve_requests();
+	for (unsigned i = 1; i <= 20; i++) {
+		assert_int_equal(step_at(NOW + i * SEC / 10), 0);
+		assert_int_equal(serve_requests(), i % 5 == 0);
+	}
+	assert_int_equal(source->interruptions, 0);
+}
+
+static void test_a_process_that_does_not_answer_is_given_up(void **state)
+{
+	(void)state;
+	assert_int_equal(step_at(NOW), 0);
+	assert_int_equal(step_at(NOW + SOURCE_START_NS / 2), 0);
+	assert_int_equal(step_at(NOW + SOURCE_START_NS + 1), -ETIMEDOUT);
+}
+
+static void test_a_process_that_has_gone_ends_its_capture(void **state)
+{
+	(void)state;
+	start_capture();
+	put_record(1);
+	vma_stats_destroy(stats);
+	stats = NULL;
+	assert_true(step_at(NOW + SEC) < 0);
+	source_drain(source, &merge, NOW + SEC); /* what it had copied is there still */
+	assert_packet(1, 0, false);
+}
+
+/* The output was stuck: nobody asked, and the process ended the capture. */
+static void test_a_gap_is_told_behind_what_came_before_it(void **state)
+{
+	(void)state;
+	start_capture();
+	put_record(1);
+	put_record(2);
+	assert_int_equal(step_at(NOW + SOURCE_LEASE_SECONDS * SEC + SEC), 0);
+	assert_int_equal(source->interruptions, 1);
+	serve_requests();
+	put_record(3);
+	put_record(4);
+	assert_true(source_take(source, &merge, NOW + 4 * SEC));
+	assert_packet(1, 0, false);
+	assert_packet(2, 0, false);
+	assert_packet(3, 0, true);
+	assert_packet(4, 0, false);
+	assert_int_equal(step_at(NOW + 4 * SEC), 0);
+	assert_int_equal(source->interruptions, 1);
+}
+
+static void test_lost_records_are_told_to_the_next_packet(void **state)
+{
+	(void)state;
+	start_capture();
+	put_record(0);
+	assert_true(source_take(source, &merge, NOW));
+	for (uint32_t i = 0; i < VMA_CAPTURE_SLOTS + 10; i++)
+		put_record(1 + i);
+	assert_true(source_take(source, &merge, NOW));
+	assert_packet(0, 0, false);
+	assert_packet(11, 10, false);
+	assert_packet(12, 0, false);
+	assert_int_equal(source_lost(source), 10);
+}
+
+static _Atomic bool stop;
+
+static void *put_records(void *arg)
+{
+	(void)arg;
+	for (uint32_t id = 0; !atomic_load_explicit(&stop, memory_order_relaxed); id++)
+		put_record(id);
+	return NULL;
+}
+
+/* Else nobody would look whether the user has ended the capture, or ask the process again. */
+static void test_a_process_that_never_stops_putting_does_not_hold_the_reader(void **state)
+{
+	pthread_t thread;
+	uint64_t lost;
+
+	(void)state;
+	start_capture();
+	atomic_store(&stop, false);
+	assert_int_equal(pthread_create(&thread, NULL, put_records, NULL), 0);
+	alarm(60); /* it would never come back */
+	for (unsigned i = 0; i < 20; i++) {
+		struct merge_packet *packet;
+		unsigned n = 0;
+
+		source_take(source, &merge, NOW);
+		for (; (packet = merge_pop(&merge, 0, true)) != NULL; n++)
+			free(packet);
+		assert_true(n <= VMA_CAPTURE_SLOTS);
+	}
+	lost = source_lost(source);
+	atomic_store(&stop, true);
+	pthread_join(thread, NULL);
+	alarm(0);
+	assert_true(source_lost(source) >= lost);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, source_start_here, source_stop_here)
+
+static const struct CMUnitTest tests[] = {
+        CASE(test_packets_come_for_certain_after_the_second_request),
+        CASE(test_a_process_is_asked_twice_a_second),
+        CASE(test_a_process_that_does_not_answer_is_given_up),
+        CASE(test_a_process_that_has_gone_ends_its_capture),
+        CASE(test_a_gap_is_told_behind_what_came_before_it),
+        CASE(test_lost_records_are_told_to_the_next_packet),
+        CASE(test_a_process_that_never_stops_putting_does_not_hold_the_reader),
+};
+
+VMA_TEST_MAIN(tests)
