@@ -10,21 +10,29 @@
 #include "options.h"
 
 static const struct option names[] = {
-        {"pid", required_argument, NULL, 'p'},      {"fd", required_argument, NULL, 'd'},
-        {"write", required_argument, NULL, 'w'},    {"snapshot-length", required_argument, NULL, 's'},
-        {"count", required_argument, NULL, 'c'},    {"directory", required_argument, NULL, 'k'},
-        {"list-processes", no_argument, NULL, 'D'}, {"version", no_argument, NULL, 'V'},
-        {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
+        {"pid", required_argument, NULL, 'p'},
+        {"interface", required_argument, NULL, 'i'},
+        {"fd", required_argument, NULL, 'd'},
+        {"write", required_argument, NULL, 'w'},
+        {"snapshot-length", required_argument, NULL, 's'},
+        {"count", required_argument, NULL, 'c'},
+        {"directory", required_argument, NULL, 'k'},
+        {"list-processes", no_argument, NULL, 'D'},
+        {"version", no_argument, NULL, 'V'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
 };
 
 const char options_help[] =
         "Usage: vma_dump -w FILE [-p PID] [-d FD] [-s BYTES] [-c COUNT] [-k DIRECTORY] [FILTER]\n"
+        "       vma_dump -w FILE -i INTERFACE [-s BYTES] [-c COUNT] [-k DIRECTORY] [FILTER]\n"
         "       vma_dump -D\n"
         "\n"
         "Writes the packets that programs on libvma.so receive and send, as pcapng.\n"
         "\n"
         "Options:\n"
         "  -p, --pid=PID\t\t\tOf this process; without it, of the only one there is\n"
+        "  -i, --interface=INTERFACE\tOf all processes on this interface, those that start later, too\n"
         "  -d, --fd=FD\t\t\tOnly packets with the addresses of this socket\n"
         "  -w, --write=FILE\t\tTo this file; -: to standard output, for example for wireshark -k -i -\n"
         "  -s, --snapshot-length=BYTES\tThe first BYTES of each packet (1 to 65535, the default)\n"
@@ -55,6 +63,10 @@ static bool take_option(struct options *options, int key)
 	case 'p':
 		right = options_number(optarg, 1, INT_MAX, &value);
 		options->pid = (pid_t)value;
+		break;
+	case 'i':
+		right = *optarg != '\0' && strlen(optarg) < VMA_CAPTURE_TEXT_MAX;
+		options->interface = optarg;
 		break;
 	case 'd':
 		right = options_number(optarg, 0, INT_MAX, &value);
@@ -110,7 +122,7 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 	                            .directory = directory != NULL && *directory != '\0' ? directory : "/tmp",
 	                            .snap = VMA_CAPTURE_DATA_MAX};
 	optind = 0; /* as if it was never called */
-	while ((key = getopt_long(argc, argv, "p:d:w:s:c:k:DVh", names, NULL)) != -1) {
+	while ((key = getopt_long(argc, argv, "p:i:d:w:s:c:k:DVh", names, NULL)) != -1) {
 		if (key == 'h')
 			return OPTIONS_HELP;
 		if (key == 'V')
@@ -120,6 +132,10 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 	}
 	if (!take_filter(options, argv + optind))
 		return OPTIONS_WRONG;
+	if (options->interface != NULL && (options->pid != 0 || options->fd >= 0)) {
+		fputs("vma_dump: -i is of all processes: it does not go with -p and -d\n", stderr);
+		return OPTIONS_WRONG;
+	}
 	if (options->file == NULL && !options->list) {
 		fputs("vma_dump: -w says where the packets go\n", stderr);
 		return OPTIONS_WRONG;

@@ -8,6 +8,7 @@
 
 struct options {
 	pid_t pid;             /* 0: the only one there is */
+	const char *interface; /* NULL: all of the process's; else: of all processes */
 	int fd;                /* -1: all of the process's packets */
 	const char *directory; /* of the statistics files */
 	const char *file;      /* "-": standard output */

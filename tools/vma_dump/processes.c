@@ -1,6 +1,8 @@
 /* processes - found by their files, and told by what their statistics say. */
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "processes.h"
@@ -55,7 +57,41 @@ pid_t processes_only(const char *directory)
 	if (n == 1)
 		return pids[0];
 	fputs(n <= 0 ? "vma_dump: no program on libvma.so runs here\n"
-	             : "vma_dump: several programs run: -D lists them, -p chooses one\n",
+	             : "vma_dump: several programs run: -D lists them, -p chooses one, -i takes all of an interface\n",
 	      stderr);
 	return 0;
+}
+
+/* Namespaces have interfaces of the same names. */
+static bool in_this_namespace(pid_t pid)
+{
+	struct stat here, there;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/ns/net", (int)pid);
+	return stat(path, &there) == 0 && stat("/proc/self/ns/net", &here) == 0 && here.st_ino == there.st_ino &&
+	       here.st_dev == there.st_dev;
+}
+
+/* "eth0#3" is eth0's ring 3. */
+static bool ring_is_of(const char *name, const char *interface)
+{
+	const size_t len = strlen(interface);
+
+	return strncmp(name, interface, len) == 0 && name[len] == '#' && strchr(name + len + 1, '#') == NULL;
+}
+
+bool processes_uses(struct vma_stats_view *view, pid_t pid, const char *interface)
+{
+	enum vma_stats_type type;
+	const void *block;
+	const char *name;
+	size_t cursor = 0;
+
+	if (!in_this_namespace(pid))
+		return false;
+	while (vma_stats_view_next(view, &cursor, &type, &name, &block))
+		if (type == VMA_STATS_TYPE_RING && ring_is_of(name, interface))
+			return true;
+	return false;
 }

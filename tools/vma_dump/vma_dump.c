@@ -6,6 +6,7 @@
  *         ──> filter ──> pcapng
  */
 #include <errno.h>
+#include <net/if.h>
 #include <signal.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
@@ -23,7 +24,8 @@
 #include "socket_filter.h"
 #include "source.h"
 
-#define STUCK_SECONDS 2 /* for which an output may hold up the end */
+#define LOOK_NS UINT64_C(200000000) /* for processes that have come */
+#define STUCK_SECONDS 2             /* for which an output may hold up the end */
 
 struct dump {
 	const struct options *options;
@@ -33,6 +35,7 @@ struct dump {
 	bool failed;
 	struct merge merge;
 	struct source *sources;
+	uint64_t looked_ns;
 	uint64_t seen, written, lost;
 	unsigned interruptions;
 };
@@ -81,12 +84,23 @@ static void pause_ns(long ns)
 
 /* ---- packets ---- */
 
+/* A process that is captured for one interface may have others. */
+static bool is_of_interface(const struct dump *dump, const struct merge_packet *packet)
+{
+	return dump->options->interface == NULL || strcmp(packet->info.text, dump->options->interface) == 0;
+}
+
 static void write_packet(struct dump *dump, struct merge_packet *packet)
 {
-	char dropped[64], gap[64];
-	const char *comments[3];
+	const struct source *source = packet->queue->of;
+	char process[128], dropped[64], gap[64];
+	const char *comments[4];
 	unsigned n = 0;
 
+	if (dump->options->interface != NULL) {
+		snprintf(process, sizeof(process), "process %d: %s", (int)source->pid, source->name);
+		comments[n++] = process;
+	}
 	if (packet->reason[0] != '\0') {
 		snprintf(dropped, sizeof(dropped), "dropped: %s", packet->reason);
 		comments[n++] = dropped;
@@ -115,9 +129,11 @@ static void write_held(struct dump *dump, bool all)
 	struct merge_packet *packet;
 
 	while (!is_full(dump) && (packet = merge_pop(&dump->merge, now, all)) != NULL) {
-		dump->seen++;
-		if (packet_filter_passes(&dump->filter, packet->data, packet->info.captured, packet->info.len))
-			write_packet(dump, packet);
+		if (is_of_interface(dump, packet)) {
+			dump->seen++;
+			if (packet_filter_passes(&dump->filter, packet->data, packet->info.captured, packet->info.len))
+				write_packet(dump, packet);
+		}
 		free(packet);
 	}
 }
@@ -158,6 +174,38 @@ static struct source *add_source(struct dump *dump, struct vma_stats_view *view,
 	return source;
 }
 
+static bool is_captured(const struct dump *dump, pid_t pid)
+{
+	for (const struct source *source = dump->sources; source != NULL; source = source->next)
+		if (source->pid == pid && !source->has_ended)
+			return true;
+	return false;
+}
+
+static void look_for_processes(struct dump *dump)
+{
+	static pid_t pids[PROCESSES_MAX];
+	const uint64_t now = now_ns(CLOCK_MONOTONIC);
+	char path[PATH_MAX];
+	int n;
+
+	if (dump->looked_ns != 0 && now - dump->looked_ns < LOOK_NS)
+		return;
+	dump->looked_ns = now;
+	n = vma_stats_list(dump->options->directory, false, pids, PROCESSES_MAX);
+	for (int i = 0; i < n; i++) {
+		struct vma_stats_view *view;
+
+		if (is_captured(dump, pids[i]) || !processes_path(dump->options->directory, pids[i], path) ||
+		    vma_stats_view_open(path, &view) < 0)
+			continue; /* another user's, or it has just gone */
+		if (processes_uses(view, pids[i], dump->options->interface))
+			add_source(dump, view, pids[i]);
+		else
+			vma_stats_view_close(view);
+	}
+}
+
 /* Whether there was anything. */
 static bool step_sources(struct dump *dump)
 {
@@ -184,9 +232,12 @@ static bool step_sources(struct dump *dump)
 
 static void copy_packets(struct dump *dump)
 {
-	while (!ended && !is_full(dump) && dump->sources != NULL) {
-		const bool any = step_sources(dump);
+	while (!ended && !is_full(dump) && (dump->sources != NULL || dump->options->interface != NULL)) {
+		bool any;
 
+		if (dump->options->interface != NULL)
+			look_for_processes(dump);
+		any = step_sources(dump);
 		write_held(dump, false);
 		remove_ended(dump);
 		if (!any) {
@@ -313,6 +364,25 @@ static int dump_process(struct dump *dump, pid_t pid)
 	return source != NULL ? capture_process(dump, source) : EXIT_FAILURE;
 }
 
+static int dump_interface(struct dump *dump)
+{
+	const char *const interface = dump->options->interface;
+	char comment[128];
+	FILE *out;
+
+	if (if_nametoindex(interface) == 0) {
+		fprintf(stderr, "vma_dump: there is no interface %s here\n", interface);
+		return EXIT_FAILURE;
+	}
+	if (!make_filter(dump, NULL))
+		return EXIT_FAILURE;
+	out = open_output(dump->options->file);
+	if (out == NULL)
+		return EXIT_FAILURE;
+	snprintf(comment, sizeof(comment), "interface %s", interface);
+	return run_capture(dump, out, comment);
+}
+
 static void dump_free(struct dump *dump)
 {
 	struct merge_packet *packet;
@@ -351,9 +421,13 @@ int main(int argc, char **argv)
 		return EXIT_SUCCESS;
 	}
 	take_signals();
-	pid = options.pid != 0 ? options.pid : processes_only(options.directory);
-	if (pid != 0)
-		rc = dump_process(&dump, pid);
+	if (options.interface != NULL) {
+		rc = dump_interface(&dump);
+	} else {
+		pid = options.pid != 0 ? options.pid : processes_only(options.directory);
+		if (pid != 0)
+			rc = dump_process(&dump, pid);
+	}
 	dump_free(&dump);
 	return rc;
 }

@@ -29,6 +29,7 @@ static void test_what_is_not_said_is_everything(void **state)
 	assert_string_equal(options.filter, "");
 	assert_int_equal(options.pid, 0);
 	assert_int_equal(options.fd, -1);
+	assert_null(options.interface);
 	assert_int_equal(options.snap, VMA_CAPTURE_DATA_MAX);
 	assert_int_equal(options.count, 0);
 	assert_false(options.list);
@@ -62,6 +63,11 @@ static void test_each_option_has_a_short_and_a_long_name(void **state)
 	                       "--count=5000000000", "--directory=/dir", "udp port", "7000"),
 	                 OPTIONS_RUN);
 	check_all(&options);
+	assert_int_equal(PARSE(&options, "-i", "eth0", "-w", "file"), OPTIONS_RUN);
+	assert_string_equal(options.interface, "eth0");
+	assert_int_equal(PARSE(&options, "--interface=eth0", "-w", "file", "tcp"), OPTIONS_RUN);
+	assert_string_equal(options.interface, "eth0");
+	assert_string_equal(options.filter, "tcp");
 	assert_int_equal(PARSE(&options, "-D"), OPTIONS_RUN);
 	assert_true(options.list);
 	assert_int_equal(PARSE(&options, "--list-processes"), OPTIONS_RUN);
@@ -77,13 +83,15 @@ static void test_wrong_values_are_refused(void **state)
 	char *const cases[][2] = {{"-p", "0"},          {"-p", "x"},     {"-p", "-1"},  {"-p", ""},
 	                          {"-p", "2147483648"}, {"-d", "-1"},    {"-d", "1x"},  {"-d", "+"},
 	                          {"-s", "0"},          {"-s", "65536"}, {"-s", ""},    {"-s", "+1"},
-	                          {"-c", "0"},          {"-c", " 1"},    {"-c", "1e3"}, {"-c", ""}};
+	                          {"-c", "0"},          {"-c", " 1"},    {"-c", "1e3"}, {"-i", ""}};
 	static struct options options;
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		if (PARSE(&options, "-w", "file", cases[i][0], cases[i][1]) != OPTIONS_WRONG)
 			fail_msg("'%s' was taken for a value of %s", cases[i][1], cases[i][0]);
+	assert_int_equal(PARSE(&options, "-w", "file", "-i", "an-interface-whose-name-is-too-long-for-a-record"),
+	                 OPTIONS_WRONG);
 	assert_int_equal(PARSE(&options, "-w"), OPTIONS_WRONG);
 	assert_int_equal(PARSE(&options, "--bogus", "-w", "file"), OPTIONS_WRONG);
 }
@@ -94,8 +102,18 @@ static void test_an_output_is_named_unless_processes_are_listed(void **state)
 
 	(void)state;
 	assert_int_equal(PARSE(&options, "-p", "7"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "-i", "eth0"), OPTIONS_WRONG);
 	assert_int_equal(PARSE(&options, "udp"), OPTIONS_WRONG);
 	assert_int_equal(PARSE(&options, "-D", "-k", "/dir"), OPTIONS_RUN);
+}
+
+static void test_an_interface_is_of_all_processes(void **state)
+{
+	static struct options options;
+
+	(void)state;
+	assert_int_equal(PARSE(&options, "-w", "file", "-i", "eth0", "-p", "7"), OPTIONS_WRONG);
+	assert_int_equal(PARSE(&options, "-w", "file", "-d", "4", "-i", "eth0"), OPTIONS_WRONG);
 }
 
 static void test_a_filter_is_all_words_and_bounded(void **state)
@@ -117,6 +135,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_option_has_a_short_and_a_long_name),
         cmocka_unit_test(test_wrong_values_are_refused),
         cmocka_unit_test(test_an_output_is_named_unless_processes_are_listed),
+        cmocka_unit_test(test_an_interface_is_of_all_processes),
         cmocka_unit_test(test_a_filter_is_all_words_and_bounded),
 };
 
