@@ -112,6 +112,7 @@ __attribute__((cold)) void vma_stats_forked(struct vma_stats *stats)
 	if (stats->capture != NULL) /* the parent's still */
 		munmap(stats->capture, VMA_CAPTURE_BYTES);
 	stats->capture = NULL;
+	stats->capture_ready = 0;
 	mmap(stats->segment, sizeof(*stats->segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
 	     -1, 0);
 }

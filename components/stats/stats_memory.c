@@ -24,6 +24,8 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x10
 #endif
+#define POPULATE_BYTES ((size_t)256 << 10) /* some hundred microseconds */
+#define PAGE_BYTES 4096                    /* the smallest there is */
 
 static int stats_memfd(const char *name)
 {
@@ -90,15 +92,15 @@ int stats_memory_create(struct stats_fd *memory, struct stats_segment **segment)
 	return rc;
 }
 
-/* All of its space is taken at once, so that a put cannot fail. */
+/* ---- the ring of a capture ---- */
+
 static int map_capture(int fd, struct vma_capture **out)
 {
 	void *map;
 
 	if (!may_be_so_long(sizeof(**out)))
 		return -EFBIG;
-	if (syscall(SYS_fchmod, fd, 0600) < 0 || syscall(SYS_ftruncate, fd, (long)sizeof(**out)) < 0 ||
-	    syscall(SYS_fallocate, fd, 0, 0L, (long)sizeof(**out)) < 0)
+	if (syscall(SYS_fchmod, fd, 0600) < 0 || syscall(SYS_ftruncate, fd, (long)sizeof(**out)) < 0)
 		return -errno;
 	map = mmap(NULL, sizeof(**out), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
@@ -126,8 +128,61 @@ static int capture_create(struct stats_fd *memory, struct vma_capture **out)
 			munmap(capture, sizeof(*capture));
 		return rc;
 	}
-	atomic_store_explicit(&capture->magic, CAPTURE_MAGIC, memory_order_release);
 	*out = capture;
+	return 0;
+}
+
+static void capture_destroy(struct vma_stats *stats)
+{
+	munmap(stats->capture, sizeof(*stats->capture));
+	stats->capture = NULL;
+	stats->capture_ready = 0;
+	stats_fd_close(&stats->capture_memory);
+}
+
+/*
+ * The next piece gets its space, so that a put cannot fail, and its pages, so that no put has to wait for the kernel to
+ * make one. Nobody puts yet: what is written is the zero that is there.
+ */
+static int capture_populate(struct vma_stats *stats)
+{
+	const size_t from = stats->capture_ready, left = sizeof(*stats->capture) - from;
+	const size_t piece = left < POPULATE_BYTES ? left : POPULATE_BYTES;
+	volatile char *const bytes = (volatile char *)stats->capture + from;
+
+	if (syscall(SYS_fallocate, stats->capture_memory.fd, 0, (long)from, (long)piece) < 0)
+		return -errno;
+	for (size_t at = 0; at < piece; at += PAGE_BYTES)
+		bytes[at] = 0;
+	stats->capture_ready += piece;
+	return 0;
+}
+
+/* Release: a reader that sees the descriptor sees its inode. */
+static void capture_publish(struct vma_stats *stats)
+{
+	struct stats_header *header = &stats->segment->header;
+
+	atomic_store_explicit(&stats->capture->magic, CAPTURE_MAGIC, memory_order_release);
+	atomic_store_explicit(&header->capture_ino, stats->capture_memory.ino, memory_order_relaxed);
+	atomic_store_explicit(&header->capture_fd, stats->capture_memory.fd, memory_order_release);
+}
+
+/* -EAGAIN: a piece of it. */
+static int capture_make(struct vma_stats *stats)
+{
+	int rc = stats->capture == NULL ? capture_create(&stats->capture_memory, &stats->capture) : 0;
+
+	if (rc < 0)
+		return rc;
+	rc = capture_populate(stats);
+	if (rc < 0) {
+		capture_destroy(stats);
+		return rc;
+	}
+	if (stats->capture_ready < sizeof(*stats->capture))
+		return -EAGAIN;
+	capture_publish(stats);
 	return 0;
 }
 
@@ -155,15 +210,10 @@ int vma_stats_capture(struct vma_stats *stats, int seconds, int snap, struct vma
 
 	if (seconds < 1 || seconds > VMA_CAPTURE_LEASE_MAX || stats->memory.fd < 0)
 		return -EINVAL;
-	if (stats->capture == NULL) {
-		rc = capture_create(&stats->capture_memory, &stats->capture);
+	if (stats->capture_ready < VMA_CAPTURE_BYTES) {
+		rc = capture_make(stats);
 		if (rc < 0)
 			return rc;
-		atomic_store_explicit(&stats->segment->header.capture_ino, stats->capture_memory.ino,
-		                      memory_order_relaxed);
-		/* Release: a reader that sees the descriptor sees its inode. */
-		atomic_store_explicit(&stats->segment->header.capture_fd, stats->capture_memory.fd,
-		                      memory_order_release);
 	}
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
 	now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;

@@ -114,6 +114,7 @@ struct vma_stats {
 	struct stats_file file;
 	struct stats_fd memory, requests, capture_memory;
 	struct vma_capture *capture; /* NULL: none yet */
+	size_t capture_ready;        /* bytes of it that have their pages */
 	struct {
 		uint32_t asked, before; /* the largest in this period, and in the one before */
 		uint64_t since_ns;      /* of this period; 0: there has been none */

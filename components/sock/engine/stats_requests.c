@@ -18,7 +18,8 @@
 enum { REQUESTS_AT_ONCE = 16 };
 
 static struct vma_engine *requests_engine;
-static struct vma_task requests_task, requests_rest;
+static struct vma_task requests_task, requests_rest, requests_capture;
+static struct vma_stats_request capture_request; /* the last one for a capture */
 
 static void dump_file(struct vma_file *file, void *arg)
 {
@@ -44,10 +45,29 @@ static void dump_requested(struct vma_stats_request *request)
 		              request->fd);
 }
 
+/* The first time the memory is made, in pieces: between them this thread does its other work. */
+static void serve_capture(struct vma_task *task)
+{
+	struct vma_stats *stats = requests_engine->stats;
+	const int fd = vma_stats_capture_fd(stats);
+	struct vma_capture *capture;
+	const int rc = vma_stats_capture(stats, capture_request.value, capture_request.fd, &capture);
+
+	if (fd < 0 && vma_stats_capture_fd(stats) >= 0)
+		vma_fd_guard_here(vma_stats_capture_fd(stats));
+	if (rc == 0) {
+		vma_nic_tap(capture);
+		vma_stats_capture_granted(stats);
+	} else if (rc == -EAGAIN) {
+		vma_engine_post_lazily(task);
+	} else if (rc != -EINVAL) {
+		vma_log_warn("packets cannot be captured: %s", strerrordesc_np(-rc));
+	}
+}
+
 static void serve_request(struct vma_engine *engine, struct vma_stats_request *request)
 {
-	struct vma_capture *capture;
-	int rc, fd;
+	int rc;
 
 	switch ((enum vma_stats_request_type)request->type) {
 	case VMA_STATS_REQUEST_ZERO:
@@ -67,16 +87,8 @@ static void serve_request(struct vma_engine *engine, struct vma_stats_request *r
 		dump_requested(request);
 		break;
 	case VMA_STATS_REQUEST_CAPTURE:
-		fd = vma_stats_capture_fd(engine->stats);
-		rc = vma_stats_capture(engine->stats, request->value, request->fd, &capture);
-		if (rc == 0) {
-			if (fd < 0)
-				vma_fd_guard_here(vma_stats_capture_fd(engine->stats));
-			vma_nic_tap(capture);
-			vma_stats_capture_granted(engine->stats);
-		} else if (rc != -EINVAL) {
-			vma_log_warn("packets cannot be captured: %s", strerrordesc_np(-rc));
-		}
+		capture_request = *request;
+		serve_capture(&requests_capture);
 		break;
 	case VMA_STATS_REQUEST_COUNT:
 		break;
@@ -104,6 +116,7 @@ int stats_requests_start(struct vma_engine *engine)
 
 	requests_engine = engine;
 	requests_task = requests_rest = (struct vma_task){.run = serve_requests};
+	requests_capture = (struct vma_task){.run = serve_capture};
 	if (vma_stats_fds(engine->stats, fds) == VMA_STATS_FDS)
 		vma_engine_watch(fds[VMA_STATS_FDS - 1], EPOLLIN | EPOLLET, &requests_task);
 	return 0;

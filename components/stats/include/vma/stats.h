@@ -392,10 +392,10 @@ bool vma_stats_next_request(struct vma_stats *stats, struct vma_stats_request *o
  */
 int vma_stats_zero(struct vma_stats *stats);
 /*
- * Where packets are to be put for the next `seconds`; made at the first call. One thread. snap: bytes of each frame; of
- * several readers' the largest, as each of them asks at least every VMA_CAPTURE_LEASE_MAX seconds; else: all. -EINVAL:
- * seconds is not 1 to VMA_CAPTURE_LEASE_MAX, or there is no file by which others could find it. granted: from now on
- * they are.
+ * Where packets are to be put for the next `seconds`. One thread. snap: bytes of each frame; of several readers' the
+ * largest, as each of them asks at least every VMA_CAPTURE_LEASE_MAX seconds; else: all. The memory is made by the first
+ * calls, a piece by each, so that none takes long. -EAGAIN: there is more to do, call again. -EINVAL: seconds is not 1 to
+ * VMA_CAPTURE_LEASE_MAX, or there is no file by which others could find it. granted: from now on they are.
  */
 struct vma_capture;
 int vma_stats_capture(struct vma_stats *stats, int seconds, int snap, struct vma_capture **out);
