@@ -16,6 +16,8 @@ check "a program starts" wait_for 20 log_has server "^ready"
 start asker a env "$with" "$PYTHON" "$ROOT/tests/e2e/stats_traffic.py" ask "$IP_B" 7001 50
 check "traffic has passed" wait_for 20 log_has server answered
 
+# Of a namespace's owner a name that a terminal would obey.
+check "an interface has a name with control characters" ip -n "$(ns b)" link add $'odd\033[31m\007' type veth peer name plain
 check "a report is written" timeout 20 "${stats[@]}" -p "${PID[server]}" --report -o "$WORK/report"
 check_eq "for this user only" "$(stat -c %a "$WORK/report")" 600
 has() { # SENTENCE REGEX
@@ -33,6 +35,8 @@ done
 has "the program's packets" "^Rx Offload: [0-9]+ / 50 / "
 has "its interface" "^$IF_B: number [0-9]+, MTU [0-9]+, driver veth, XDP program [1-9]"
 has "another one" "^lo: number 1, MTU [0-9]+.*XDP program 0 \(none\)"
+has "the odd one" "^odd\?\[31m\?: number [0-9]+"
+has "and its vmad" "^==== vmad of odd\?\[31m\? ====$"
 has "its vmad" "^interface $IF_B: 1 device queues"
 has "which it rents from" "^[0-9]+ +${PID[server]} +0 +ready"
 has "the log" "VMA INFO"
