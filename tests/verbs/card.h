@@ -1,0 +1,183 @@
+/*
+ * card - what the parts of the card share.
+ *
+ * One thread does everything: it waits for connections, frames and doorbells, and runs the queues. So there is no lock,
+ * and no object changes while a function uses it. What a driver writes into shared memory is read once into a private
+ * copy, and checked there.
+ */
+#ifndef TESTS_VERBS_CARD_H
+#define TESTS_VERBS_CARD_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+#include "frame.h"
+#include "proto.h"
+
+struct card_region {   /* memory that a program has registered */
+	uint32_t lkey; /* 0: free */
+	uint32_t pd;
+	uint64_t addr, length, iova;
+	bool is_writable;
+};
+
+struct card_client {
+	struct card_client *next;
+	int fd;
+	pid_t pid; /* of the program, as the kernel says */
+	bool is_context, is_channel, is_closing;
+	uint64_t cookie; /* of a channel */
+	/* of a context */
+	struct card_page *page;
+	int async_fd, doorbell;
+	uint32_t next_pd;
+	bool pds[CARD_MAX_PDS];
+	struct card_region regions[CARD_MAX_MRS];
+	uint32_t region_generation;
+};
+
+struct card_cq {
+	struct card_client *client;
+	uint32_t number; /* 0: free */
+	uint32_t depth;
+	uint64_t handle, channel;
+	struct card_cq_head *head;
+	uint64_t bytes;
+	uint32_t produced; /* ours; the shared one is for the driver */
+	uint32_t users;    /* queue pairs */
+	bool ignores_overrun, has_overrun;
+};
+
+struct card_qp {
+	struct card_client *client;
+	uint32_t number; /* 0: free */
+	uint32_t pd;
+	uint64_t handle;
+	struct card_cq *send_cq, *recv_cq;
+	struct card_qp_head *head;
+	uint64_t bytes;
+	uint32_t sq_depth, rq_depth, max_send_sge, max_recv_sge, max_inline;
+	bool signals_all;
+	enum ibv_qp_state state;
+	uint32_t sq_taken, rq_taken;
+};
+
+/* What the card counts: `card --control SOCKET show` prints them. */
+#define CARD_COUNTS                                                                                                    \
+	X(tx_frames, "frames that queue pairs have sent")                                                              \
+	X(tx_tap, "frames that the kernel has sent")                                                                   \
+	X(tx_lost, "frames that were sent while nothing was plugged in, or the port was down")                         \
+	X(rx_frames, "frames that the wire has brought")                                                               \
+	X(rx_tap, "received frames that no rule took, and the kernel got")                                             \
+	X(rx_tap_lost, "of these, those that the kernel's interface did not take")                                     \
+	X(rx_matched, "received frames that a rule took")                                                              \
+	X(rx_copies, "copies of them that reached a queue pair's memory")                                              \
+	X(rx_dropped_by_rule, "received frames that a rule has dropped")                                               \
+	X(rx_no_buffer, "copies lost because nothing was posted")                                                      \
+	X(rx_not_ready, "copies lost because the queue pair was not in RTR or RTS")                                    \
+	X(completions, "completions")                                                                                  \
+	X(events, "completion events")                                                                                 \
+	X(violations, "broken rules")
+
+struct card_counts {
+#define X(name, text) uint64_t name;
+	CARD_COUNTS
+#undef X
+};
+
+struct card_faults {
+	int rules_error; /* errno of each new rule */
+	uint32_t rules_ms;
+	int registration_error;
+	uint32_t cq_us; /* completions come so much later */
+	uint32_t sends_to_fail, receives_to_fail;
+	bool is_removed, is_down;
+};
+
+struct card {
+	struct card_client *clients;
+	struct card_cq cqs[CARD_MAX_CQS];
+	struct card_qp qps[CARD_MAX_QPS]; /* number N is at N % CARD_MAX_QPS */
+	struct card_counts counts;
+	struct card_faults faults;
+	uint8_t mac[6];
+	uint32_t mtu;
+	char name[16], tap_name[16];
+	bool should_stop;
+};
+extern struct card card;
+
+uint64_t clock_ns(clockid_t clock);
+
+/* ---- loop.c: descriptors that are waited for ---- */
+typedef void (*card_ready)(void *owner, uint32_t events);
+int loop_add(int fd, card_ready ready, void *owner);
+void loop_wants(int fd, uint32_t events);
+void loop_remove(int fd);
+void loop_run(void);
+
+/* ---- port.c: the kernel's interface and the wire ---- */
+enum wire_kind { WIRE_NONE, WIRE_LISTENS, WIRE_CONNECTS, WIRE_LOOPS };
+int port_open_tap(const char *name);
+int port_open_wire(enum wire_kind kind, const char *path);
+bool port_can_send(void); /* false: the other card is behind, and nothing is taken from queues */
+bool port_is_up(void);
+int port_read_interface(void); /* address and MTU */
+bool port_run_plug(void);      /* true: something was done */
+bool port_has_work(void);
+void port_send(const uint8_t *frame, size_t len);
+void port_to_tap(const uint8_t *frame, size_t len);
+void port_tell_state(void);
+
+/* ---- client.c: connections of drivers, channels and tests ---- */
+int clients_listen(const char *path);
+void client_free_closed(void);
+void clients_end(void);
+void client_violation(struct card_client *client, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void client_async_event(struct card_client *client, uint64_t element, enum ibv_event_type type);
+void client_completion_event(uint64_t channel, uint64_t handle);
+void clients_async_all(enum ibv_event_type type);
+bool clients_prepare_sleep(void); /* false: a doorbell's work came in between */
+void clients_woke(void);
+
+/* ---- memory.c: what is registered, and the copies ---- */
+int memory_register(struct card_client *client, const struct card_request *request, uint32_t *lkey);
+int memory_forget(struct card_client *client, uint32_t lkey);
+bool memory_uses_pd(const struct card_client *client, uint32_t pd);
+/* Copies between a frame and a list of a program's memory; 0, or a status (enum ibv_wc_status). */
+int memory_gather(struct card_qp *qp, const struct card_wqe *wqe, uint8_t *frame, size_t max, size_t *len);
+int memory_scatter(struct card_qp *qp, const struct card_wqe *wqe, const uint8_t *frame, size_t len);
+
+/* ---- queue.c: queue pairs and completion queues ---- */
+int cq_create(struct card_client *client, const struct card_request *request, struct card_reply *reply, int *fd);
+int cq_destroy(struct card_client *client, uint32_t number);
+int qp_create(struct card_client *client, const struct card_request *request, struct card_reply *reply, int *fd);
+int qp_modify(struct card_client *client, uint32_t number, enum ibv_qp_state state);
+int qp_destroy(struct card_client *client, uint32_t number);
+struct card_qp *qp_find(struct card_client *client, uint32_t number);
+bool qp_uses_pd(const struct card_client *client, uint32_t pd);
+void qps_forget(struct card_client *client);
+void qp_receive(struct card_qp *qp, const uint8_t *frame, size_t len, uint32_t flow_tag);
+bool qps_run(void); /* true: something was done */
+bool qps_have_work(void);
+int64_t cqs_next_ns(void); /* until the next delayed completion; -1: none */
+void cqs_deliver_delayed(void);
+
+/* ---- steer.c: rules ---- */
+int steer_add(struct card_client *client, const struct card_rule *rule, uint32_t *number);
+int steer_remove(struct card_client *client, uint32_t number);
+bool steer_uses_qp(uint32_t qp_num);
+void steer_forget(struct card_client *client);
+void steer_frame(const uint8_t *frame, size_t len);
+int steer_print(char *text, size_t size);
+
+/* ---- control.c: faults and counters ---- */
+int control_run(const char *command, char *answer, size_t size);
+int control_ask(const char *path, const char *command);
+
+/* ---- sysfs.c: the tree that libibverbs reads ---- */
+int sysfs_write(const char *folder, int index, const char *socket_path);
+#endif

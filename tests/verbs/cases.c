@@ -1,0 +1,994 @@
+/*
+ * cases NAME: one case of a program that uses two cards, vmasoft0 and vmasoft1, which one wire joins. Exit status 0: all
+ * was as expected. Without a name it lists them, "NAME: sentence". tests/e2e/verbs_card.sh runs them.
+ *
+ * A case whose name begins with break_ breaks a rule: its process is to be aborted by the driver, with a message.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <net/ethernet.h>
+#include <netinet/ip.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	DEPTH = 16,
+	ROOM = 2048, /* for one frame */
+	PORT = 7000,
+};
+
+#define EXPECT(condition)                                                                                              \
+	do {                                                                                                           \
+		if (!(condition)) {                                                                                    \
+			fprintf(stderr, "%s:%d: not so: %s (errno %s)\n", __func__, __LINE__, #condition,              \
+			        strerror(errno));                                                                      \
+			exit(1);                                                                                       \
+		}                                                                                                      \
+	} while (0)
+
+/* One side: a card with everything that it takes to send and receive. */
+struct side {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	struct ibv_mr *mr;
+	uint8_t *memory; /* DEPTH places of ROOM bytes, sends; then as many, receives */
+	uint8_t mac[6];
+};
+static struct side a, b;
+
+/* ---- what cases are made of ---- */
+
+static uint8_t *place(struct side *side, int i)
+{
+	return side->memory + (size_t)i * ROOM;
+}
+
+static struct ibv_sge piece(struct side *side, const void *at, uint32_t length)
+{
+	return (struct ibv_sge){.addr = (uintptr_t)at, .length = length, .lkey = side->mr->lkey};
+}
+
+static void side_open(struct side *side, const char *name)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	union ibv_gid gid;
+
+	EXPECT(list);
+	for (int i = 0; list[i]; i++)
+		if (strcmp(ibv_get_device_name(list[i]), name) == 0)
+			side->context = ibv_open_device(list[i]);
+	ibv_free_device_list(list);
+	EXPECT(side->context);
+	EXPECT(ibv_query_gid(side->context, 1, 0, &gid) == 0);
+	memcpy(side->mac, (uint8_t[]){gid.raw[8] ^ 2, gid.raw[9], gid.raw[10], gid.raw[13], gid.raw[14], gid.raw[15]},
+	       6);
+	side->pd = ibv_alloc_pd(side->context);
+	side->channel = ibv_create_comp_channel(side->context);
+	EXPECT(side->pd && side->channel);
+	side->memory = aligned_alloc(4096, 2 * DEPTH * ROOM);
+	EXPECT(side->memory);
+	memset(side->memory, 0, 2 * DEPTH * ROOM);
+	side->mr = ibv_reg_mr(side->pd, side->memory, 2 * DEPTH * ROOM, IBV_ACCESS_LOCAL_WRITE);
+	side->cq = ibv_create_cq(side->context, 4 * DEPTH, NULL, side->channel, 0);
+	EXPECT(side->mr && side->cq);
+}
+
+static void qp_to(struct ibv_qp *qp, enum ibv_qp_state last)
+{
+	struct ibv_qp_attr attr = {.port_num = 1};
+
+	for (enum ibv_qp_state state = IBV_QPS_INIT; state <= last; state++) {
+		attr.qp_state = state;
+		EXPECT(ibv_modify_qp(qp, &attr, IBV_QP_STATE | (state == IBV_QPS_INIT ? IBV_QP_PORT : 0)) == 0);
+	}
+}
+
+static int qp_set_state(struct ibv_qp *qp, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = {.qp_state = state};
+
+	return ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+}
+
+static struct ibv_qp_init_attr qp_attr(struct side *side)
+{
+	return (struct ibv_qp_init_attr){
+	        .send_cq = side->cq,
+	        .recv_cq = side->cq,
+	        .cap = {.max_send_wr = DEPTH,
+	                .max_recv_wr = DEPTH,
+	                .max_send_sge = 4,
+	                .max_recv_sge = 4,
+	                .max_inline_data = 128},
+	        .qp_type = IBV_QPT_RAW_PACKET,
+	};
+}
+
+static struct ibv_qp *qp_new(struct side *side)
+{
+	struct ibv_qp_init_attr attr = qp_attr(side);
+	struct ibv_qp *qp = ibv_create_qp(side->pd, &attr);
+
+	EXPECT(qp);
+	return qp;
+}
+
+static void sides_open(void)
+{
+	side_open(&a, "vmasoft0");
+	side_open(&b, "vmasoft1");
+	a.qp = qp_new(&a);
+	b.qp = qp_new(&b);
+	qp_to(a.qp, IBV_QPS_RTS);
+	qp_to(b.qp, IBV_QPS_RTS);
+}
+
+static void side_close(struct side *side)
+{
+	if (side->qp)
+		EXPECT(ibv_destroy_qp(side->qp) == 0);
+	EXPECT(ibv_destroy_cq(side->cq) == 0);
+	EXPECT(ibv_destroy_comp_channel(side->channel) == 0);
+	EXPECT(ibv_dereg_mr(side->mr) == 0);
+	EXPECT(ibv_dealloc_pd(side->pd) == 0);
+	EXPECT(ibv_close_device(side->context) == 0);
+	free(side->memory);
+}
+
+static void sides_close(void)
+{
+	side_close(&a);
+	side_close(&b);
+}
+
+struct headers {
+	struct ether_header eth;
+	struct iphdr ip;
+	struct udphdr udp;
+} __attribute__((packed));
+
+/* A datagram from a to b without its sums; its bytes count up. The length of the frame. */
+static uint32_t frame_make(uint8_t *at, uint16_t port, uint16_t bytes)
+{
+	struct headers *headers = (struct headers *)at;
+
+	*headers = (struct headers){
+	        .eth = {.ether_type = htons(ETHERTYPE_IP)},
+	        .ip = {.version = 4,
+	               .ihl = 5,
+	               .ttl = 64,
+	               .protocol = IPPROTO_UDP,
+	               .tot_len = htons((uint16_t)(28 + bytes)),
+	               .saddr = inet_addr("10.9.0.1"),
+	               .daddr = inet_addr("10.9.0.2")},
+	        .udp = {.source = htons(4000),
+	                .dest = htons(port),
+	                .len = htons((uint16_t)(8 + bytes)),
+	                .check = 0x1234},
+	};
+	memcpy(headers->eth.ether_dhost, b.mac, 6);
+	memcpy(headers->eth.ether_shost, a.mac, 6);
+	for (int i = 0; i < bytes; i++)
+		at[sizeof(*headers) + (size_t)i] = (uint8_t)(i * 7);
+	return (uint32_t)sizeof(*headers) + bytes;
+}
+
+static struct ibv_flow *rule_new(struct ibv_qp *qp, uint16_t port, uint16_t priority)
+{
+	struct {
+		struct ibv_flow_attr attr;
+		struct ibv_flow_spec_eth eth;
+		struct ibv_flow_spec_ipv4 ip;
+		struct ibv_flow_spec_tcp_udp udp;
+	} rule = {
+	        .attr = {.type = IBV_FLOW_ATTR_NORMAL,
+	                 .size = sizeof(rule),
+	                 .priority = priority,
+	                 .num_of_specs = 3,
+	                 .port = 1},
+	        .eth = {.type = IBV_FLOW_SPEC_ETH,
+	                .size = sizeof(rule.eth),
+	                .val.ether_type = htons(ETHERTYPE_IP),
+	                .mask.ether_type = 0xffff},
+	        .ip = {.type = IBV_FLOW_SPEC_IPV4,
+	               .size = sizeof(rule.ip),
+	               .val.dst_ip = inet_addr("10.9.0.2"),
+	               .mask.dst_ip = 0xffffffff},
+	        .udp = {.type = IBV_FLOW_SPEC_UDP,
+	                .size = sizeof(rule.udp),
+	                .val.dst_port = htons(port),
+	                .mask.dst_port = 0xffff},
+	};
+
+	memcpy(rule.eth.val.dst_mac, b.mac, 6);
+	memset(rule.eth.mask.dst_mac, 0xff, 6);
+	return ibv_create_flow(qp, &rule.attr);
+}
+
+static int post_receive(struct side *side, struct ibv_qp *qp, int i, uint32_t length)
+{
+	struct ibv_sge sge = piece(side, place(side, DEPTH + i), length);
+	struct ibv_recv_wr wr = {.wr_id = 100 + (uint64_t)i, .sg_list = &sge, .num_sge = 1}, *bad;
+
+	return ibv_post_recv(qp, &wr, &bad);
+}
+
+static int post_send(struct ibv_qp *qp, uint64_t wr_id, struct ibv_sge *list, int n, unsigned int flags)
+{
+	struct ibv_send_wr wr = {
+	        .wr_id = wr_id, .sg_list = list, .num_sge = n, .opcode = IBV_WR_SEND, .send_flags = flags};
+	struct ibv_send_wr *bad;
+
+	return ibv_post_send(qp, &wr, &bad);
+}
+
+static int send_frame(uint64_t wr_id, uint16_t port, uint16_t bytes, unsigned int flags)
+{
+	uint8_t *frame = place(&a, (int)(wr_id % DEPTH));
+	struct ibv_sge sge = piece(&a, frame, frame_make(frame, port, bytes));
+
+	return post_send(a.qp, wr_id, &sge, 1, flags);
+}
+
+/* Waits for one completion, 10 s at most. */
+static struct ibv_wc await(struct side *side)
+{
+	struct timespec pause = {.tv_nsec = 100000};
+	struct ibv_wc wc;
+	int n = 0;
+
+	for (int i = 0; i < 100000 && n == 0; i++) {
+		n = ibv_poll_cq(side->cq, 1, &wc);
+		if (n == 0)
+			nanosleep(&pause, NULL);
+	}
+	EXPECT(n == 1);
+	return wc;
+}
+
+/* Nothing within a time in which a card does much more. */
+static void nothing_more(struct side *side)
+{
+	struct ibv_wc wc;
+
+	usleep(100000);
+	EXPECT(ibv_poll_cq(side->cq, 1, &wc) == 0);
+}
+
+/* What the control of a card is asked. */
+static void tell_card(struct side *side, const char *command)
+{
+	char path[512], socket[128] = "", line[1024];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/card", side->context->device->ibdev_path);
+	file = fopen(path, "re");
+	EXPECT(file && fscanf(file, "%127s", socket) == 1);
+	fclose(file);
+	snprintf(line, sizeof(line), "LD_PRELOAD= %s --control %s '%s'", getenv("VERBS_CARD"), socket, command);
+	EXPECT(system(line) == 0);
+}
+
+static enum ibv_event_type await_async(struct side *side)
+{
+	struct pollfd fd = {.fd = side->context->async_fd, .events = POLLIN};
+	struct ibv_async_event event;
+
+	EXPECT(poll(&fd, 1, 10000) == 1);
+	EXPECT(ibv_get_async_event(side->context, &event) == 0);
+	ibv_ack_async_event(&event);
+	return event.event_type;
+}
+
+/* ---- the way of a frame ---- */
+
+static void frame_in_pieces(void)
+{
+	uint8_t *frame, *got;
+	struct ibv_flow *rule;
+	struct ibv_sge parts[3], room[2];
+	struct ibv_recv_wr wr = {.wr_id = 5, .sg_list = room, .num_sge = 2}, *bad;
+	struct ibv_wc wc;
+	uint32_t len;
+
+	sides_open();
+	frame = place(&a, 0), got = place(&b, DEPTH);
+	rule = rule_new(b.qp, PORT, 0);
+	EXPECT(rule);
+	len = frame_make(frame, PORT, 1000);
+	parts[0] = piece(&a, frame, 14);
+	parts[1] = piece(&a, frame + 14, 28);
+	parts[2] = piece(&a, frame + 42, len - 42);
+	room[0] = piece(&b, got, 100);
+	room[1] = piece(&b, got + 100, ROOM - 100);
+	EXPECT(ibv_post_recv(b.qp, &wr, &bad) == 0);
+	EXPECT(post_send(a.qp, 9, parts, 3, IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM) == 0);
+	wc = await(&a);
+	EXPECT(wc.status == IBV_WC_SUCCESS && wc.wr_id == 9 && wc.opcode == IBV_WC_SEND && wc.qp_num == a.qp->qp_num);
+	wc = await(&b);
+	EXPECT(wc.status == IBV_WC_SUCCESS && wc.wr_id == 5 && wc.opcode == IBV_WC_RECV && wc.byte_len == len);
+	EXPECT(wc.wc_flags & IBV_WC_IP_CSUM_OK);
+	/* The sums are the card's, everything else is as it was sent. */
+	EXPECT(memcmp(got, frame, 24) == 0 && memcmp(got + 26, frame + 26, 14) == 0);
+	EXPECT(memcmp(got + 42, frame + 42, len - 42) == 0);
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+static void wrong_sum_is_told(void)
+{
+	struct ibv_flow *rule;
+
+	sides_open();
+	rule = rule_new(b.qp, PORT, 0);
+	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0 && send_frame(1, PORT, 100, IBV_SEND_SIGNALED) == 0);
+	EXPECT(await(&a).status == IBV_WC_SUCCESS);
+	EXPECT((await(&b).wc_flags & IBV_WC_IP_CSUM_OK) == 0);
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+static void inline_data_may_change(void)
+{
+	uint8_t data[64];
+	struct ibv_sge sge = {.addr = (uintptr_t)data, .lkey = 0};
+	struct ibv_flow *rule;
+
+	sides_open();
+	rule = rule_new(b.qp, PORT, 0);
+	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0);
+	sge.length = frame_make(data, PORT, 22);
+	EXPECT(post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED | IBV_SEND_INLINE) == 0);
+	memset(data, 0xff, sizeof(data));
+	EXPECT(await(&b).byte_len == 64);
+	EXPECT(place(&b, DEPTH)[63] == (uint8_t)(21 * 7));
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+static void short_frame_is_padded(void)
+{
+	struct ibv_flow *rule;
+
+	sides_open();
+	rule = rule_new(b.qp, PORT, 0);
+	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0 && send_frame(1, PORT, 1, IBV_SEND_SIGNALED) == 0);
+	EXPECT(await(&b).byte_len == 60);
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+static void only_signalled_sends_complete(void)
+{
+	sides_open();
+	for (uint64_t i = 0; i < 8; i++)
+		EXPECT(send_frame(i, PORT + 1, 20, i % 4 == 3 ? IBV_SEND_SIGNALED : 0) == 0);
+	EXPECT(await(&a).wr_id == 3);
+	EXPECT(await(&a).wr_id == 7);
+	nothing_more(&a);
+	sides_close();
+}
+
+static void many_rounds(void)
+{
+	struct ibv_flow *rule;
+
+	sides_open();
+	rule = rule_new(b.qp, PORT, 0);
+	for (int i = 0; i < DEPTH; i++)
+		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
+	for (uint64_t i = 0; i < 20 * DEPTH; i++) {
+		struct ibv_wc wc;
+
+		EXPECT(send_frame(i, PORT, (uint16_t)(20 + i), i % 8 == 7 ? IBV_SEND_SIGNALED : 0) == 0);
+		wc = await(&b);
+		EXPECT(wc.wr_id == 100 + i % DEPTH && wc.byte_len == 62 + i);
+		EXPECT(post_receive(&b, b.qp, (int)(i % DEPTH), ROOM) == 0);
+		if (i % 8 == 7)
+			EXPECT(await(&a).wr_id == i);
+	}
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+static void wr_calls(void)
+{
+	struct ibv_qp_init_attr_ex attr = {
+	        .qp_type = IBV_QPT_RAW_PACKET,
+	        .cap = {.max_send_wr = DEPTH,
+	                .max_recv_wr = 1,
+	                .max_send_sge = 2,
+	                .max_recv_sge = 1,
+	                .max_inline_data = 128},
+	        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+	        .send_ops_flags = IBV_QP_EX_WITH_SEND,
+	};
+	struct ibv_qp *qp;
+	struct ibv_qp_ex *ex;
+	struct ibv_flow *rule;
+	uint8_t data[128], *frame;
+	uint32_t len;
+
+	sides_open();
+	attr.pd = a.pd, attr.send_cq = attr.recv_cq = a.cq;
+	qp = ibv_create_qp_ex(a.context, &attr);
+	EXPECT(qp);
+	qp_to(qp, IBV_QPS_RTS);
+	ex = ibv_qp_to_qp_ex(qp);
+	EXPECT(ex && !ibv_qp_to_qp_ex(a.qp));
+	rule = rule_new(b.qp, PORT, 0);
+	for (int i = 0; i < 2; i++)
+		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
+	/* What is taken back is not sent. */
+	ibv_wr_start(ex);
+	ex->wr_id = 1, ex->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(ex);
+	ibv_wr_set_inline_data(ex, data, frame_make(data, PORT, 80));
+	ibv_wr_abort(ex);
+	ibv_wr_start(ex);
+	ex->wr_id = 2, ex->wr_flags = 0;
+	ibv_wr_send(ex);
+	ibv_wr_set_inline_data(ex, data, frame_make(data, PORT, 50));
+	frame = place(&a, 0);
+	len = frame_make(frame, PORT, 60);
+	ex->wr_id = 3, ex->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(ex);
+	ibv_wr_set_sge_list(ex, 2, (struct ibv_sge[]){piece(&a, frame, 42), piece(&a, frame + 42, len - 42)});
+	EXPECT(ibv_wr_complete(ex) == 0);
+	EXPECT(await(&a).wr_id == 3);
+	EXPECT(await(&b).byte_len == 92);
+	EXPECT(await(&b).byte_len == 102);
+	EXPECT(ibv_destroy_flow(rule) == 0 && ibv_destroy_qp(qp) == 0);
+	sides_close();
+}
+
+/* ---- rules ---- */
+
+static void same_rules_copy(void)
+{
+	struct ibv_qp *second;
+	struct ibv_flow *one, *two;
+	struct ibv_wc first, other;
+
+	sides_open();
+	second = qp_new(&b);
+	qp_to(second, IBV_QPS_RTS);
+	one = rule_new(b.qp, PORT, 3), two = rule_new(second, PORT, 3);
+	EXPECT(one && two);
+	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0 && post_receive(&b, second, 1, ROOM) == 0);
+	EXPECT(send_frame(1, PORT, 200, IBV_SEND_SIGNALED) == 0);
+	first = await(&b), other = await(&b);
+	EXPECT(first.qp_num != other.qp_num);
+	EXPECT(memcmp(place(&b, DEPTH), place(&b, DEPTH + 1), 242) == 0);
+	EXPECT(ibv_destroy_flow(one) == 0 && ibv_destroy_flow(two) == 0 && ibv_destroy_qp(second) == 0);
+	sides_close();
+}
+
+static void lower_priority_number_wins(void)
+{
+	struct ibv_qp *second;
+	struct ibv_flow *late, *early;
+
+	sides_open();
+	second = qp_new(&b);
+	qp_to(second, IBV_QPS_RTS);
+	late = rule_new(b.qp, PORT, 5), early = rule_new(second, PORT, 4);
+	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0 && post_receive(&b, second, 1, ROOM) == 0);
+	EXPECT(send_frame(1, PORT, 200, IBV_SEND_SIGNALED) == 0);
+	EXPECT(await(&b).qp_num == second->qp_num);
+	nothing_more(&b);
+	EXPECT(ibv_destroy_flow(early) == 0);
+	EXPECT(send_frame(2, PORT, 200, IBV_SEND_SIGNALED) == 0);
+	EXPECT(await(&b).qp_num == b.qp->qp_num);
+	EXPECT(ibv_destroy_flow(late) == 0 && ibv_destroy_qp(second) == 0);
+	sides_close();
+}
+
+static void fragment_has_no_port(void)
+{
+	uint8_t *frame;
+	struct ibv_sge sge;
+	struct ibv_flow *rule;
+
+	sides_open();
+	rule = rule_new(b.qp, PORT, 0);
+	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0);
+	frame = place(&a, 0);
+	sge = piece(&a, frame, frame_make(frame, PORT, 200));
+	((struct headers *)frame)->ip.frag_off = htons(IP_MF);
+	EXPECT(post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED) == 0);
+	nothing_more(&b);
+	((struct headers *)frame)->ip.frag_off = 0;
+	EXPECT(post_send(a.qp, 2, &sge, 1, IBV_SEND_SIGNALED) == 0);
+	EXPECT(await(&b).byte_len == 242);
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+static void rule_keeps_its_queue_pair(void)
+{
+	struct ibv_flow *rule;
+
+	sides_open();
+	rule = rule_new(b.qp, PORT, 0);
+	EXPECT(ibv_destroy_qp(b.qp) == EBUSY);
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+/* Takes a port from the kernel of b, and ends when ten datagrams have come by it. */
+static void hold_port(void)
+{
+	struct ibv_flow *rule;
+
+	sides_open();
+	rule = rule_new(b.qp, PORT, 0);
+	EXPECT(rule);
+	for (int i = 0; i < DEPTH; i++)
+		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
+	puts("holding");
+	fflush(stdout);
+	for (int i = 0; i < 10; i++) {
+		struct ibv_wc wc = await(&b);
+
+		EXPECT(wc.status == IBV_WC_SUCCESS && wc.wc_flags & IBV_WC_IP_CSUM_OK);
+		EXPECT(memcmp(place(&b, DEPTH + i) + sizeof(struct headers), "datagram", 8) == 0);
+	}
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+static void memory_keeps_its_domain(void)
+{
+	sides_open();
+	EXPECT(ibv_dealloc_pd(a.pd) == EBUSY);
+	EXPECT(ibv_destroy_cq(a.cq) == EBUSY);
+	sides_close();
+}
+
+/* ---- states and completions ---- */
+
+static void error_flushes(void)
+{
+	sides_open();
+	for (int i = 0; i < 3; i++)
+		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
+	EXPECT(qp_set_state(b.qp, IBV_QPS_ERR) == 0);
+	for (int i = 0; i < 3; i++) {
+		struct ibv_wc wc = await(&b);
+
+		EXPECT(wc.status == IBV_WC_WR_FLUSH_ERR && wc.wr_id == 100 + (uint64_t)i);
+	}
+	/* So is what is posted from then on. */
+	EXPECT(post_receive(&b, b.qp, 7, ROOM) == 0);
+	EXPECT(await(&b).wr_id == 107);
+	EXPECT(qp_set_state(b.qp, IBV_QPS_RESET) == 0);
+	qp_to(b.qp, IBV_QPS_RTS);
+	sides_close();
+}
+
+static void destroyed_queue_pair_leaves_no_completion(void)
+{
+	struct ibv_qp *second;
+
+	sides_open();
+	second = qp_new(&b);
+	qp_to(second, IBV_QPS_INIT);
+	EXPECT(post_receive(&b, second, 0, ROOM) == 0);
+	EXPECT(qp_set_state(second, IBV_QPS_ERR) == 0);
+	EXPECT(ibv_destroy_qp(second) == 0);
+	nothing_more(&b);
+	sides_close();
+}
+
+static bool channel_has_event(struct side *side, int ms)
+{
+	struct pollfd fd = {.fd = side->channel->fd, .events = POLLIN};
+
+	return poll(&fd, 1, ms) == 1;
+}
+
+static void event_comes_once(void)
+{
+	struct ibv_flow *rule;
+	struct ibv_cq *cq;
+	void *context;
+
+	sides_open();
+	rule = rule_new(b.qp, PORT, 0);
+	for (int i = 0; i < 4; i++)
+		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
+	/* Not armed: no event. Armed after the completion: none either. */
+	EXPECT(send_frame(1, PORT, 50, IBV_SEND_SIGNALED) == 0);
+	EXPECT(!channel_has_event(&b, 200));
+	EXPECT(ibv_req_notify_cq(b.cq, 0) == 0);
+	EXPECT(!channel_has_event(&b, 200));
+	EXPECT(await(&b).wr_id == 100);
+	EXPECT(send_frame(2, PORT, 50, IBV_SEND_SIGNALED) == 0 && send_frame(3, PORT, 50, IBV_SEND_SIGNALED) == 0);
+	EXPECT(channel_has_event(&b, 10000));
+	EXPECT(ibv_get_cq_event(b.channel, &cq, &context) == 0 && cq == b.cq);
+	EXPECT(!channel_has_event(&b, 200));
+	ibv_ack_cq_events(cq, 1);
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+static void unread_event_dies_with_its_queue(void)
+{
+	struct ibv_cq *cq, *other;
+	struct ibv_qp *qp;
+	struct ibv_qp_init_attr attr;
+
+	sides_open();
+	other = ibv_create_cq(b.context, 4, NULL, b.channel, 0);
+	attr = qp_attr(&b);
+	attr.send_cq = attr.recv_cq = other;
+	qp = ibv_create_qp(b.pd, &attr);
+	EXPECT(other && qp);
+	qp_to(qp, IBV_QPS_INIT);
+	EXPECT(ibv_req_notify_cq(other, 0) == 0 && ibv_req_notify_cq(b.cq, 0) == 0);
+	EXPECT(post_receive(&b, qp, 0, ROOM) == 0 && post_receive(&b, b.qp, 1, ROOM) == 0);
+	EXPECT(qp_set_state(qp, IBV_QPS_ERR) == 0 && qp_set_state(b.qp, IBV_QPS_ERR) == 0);
+	EXPECT(channel_has_event(&b, 10000));
+	EXPECT(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(other) == 0);
+	/* The other one's event is still there. */
+	EXPECT(channel_has_event(&b, 10000));
+	EXPECT(ibv_get_cq_event(b.channel, &cq, &(void *){NULL}) == 0 && cq == b.cq);
+	EXPECT(!channel_has_event(&b, 100));
+	ibv_ack_cq_events(cq, 1);
+	EXPECT(await(&b).wr_id == 101);
+	sides_close();
+}
+
+/* ---- faults ---- */
+
+static void fault_no_rules(void)
+{
+	struct ibv_flow *rule;
+
+	sides_open();
+	tell_card(&b, "rules fail EOPNOTSUPP");
+	errno = 0;
+	EXPECT(!rule_new(b.qp, PORT, 0) && errno == EOPNOTSUPP);
+	tell_card(&b, "rules ok");
+	rule = rule_new(b.qp, PORT, 0);
+	EXPECT(rule && ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void fault_slow_rules(void)
+{
+	struct ibv_flow *rule;
+	uint64_t begun;
+
+	sides_open();
+	tell_card(&b, "rules slow 300");
+	begun = now_ms();
+	rule = rule_new(b.qp, PORT, 0);
+	EXPECT(rule && now_ms() - begun >= 300);
+	tell_card(&b, "rules slow 0");
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+static void fault_no_registration(void)
+{
+	sides_open();
+	tell_card(&a, "registration fail ENOMEM");
+	errno = 0;
+	EXPECT(!ibv_reg_mr(a.pd, a.memory, 4096, 0) && errno == ENOMEM);
+	tell_card(&a, "registration ok");
+	sides_close();
+}
+
+static void fault_failed_send(void)
+{
+	struct ibv_wc wc;
+
+	sides_open();
+	tell_card(&a, "sends fail 1");
+	EXPECT(send_frame(1, PORT, 50, 0) == 0);
+	wc = await(&a);
+	EXPECT(wc.status == IBV_WC_GENERAL_ERR && wc.wr_id == 1 && wc.qp_num == a.qp->qp_num);
+	EXPECT(await_async(&a) == IBV_EVENT_QP_FATAL);
+	EXPECT(send_frame(2, PORT, 50, 0) == 0);
+	EXPECT(await(&a).status == IBV_WC_WR_FLUSH_ERR);
+	sides_close();
+}
+
+static void fault_failed_receive(void)
+{
+	struct ibv_flow *rule;
+
+	sides_open();
+	rule = rule_new(b.qp, PORT, 0);
+	tell_card(&b, "receives fail 1");
+	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0 && post_receive(&b, b.qp, 1, ROOM) == 0);
+	EXPECT(send_frame(1, PORT, 50, 0) == 0);
+	EXPECT(await(&b).status == IBV_WC_GENERAL_ERR);
+	EXPECT(await(&b).status == IBV_WC_WR_FLUSH_ERR);
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+static void fault_slow_completions(void)
+{
+	uint64_t begun;
+
+	sides_open();
+	tell_card(&a, "completions slow 300000");
+	begun = now_ms();
+	EXPECT(send_frame(1, PORT, 50, IBV_SEND_SIGNALED) == 0);
+	EXPECT(await(&a).wr_id == 1 && now_ms() - begun >= 299);
+	tell_card(&a, "completions slow 0");
+	sides_close();
+}
+
+static void fault_port_goes_down(void)
+{
+	struct ibv_port_attr port;
+
+	sides_open();
+	tell_card(&a, "port down");
+	EXPECT(await_async(&a) == IBV_EVENT_PORT_ERR);
+	EXPECT(ibv_query_port(a.context, 1, &port) == 0 && port.state == IBV_PORT_DOWN);
+	tell_card(&a, "port up");
+	EXPECT(await_async(&a) == IBV_EVENT_PORT_ACTIVE);
+	EXPECT(ibv_query_port(a.context, 1, &port) == 0 && port.state == IBV_PORT_ACTIVE);
+	sides_close();
+}
+
+/* The last case of a pair of cards. */
+static void last_device_is_removed(void)
+{
+	struct ibv_flow *rule;
+
+	sides_open();
+	rule = rule_new(b.qp, PORT, 0);
+	tell_card(&b, "remove");
+	EXPECT(await_async(&b) == IBV_EVENT_DEVICE_FATAL);
+	errno = 0;
+	EXPECT(!ibv_create_cq(b.context, 4, NULL, NULL, 0) && errno == EIO);
+	errno = 0;
+	EXPECT(!ibv_reg_mr(b.pd, b.memory, 4096, 0) && errno == EIO);
+	EXPECT(qp_set_state(b.qp, IBV_QPS_ERR) == EIO);
+	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0);
+	nothing_more(&b);
+	EXPECT(ibv_destroy_flow(rule) == 0);
+	sides_close();
+}
+
+/* ---- broken rules ---- */
+
+static void break_send_in_state(void)
+{
+	sides_open();
+	EXPECT(qp_set_state(a.qp, IBV_QPS_RESET) == 0);
+	send_frame(1, PORT, 50, 0);
+}
+
+static void break_transition(void)
+{
+	sides_open();
+	qp_set_state(a.qp, IBV_QPS_RTR);
+}
+
+static void break_outside_memory(void)
+{
+	struct ibv_sge sge;
+
+	sides_open();
+	sge = piece(&a, a.memory + 2 * DEPTH * ROOM - 50, 60);
+	post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED);
+	await(&a);
+	await(&a);
+}
+
+static void break_unknown_key(void)
+{
+	struct ibv_sge sge;
+
+	sides_open();
+	sge = piece(&a, a.memory, 60);
+	EXPECT(ibv_dereg_mr(a.mr) == 0);
+	post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED);
+	await(&a);
+	await(&a);
+}
+
+static void break_nothing_signalled(void)
+{
+	sides_open();
+	for (uint64_t i = 0; i <= DEPTH; i++)
+		send_frame(i, PORT, 50, 0);
+}
+
+static void break_send_overrun(void)
+{
+	sides_open();
+	for (uint64_t i = 0; i <= DEPTH; i++)
+		send_frame(i, PORT, 50, IBV_SEND_SIGNALED);
+}
+
+static void break_receive_overrun(void)
+{
+	sides_open();
+	for (int i = 0; i <= DEPTH; i++)
+		post_receive(&b, b.qp, i % DEPTH, ROOM);
+}
+
+static void break_completion_overrun(void)
+{
+	struct ibv_cq *cq;
+	struct ibv_qp_init_attr attr;
+	struct ibv_qp *qp;
+
+	sides_open();
+	cq = ibv_create_cq(b.context, 2, NULL, NULL, 0);
+	attr = qp_attr(&b);
+	attr.recv_cq = cq;
+	qp = ibv_create_qp(b.pd, &attr);
+	qp_to(qp, IBV_QPS_INIT);
+	for (int i = 0; i < 3; i++)
+		EXPECT(post_receive(&b, qp, i, ROOM) == 0);
+	qp_set_state(qp, IBV_QPS_ERR);
+	ibv_poll_cq(b.cq, 1, &(struct ibv_wc){0});
+}
+
+static void break_used_after_destroy(void)
+{
+	struct ibv_qp *qp;
+
+	sides_open();
+	qp = qp_new(&a);
+	EXPECT(ibv_destroy_qp(qp) == 0);
+	qp_to(qp, IBV_QPS_INIT);
+}
+
+static void break_small_receive(void)
+{
+	sides_open();
+	rule_new(b.qp, PORT, 0);
+	EXPECT(post_receive(&b, b.qp, 0, 64) == 0);
+	EXPECT(send_frame(1, PORT, 100, 0) == 0);
+	await(&b);
+	await(&b);
+}
+
+static void break_read_only_receive(void)
+{
+	struct ibv_recv_wr wr = {.num_sge = 1}, *bad;
+	struct ibv_mr *mr;
+	struct ibv_sge sge;
+
+	sides_open();
+	rule_new(b.qp, PORT, 0);
+	mr = ibv_reg_mr(b.pd, b.memory, ROOM, 0);
+	EXPECT(mr);
+	sge = (struct ibv_sge){.addr = (uintptr_t)b.memory, .length = ROOM, .lkey = mr->lkey};
+	wr.sg_list = &sge;
+	EXPECT(ibv_post_recv(b.qp, &wr, &bad) == 0);
+	EXPECT(send_frame(1, PORT, 100, 0) == 0);
+	await(&b);
+	await(&b);
+}
+
+static void break_long_frame(void)
+{
+	sides_open();
+	EXPECT(send_frame(1, PORT, 1600, 0) == 0);
+	await(&a);
+	await(&a);
+}
+
+/* The child is what breaks the rule; this process ends as it did. */
+static void break_used_by_child(void)
+{
+	int status;
+	pid_t child;
+
+	sides_open();
+	child = fork();
+	EXPECT(child >= 0);
+	if (child == 0) {
+		post_receive(&b, b.qp, 0, ROOM);
+		_exit(0);
+	}
+	EXPECT(waitpid(child, &status, 0) == child);
+	if (WIFSIGNALED(status))
+		abort();
+}
+
+/* Run without CAP_NET_RAW. */
+static void break_no_right(void)
+{
+	struct ibv_qp_init_attr attr;
+
+	side_open(&a, "vmasoft0");
+	attr = qp_attr(&a);
+	EXPECT(!ibv_create_qp(a.pd, &attr) && errno == EPERM);
+	ibv_poll_cq(a.cq, 1, &(struct ibv_wc){0});
+}
+
+#define CASES                                                                                                          \
+	X(frame_in_pieces, "a frame of three pieces arrives whole in two, with the sums that the card made")           \
+	X(wrong_sum_is_told, "a wrong checksum is not told as right")                                                  \
+	X(inline_data_may_change, "inline data may change as soon as it is posted")                                    \
+	X(short_frame_is_padded, "a short frame is padded to 60 bytes")                                                \
+	X(only_signalled_sends_complete, "only signalled sends complete")                                              \
+	X(many_rounds, "queues go round many times")                                                                   \
+	X(wr_calls, "ibv_wr_*: lists and inline data are sent, what is aborted is not")                                \
+	X(same_rules_copy, "the same rule of two queue pairs gives each a copy")                                       \
+	X(lower_priority_number_wins, "the rule with the lower priority number gets the frame, alone")                 \
+	X(fragment_has_no_port, "a rule with a port takes no fragment")                                                \
+	X(hold_port, "a queue pair takes a port, and the kernel keeps the rest")                                       \
+	X(memory_keeps_its_domain, "what is in use cannot be destroyed: a domain, a completion queue")                 \
+	X(rule_keeps_its_queue_pair, "a queue pair with a rule cannot be destroyed")                                   \
+	X(error_flushes, "ERR flushes what is posted, in order, and what is posted later")                             \
+	X(destroyed_queue_pair_leaves_no_completion, "a destroyed queue pair leaves no completion")                    \
+	X(event_comes_once, "an armed queue gives one event, and none for what was there before")                      \
+	X(unread_event_dies_with_its_queue, "an unread event goes with its queue, others stay")                        \
+	X(fault_no_rules, "fault: no rules")                                                                           \
+	X(fault_slow_rules, "fault: rules take long")                                                                  \
+	X(fault_no_registration, "fault: no registration")                                                             \
+	X(fault_failed_send, "fault: a send fails, and the queue pair with it")                                        \
+	X(fault_failed_receive, "fault: a receive fails, and the queue pair with it")                                  \
+	X(fault_slow_completions, "fault: completions come late")                                                      \
+	X(fault_port_goes_down, "fault: the port goes down and comes back")                                            \
+	X(break_send_in_state, "a send is posted in state")                                                            \
+	X(break_transition, "ibv_modify_qp from state|no way from state")                                              \
+	X(break_outside_memory, "it is outside the registered memory")                                                 \
+	X(break_unknown_key, "no memory is registered under this key")                                                 \
+	X(break_nothing_signalled, "nothing was signalled")                                                            \
+	X(break_send_overrun, "overrun of the send queue")                                                             \
+	X(break_receive_overrun, "overrun of the receive queue")                                                       \
+	X(break_completion_overrun, "completion queue .*: overrun")                                                    \
+	X(break_used_after_destroy, "a queue pair is used after it was destroyed")                                     \
+	X(break_small_receive, "a frame of 142 bytes came, and 64 were posted")                                        \
+	X(break_read_only_receive, "registered without IBV_ACCESS_LOCAL_WRITE")                                        \
+	X(break_long_frame, "a frame of 1642 bytes is sent")                                                           \
+	X(break_used_by_child, "uses a context that process .* has opened")                                            \
+	X(break_no_right, "takes CAP_NET_RAW")                                                                         \
+	X(last_device_is_removed, "a removed device says so, makes nothing new, and lets go")
+
+static const struct {
+	const char *name, *sentence;
+	void (*run)(void);
+} cases[] = {
+#define X(name, sentence) {#name, sentence, name},
+        CASES
+#undef X
+};
+
+int main(int argc, char **argv)
+{
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		if (argc < 2) {
+			printf("%s: %s\n", cases[i].name, cases[i].sentence);
+		} else if (strcmp(cases[i].name, argv[1]) == 0) {
+			cases[i].run();
+			return 0;
+		}
+	}
+	return argc < 2 ? 0 : 2;
+}

@@ -1,0 +1,181 @@
+/* Headers and sums of a frame. */
+#include "frame.h"
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <string.h>
+
+enum {
+	ETHERTYPE_V4 = 0x0800,
+	ETHERTYPE_V6 = 0x86dd,
+	ETHERTYPE_TAG = 0x8100,
+};
+
+static uint16_t read_u16(const uint8_t *at)
+{
+	return (uint16_t)(at[0] << 8 | at[1]);
+}
+
+/* Where the network header begins, and its type. */
+static size_t frame_network(const uint8_t *frame, size_t len, uint16_t *type)
+{
+	size_t at = FRAME_ETH;
+
+	*type = 0;
+	if (len < at)
+		return 0;
+	*type = read_u16(frame + 12);
+	if (*type != ETHERTYPE_TAG)
+		return at;
+	at += 4;
+	if (len < at)
+		return 0;
+	*type = read_u16(frame + 16);
+	return at;
+}
+
+static void frame_read_ports(const uint8_t *at, size_t left, struct card_match *fields)
+{
+	if (left < 4 || (fields->proto != IPPROTO_TCP && fields->proto != IPPROTO_UDP))
+		return;
+	memcpy(&fields->src_port, at, 2);
+	memcpy(&fields->dst_port, at + 2, 2);
+	fields->has_ports = 1;
+}
+
+void frame_read(const uint8_t *frame, size_t len, struct card_match *fields)
+{
+	uint16_t type;
+	size_t at = frame_network(frame, len, &type);
+
+	memset(fields, 0, sizeof(*fields));
+	if (at == 0)
+		return;
+	memcpy(fields->dst_mac, frame, 6);
+	memcpy(fields->src_mac, frame + 6, 6);
+	fields->ether_type = htons(type);
+	if (at > FRAME_ETH) {
+		fields->has_tag = 1;
+		memcpy(&fields->vlan_tag, frame + FRAME_ETH, 2);
+	}
+	frame += at;
+	len -= at;
+	if (type == ETHERTYPE_V4 && len >= 20 && frame[0] >> 4 == 4) {
+		size_t header = (frame[0] & 15) * 4u;
+
+		fields->ip_version = 4;
+		fields->tos = frame[1];
+		fields->ttl = frame[8];
+		fields->proto = frame[9];
+		memcpy(&fields->src_ip4, frame + 12, 4);
+		memcpy(&fields->dst_ip4, frame + 16, 4);
+		/* More fragments, or not the first. */
+		if ((read_u16(frame + 6) & 0x3fff) == 0 && header >= 20 && len >= header)
+			frame_read_ports(frame + header, len - header, fields);
+	} else if (type == ETHERTYPE_V6 && len >= 40 && frame[0] >> 4 == 6) {
+		fields->ip_version = 6;
+		fields->tos = (uint8_t)(read_u16(frame) >> 4);
+		fields->proto = frame[6];
+		fields->ttl = frame[7];
+		memcpy(fields->src_ip6, frame + 8, 16);
+		memcpy(fields->dst_ip6, frame + 24, 16);
+		frame_read_ports(frame + 40, len - 40, fields);
+	}
+}
+
+/* RFC 1071: the sum of 16-bit words, an odd last byte is the high half of a word. */
+static uint32_t sum_words(const uint8_t *at, size_t len, uint32_t sum)
+{
+	for (; len > 1; at += 2, len -= 2)
+		sum += read_u16(at);
+	if (len > 0)
+		sum += (uint32_t)(at[0] << 8);
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/* An IPv4 packet in a frame, as far as the sums need it. */
+struct packet {
+	uint8_t *ip, *l4;
+	size_t header_bytes, l4_bytes;
+	uint8_t proto;
+	bool is_fragment;
+};
+
+static bool frame_find_packet(const uint8_t *frame, size_t len, struct packet *packet)
+{
+	uint16_t type;
+	size_t at = frame_network(frame, len, &type);
+	const uint8_t *ip = frame + at;
+	size_t total;
+
+	if (at == 0 || type != ETHERTYPE_V4 || len - at < 20 || ip[0] >> 4 != 4)
+		return false;
+	packet->header_bytes = (ip[0] & 15) * 4u;
+	total = read_u16(ip + 2);
+	if (packet->header_bytes < 20 || total < packet->header_bytes || total > len - at)
+		return false;
+	packet->ip = (uint8_t *)ip;
+	packet->l4 = (uint8_t *)ip + packet->header_bytes;
+	packet->l4_bytes = total - packet->header_bytes;
+	packet->proto = ip[9];
+	packet->is_fragment = (read_u16(ip + 6) & 0x3fff) != 0;
+	return true;
+}
+
+static uint16_t packet_l4_sum(const struct packet *packet)
+{
+	uint32_t sum = sum_words(packet->ip + 12, 8, packet->proto + (uint32_t)packet->l4_bytes);
+
+	return (uint16_t)~sum_words(packet->l4, packet->l4_bytes, sum);
+}
+
+/* Where the sum lies in the transport header, 0: none that a card knows. */
+static size_t packet_sum_at(const struct packet *packet)
+{
+	if (packet->is_fragment)
+		return 0;
+	if (packet->proto == IPPROTO_UDP && packet->l4_bytes >= 8)
+		return 6;
+	return packet->proto == IPPROTO_TCP && packet->l4_bytes >= 20 ? 16 : 0;
+}
+
+bool frame_sums_right(const uint8_t *frame, size_t len)
+{
+	struct packet packet;
+	size_t sum_at;
+
+	if (!frame_find_packet(frame, len, &packet))
+		return false;
+	sum_at = packet_sum_at(&packet);
+	if (sum_at == 0 || sum_words(packet.ip, packet.header_bytes, 0) != 0xffff)
+		return false;
+	if (packet.proto == IPPROTO_UDP && read_u16(packet.l4 + sum_at) == 0)
+		return true;
+	return packet_l4_sum(&packet) == 0;
+}
+
+static void write_sum(uint8_t *at, uint16_t sum)
+{
+	at[0] = (uint8_t)(sum >> 8);
+	at[1] = (uint8_t)sum;
+}
+
+void frame_write_sums(uint8_t *frame, size_t len)
+{
+	struct packet packet;
+	size_t sum_at;
+	uint16_t sum;
+
+	if (!frame_find_packet(frame, len, &packet))
+		return;
+	write_sum(packet.ip + 10, 0);
+	write_sum(packet.ip + 10, (uint16_t)~sum_words(packet.ip, packet.header_bytes, 0));
+	sum_at = packet_sum_at(&packet);
+	if (sum_at == 0)
+		return;
+	write_sum(packet.l4 + sum_at, 0);
+	sum = packet_l4_sum(&packet);
+	/* RFC 768: a computed 0 is sent as all ones. */
+	write_sum(packet.l4 + sum_at, sum == 0 && packet.proto == IPPROTO_UDP ? 0xffff : sum);
+}

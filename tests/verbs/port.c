@@ -1,0 +1,260 @@
+/*
+ * The port: a TAP interface, which is the kernel's side of the card, and the wire. The wire is a SOCK_SEQPACKET
+ * connection to another card, a frame is a message; or it is a plug that gives each frame back.
+ *
+ * A full wire holds the queues and the kernel's interface back, as pause frames do. Nothing is lost there.
+ */
+#include "card.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_tun.h>
+#include <net/if.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum {
+	PORT_BURST = 64,      /* frames of one side before the other gets its turn */
+	PORT_PLUG_ROOM = 256, /* frames in a plug */
+	PORT_WIRE_BYTES = 1 << 20,
+};
+
+struct port_frame {
+	size_t len;
+	uint8_t bytes[FRAME_MAX];
+};
+
+static struct {
+	int tap, wire, listener;
+	bool is_plug, is_full, was_up;
+	struct port_frame held; /* met a full wire, and goes first when there is room */
+	struct port_frame plug[PORT_PLUG_ROOM];
+	uint32_t plug_from, plug_to;
+} port = {.tap = -1, .wire = -1, .listener = -1};
+
+bool port_is_up(void)
+{
+	return (port.wire >= 0 || port.is_plug) && !card.faults.is_down && !card.faults.is_removed;
+}
+
+void port_tell_state(void)
+{
+	bool is_up = port_is_up();
+
+	if (is_up == port.was_up)
+		return;
+	port.was_up = is_up;
+	ioctl(port.tap, TUNSETCARRIER, &(int){is_up});
+	if (!card.faults.is_removed)
+		clients_async_all(is_up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+}
+
+static void port_set_full(bool is_full)
+{
+	if (port.is_full == is_full)
+		return;
+	port.is_full = is_full;
+	loop_wants(port.wire, is_full ? EPOLLIN | EPOLLOUT : EPOLLIN);
+	loop_wants(port.tap, is_full ? 0 : EPOLLIN);
+}
+
+bool port_can_send(void)
+{
+	return !port.is_full && port.plug_to - port.plug_from < PORT_PLUG_ROOM;
+}
+
+static void wire_unplug(void)
+{
+	if (port.is_full)
+		card.counts.tx_lost++;
+	port_set_full(false);
+	loop_remove(port.wire);
+	close(port.wire);
+	port.wire = -1;
+	port_tell_state();
+}
+
+/* 0, or -1 if there is no room now. */
+static int wire_put(const uint8_t *frame, size_t len)
+{
+	while (send(port.wire, frame, len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+		if (errno == EAGAIN)
+			return -1;
+		if (errno != EINTR) {
+			card.counts.tx_lost++;
+			wire_unplug();
+			break;
+		}
+	}
+	return 0;
+}
+
+/* Whoever sends has asked port_can_send. */
+void port_send(const uint8_t *frame, size_t len)
+{
+	struct port_frame *place = &port.held;
+
+	if (!port_is_up()) {
+		card.counts.tx_lost++;
+		return;
+	}
+	if (port.is_plug)
+		place = &port.plug[port.plug_to++ % PORT_PLUG_ROOM];
+	else if (wire_put(frame, len) == 0)
+		return;
+	else
+		port_set_full(true);
+	place->len = len;
+	memcpy(place->bytes, frame, len);
+}
+
+bool port_run_plug(void)
+{
+	uint32_t to = port.plug_to;
+	bool any = port.plug_from != to;
+
+	while (port.plug_from != to) {
+		struct port_frame *frame = &port.plug[port.plug_from % PORT_PLUG_ROOM];
+
+		card.counts.rx_frames++;
+		steer_frame(frame->bytes, frame->len);
+		port.plug_from++;
+	}
+	return any;
+}
+
+bool port_has_work(void)
+{
+	return port.plug_from != port.plug_to;
+}
+
+void port_to_tap(const uint8_t *frame, size_t len)
+{
+	if (card.faults.is_removed)
+		return;
+	if (write(port.tap, frame, len) == (ssize_t)len)
+		card.counts.rx_tap++;
+	else
+		card.counts.rx_tap_lost++;
+}
+
+/* ---- what the loop calls ---- */
+
+static void tap_ready(void *owner, uint32_t events)
+{
+	uint8_t frame[FRAME_MAX];
+	ssize_t len;
+
+	(void)owner, (void)events;
+	for (int i = 0; i < PORT_BURST && port_can_send(); i++) {
+		len = read(port.tap, frame, sizeof(frame));
+		if (len < FRAME_ETH)
+			return;
+		for (; len < FRAME_MIN; len++)
+			frame[len] = 0;
+		card.counts.tx_tap++;
+		port_send(frame, (size_t)len);
+	}
+}
+
+static void wire_ready(void *owner, uint32_t events)
+{
+	uint8_t frame[FRAME_MAX];
+	ssize_t len;
+
+	(void)owner;
+	if (events & EPOLLOUT && port.is_full && wire_put(port.held.bytes, port.held.len) == 0 && port.wire >= 0)
+		port_set_full(false);
+	for (int i = 0; i < PORT_BURST && port.wire >= 0; i++) {
+		len = recv(port.wire, frame, sizeof(frame), MSG_DONTWAIT);
+		if (len < 0 && (errno == EAGAIN || errno == EINTR))
+			return;
+		if (len <= 0) {
+			wire_unplug();
+			return;
+		}
+		if (len < FRAME_ETH || !port_is_up())
+			continue;
+		card.counts.rx_frames++;
+		steer_frame(frame, (size_t)len);
+	}
+}
+
+static int wire_plug_in(int fd)
+{
+	int bytes = PORT_WIRE_BYTES;
+
+	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+	port.wire = fd;
+	if (loop_add(fd, wire_ready, NULL))
+		return -1;
+	port_tell_state();
+	return 0;
+}
+
+/* A second card that plugs in is turned away. */
+static void listener_ready(void *owner, uint32_t events)
+{
+	int fd = accept4(port.listener, NULL, NULL, SOCK_CLOEXEC);
+
+	(void)owner, (void)events;
+	if (fd >= 0 && (port.wire >= 0 || wire_plug_in(fd)))
+		close(fd);
+}
+
+/* ---- opening ---- */
+
+int port_read_interface(void)
+{
+	struct ifreq ifr = {0};
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
+
+	snprintf(ifr.ifr_name, sizeof(ifr.ifr_name), "%s", card.tap_name);
+	rc = ioctl(fd, SIOCGIFHWADDR, &ifr);
+	memcpy(card.mac, ifr.ifr_hwaddr.sa_data, sizeof(card.mac));
+	if (rc == 0)
+		rc = ioctl(fd, SIOCGIFMTU, &ifr);
+	if (rc == 0)
+		card.mtu = (uint32_t)ifr.ifr_mtu;
+	close(fd);
+	return rc;
+}
+
+int port_open_tap(const char *name)
+{
+	struct ifreq ifr = {.ifr_flags = IFF_TAP | IFF_NO_PI};
+
+	snprintf(ifr.ifr_name, sizeof(ifr.ifr_name), "%s", name);
+	port.tap = open("/dev/net/tun", O_RDWR | O_CLOEXEC | O_NONBLOCK);
+	if (port.tap < 0 || ioctl(port.tap, TUNSETIFF, &ifr))
+		return -1;
+	snprintf(card.tap_name, sizeof(card.tap_name), "%s", name);
+	ioctl(port.tap, TUNSETCARRIER, &(int){0});
+	return port_read_interface() ? -1 : loop_add(port.tap, tap_ready, NULL);
+}
+
+int port_open_wire(enum wire_kind kind, const char *path)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	int fd;
+
+	if (kind == WIRE_LOOPS) {
+		port.is_plug = true;
+		port_tell_state();
+	}
+	if (kind == WIRE_LOOPS || kind == WIRE_NONE)
+		return 0;
+	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	if (kind == WIRE_CONNECTS)
+		return connect(fd, (struct sockaddr *)&addr, sizeof(addr)) ? -1 : wire_plug_in(fd);
+	port.listener = fd;
+	if (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) || listen(fd, 1))
+		return -1;
+	return loop_add(fd, listener_ready, NULL);
+}
