@@ -86,6 +86,16 @@ check "a removed device is no port of the kernel any more" wait_for 5 bash -c \
 
 check "the cards ran through all of it" alive card_a
 check "... both" alive card_b
+
+# ---- a card's end ----
+
+cards_end
+cards_pair
+start hold a "${with_cards[@]}" "$BUILD/tests/verbs/cases" hold_card
+check "a program uses two cards" wait_for 20 log_has hold holding
+stop card_b
+check_eq "... a card ends when it is told to" "$?" 0
+check "... the program's calls fail, none of them waits, and the other card's port is down" finish hold 30
 stop card_a
-check_eq "a card ends when it is told to" "$?" 0
+check_eq "... the other card ends, too" "$?" 0
 done_testing

@@ -740,6 +740,13 @@ static void fault_slow_completions(void)
 	begun = now_ms();
 	EXPECT(send_frame(1, PORT, 50, IBV_SEND_SIGNALED) == 0);
 	EXPECT(await(&a).wr_id == 1 && now_ms() - begun >= 299);
+	/* One that is still on its way goes with its queue pair. */
+	EXPECT(send_frame(2, PORT, 50, IBV_SEND_SIGNALED) == 0);
+	usleep(50000);
+	EXPECT(ibv_destroy_qp(a.qp) == 0);
+	a.qp = NULL;
+	usleep(300000);
+	nothing_more(&a);
 	tell_card(&a, "completions slow 0");
 	sides_close();
 }
@@ -776,6 +783,29 @@ static void last_device_is_removed(void)
 	nothing_more(&b);
 	EXPECT(ibv_destroy_flow(rule) == 0);
 	sides_close();
+}
+
+/* Uses the cards until that of b has ended: calls fail then, and none waits for ever. */
+static void hold_card(void)
+{
+	struct ibv_port_attr port;
+	struct timespec pause = {.tv_nsec = 10000000};
+	int error = 0;
+
+	sides_open();
+	puts("holding");
+	fflush(stdout);
+	for (int i = 0; i < 2000 && !error; i++) {
+		error = ibv_query_port(b.context, 1, &port);
+		nanosleep(&pause, NULL);
+	}
+	EXPECT(error == EIO);
+	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0);
+	nothing_more(&b);
+	EXPECT(ibv_destroy_qp(b.qp) == EIO);
+	EXPECT(ibv_close_device(b.context) == 0);
+	EXPECT(ibv_query_port(a.context, 1, &port) == 0 && port.state == IBV_PORT_DOWN);
+	side_close(&a);
 }
 
 /* ---- broken rules ---- */
@@ -942,6 +972,7 @@ static void break_no_right(void)
 	X(lower_priority_number_wins, "the rule with the lower priority number gets the frame, alone")                 \
 	X(fragment_has_no_port, "a rule with a port takes no fragment")                                                \
 	X(hold_port, "a queue pair takes a port, and the kernel keeps the rest")                                       \
+	X(hold_card, "a card that ends makes calls fail, and none wait")                                               \
 	X(memory_keeps_its_domain, "what is in use cannot be destroyed: a domain, a completion queue")                 \
 	X(rule_keeps_its_queue_pair, "a queue pair with a rule cannot be destroyed")                                   \
 	X(error_flushes, "ERR flushes what is posted, in order, and what is posted later")                             \

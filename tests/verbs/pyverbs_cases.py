@@ -5,7 +5,6 @@ Without a name it lists them, "NAME: sentence". tests/e2e/verbs_pyverbs.sh runs 
 break a rule are to fail as on a real card.
 """
 import errno
-import select
 import socket
 import struct
 import sys
@@ -318,8 +317,23 @@ def broken_memory():
     event.ack()
 
 
+def broken_queue():
+    """a completion queue that overruns gives an event"""
+    a = Side("vmasoft0")
+    cq = CQ(a.context, 2, None, None, 0)
+    qp = QP(a.pd, QPInitAttr(qp_type=e.IBV_QPT_RAW_PACKET, scq=cq, rcq=cq, cap=a.cap(), sq_sig_all=0), QPAttr(port_num=1))
+    for i in range(3):
+        a.post_receive(i, qp)
+    qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
+    event = a.context.get_async_event()
+    expect(event.event_type, e.IBV_EVENT_CQ_ERR, "event")
+    event.ack()
+    expect([cq.poll(1)[1][0].wr_id for _ in range(2)], [100, 101], "what was there before")
+    expect(cq.poll(1)[0], 0, "and no more")
+
+
 CASES = [device, memory, domains, queue, queue_extended, events, rule_eth, rule_ipv4, rule_ipv6, rule_udp, rule_tcp,
-         send_calls, states, broken_memory]
+         send_calls, states, broken_memory, broken_queue]
 
 if len(sys.argv) < 2:
     for case in CASES:
