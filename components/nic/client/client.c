@@ -165,7 +165,7 @@ out:
 
 void nic_xdp_free(struct nic_xdp *nic)
 {
-	nic_xdp_unregister(nic);
+	nic_fork_unregister(&nic->forked);
 	nic_xdp_window_put(nic->window);
 	xdp_owner_destroy(nic->owner);
 	vmad_client_close(nic->vmad);
@@ -213,7 +213,7 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	atomic_store(&nic->repair_fd, -1);
 	nic->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	nic->dead_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); /* sendto() on it: ENOTSOCK */
-	nic->fork_guard = nic_xdp_fork_guard();
+	nic->fork_guard = nic_fork_guard();
 	rc = nic->wake_fd < 0 || nic->dead_fd < 0 ? -errno : 0;
 	if (rc == 0 && nic->fork_guard == NULL)
 		rc = -ENOMEM;
@@ -228,7 +228,8 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	if (rc == 0)
 		rc = nic->kind == VMA_NIC_OWNER_SELF ? open_self(nic, attr) : open_vmad(nic, attr);
 	if (rc == 0) {
-		nic_xdp_register(nic);
+		nic->forked = (struct nic_forked){.lock = &nic->lock, .give_up = nic_xdp_child_give_up};
+		nic_fork_register(&nic->forked);
 		rc = nic_xdp_thread_start(nic);
 		if (rc < 0)
 			not_opened(name, rc);

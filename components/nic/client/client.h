@@ -27,6 +27,7 @@
 #include <vma/nic.h>
 
 #include "vmad.h"
+#include "../fork.h"
 #include "../xdp/sock_cookies.h"
 #include "../xdp/owner.h"
 #include "../xdp/xdp.h"
@@ -126,7 +127,7 @@ struct xdp_qp {
 
 struct nic_xdp {
 	struct vma_nic base;
-	struct nic_xdp *next; /* registry of fork.c */
+	struct nic_forked forked;
 	pthread_mutex_t events, lock;
 	enum vma_nic_owner kind;
 	struct xdp_owner *owner;  /* SELF */
@@ -237,9 +238,7 @@ void nic_xdp_thread_wake(struct nic_xdp *nic);
 bool nic_xdp_await_vmad(struct nic_xdp *nic);
 
 /* ---- fork.c ---- */
-const _Atomic uint32_t *nic_xdp_fork_guard(void); /* a word that is 1 here and 0 in every child; NULL: no memory */
-void nic_xdp_register(struct nic_xdp *nic);
-void nic_xdp_unregister(struct nic_xdp *nic);
+void nic_xdp_child_give_up(struct nic_forked *forked);
 int nic_xdp_inherited_right(unsigned ifindex); /* a copy of what a parent passed on, or -1 */
 
 static inline bool nic_xdp_opened_here(const struct nic_xdp *nic)

@@ -1,0 +1,103 @@
+/*
+ * fork - a child after fork has nothing of its parent's nics.
+ *
+ * There are two safeguards. A page that the kernel wipes in every child (MADV_WIPEONFORK, so raw clone is covered, too)
+ * tells the hot path and every control call that they are in a child: they return at once. And after fork() the child
+ * closes what it inherited, so a dead parent's descriptors do not live on in it. Rings and packet memory are
+ * MADV_DONTFORK.
+ */
+#include <stddef.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fork.h"
+
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct nic_forked *registry;
+static _Atomic(_Atomic uint32_t *) fork_guard;
+static bool fork_guard_is_wiped; /* by the kernel, in a child */
+static bool hooked;
+
+/* Every lock, so that the child finds whole lists. Order: the registry's before any nic's. */
+static void nic_before_fork(void)
+{
+	pthread_mutex_lock(&registry_lock);
+	for (struct nic_forked *forked = registry; forked != NULL; forked = forked->next)
+		pthread_mutex_lock(forked->lock);
+}
+
+static void nic_after_fork_parent(void)
+{
+	for (struct nic_forked *forked = registry; forked != NULL; forked = forked->next)
+		pthread_mutex_unlock(forked->lock);
+	pthread_mutex_unlock(&registry_lock);
+}
+
+static __attribute__((cold)) void nic_after_fork_child(void)
+{
+	for (struct nic_forked *forked = registry; forked != NULL; forked = forked->next)
+		forked->give_up(forked);
+	registry = NULL;
+	if (fork_guard != NULL && !fork_guard_is_wiped)
+		atomic_store_explicit(fork_guard, 0, memory_order_relaxed);
+	fork_guard = NULL; /* what the child opens itself gets a page of its own */
+	registry_lock =
+	        (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; /* without a call, which each child would bind anew */
+}
+
+/*
+ * Before anybody else's, whoever opens a nic when: prepare handlers run from the last registered to the first, and who
+ * calls us with locks of his own held takes those first in fork(), too.
+ */
+static __attribute__((constructor(101))) void register_fork_handlers(void)
+{
+	hooked = pthread_atfork(nic_before_fork, nic_after_fork_parent, nic_after_fork_child) == 0;
+}
+
+/* A copy that nobody announced (raw clone) opens a nic: its first thread does now what its fork would have done. */
+static void detect_raw_clone(void)
+{
+	if (fork_guard != NULL && atomic_load_explicit(fork_guard, memory_order_relaxed) == 0)
+		nic_after_fork_child();
+}
+
+const _Atomic uint32_t *nic_fork_guard(void)
+{
+	const _Atomic uint32_t *page;
+
+	detect_raw_clone();
+	pthread_mutex_lock(&registry_lock);
+	if (fork_guard == NULL && hooked) {
+		const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+		void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (map != MAP_FAILED) {
+			fork_guard_is_wiped = madvise(map, bytes, MADV_WIPEONFORK) == 0;
+			fork_guard = map;
+			atomic_store_explicit(fork_guard, 1, memory_order_relaxed);
+		}
+	}
+	page = fork_guard;
+	pthread_mutex_unlock(&registry_lock);
+	return page;
+}
+
+void nic_fork_register(struct nic_forked *forked)
+{
+	pthread_mutex_lock(&registry_lock);
+	forked->next = registry;
+	registry = forked;
+	pthread_mutex_unlock(&registry_lock);
+}
+
+void nic_fork_unregister(struct nic_forked *forked)
+{
+	struct nic_forked **place = &registry;
+
+	pthread_mutex_lock(&registry_lock);
+	while (*place != NULL && *place != forked)
+		place = &(*place)->next;
+	if (*place != NULL)
+		*place = forked->next;
+	pthread_mutex_unlock(&registry_lock);
+}
