@@ -88,7 +88,8 @@
 	X(rx_dropped, "dropped by the device or the kernel for lack of buffers")                                       \
 	X(rx_bad_descriptor, "dropped: a descriptor outside our memory")                                               \
 	X(fill_busy, "fills put off: the shared part was in another's hands")                                          \
-	X(fill_posted, "receive buffers posted")
+	X(fill_posted, "receive buffers posted")                                                                       \
+	X(rx_errors, "receives that the device ended with an error")
 
 #define VMA_STATS_NIC_TX(X)                                                                                            \
 	X(tx_frames, "frames sent")                                                                                    \
@@ -97,7 +98,8 @@
 	X(completion_busy, "reaps put off: the shared part was in another's hands")                                    \
 	X(completions, "transmit completions")                                                                         \
 	X(kicks, "kicks")                                                                                              \
-	X(kick_errors, "kicks that failed")
+	X(kick_errors, "kicks that failed")                                                                            \
+	X(tx_errors, "sends that the device ended with an error")
 
 /* Under the nic's lock. */
 #define VMA_STATS_NIC_CTL(X) X(rebinds, "times bound again after the owner had gone")
