@@ -3,7 +3,8 @@
 
 #include "backends.h"
 
-static const struct vma_nic_ops *const backends[] = {&vma_nic_wire_ops, &vma_nic_xdp_ops};
+static const struct vma_nic_ops *const backends[] = {&vma_nic_wire_ops, &vma_nic_xdp_ops, &vma_nic_verbs_ops,
+                                                     &vma_nic_auto_ops};
 
 const struct vma_nic_ops *nic_backend_find(const char *spec, size_t len)
 {

@@ -53,8 +53,13 @@ int nic_fd_keep(int fd)
 	return high;
 }
 
-void nic_fd_close(int fd)
+void nic_fd_forget(int fd)
 {
 	report_fd(fd, false);
+}
+
+void nic_fd_close(int fd)
+{
+	nic_fd_forget(fd);
 	os_close(fd);
 }

@@ -152,5 +152,6 @@ static inline int os_close(int fd)
 int nic_fd_keep(int fd);
 int nic_fd_dup(int fd); /* a copy to keep, or -1 and errno */
 void nic_fd_close(int fd);
+void nic_fd_forget(int fd); /* another library closes it next */
 
 #endif

@@ -168,6 +168,8 @@ static int create_queues(struct vma_ring *ring, const struct vma_ring_attr *attr
 	struct vma_nic_qp_attr qp = {
 	        .rx_wre = attr->rx_wre,
 	        .tx_wre = attr->tx_wre,
+	        .tx_inline = attr->tx_inline,
+	        .tx_batching = attr->tx_wre_batching,
 	        .name = ring->name,
 	        .event = ring_on_event,
 	        .adopt = on_adopt,

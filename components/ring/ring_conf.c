@@ -35,12 +35,13 @@ void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic)
 
 int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *spec, size_t size)
 {
-	const char *backend = conf->nic == VMA_CONF_NIC_VERBS ? "verbs" : "xdp";
+	static const char *const backends[] = {
+	        [VMA_CONF_NIC_AUTO] = "auto", [VMA_CONF_NIC_VERBS] = "verbs", [VMA_CONF_NIC_XDP] = "xdp"};
 	int len;
 
 	if (conf->nic == VMA_CONF_NIC_NONE)
 		return -EOPNOTSUPP;
-	len = snprintf(spec, size, "%s:%s", backend, ifname);
+	len = snprintf(spec, size, "%s:%s", backends[conf->nic], ifname);
 	return len >= 0 && (size_t)len < size ? 0 : -ENAMETOOLONG;
 }
 
@@ -75,6 +76,7 @@ void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring)
 	ring->rx_wre = at_most_conf(conf->rx_wre, conf->rx_bufs);
 	ring->tx_wre = at_most_conf(conf->tx_wre, conf->tx_bufs);
 	ring->tx_wre_batching = (uint32_t)conf->tx_wre_batching;
+	ring->tx_inline = (uint32_t)conf->tx_max_inline;
 	ring->thread_mode = (enum vma_thread_mode)conf->thread_mode;
 	if (ring->thread_mode == VMA_THREAD_SPIN && conf->multilock != 0)
 		ring->thread_mode = VMA_THREAD_MUTEX;

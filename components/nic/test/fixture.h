@@ -32,6 +32,7 @@ struct fixture {
 	uint8_t mac[2][6];
 	int netns[2];     /* -1: where we are */
 	bool kernel_sock; /* the kernel's stack sees the link too and may put frames of its own on it */
+	bool unarms;      /* an fd that was unarmed is silent */
 };
 
 /* A received packet, in one piece. */

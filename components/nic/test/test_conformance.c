@@ -62,6 +62,7 @@ static int setup(void **state)
 		assert_int_equal(vma_wire_pair(&attr, w->nic), 0);
 	} else {
 		w->kernel_sock = strncmp(make->spec[0], "wire:", 5) != 0;
+		w->unarms = strncmp(make->spec[0], "xdp:", 4) == 0;
 		conformance_open_end(w, make, 0);
 		conformance_open_end(w, make, 1);
 	}
@@ -154,7 +155,9 @@ static void test_checksum_is_filled_in_and_checked(void **state)
 		vma_nic_kick(w->qp[0][0]);
 		assert_true(fixture_recv(w->qp[1][0], packet, FIXTURE_TIMEOUT_NS));
 		if (spoil) {
-			assert_true(packet->flags & VMA_BUF_RX_L4_CSUM_BAD);
+			/* A card may only say what it has found right. */
+			assert_false(packet->flags & VMA_BUF_RX_L4_CSUM_OK);
+			assert_true(w->kernel_sock || packet->flags & VMA_BUF_RX_L4_CSUM_BAD);
 		} else {
 			spec.no_checksum = false;
 			assert_packet(w, packet, 0, spec);
@@ -617,7 +620,7 @@ static void test_unarmed_fd_is_armed_again_by_the_next_arm(void **state)
 		vma_nic_unarm(qp);
 		vma_nic_unarm(qp);
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i));
-		assert_false(w->kernel_sock && fd_readable(vma_nic_fd(qp), 50));
+		assert_false(w->unarms && fd_readable(vma_nic_fd(qp), 50));
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i));
 		arm_for_sure(qp);
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));

@@ -173,7 +173,7 @@ static void test_nic_parameter_chooses_the_backend(void **state)
 		int rc;
 		const char *spec;
 	} rows[] = {
-	        {"VMA_NIC=auto", 0, "xdp:eth7"},
+	        {"VMA_NIC=auto", 0, "auto:eth7"},
 	        {"VMA_NIC=xdp", 0, "xdp:eth7"},
 	        {"VMA_NIC=verbs", 0, "verbs:eth7"},
 	        {"VMA_NIC=none", -EOPNOTSUPP, NULL},

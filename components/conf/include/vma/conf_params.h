@@ -89,8 +89,8 @@
 	  "Depth of each send queue, in frames. If the device and its memory grant less than is set, the log says so.")\
 	X(INT, tx_wre_batching, "VMA_TX_WRE_BATCHING", "Tx QP WRE Batching", 64, 4, SAME, 1, 64, PLAIN,                \
 	  "So many frames are sent before their completions are asked for.")                                           \
-	Y(DEVICE, INT, tx_max_inline, "VMA_TX_MAX_INLINE", "Tx Max QP INLINE", 204, SAME, SAME, 0, 65535, PLAIN,       \
-	  "Up to so many bytes of a packet are written into the send queue itself.")                                   \
+	X(INT, tx_max_inline, "VMA_TX_MAX_INLINE", "Tx Max QP INLINE", 204, SAME, SAME, 0, 65535, PLAIN,               \
+	  "An RDMA card gets packets of up to so many bytes in its send queue itself. Less, if the card says so.")     \
 	X(BOOL, tx_mc_loopback, "VMA_TX_MC_LOOPBACK", "Tx MC Loopback", 1, SAME, SAME, 0, 1, SWITCH,                   \
 	  "What IP_MULTICAST_LOOP is of a socket that does not set it: whether its multicast is also received on "     \
 	  "this host.")                                                                                                \

@@ -4,7 +4,8 @@
  *   backend   spec            device
  *   xdp       "xdp:IFNAME"    any Linux interface, through AF_XDP
  *   wire      "wire:FILE"     one end of a link in memory, between processes (nic_wire.h also makes pairs in one)
- *   verbs     "verbs:IFNAME"  RAW_PACKET queue pairs of an RDMA card (planned)
+ *   verbs     "verbs:IFNAME"  RAW_PACKET queue pairs of an RDMA card; of a VLAN's interface: its lower interface
+ *   auto      "auto:IFNAME"   verbs if the interface has an RDMA device that can be used, else xdp
  *
  * Calls return 0 or a count, or a negative errno.
  *
@@ -76,7 +77,7 @@ struct vma_nic_attr {
 	const char *vmad_path;      /* program to start when no vmad owns the interface; NULL: do not start one */
 	uint32_t window_bytes;      /* xdp: packet memory per device queue; 0: 16 MB */
 	bool huge_pages;            /* xdp: VMA_MEM_ALLOC_TYPE=2 for the window */
-	enum vma_nic_caches caches; /* xdp */
+	enum vma_nic_caches caches; /* not the wire's */
 	const char *stats_dir;      /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
 };
 
@@ -170,6 +171,8 @@ struct vma_nic_qp_attr {
 	uint32_t rx_wre;           /* requested receive depth (VMA_RX_WRE); granted: qp->rx_depth */
 	uint32_t tx_wre;           /* requested transmit depth and buffers (VMA_TX_WRE); granted: qp->tx_depth */
 	uint32_t tx_inline;        /* requested inline bytes (VMA_TX_MAX_INLINE); granted: info.inline_max at most */
+	uint32_t tx_batching;      /* packets for which one completion is enough (VMA_TX_WRE_BATCHING); 0: each kick's
+	                            * last packet has one */
 	uint32_t tx_device_memory; /* requested bytes of device memory to send from; 0: none. Less is no error */
 	const char *name;
 	/* Called from a thread of the nic's own, never from a data call. May be NULL: then vma_nic_qp_lost tells. */

@@ -73,6 +73,7 @@ struct vma_ring_attr {
 	struct vma_cq_attr cq;          /* qp, spill_pool, stats and name are filled in by create */
 	uint32_t rx_wre, tx_wre;
 	uint32_t tx_wre_batching; /* VMA_TX_WRE_BATCHING: completions collected before they are reaped */
+	uint32_t tx_inline;       /* VMA_TX_MAX_INLINE: bytes of a packet that the NIC may copy into its send queue */
 	enum vma_thread_mode thread_mode;
 	bool rx_sw_csum; /* VMA_RX_SW_CSUM: check what the NIC did not */
 	struct vma_stats *stats;

@@ -1,0 +1,26 @@
+/*
+ * auto - the backend of an interface, if nobody says which: verbs if it has an RDMA device that can be used, else xdp.
+ *
+ * It has no queue pairs of its own: what open returns is a nic of the other backend.
+ */
+#include <errno.h>
+#include <stddef.h>
+
+#include "backends.h"
+
+/* If it has a device that cannot be used, verbs has said why. */
+static int auto_open(const char *name, const struct vma_nic_attr *attr, struct vma_nic **out)
+{
+	const int rc = nic_verbs_open(name, attr, true, out);
+
+	return rc == 0 ? 0 : vma_nic_xdp_ops.open(name, attr, out);
+}
+
+static int auto_look(const char *name, const struct vma_nic_attr *attr)
+{
+	const int rc = vma_nic_verbs_ops.look(name, attr);
+
+	return rc >= 0 ? rc : vma_nic_xdp_ops.look(name, attr);
+}
+
+const struct vma_nic_ops vma_nic_auto_ops = {.name = "auto", .open = auto_open, .look = auto_look};

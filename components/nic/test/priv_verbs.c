@@ -1,0 +1,710 @@
+/*
+ * priv_verbs - what only a card can show of the verbs backend beside the conformance suite: errors, rebinds, full
+ * tables, completions that are asked for, providers of the old kind, forked children.
+ *
+ *   VMA_CONFORMANCE, VMA_CONFORMANCE_NETNS    two ends, as test_conformance.c takes them
+ *   CARD, CARD_A, CARD_B                      the program of the cards, and where each one's commands go
+ *
+ * tests/e2e/verbs.sh runs it.
+ */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <vma/log.h>
+
+#include "../verbs/lib.h"
+#include "fixture.h"
+
+#define PORT 21000
+#define PEER_PORT 22000
+#define DEPTH 256
+
+static char specs[2][256], netns[2][256];
+static bool provider_is_plain; /* as it were of the old kind */
+
+/* ---- libibverbs, in place of lib.c's ---- */
+
+static struct ibv_context *(*real_open_device)(struct ibv_device *device);
+
+static struct ibv_qp_ex *no_qp_ex(struct ibv_qp *qp)
+{
+	(void)qp;
+	return NULL;
+}
+
+static struct ibv_context *open_plain_device(struct ibv_device *device)
+{
+	struct ibv_context *context = real_open_device(device);
+
+	if (context != NULL)
+		verbs_get_ctx(context)->create_cq_ex = NULL;
+	return context;
+}
+
+const struct verbs_lib *verbs_lib(void)
+{
+	static struct verbs_lib libs[2];
+	void *library = dlopen("libibverbs.so.1", RTLD_NOW);
+
+	if (library == NULL)
+		return NULL;
+#define X(type, name, parameters)                                                                                      \
+	*(void **)&libs[0].name = dlsym(RTLD_DEFAULT, #name);                                                          \
+	if (libs[0].name == NULL)                                                                                      \
+		*(void **)&libs[0].name = dlsym(library, #name);
+	VERBS_SYMBOLS(X)
+#undef X
+	libs[1] = libs[0];
+	libs[1].ibv_qp_to_qp_ex = no_qp_ex;
+	real_open_device = libs[0].ibv_open_device;
+	libs[1].ibv_open_device = open_plain_device;
+	return &libs[provider_is_plain];
+}
+
+/* ---- two ends ---- */
+
+static void open_end(struct fixture *w, int end)
+{
+	struct vma_nic_attr attr = {.arena = w->arena};
+
+	fixture_enter(w, end);
+	assert_int_equal(vma_nic_open(specs[end], &attr, &w->nic[end]), 0);
+}
+
+static int setup_ends(void **state)
+{
+	struct fixture *w = calloc(1, sizeof(*w));
+
+	w->arena = fixture_arena();
+	w->kernel_sock = true;
+	for (int end = 0; end < 2; end++) {
+		w->netns[end] = open(netns[end], O_RDONLY | O_CLOEXEC);
+		assert_true(w->netns[end] >= 0);
+		open_end(w, end);
+	}
+	fixture_qp(w, 0, 0, DEPTH);
+	fixture_qp(w, 1, 0, DEPTH);
+	*state = w;
+	return 0;
+}
+
+static int setup(void **state)
+{
+	provider_is_plain = false;
+	return setup_ends(state);
+}
+
+static int setup_plain(void **state)
+{
+	provider_is_plain = true;
+	return setup_ends(state);
+}
+
+static int teardown(void **state)
+{
+	struct fixture *w = *state;
+
+	for (int end = 0; end < 2; end++) {
+		fixture_nic_close(w, end);
+		close(w->netns[end]);
+	}
+	vma_bufpool_flush_thread(w->arena);
+	vma_bufarena_destroy(w->arena);
+	free(w);
+	return 0;
+}
+
+static void card(int end, const char *command)
+{
+	char line[512];
+
+	snprintf(line, sizeof(line), "\"$CARD\" --control \"$CARD_%c\" \"%s\" >/dev/null", "AB"[end], command);
+	assert_int_equal(system(line), 0);
+}
+
+static void crosses(struct fixture *w, int from, uint32_t number, uint32_t len)
+{
+	fixture_send(w, from, 0, udp(PEER_PORT, PORT, len, number));
+	fixture_assert_receives(w, 1 - from, 0, udp(PEER_PORT, PORT, len, number));
+}
+
+static void flows_on_both(struct fixture *w)
+{
+	fixture_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+}
+
+/* ---- a user that is told ---- */
+
+struct listener {
+	pthread_mutex_t halves; /* of the queue pair */
+	_Atomic unsigned lost, revoked;
+};
+
+static void listener_event(struct vma_nic_qp *qp, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
+{
+	struct listener *listener = arg;
+
+	(void)key;
+	if (event == VMA_NIC_EVENT_FLOW_REVOKED)
+		atomic_fetch_add(&listener->revoked, 1);
+	else if (atomic_fetch_add(&listener->lost, 1) == 0) {
+		pthread_mutex_lock(&listener->halves);
+		(void)vma_nic_qp_rebind(qp);
+		pthread_mutex_unlock(&listener->halves);
+	}
+}
+
+/* ---- the ways of a provider ---- */
+
+static void test_a_provider_without_extended_queues_sends_and_receives(void **state)
+{
+	struct fixture *w = *state;
+	uint32_t received = 0;
+
+	flows_on_both(w);
+	for (uint32_t len = 60; len < 1500; len += 131)
+		crosses(w, len % 2, len, len);
+	for (uint32_t sent = 0; sent < 3000;) {
+		for (uint32_t i = 0; i < 64 && sent < 3000; i++, sent++)
+			fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 60 + sent % 600, sent));
+		for (; received < sent; received++)
+			fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 60 + received % 600, received));
+	}
+}
+
+static void test_a_burst_above_one_list_is_sent_as_a_whole(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_nic_seg segs[100];
+
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	for (uint32_t i = 0; i < 100; i++) {
+		struct frame_spec spec = udp(PEER_PORT, PORT, 100 + i, i);
+
+		segs[i] = fixture_frame(w, 0, 0, &spec);
+	}
+	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 100), 100);
+	assert_int_equal(vma_nic_kick(w->qp[0][0]), 0);
+	for (uint32_t i = 0; i < 100; i++)
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100 + i, i));
+}
+
+/* ---- completions ---- */
+
+static struct vma_nic_qp *queue_pair_with(struct fixture *w, uint32_t batching, uint32_t inline_bytes)
+{
+	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH,
+	                               .tx_wre = DEPTH,
+	                               .tx_batching = batching,
+	                               .tx_inline = inline_bytes,
+	                               .name = "batching"};
+
+	fixture_qp_destroy(w, 0, 0);
+	fixture_enter(w, 0);
+	assert_int_equal(vma_nic_qp_create(w->nic[0], &attr, &w->qp[0][0]), 0);
+	fixture_fill(w->qp[0][0]);
+	return w->qp[0][0];
+}
+
+/* What has completed until now. */
+static unsigned reap_whole_batches(struct vma_nic_qp *qp)
+{
+	struct vma_buf *bufs[DEPTH];
+	const unsigned n = vma_nic_reap_tx(qp, bufs, DEPTH);
+
+	assert_int_equal(n % 32, 0);
+	vma_buf_put_burst(qp->arena, bufs, n);
+	return n;
+}
+
+static void test_a_completion_is_asked_for_every_so_many_packets(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_nic_qp *qp = queue_pair_with(w, 32, 0);
+	unsigned reaped = 0;
+	uint64_t give_up;
+
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	for (uint32_t i = 0; i < 10 * 32 + 5; i++) {
+		struct frame_spec spec = udp(PEER_PORT, PORT, 100, i);
+		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+
+		assert_int_equal(vma_nic_tx(qp, &seg, 1), 1);
+		assert_int_equal(vma_nic_kick(qp), 0);
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, i));
+		reaped += reap_whole_batches(qp);
+	}
+	give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+	while (reaped < 10 * 32) {
+		reaped += reap_whole_batches(qp);
+		assert_true(fixture_now_ns() < give_up);
+	}
+	usleep(20000); /* for a completion that nobody has asked for */
+	assert_int_equal(reap_whole_batches(qp), 0);
+	assert_false(vma_nic_tx_is_idle(qp));
+}
+
+static void test_small_packets_go_inline_and_keep_no_buffer(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_nic_qp *qp = queue_pair_with(w, 64, 128);
+	const uint32_t most = vma_nic_info(w->nic[0])->inline_max;
+
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	assert_int_equal(most, 128);
+	for (uint32_t len = most - 3; len <= most + 3; len++) {
+		struct frame_spec spec = udp(PEER_PORT, PORT, len, len);
+		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+
+		vma_buf_ref(seg.buf);
+		assert_int_equal(vma_nic_tx(qp, &seg, 1), 1);
+		assert_int_equal(vma_nic_kick(qp), 0);
+		assert_int_equal(atomic_load(&seg.buf->refs), len <= most ? 1 : 2);
+		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, len, len));
+		vma_buf_put(w->arena, seg.buf);
+	}
+	for (uint32_t i = 0; i < 3 * DEPTH; i++)
+		crosses(w, 0, i, 60);
+}
+
+/* ---- rules ---- */
+
+static void test_a_full_table_is_told_and_nothing_else_changes(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_flow_rule more = flow_rule(1, IPPROTO_UDP, PORT + 1, 0, 0);
+
+	flows_on_both(w);
+	card(1, "rules fail ENOMEM");
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &more), -ENOSPC);
+	crosses(w, 0, 1, 100);
+	card(1, "rules ok");
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &more), 0);
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 2));
+	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT + 1, 100, 2));
+}
+
+static void test_a_block_of_ports_is_refused(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_flow_rule rule = flow_rule(1, VMA_FLOW_TCP_PORTS, VMA_FLOW_PORTS * 9, 0, 0);
+
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), -EOPNOTSUPP);
+}
+
+static void send_to(struct fixture *w, uint32_t dst_be, const uint8_t mac[6], uint32_t number)
+{
+	struct frame_spec spec = udp(PEER_PORT, PORT, 100, number);
+	struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+	uint8_t *frame = (uint8_t *)vma_buf_frame(w->arena, seg.buf) + seg.off;
+
+	memcpy(frame, mac, 6);
+	memcpy(frame + 30, &dst_be, 4);
+	assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 1);
+	assert_int_equal(vma_nic_kick(w->qp[0][0]), 0);
+	fixture_reap(w->qp[0][0]);
+}
+
+static void assert_number(struct fixture *w, uint32_t number)
+{
+	struct packet *packet = malloc(sizeof(*packet));
+
+	assert_true(fixture_recv(w->qp[1][0], packet, FIXTURE_TIMEOUT_NS));
+	assert_int_equal(frame_number(packet->bytes, IPPROTO_UDP), number);
+	free(packet);
+}
+
+static void test_groups_and_broadcasts_come_by_their_own_macs(void **state)
+{
+	static const uint8_t group_mac[6] = {0x01, 0x00, 0x5e, 0x01, 0x02, 0x03};
+	static const uint8_t all[6] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+	struct fixture *w = *state;
+	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+	const uint32_t group = htonl(0xef010203), subnet = htonl(0x0a4d00ff);
+
+	memcpy(rule.key.local, &group, 4);
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
+	send_to(w, group, w->mac[1], 1); /* no host sends that */
+	send_to(w, group, group_mac, 2);
+	assert_number(w, 2);
+	memcpy(rule.key.local, &subnet, 4); /* 10.77.0.255: the script gives the interface 10.77.0.2/24 */
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
+	send_to(w, subnet, w->mac[1], 3);
+	send_to(w, subnet, all, 4);
+	assert_number(w, 4);
+	memset(rule.key.local, 0xff, 4);
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
+	send_to(w, INADDR_BROADCAST, all, 5);
+	assert_number(w, 5);
+}
+
+static void test_a_packet_for_another_mac_is_not_taken(void **state)
+{
+	static const uint8_t other[6] = {0x02, 0, 0, 0, 0, 0x99};
+	struct fixture *w = *state;
+
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	send_to(w, test_ip(1), other, 1);
+	assert_silence(w, 1, 0);
+}
+
+/* A second opening of the interface is as another process here. */
+static void test_a_flow_that_two_processes_want_is_the_kernels(void **state)
+{
+	struct fixture *w = *state;
+	struct listener listener = {.halves = PTHREAD_MUTEX_INITIALIZER};
+	struct vma_nic_qp_attr attr = {
+	        .rx_wre = DEPTH, .tx_wre = DEPTH, .name = "told", .event = listener_event, .event_arg = &listener};
+	struct vma_flow_rule rule = flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER),
+	                     one_peer = flow_rule(1, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	struct vma_nic *first = w->nic[1];
+	struct vma_nic_qp *qp;
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+
+	fixture_enter(w, 1);
+	assert_int_equal(vma_nic_qp_create(first, &attr, &qp), 0);
+	fixture_fill(qp);
+	assert_int_equal(vma_nic_flow_add(qp, &rule), 0);
+	assert_int_equal(vma_nic_flow_add(qp, &one_peer), 0);
+	fixture_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x02, 1));
+	while (!vma_nic_arm(qp))
+		assert_true(fixture_now_ns() < give_up);
+	w->nic[1] = NULL;
+	fixture_qp_destroy(w, 1, 0);
+	open_end(w, 1);
+	fixture_qp(w, 1, 0, DEPTH);
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), -EADDRINUSE);
+	while (atomic_load(&listener.revoked) == 0)
+		assert_true(fixture_now_ns() < give_up);
+	assert_int_equal(atomic_load(&listener.revoked), 1);
+	assert_int_equal(vma_nic_flow_del(qp, &rule.key), -ENOENT);
+	assert_int_equal(vma_nic_flow_del(qp, &one_peer.key), 0);
+	vma_nic_qp_destroy(qp);
+	vma_nic_close(first);
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0); /* alone by now */
+}
+
+/* ---- memory ---- */
+
+static void test_without_registered_memory_there_is_no_queue_pair(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH, .tx_wre = DEPTH, .name = "none"};
+	struct vma_nic_qp *qp;
+
+	card(1, "registration fail ENOMEM");
+	fixture_enter(w, 1);
+	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &qp), -ENOMEM);
+	card(1, "registration ok");
+	flows_on_both(w);
+	crosses(w, 0, 1, 100);
+}
+
+static void test_windows_come_until_the_queue_has_its_depth(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_nic_qp_attr attr = {.rx_wre = 8000, .tx_wre = DEPTH, .name = "deep"};
+	struct vma_nic_qp *qp;
+	uint32_t posted = 0;
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+
+	fixture_enter(w, 1);
+	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &qp), 0);
+	assert_true(qp->rx_depth > 4096);
+	while (posted < qp->rx_depth) {
+		struct vma_buf *bufs[FIXTURE_BURST];
+		unsigned n = vma_bufpool_get(atomic_load(&qp->rx_pool), bufs, FIXTURE_BURST), took;
+
+		took = vma_nic_post_rx(qp, bufs, n);
+		vma_buf_put_burst(w->arena, bufs + took, n - took);
+		posted += took;
+		assert_true(fixture_now_ns() < give_up);
+	}
+	assert_int_equal(posted, qp->rx_depth);
+	vma_nic_qp_destroy(qp);
+}
+
+/* ---- errors ---- */
+
+static void await_lost(struct vma_nic_qp *qp)
+{
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+	struct vma_buf *bufs[FIXTURE_BURST];
+
+	while (!vma_nic_qp_lost(qp)) {
+		unsigned n = vma_nic_poll_rx(qp, bufs, FIXTURE_BURST);
+
+		vma_buf_put_burst(qp->arena, bufs, n);
+		fixture_reap(qp);
+		assert_true(fixture_now_ns() < give_up);
+		sched_yield();
+	}
+	assert_true(fd_readable(vma_nic_fd(qp), 3000));
+}
+
+static void rebind_end(struct fixture *w, int end)
+{
+	const int fd = vma_nic_fd(w->qp[end][0]);
+
+	fixture_enter(w, end);
+	assert_int_equal(vma_nic_qp_rebind(w->qp[end][0]), 0);
+	assert_false(vma_nic_qp_lost(w->qp[end][0]));
+	assert_int_equal(vma_nic_fd(w->qp[end][0]), fd);
+	assert_false(fd_readable(fd, 0));
+	fixture_fill(w->qp[end][0]);
+}
+
+static void assert_lost_does_nothing(struct fixture *w, int end)
+{
+	struct vma_nic_qp *qp = w->qp[end][0];
+	struct vma_flow_rule rule = flow_rule(end, IPPROTO_UDP, PORT + 7, 0, 0);
+	struct vma_buf *buf;
+
+	assert_int_equal(vma_nic_poll_rx(qp, &buf, 1), 0);
+	assert_int_equal(vma_nic_reap_tx(qp, &buf, 1), 0);
+	assert_int_equal(vma_nic_kick(qp), -ENODEV);
+	assert_int_equal(vma_nic_arm(qp), 0);
+	assert_int_equal(fixture_flow_rc(w, end, 0, &rule), -EPIPE);
+}
+
+static void test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows(void **state)
+{
+	struct fixture *w = *state;
+
+	flows_on_both(w);
+	for (uint32_t round = 0; round < 3; round++) {
+		crosses(w, 0, round, 100);
+		card(1, "receives fail 1");
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
+		await_lost(w->qp[1][0]);
+		assert_lost_does_nothing(w, 1);
+		rebind_end(w, 1);
+		crosses(w, 0, 100 + round, 100);
+		crosses(w, 1, 200 + round, 1400);
+	}
+}
+
+static void test_a_send_queue_that_has_failed_gives_its_buffers_back(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_buf *sent[20];
+
+	flows_on_both(w);
+	crosses(w, 0, 1, 100);
+	card(0, "sends fail 1");
+	for (uint32_t i = 0; i < 20; i++) {
+		struct frame_spec spec = udp(PEER_PORT, PORT, 100, i);
+		struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
+
+		sent[i] = seg.buf;
+		vma_buf_ref(seg.buf);
+		assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 1);
+	}
+	vma_nic_kick(w->qp[0][0]);
+	await_lost(w->qp[0][0]);
+	rebind_end(w, 0);
+	for (uint32_t i = 0; i < 20; i++) {
+		assert_int_equal(atomic_load(&sent[i]->refs), 1); /* ours */
+		vma_buf_put(w->arena, sent[i]);
+	}
+	crosses(w, 0, 2, 100);
+	crosses(w, 1, 3, 100);
+}
+
+/* Who went to sleep before the failure sleeps on. */
+static void test_a_sleeper_is_woken_after_a_rebind(void **state)
+{
+	struct fixture *w = *state;
+	struct vma_nic_qp *qp = w->qp[1][0];
+
+	flows_on_both(w);
+	assert_int_equal(vma_nic_arm(qp), 0);
+	card(1, "receives fail 1");
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
+	await_lost(qp);
+	rebind_end(w, 1);
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 78));
+	assert_true(fd_readable(vma_nic_fd(qp), 3000));
+	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 78));
+}
+
+static void test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back(void **state)
+{
+	struct fixture *w = *state;
+	struct listener listener = {.halves = PTHREAD_MUTEX_INITIALIZER};
+	struct vma_nic_qp_attr attr = {
+	        .rx_wre = DEPTH, .tx_wre = DEPTH, .name = "told", .event = listener_event, .event_arg = &listener};
+	struct vma_buf *bufs[FIXTURE_BURST];
+	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+
+	fixture_qp_destroy(w, 1, 0);
+	fixture_enter(w, 1);
+	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &w->qp[1][0]), 0);
+	fixture_fill(w->qp[1][0]);
+	flows_on_both(w);
+	card(1, "rules fail ENOMEM");
+	card(1, "receives fail 1");
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
+	while (atomic_load(&listener.revoked) == 0) {
+		pthread_mutex_lock(&listener.halves);
+		vma_buf_put_burst(w->arena, bufs, vma_nic_poll_rx(w->qp[1][0], bufs, FIXTURE_BURST));
+		pthread_mutex_unlock(&listener.halves);
+		assert_true(fixture_now_ns() < give_up);
+		sched_yield();
+	}
+	card(1, "rules ok");
+	assert_int_equal(atomic_load(&listener.lost), 1);
+	assert_int_equal(atomic_load(&listener.revoked), 1);
+}
+
+/* ---- processes ---- */
+
+static int numbers_below_1000(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	const struct dirent *entry;
+	char path[64], target[128];
+	int n = 0;
+
+	while ((entry = readdir(dir)) != NULL) {
+		ssize_t len;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%.20s", entry->d_name);
+		len = readlink(path, target, sizeof(target) - 1);
+		target[len > 0 ? len : 0] = '\0';
+		n += strstr(target, "/dev/infiniband/") != NULL && atoi(entry->d_name) < 1000;
+	}
+	closedir(dir);
+	return n;
+}
+
+static unsigned made, closed;
+
+static void count_fd(int fd, bool on)
+{
+	assert_true(fd >= 1000);
+	if (on)
+		made++;
+	else
+		closed++;
+}
+
+static void test_its_descriptors_have_numbers_from_1000_on_and_are_all_told_of(void **state)
+{
+	struct fixture *w = *state;
+
+	fixture_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
+	fixture_nic_close(w, 1);
+	made = closed = 0;
+	vma_nic_fd_made = count_fd;
+	open_end(w, 1);
+	fixture_qp(w, 1, 0, DEPTH);
+	assert_int_equal(numbers_below_1000(), 0);
+	assert_true(made >= closed + 7); /* wake-up, claims, device, its events; channel, epoll set, wake-up */
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	crosses(w, 0, 1, 100);
+	fixture_nic_close(w, 1);
+	assert_int_equal(made, closed);
+	vma_nic_fd_made = NULL;
+	open_end(w, 1);
+	fixture_qp(w, 1, 0, DEPTH);
+}
+
+static int child_of_nics(struct fixture *w)
+{
+	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH, .tx_wre = DEPTH, .name = "child"};
+	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT + 5, 0, 0);
+	struct vma_nic_qp *qp = w->qp[1][0], *own;
+	struct vma_buf *buf;
+
+	if (vma_nic_poll_rx(qp, &buf, 1) != 0 || vma_nic_kick(qp) == 0 || vma_nic_arm(qp) != -ENODEV ||
+	    vma_nic_flow_add(qp, &rule) != -ENODEV || vma_nic_qp_create(w->nic[1], &attr, &own) != -ENODEV)
+		return 1;
+	vma_nic_qp_destroy(qp);
+	vma_nic_close(w->nic[1]);
+	open_end(w, 1); /* of its own */
+	fixture_qp(w, 1, 0, DEPTH);
+	if (fixture_flow_rc(w, 1, 0, &rule) != 0)
+		return 2;
+	fixture_nic_close(w, 1);
+	return 0;
+}
+
+static void test_a_forked_child_leaves_its_parents_queue_pairs_alone(void **state)
+{
+	struct fixture *w = *state;
+	int status;
+	pid_t pid;
+
+	flows_on_both(w);
+	crosses(w, 0, 1, 100);
+	pid = fork();
+	if (pid == 0)
+		_exit(child_of_nics(w));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	crosses(w, 0, 2, 100);
+	crosses(w, 1, 3, 100);
+}
+
+/* ---- the end of a card; the last case ---- */
+
+static void test_a_device_that_has_gone_is_looked_for_and_can_be_closed(void **state)
+{
+	struct fixture *w = *state;
+
+	flows_on_both(w);
+	crosses(w, 0, 1, 100);
+	card(1, "remove");
+	await_lost(w->qp[1][0]);
+	assert_lost_does_nothing(w, 1);
+	fixture_enter(w, 1);
+	assert_int_equal(vma_nic_qp_rebind(w->qp[1][0]), -EAGAIN);
+	assert_true(vma_nic_qp_lost(w->qp[1][0]));
+	assert_int_equal(vma_nic_qp_rebind(w->qp[1][0]), -EAGAIN);
+	assert_lost_does_nothing(w, 1);
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define PLAIN(f) cmocka_unit_test_setup_teardown(f, setup_plain, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        PLAIN(test_a_provider_without_extended_queues_sends_and_receives),
+	        PLAIN(test_a_burst_above_one_list_is_sent_as_a_whole),
+	        PLAIN(test_small_packets_go_inline_and_keep_no_buffer),
+	        PLAIN(test_a_send_queue_that_has_failed_gives_its_buffers_back),
+	        PLAIN(test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows),
+	        CASE(test_a_burst_above_one_list_is_sent_as_a_whole),
+	        CASE(test_a_completion_is_asked_for_every_so_many_packets),
+	        CASE(test_small_packets_go_inline_and_keep_no_buffer),
+	        CASE(test_a_full_table_is_told_and_nothing_else_changes),
+	        CASE(test_a_block_of_ports_is_refused),
+	        CASE(test_groups_and_broadcasts_come_by_their_own_macs),
+	        CASE(test_a_packet_for_another_mac_is_not_taken),
+	        CASE(test_a_flow_that_two_processes_want_is_the_kernels),
+	        CASE(test_without_registered_memory_there_is_no_queue_pair),
+	        CASE(test_windows_come_until_the_queue_has_its_depth),
+	        CASE(test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows),
+	        CASE(test_a_send_queue_that_has_failed_gives_its_buffers_back),
+	        CASE(test_a_sleeper_is_woken_after_a_rebind),
+	        CASE(test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back),
+	        CASE(test_its_descriptors_have_numbers_from_1000_on_and_are_all_told_of),
+	        CASE(test_a_forked_child_leaves_its_parents_queue_pairs_alone),
+	        CASE(test_a_device_that_has_gone_is_looked_for_and_can_be_closed),
+	};
+
+	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_ERROR});
+	if (sscanf(getenv("VMA_CONFORMANCE"), "%255s %255s", specs[0], specs[1]) != 2 ||
+	    sscanf(getenv("VMA_CONFORMANCE_NETNS"), "%255s %255s", netns[0], netns[1]) != 2)
+		return 2;
+	vma_test_filter();
+	return cmocka_run_group_tests_name("verbs", tests, NULL, NULL);
+}

@@ -1,0 +1,91 @@
+/*
+ * claims - a flow from any peer is one process's at a time.
+ *
+ * A card takes the same rule from two processes, and gives each packet to both: two workers of a TCP service would both
+ * answer a SYN. So a process binds a datagram socket to an abstract name that says interface, address and port. Whoever
+ * finds the name taken is refused, and sends a byte there. The holder's nic then gives its flow up, too: if two want it,
+ * it is the kernel's, which knows how to share it.
+ *
+ * The name belongs to the network namespace, and ends with its process. Only root's processes and those of the holder's
+ * user may make it give up.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "../os.h"
+#include "verbs.h"
+
+static socklen_t claim_name(const struct nic_verbs *nic, const struct vma_flow_key *key, struct sockaddr_un *name)
+{
+	int len;
+
+	*name = (struct sockaddr_un){.sun_family = AF_UNIX};
+	len = snprintf(name->sun_path + 1, sizeof(name->sun_path) - 1, "vma/verbs/%u/%u/%u/%02x%02x%02x%02x/%04x",
+	               nic->base.info.ifindex, key->proto, key->vlan, key->local[0], key->local[1], key->local[2],
+	               key->local[3], key->local_port_be);
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
+}
+
+int verbs_claim(const struct nic_verbs *nic, const struct vma_flow_key *key)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	struct sockaddr_un name;
+	const socklen_t len = claim_name(nic, key, &name);
+	int fd = nic_fd_keep(os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), on = 1, rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	event.data.fd = fd;
+	if (os_setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0)
+		rc = -errno;
+	else if (os_bind(fd, (const struct sockaddr *)&name, len) < 0)
+		rc = -errno;
+	else if (os_epoll_ctl(nic->claims_fd, EPOLL_CTL_ADD, fd, &event) < 0)
+		rc = -errno;
+	if (rc == -EADDRINUSE && os_connect(fd, (const struct sockaddr *)&name, len) == 0)
+		os_send(fd, "", 1,
+		        MSG_DONTWAIT | MSG_NOSIGNAL); /* if it does not get there, the holder has just ended */
+	if (rc == 0)
+		return fd;
+	nic_fd_close(fd);
+	return rc;
+}
+
+/* The credentials of a byte that has come; false: none has, or it is nobody's business. */
+static bool asked_to_give_up(int fd)
+{
+	char byte;
+	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(struct ucred))];
+	} control;
+	struct msghdr msg = {
+	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+	const struct cmsghdr *cmsg;
+	struct ucred who;
+
+	if (os_recvmsg(fd, &msg, MSG_DONTWAIT) < 0)
+		return false;
+	cmsg = CMSG_FIRSTHDR(&msg);
+	if (cmsg == NULL || cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_CREDENTIALS)
+		return false;
+	memcpy(&who, CMSG_DATA(cmsg), sizeof(who));
+	return who.uid == 0 || who.uid == getuid();
+}
+
+/* The next claim that somebody else wants; -1: there is none. */
+int verbs_claim_wanted(const struct nic_verbs *nic)
+{
+	struct epoll_event event;
+
+	while (os_epoll_wait(nic->claims_fd, &event, 1, 0) == 1)
+		if (asked_to_give_up(event.data.fd))
+			return event.data.fd;
+	return -1;
+}

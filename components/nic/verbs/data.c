@@ -1,0 +1,793 @@
+/*
+ * data - the hot path of the verbs backend: one call into the provider for a burst, and no system call.
+ *
+ * What is to be sent lies in `sent` from tx on. The kick hands it to the provider as a whole and rings the doorbell. So
+ * the provider holds nothing between two calls, the thread may change meanwhile, and the last packet of a kick is known.
+ *
+ * A received packet above one buffer lies in several, which were posted together. What it did not need of them stays
+ * with the NIC (rx_open) for the next receive.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include <vma/log.h>
+#include <vma/stats.h>
+
+#include "../os.h"
+#include "verbs.h"
+
+/* In vma_buf.user of each buffer that the device has, beside 0 references: see verbs_data_end. */
+static char with_nic;
+
+/* Not in a forked child, and the device works. */
+static inline bool qp_usable(const struct verbs_qp *qp)
+{
+	return __builtin_expect(atomic_load_explicit(qp->fork_guard, memory_order_relaxed) != 0, 1) &&
+	       !vma_nic_qp_lost(&qp->base);
+}
+
+static inline struct vma_bufpool *rx_pool_of(const struct verbs_qp *qp)
+{
+	return atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed);
+}
+
+static inline uint32_t frame_bytes(const struct verbs_qp *qp)
+{
+	return UINT32_C(1) << qp->base.arena->frame_shift;
+}
+
+/* ---- posting ---- */
+
+/* A receive of rx_bufs buffers that are the NIC's, as the i-th of a list. Their order is that of `next`. */
+static inline void put_receive(struct verbs_qp *qp, unsigned i, struct vma_buf *const *bufs)
+{
+	const struct vma_bufarena *arena = qp->base.arena;
+	struct ibv_sge *sge = &qp->rx_sge[i * VERBS_SEGS_MAX];
+
+	for (uint32_t part = 0; part < qp->rx_bufs; part++) {
+		sge[part].addr = (uintptr_t)vma_buf_frame(arena, bufs[part]);
+		sge[part].length = UINT32_C(1) << arena->frame_shift;
+		verbs_lkey(qp, vma_buf_index(arena, bufs[part]), &sge[part].lkey);
+		bufs[part]->next = part + 1 < qp->rx_bufs ? bufs[part + 1] : NULL;
+	}
+	qp->rx_wr[i].wr_id = vma_buf_index(arena, bufs[0]);
+}
+
+/* The first n of the list. What the device refuses is the NIC's all the same, until the queue pair's end. */
+static void post_list(struct verbs_qp *qp, unsigned n)
+{
+	struct ibv_recv_wr *bad = NULL;
+	int rc;
+
+	if (n == 0)
+		return;
+	qp->rx_wr[n - 1].next = NULL;
+	rc = ibv_post_recv(qp->queue.qp, qp->rx_wr, &bad);
+	if (n < VERBS_BURST)
+		qp->rx_wr[n - 1].next = &qp->rx_wr[n];
+	if (__builtin_expect(rc != 0, 0)) {
+		vma_log_debug("%s: posting receives: error %d", qp->name, rc);
+		verbs_note_broken(qp);
+	}
+}
+
+/* As many receives as there are buffers for in rx_open. */
+static void post_open(struct verbs_qp *qp)
+{
+	uint32_t at = 0;
+	unsigned n = 0;
+
+	for (; qp->rx_open_n - at >= qp->rx_bufs && n < VERBS_BURST; at += qp->rx_bufs)
+		put_receive(qp, n++, qp->rx_open + at);
+	post_list(qp, n);
+	qp->rx_open_n -= at;
+	memmove(qp->rx_open, qp->rx_open + at, qp->rx_open_n * sizeof(qp->rx_open[0]));
+}
+
+/* Buffers of this binding's memory, not more than the queue has room for. */
+static void post_bufs(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+{
+	unsigned at = 0;
+
+	vma_bufpool_to_nic(rx_pool_of(qp), bufs, n);
+	for (unsigned i = 0; i < n; i++)
+		bufs[i]->user = &with_nic;
+	qp->rx_with_nic += n;
+	while (at < n && (qp->rx_open_n != 0 || n - at < qp->rx_bufs)) {
+		qp->rx_open[qp->rx_open_n++] = bufs[at++];
+		if (qp->rx_open_n == qp->rx_bufs)
+			post_open(qp);
+	}
+	while (n - at >= qp->rx_bufs) {
+		unsigned in_list = 0;
+
+		for (; n - at >= qp->rx_bufs && in_list < VERBS_BURST; at += qp->rx_bufs)
+			put_receive(qp, in_list++, bufs + at);
+		post_list(qp, in_list);
+	}
+	while (at < n)
+		qp->rx_open[qp->rx_open_n++] = bufs[at++];
+}
+
+unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	uint32_t lkey, room;
+	unsigned done = 0, run;
+
+	if (!qp_usable(qp))
+		return 0;
+	while (done < n) {
+		room = base->rx_depth - qp->rx_with_nic;
+		for (run = 0; done + run < n && run < room; run++)
+			if (!verbs_lkey(qp, vma_buf_index(base->arena, bufs[done + run]), &lkey))
+				break;
+		if (run != 0) {
+			post_bufs(qp, bufs + done, run);
+			done += run;
+		} else if (room != 0) { /* of the memory before a rebind: home with it */
+			vma_buf_put(base->arena, bufs[done++]);
+		} else {
+			break;
+		}
+	}
+	vma_stats_add(&qp->stats->fill_posted, done);
+	return done;
+}
+
+/* ---- receiving ---- */
+
+/* One completion, whatever the interface it was read by. */
+struct received {
+	uint64_t id;
+	uint32_t len;
+	unsigned flags;
+	enum ibv_wc_status status;
+};
+
+/* A receive that has failed: its buffers are posted again, unless the queue has stopped. */
+static __attribute__((cold, noinline)) void receive_failed(struct verbs_qp *qp, const struct received *what)
+{
+	struct vma_buf *buf = vma_buf_at(qp->base.arena, (uint32_t)what->id);
+
+	if (what->status != IBV_WC_WR_FLUSH_ERR) {
+		vma_log_debug("%s: a receive failed: status %d", qp->name, what->status);
+		vma_stats_add(&qp->stats->rx_errors, 1);
+	}
+	verbs_note_broken(qp);
+	if (what->status == IBV_WC_WR_FLUSH_ERR)
+		return;
+	for (; buf != NULL; buf = buf->next)
+		qp->rx_open[qp->rx_open_n++] = buf;
+	post_open(qp);
+}
+
+static inline uint16_t flags_of(unsigned wc_flags)
+{
+	return wc_flags & IBV_WC_IP_CSUM_OK ? VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK : 0;
+}
+
+/* Reads the next completion that there is. A poll that has begun has to be ended by stop_reading. */
+static inline bool read_received(struct verbs_qp *qp, bool *reading, struct received *out)
+{
+	struct ibv_cq_ex *ex = qp->queue.rx_cq_ex;
+	struct ibv_poll_cq_attr attr = {.comp_mask = 0};
+	struct ibv_wc wc;
+
+	if (__builtin_expect(ex == NULL, 0)) {
+		if (ibv_poll_cq(qp->queue.rx_cq, 1, &wc) <= 0)
+			return false;
+		*out = (struct received){wc.wr_id, wc.byte_len, wc.wc_flags, wc.status};
+		return true;
+	}
+	if ((*reading ? ibv_next_poll(ex) : ibv_start_poll(ex, &attr)) != 0)
+		return false;
+	*reading = true;
+	out->id = ex->wr_id;
+	out->status = ex->status;
+	if (__builtin_expect(ex->status == IBV_WC_SUCCESS, 1)) {
+		out->len = ibv_wc_read_byte_len(ex);
+		out->flags = ibv_wc_read_wc_flags(ex);
+	}
+	return true;
+}
+
+static inline void stop_reading(struct verbs_qp *qp, bool reading)
+{
+	if (reading)
+		ibv_end_poll(qp->queue.rx_cq_ex);
+}
+
+/* Buffers that the device has filled are the user's. */
+static void adopt(struct verbs_qp *qp, struct vma_buf **bufs, const uint16_t *flags, unsigned n)
+{
+	uint64_t bytes = 0;
+
+	vma_bufpool_from_nic(rx_pool_of(qp), bufs, n);
+	for (unsigned i = 0; i < n; i++) {
+		bufs[i]->flags = flags[i];
+		bytes += bufs[i]->len;
+	}
+	qp->rx_with_nic -= n;
+	vma_stats_add(&qp->stats->rx_bytes, bytes);
+}
+
+/* Packets of one buffer each. */
+static unsigned poll_single(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+{
+	uint16_t flags[VERBS_BURST];
+	struct received what;
+	bool reading = false;
+	unsigned got = 0;
+
+	if (n > VERBS_BURST)
+		n = VERBS_BURST;
+	while (got < n && read_received(qp, &reading, &what)) {
+		struct vma_buf *buf;
+
+		if (__builtin_expect(what.status != IBV_WC_SUCCESS, 0)) {
+			stop_reading(qp, reading);
+			reading = false;
+			receive_failed(qp, &what);
+			continue;
+		}
+		buf = vma_buf_at(qp->base.arena, (uint32_t)what.id);
+		buf->user = NULL;
+		buf->data_off = 0;
+		buf->len = buf->packet_len = what.len;
+		flags[got] = flags_of(what.flags);
+		bufs[got++] = buf;
+	}
+	stop_reading(qp, reading);
+	if (got == 0)
+		return 0;
+	adopt(qp, bufs, flags, got);
+	vma_stats_add(&qp->stats->rx_frames, got);
+	return got;
+}
+
+/* A packet of several buffers, into rx_pending; those that it left empty go to rx_open. */
+static void take_parts(struct verbs_qp *qp, const struct received *what)
+{
+	struct vma_buf *buf = vma_buf_at(qp->base.arena, (uint32_t)what->id), *next;
+	uint16_t flags[VERBS_SEGS_MAX];
+	uint32_t left = what->len;
+	unsigned n = 0;
+
+	for (; buf != NULL; buf = next) {
+		const uint32_t len = left < frame_bytes(qp) ? left : frame_bytes(qp);
+
+		next = buf->next;
+		if (len == 0) {
+			qp->rx_open[qp->rx_open_n++] = buf;
+			continue;
+		}
+		left -= len;
+		buf->user = NULL;
+		buf->data_off = 0;
+		buf->len = buf->packet_len = len;
+		flags[n] = (n == 0 ? flags_of(what->flags) : 0) | (left != 0 ? VMA_BUF_RX_MORE : 0);
+		qp->rx_pending[n++] = buf;
+	}
+	adopt(qp, qp->rx_pending, flags, n);
+	qp->rx_pending_at = 0;
+	qp->rx_pending_n = n;
+	vma_stats_add(&qp->stats->rx_frames, 1);
+	if (qp->rx_open_n >= qp->rx_bufs)
+		post_open(qp);
+}
+
+static unsigned take_pending(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+{
+	unsigned got = 0;
+
+	while (got < n && qp->rx_pending_at < qp->rx_pending_n)
+		bufs[got++] = qp->rx_pending[qp->rx_pending_at++];
+	return got;
+}
+
+/* The next packet, or what it lacked, in rx_pending. False: there is none. */
+static bool poll_pending(struct verbs_qp *qp)
+{
+	struct received what;
+	bool reading = false;
+
+	qp->rx_pending_at = qp->rx_pending_n = 0;
+	if (qp->rx_bufs == 1)
+		return (qp->rx_pending_n = poll_single(qp, qp->rx_pending, 1)) != 0;
+	if (!read_received(qp, &reading, &what))
+		return false;
+	stop_reading(qp, reading);
+	if (what.status != IBV_WC_SUCCESS)
+		receive_failed(qp, &what);
+	else
+		take_parts(qp, &what);
+	return true;
+}
+
+static __attribute__((noinline)) unsigned poll_parts(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+{
+	unsigned got = 0;
+
+	while (got < n && poll_pending(qp))
+		got += take_pending(qp, bufs + got, n - got);
+	return got;
+}
+
+unsigned verbs_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	unsigned got = 0;
+
+	if (!qp_usable(qp))
+		return 0;
+	if (__builtin_expect(qp->rx_pending_at < qp->rx_pending_n, 0))
+		got = take_pending(qp, bufs, n);
+	if (got == n)
+		return got;
+	return got + (qp->rx_bufs == 1 ? poll_single(qp, bufs + got, n - got) : poll_parts(qp, bufs + got, n - got));
+}
+
+/* ---- sleeping ---- */
+
+/* What an earlier arm was told is taken back. True: there was something, and the queue is not armed any more. */
+static bool take_events(struct verbs_qp *qp)
+{
+	const struct verbs_lib *lib = qp->queue.device->lib;
+	struct ibv_cq *cq;
+	void *context;
+	unsigned n = 0;
+
+	while (lib->ibv_get_cq_event(qp->queue.channel, &cq, &context) == 0)
+		n++;
+	if (n != 0)
+		lib->ibv_ack_cq_events(qp->queue.rx_cq, n);
+	return n != 0;
+}
+
+/*
+ * In this order: the events of the past go; the queue is armed, if it is not armed still; then a look. What came before
+ * the arming is found by the look, and what comes after it is told of. The look has to take what it finds: rx_pending.
+ */
+int verbs_data_arm(struct verbs_qp *qp)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int rc;
+
+	if (take_events(qp))
+		qp->rx_armed = false;
+	if (!qp->rx_armed) {
+		rc = ibv_req_notify_cq(qp->queue.rx_cq, 0);
+		if (rc != 0)
+			return -rc;
+		qp->rx_armed = true;
+	}
+	if (!qp->rx_watched) {
+		if (os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, qp->queue.channel->fd, &event) < 0)
+			return -errno;
+		qp->rx_watched = true;
+	}
+	return poll_pending(qp);
+}
+
+int verbs_arm(struct vma_nic_qp *base)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	const int saved = errno;
+	int rc;
+
+	if (atomic_load_explicit(qp->fork_guard, memory_order_relaxed) == 0)
+		return -ENODEV;
+	qp->rx_sleeps = true; /* for rebind */
+	if (vma_nic_qp_lost(base))
+		return 0;
+	rc = qp->rx_pending_at < qp->rx_pending_n ? 1 : verbs_data_arm(qp);
+	errno = saved;
+	return rc;
+}
+
+/* The device cannot be told to stay silent: an arrival may be told of once more. */
+void verbs_unarm(struct vma_nic_qp *base)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	const int saved = errno;
+
+	qp->rx_sleeps = false;
+	if (qp_usable(qp) && qp->rx_armed && take_events(qp))
+		qp->rx_armed = false;
+	errno = saved;
+}
+
+int verbs_fd(const struct vma_nic_qp *base)
+{
+	return ((const struct verbs_qp *)base)->epoll_fd;
+}
+
+/* ---- sending ---- */
+
+enum tx_verdict { PACKET_SEND, PACKET_DROP, PACKET_STOP };
+
+static bool seg_in_frame(const struct verbs_qp *qp, const struct vma_nic_seg *seg)
+{
+	return seg->len > 0 && seg->off < frame_bytes(qp) && seg->len <= frame_bytes(qp) - seg->off;
+}
+
+/* A VLAN tag does not count against the MTU. */
+static bool within_mtu(const struct verbs_qp *qp, const struct vma_nic_seg *seg, uint64_t bytes, uint32_t longest)
+{
+	const uint8_t *frame = (const uint8_t *)vma_buf_frame(qp->base.arena, seg->buf) + seg->off;
+
+	return bytes <= longest || (bytes <= longest + VERBS_TAG_BYTES && seg->len >= VERBS_L2_BYTES &&
+	                            frame[12] == 0x81 && frame[13] == 0x00);
+}
+
+static bool tso_possible(const struct verbs_qp *qp, const struct vma_nic_seg *seg, uint64_t bytes)
+{
+	return seg->hdr_len >= VERBS_L2_BYTES && seg->hdr_len < seg->len && seg->mss != 0 &&
+	       bytes - seg->hdr_len <= qp->base.nic->info.tso_max_bytes;
+}
+
+/* Looks at the packet that starts at segs[0]; *count becomes its number of segments. */
+static enum tx_verdict classify_packet(const struct verbs_qp *qp, const struct vma_nic_seg *segs, unsigned n,
+                                       unsigned *count)
+{
+	const uint32_t caps = qp->base.nic->info.caps;
+	const uint16_t unable = VMA_NIC_SEG_DUMMY | (caps & VMA_NIC_CAP_TX_CSUM ? 0 : VMA_NIC_SEG_CSUM) |
+	                        (caps & VMA_NIC_CAP_TSO ? 0 : VMA_NIC_SEG_TSO);
+	enum tx_verdict verdict = PACKET_SEND;
+	uint64_t bytes = 0;
+	uint32_t lkey;
+	unsigned i = 0;
+
+	for (;; i++) {
+		if (i == n || i == qp->tx_segs_max || !seg_in_frame(qp, &segs[i]) || segs[i].flags & unable)
+			return PACKET_STOP;
+		if (!verbs_lkey(qp, vma_buf_index(qp->base.arena, segs[i].buf), &lkey))
+			verdict = PACKET_DROP;
+		bytes += segs[i].len;
+		if (!(segs[i].flags & VMA_NIC_SEG_MORE))
+			break;
+	}
+	*count = i + 1;
+	if (verdict == PACKET_DROP)
+		return verdict;
+	if (segs[0].flags & VMA_NIC_SEG_TSO)
+		return tso_possible(qp, &segs[0], bytes) ? PACKET_SEND : PACKET_STOP;
+	if (bytes < VERBS_L2_BYTES)
+		return PACKET_STOP;
+	if (within_mtu(qp, &segs[0], bytes, qp->tx_longest))
+		return PACKET_SEND;
+	/* Whoever queued it may have gone by the MTU of before a rebind; it must not stop what is behind it. */
+	return within_mtu(qp, &segs[0], bytes, qp->tx_longest_ever) ? PACKET_DROP : PACKET_STOP;
+}
+
+unsigned verbs_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	uint64_t frames = 0, bytes = 0;
+	unsigned done = 0, count = 0;
+
+	if (!qp_usable(qp))
+		return 0;
+	while (done < n) {
+		const enum tx_verdict verdict = classify_packet(qp, segs + done, n - done, &count);
+
+		if (verdict == PACKET_STOP)
+			break;
+		if (verdict == PACKET_DROP) {
+			vma_stats_add(&qp->stats->tx_foreign, 1);
+			for (unsigned i = 0; i < count; i++)
+				vma_buf_put(base->arena, segs[done + i].buf);
+			done += count;
+			continue;
+		}
+		if (qp->sent_queued - qp->sent_reaped + count > base->tx_depth)
+			break;
+		for (unsigned i = 0; i < count; i++, done++) {
+			bytes += segs[done].len;
+			qp->sent[qp->sent_queued++ & qp->sent_mask] = segs[done];
+		}
+		frames++;
+	}
+	vma_stats_add(&qp->stats->tx_frames, frames);
+	vma_stats_add(&qp->stats->tx_bytes, bytes);
+	return done;
+}
+
+/* A packet that waits for the kick, as the provider wants it. */
+struct outgoing {
+	struct vma_nic_seg *first;
+	unsigned count; /* segments */
+	uint32_t bytes;
+	uint32_t end; /* place behind it: what its completion says */
+	unsigned sges;
+	struct ibv_sge sge[VERBS_SEGS_MAX];
+};
+
+/* The one at `at`. Of a TSO packet the headers are no part of the list. */
+static void outgoing_at(const struct verbs_qp *qp, uint32_t at, struct outgoing *out)
+{
+	const struct vma_bufarena *arena = qp->base.arena;
+	const struct vma_nic_seg *seg;
+	uint32_t skip;
+
+	out->first = &qp->sent[at & qp->sent_mask];
+	out->bytes = 0;
+	out->sges = 0;
+	skip = out->first->flags & VMA_NIC_SEG_TSO ? out->first->hdr_len : 0;
+	do {
+		struct ibv_sge *sge = &out->sge[out->sges++];
+
+		seg = &qp->sent[at++ & qp->sent_mask];
+		sge->addr = (uintptr_t)vma_buf_frame(arena, seg->buf) + seg->off + skip;
+		sge->length = seg->len - skip;
+		verbs_lkey(qp, vma_buf_index(arena, seg->buf), &sge->lkey);
+		out->bytes += seg->len;
+		skip = 0;
+	} while (seg->flags & VMA_NIC_SEG_MORE);
+	out->count = out->sges;
+	out->end = at;
+}
+
+static inline bool is_inline(const struct verbs_qp *qp, const struct outgoing *out)
+{
+	return out->bytes <= qp->queue.inline_max && !(out->first->flags & VMA_NIC_SEG_TSO);
+}
+
+/* The provider has copied it. */
+static void put_inlined(struct verbs_qp *qp, const struct outgoing *out)
+{
+	for (unsigned i = 0; i < out->count; i++) {
+		struct vma_nic_seg *seg = &qp->sent[(out->end - out->count + i) & qp->sent_mask];
+
+		vma_buf_put(qp->base.arena, seg->buf);
+		seg->buf = NULL;
+	}
+}
+
+static inline unsigned send_flags(struct verbs_qp *qp, const struct outgoing *out)
+{
+	const bool signal = verbs_signal_due(&qp->signals, out->count, out->end == qp->sent_queued);
+
+	return (signal ? IBV_SEND_SIGNALED : 0) | (out->first->flags & VMA_NIC_SEG_CSUM ? IBV_SEND_IP_CSUM : 0);
+}
+
+static void wr_set_inline(struct ibv_qp_ex *ex, const struct outgoing *out)
+{
+	struct ibv_data_buf data[VERBS_SEGS_MAX];
+
+	for (unsigned i = 0; i < out->sges; i++)
+		data[i] = (struct ibv_data_buf){(void *)(uintptr_t)out->sge[i].addr, out->sge[i].length};
+	if (out->sges == 1)
+		ibv_wr_set_inline_data(ex, data[0].addr, data[0].length);
+	else
+		ibv_wr_set_inline_data_list(ex, out->sges, data);
+}
+
+/* All that waits, and the doorbell. 0 or an errno. */
+static int kick_extended(struct verbs_qp *qp)
+{
+	struct ibv_qp_ex *ex = qp->queue.qp_ex;
+	struct outgoing out;
+
+	ibv_wr_start(ex);
+	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued; at = out.end) {
+		outgoing_at(qp, at, &out);
+		ex->wr_id = out.end;
+		ex->wr_flags = send_flags(qp, &out);
+		if (out.first->flags & VMA_NIC_SEG_TSO)
+			ibv_wr_send_tso(ex, vma_buf_frame(qp->base.arena, out.first->buf) + out.first->off,
+			                out.first->hdr_len, out.first->mss);
+		else
+			ibv_wr_send(ex);
+		if (is_inline(qp, &out)) {
+			wr_set_inline(ex, &out);
+			put_inlined(qp, &out);
+		} else if (out.sges == 1) {
+			ibv_wr_set_sge(ex, out.sge[0].lkey, out.sge[0].addr, out.sge[0].length);
+		} else {
+			ibv_wr_set_sge_list(ex, out.sges, out.sge);
+		}
+	}
+	return ibv_wr_complete(ex);
+}
+
+/* The same for a provider of the old kind: one call, and so one doorbell, for each burst. */
+static __attribute__((noinline)) int kick_plain(struct verbs_qp *qp)
+{
+	struct ibv_send_wr wr[VERBS_BURST], *bad;
+	struct outgoing out[VERBS_BURST];
+	int rc = 0;
+
+	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued && rc == 0;) {
+		unsigned n = 0;
+
+		for (; at != qp->sent_queued && n < VERBS_BURST; at = out[n++].end) {
+			outgoing_at(qp, at, &out[n]);
+			wr[n] = (struct ibv_send_wr){.wr_id = out[n].end,
+			                             .sg_list = out[n].sge,
+			                             .num_sge = (int)out[n].sges,
+			                             .opcode = IBV_WR_SEND,
+			                             .send_flags = send_flags(qp, &out[n])};
+			if (is_inline(qp, &out[n]))
+				wr[n].send_flags |= IBV_SEND_INLINE;
+			if (out[n].first->flags & VMA_NIC_SEG_TSO) {
+				wr[n].opcode = IBV_WR_TSO;
+				wr[n].tso.hdr = vma_buf_frame(qp->base.arena, out[n].first->buf) + out[n].first->off;
+				wr[n].tso.hdr_sz = out[n].first->hdr_len;
+				wr[n].tso.mss = out[n].first->mss;
+			}
+			if (n > 0)
+				wr[n - 1].next = &wr[n];
+		}
+		bad = NULL;
+		rc = ibv_post_send(qp->queue.qp, wr, &bad);
+		for (unsigned i = 0; i < n && (rc == 0 || &wr[i] != bad); i++) {
+			if (wr[i].send_flags & IBV_SEND_INLINE)
+				put_inlined(qp, &out[i]);
+			qp->sent_kicked = out[i].end;
+		}
+	}
+	return rc;
+}
+
+/*
+ * What the provider refused will never be sent: its buffers go home, and its places with the next completion, which the
+ * next packet asks for.
+ */
+static __attribute__((cold, noinline)) int kick_failed(struct verbs_qp *qp, int error)
+{
+	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued; at++) {
+		struct vma_nic_seg *seg = &qp->sent[at & qp->sent_mask];
+
+		if (seg->buf != NULL)
+			vma_buf_put(qp->base.arena, seg->buf);
+		seg->buf = NULL;
+	}
+	qp->signals.segs = qp->signals.segs_most;
+	if (qp->sent_completed == qp->sent_kicked)
+		qp->sent_completed = qp->sent_queued; /* nothing is on its way that they could come behind */
+	qp->sent_kicked = qp->sent_queued;
+	vma_stats_add(&qp->stats->kick_errors, 1);
+	verbs_note_broken(qp);
+	return -error;
+}
+
+int verbs_kick(struct vma_nic_qp *base)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	int error;
+
+	if (!qp_usable(qp))
+		return -ENODEV;
+	if (qp->sent_kicked == qp->sent_queued)
+		return 0;
+	error = __builtin_expect(qp->queue.qp_ex != NULL, 1) ? kick_extended(qp) : kick_plain(qp);
+	if (__builtin_expect(error != 0, 0))
+		return kick_failed(qp, error);
+	qp->sent_kicked = qp->sent_queued;
+	vma_stats_add(&qp->stats->kicks, 1);
+	return 0;
+}
+
+/* ---- completions ---- */
+
+static __attribute__((cold, noinline)) void send_failed(struct verbs_qp *qp, enum ibv_wc_status status)
+{
+	if (status != IBV_WC_WR_FLUSH_ERR) {
+		vma_log_debug("%s: a send failed: status %d", qp->name, status);
+		vma_stats_add(&qp->stats->tx_errors, 1);
+	}
+	verbs_note_broken(qp);
+}
+
+/* A completion's buffers are complete, and all before them. */
+static inline void note_sent(struct verbs_qp *qp, uint64_t id, enum ibv_wc_status status)
+{
+	const uint32_t end = (uint32_t)id;
+
+	if (__builtin_expect(status != IBV_WC_SUCCESS, 0))
+		send_failed(qp, status);
+	if (end - qp->sent_completed <= qp->sent_kicked - qp->sent_completed)
+		qp->sent_completed = end;
+}
+
+static void poll_sent(struct verbs_qp *qp)
+{
+	struct ibv_cq_ex *ex = qp->queue.tx_cq_ex;
+	struct ibv_poll_cq_attr attr = {.comp_mask = 0};
+	struct ibv_wc wc[VERBS_BURST];
+	int n;
+
+	if (__builtin_expect(ex != NULL, 1)) {
+		if (ibv_start_poll(ex, &attr) != 0)
+			return;
+		do
+			note_sent(qp, ex->wr_id, ex->status);
+		while (ibv_next_poll(ex) == 0);
+		ibv_end_poll(ex);
+		return;
+	}
+	while ((n = ibv_poll_cq(qp->queue.tx_cq, VERBS_BURST, wc)) > 0)
+		for (int i = 0; i < n; i++)
+			note_sent(qp, wc[i].wr_id, wc[i].status);
+}
+
+unsigned verbs_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	unsigned got = 0;
+
+	if (!qp_usable(qp))
+		return 0;
+	if (qp->sent_completed != qp->sent_kicked)
+		poll_sent(qp);
+	while (got < n && qp->sent_reaped != qp->sent_completed) {
+		struct vma_buf *buf = qp->sent[qp->sent_reaped++ & qp->sent_mask].buf;
+
+		if (buf != NULL)
+			bufs[got++] = buf;
+	}
+	vma_stats_add(&qp->stats->completions, got);
+	return got;
+}
+
+/* While packets are on their way that no completion was asked for, it is not known. */
+bool verbs_tx_is_idle(struct vma_nic_qp *base)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+
+	if (!qp_usable(qp))
+		return true;
+	if (qp->sent_completed != qp->sent_kicked)
+		poll_sent(qp);
+	return qp->sent_completed == qp->sent_queued;
+}
+
+/* ---- a binding ---- */
+
+void verbs_data_init(struct verbs_qp *qp)
+{
+	for (unsigned i = 0; i < VERBS_BURST; i++)
+		qp->rx_wr[i] = (struct ibv_recv_wr){.next = i + 1 < VERBS_BURST ? &qp->rx_wr[i + 1] : NULL,
+		                                    .sg_list = &qp->rx_sge[(size_t)i * VERBS_SEGS_MAX],
+		                                    .num_sge = (int)qp->rx_bufs};
+	qp->rx_with_nic = qp->rx_open_n = qp->rx_pending_at = qp->rx_pending_n = 0;
+	qp->rx_armed = qp->rx_watched = false;
+	qp->sent_reaped = qp->sent_completed = qp->sent_kicked = qp->sent_queued = 0;
+	qp->signals = verbs_signals_of(qp->attr.tx_batching, qp->base.tx_depth);
+}
+
+/*
+ * A buffer without references is the pool's or the device's: `user` tells. What became of a receive need not be asked,
+ * so a device that does not answer any more loses nothing.
+ */
+static void take_back_posted(struct verbs_qp *qp, const struct verbs_pool *pool)
+{
+	for (const struct verbs_window *window = pool->windows; window != NULL; window = window->next)
+		for (uint32_t i = 0; i < window->count; i++) {
+			struct vma_buf *buf = vma_buf_at(pool->arena, window->first + i);
+
+			if (buf->user != &with_nic || atomic_load_explicit(&buf->refs, memory_order_relaxed) != 0)
+				continue;
+			buf->user = NULL;
+			vma_bufpool_from_nic(pool->pool, &buf, 1);
+			vma_buf_put(qp->base.arena, buf);
+		}
+}
+
+void verbs_data_end(struct verbs_qp *qp)
+{
+	struct vma_buf *buf;
+
+	while (take_pending(qp, &buf, 1) != 0)
+		vma_buf_put(qp->base.arena, buf);
+	for (; qp->sent_reaped != qp->sent_queued; qp->sent_reaped++) {
+		buf = qp->sent[qp->sent_reaped & qp->sent_mask].buf;
+		if (buf != NULL)
+			vma_buf_put(qp->base.arena, buf);
+	}
+	if (qp->rx_memory != NULL)
+		take_back_posted(qp, qp->rx_memory);
+}

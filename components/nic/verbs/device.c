@@ -1,0 +1,182 @@
+/*
+ * device - one opening of an RDMA device, and whether it can be used at all.
+ *
+ * What can be used is not asked for but tried: a raw packet queue pair and a rule, once. So VMA_NIC=auto knows at the
+ * time of open that it has to take another backend.
+ */
+#include <errno.h>
+#include <linux/capability.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/log.h>
+
+#include "../os.h"
+#include "verbs.h"
+
+#define PROBE_PACKETS 16
+
+bool verbs_has_capability(unsigned number)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {0};
+
+	return syscall(SYS_capget, &head, data) == 0 &&
+	       (data[CAP_TO_INDEX(number)].effective & CAP_TO_MASK(number)) != 0;
+}
+
+int verbs_fd_keep(int *fd)
+{
+	const int kept = nic_fd_keep(*fd), flags = os_fcntl(kept, F_GETFL, 0);
+
+	*fd = kept;
+	return flags < 0 || os_fcntl(kept, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
+}
+
+void verbs_fd_forget(int fd)
+{
+	nic_fd_forget(fd);
+}
+
+static struct ibv_context *open_context(const struct verbs_lib *lib, const char *name, int *error)
+{
+	struct ibv_context *context = NULL;
+	struct ibv_device **list;
+
+	errno = 0;
+	list = lib->ibv_get_device_list(NULL);
+	*error = errno != 0 ? -errno : -ENODEV;
+	if (list == NULL)
+		return NULL;
+	for (struct ibv_device **at = list; *at != NULL && context == NULL; at++) {
+		if (strcmp((*at)->name, name) != 0)
+			continue;
+		errno = 0;
+		context = lib->ibv_open_device(*at);
+		*error = context != NULL ? 0 : errno != 0 ? -errno : -ENODEV;
+	}
+	lib->ibv_free_device_list(list);
+	return context;
+}
+
+static int read_limits(struct verbs_device *device)
+{
+	const struct verbs_context *extended = verbs_get_ctx_op(device->context, query_device_ex);
+	struct ibv_device_attr_ex attr = {.comp_mask = 0};
+	struct verbs_limits *limits = &device->limits;
+	int rc = ENOSYS;
+
+	if (extended != NULL)
+		rc = extended->query_device_ex(device->context, NULL, &attr, sizeof(attr));
+	if (rc != 0) {
+		attr = (struct ibv_device_attr_ex){.comp_mask = 0};
+		rc = device->lib->ibv_query_device(device->context, &attr.orig_attr);
+	}
+	if (rc != 0)
+		return -rc;
+	limits->wr_max = attr.orig_attr.max_qp_wr > 0 ? (uint32_t)attr.orig_attr.max_qp_wr : 0;
+	limits->cqe_max = attr.orig_attr.max_cqe > 0 ? (uint32_t)attr.orig_attr.max_cqe : 0;
+	limits->sge_max = attr.orig_attr.max_sge > 0 ? (uint32_t)attr.orig_attr.max_sge : 1;
+	if (limits->wr_max > limits->cqe_max)
+		limits->wr_max = limits->cqe_max;
+	if (limits->sge_max > VERBS_SEGS_MAX)
+		limits->sge_max = VERBS_SEGS_MAX;
+	if (attr.tso_caps.supported_qpts & 1u << IBV_QPT_RAW_PACKET)
+		limits->tso_max = attr.tso_caps.max_tso;
+	limits->has_checksum = attr.orig_attr.device_cap_flags & IBV_DEVICE_RAW_IP_CSUM ||
+	                       attr.raw_packet_caps & IBV_RAW_PACKET_CAP_IP_CSUM;
+	limits->has_moderation =
+	        attr.cq_mod_caps.max_cq_count != 0 && verbs_get_ctx_op(device->context, modify_cq) != NULL;
+	return 0;
+}
+
+/* 0; -errno and what was in vain. */
+static int try_device(struct verbs_device *device, const char **what)
+{
+	const struct verbs_queue_attr attr = {
+	        .rx_packets = PROBE_PACKETS, .rx_sges = 1, .tx_packets = PROBE_PACKETS, .tx_sges = 1};
+	struct verbs_queue queue = {0};
+	int rc = verbs_queue_open(device, &attr, &queue, what);
+
+	if (rc == 0) {
+		*what = "a flow rule";
+		rc = verbs_flows_probe(device, queue.qp);
+	}
+	verbs_queue_close(&queue);
+	return rc;
+}
+
+static void say_why(const char *name, const struct verbs_place *place, const char *what, int rc)
+{
+	vma_log_once(VMA_LOG_WARN, "%s: RDMA device %s is not used: %s: %s", name, place->device, what, strerror(-rc));
+}
+
+static void close_device(struct verbs_device *device)
+{
+	if (device->pd != NULL)
+		device->lib->ibv_dealloc_pd(device->pd);
+	if (device->context != NULL) {
+		verbs_fd_forget(device->context->cmd_fd);
+		verbs_fd_forget(device->context->async_fd);
+		device->lib->ibv_close_device(device->context);
+	}
+	free(device);
+}
+
+int verbs_device_open(const char *name, const struct verbs_place *place, uint32_t generation, struct verbs_device **out)
+{
+	const struct verbs_lib *lib = verbs_lib();
+	const char *what = "opening it";
+	struct verbs_device *device;
+	int rc;
+
+	if (lib == NULL) {
+		vma_log_once(VMA_LOG_INFO, "%s: RDMA device %s is not used: there is no libibverbs.so.1", name,
+		             place->device);
+		return -ENODEV;
+	}
+	if (!verbs_has_capability(CAP_NET_RAW)) {
+		say_why(name, place, "without CAP_NET_RAW there are no raw packet queue pairs", -EPERM);
+		return -EPERM;
+	}
+	device = calloc(1, sizeof(*device));
+	if (device == NULL)
+		return -ENOMEM;
+	*device = (struct verbs_device){.lib = lib, .refs = 1, .generation = generation, .place = *place};
+	device->context = open_context(lib, place->device, &rc);
+	if (rc < 0)
+		goto fail;
+	/* Commands are answered at once whatever the flags say; only events are waited for. */
+	rc = verbs_fd_keep(&device->context->cmd_fd);
+	if (rc == 0)
+		rc = verbs_fd_keep(&device->context->async_fd);
+	if (rc < 0)
+		goto fail;
+	what = "asking for its limits";
+	rc = read_limits(device);
+	if (rc < 0)
+		goto fail;
+	what = "a protection domain";
+	device->pd = lib->ibv_alloc_pd(device->context);
+	rc = device->pd != NULL ? try_device(device, &what) : -errno;
+	if (rc < 0)
+		goto fail;
+	*out = device;
+	return 0;
+fail:
+	say_why(name, place, what, rc);
+	close_device(device);
+	return rc;
+}
+
+void verbs_device_put(struct verbs_device *device)
+{
+	if (device != NULL && --device->refs == 0)
+		close_device(device);
+}
+
+void verbs_device_child_close(const struct verbs_device *device)
+{
+	os_close(device->context->cmd_fd);
+	os_close(device->context->async_fd);
+}

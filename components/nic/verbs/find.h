@@ -1,0 +1,30 @@
+/*
+ * find - which port of which RDMA device an interface is, by sysfs.
+ *
+ *   SYSFS/class/infiniband/DEVICE/ports/PORT/gid_attrs/ndevs/INDEX    the interface of that entry of the GID table
+ *
+ * Threads: any. Progress: reads files. Memory: the caller's.
+ * Example: test/test_verbs_find.c.
+ */
+#ifndef VMA_NIC_VERBS_FIND_H
+#define VMA_NIC_VERBS_FIND_H
+
+#include <net/if.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define VERBS_NAME_MAX 64
+
+struct verbs_place {
+	char device[VERBS_NAME_MAX];
+	uint8_t port;
+};
+
+const char *verbs_sysfs(void); /* SYSFS_PATH of the environment, if it may be believed; else /sys */
+bool verbs_any_device(const char *sysfs);
+/* 0, or -ENODEV: no port of any device has this interface. */
+int verbs_find(const char *sysfs, const char *ifname, struct verbs_place *out);
+/* What carries a VLAN interface; of another one: itself. */
+void verbs_lower(const char *ifname, char lower[IF_NAMESIZE]);
+
+#endif

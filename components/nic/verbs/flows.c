@@ -1,0 +1,437 @@
+/*
+ * flows - the flows of all queue pairs of a nic, and their rules in the card.
+ *
+ * They are in one table, because a card would take the same rule for two queue pairs, and give each packet to both.
+ * claims.c sees to it that no other process has a flow from any peer. Which sockets of the kernel have a right to the
+ * packets is not known here.
+ *
+ * A move is: the new rule, then the end of the old one. For any peer's packets the two have different priorities, so at
+ * each moment one of them has all packets. A 5-tuple has no priority beside its own: for a moment both queue pairs may
+ * get a packet, which TCP does not mind, and UDP does.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vma/log.h>
+
+#include "../os.h"
+#include "verbs.h"
+
+#define BUCKETS_FIRST 64
+
+struct verbs_flow {
+	struct verbs_flow *next;
+	struct vma_flow_key key;
+	struct verbs_qp *qp;
+	struct ibv_flow *rule; /* NULL: its queue pair is lost */
+	uint16_t priority;
+	bool is_broadcast;
+	int claim_fd; /* -1: it needs none */
+};
+
+/* ---- the table ---- */
+
+static struct verbs_flow **bucket_of(const struct nic_verbs *nic, const struct vma_flow_key *key)
+{
+	uint64_t words[sizeof(*key) / 8], hash = 0;
+
+	memcpy(words, key, sizeof(words));
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15U;
+		hash ^= hash >> 29;
+	}
+	return &nic->flow_buckets[hash & (nic->flow_buckets_n - 1)];
+}
+
+/* The place that points to it; its content is NULL if there is none. Only with a table. */
+static struct verbs_flow **place_of(const struct nic_verbs *nic, const struct vma_flow_key *key)
+{
+	struct verbs_flow **place = bucket_of(nic, key);
+
+	while (*place != NULL && memcmp(&(*place)->key, key, sizeof(*key)) != 0)
+		place = &(*place)->next;
+	return place;
+}
+
+static struct verbs_flow *flow_find(const struct nic_verbs *nic, const struct vma_flow_key *key)
+{
+	return nic->flow_buckets_n != 0 ? *place_of(nic, key) : NULL;
+}
+
+static void flow_insert(struct nic_verbs *nic, struct verbs_flow *flow)
+{
+	struct verbs_flow **bucket = bucket_of(nic, &flow->key);
+
+	flow->next = *bucket;
+	*bucket = flow;
+}
+
+/* Without memory the chains become longer; only the first table must be had. */
+static int flows_reserve(struct nic_verbs *nic)
+{
+	const uint32_t old_n = nic->flow_buckets_n, n = old_n == 0 ? BUCKETS_FIRST : old_n * 2;
+	struct verbs_flow **old = nic->flow_buckets, **bigger;
+
+	if (nic->flows_n < old_n)
+		return 0;
+	bigger = calloc(n, sizeof(struct verbs_flow *));
+	if (bigger == NULL)
+		return old_n == 0 ? -ENOMEM : 0;
+	nic->flow_buckets = bigger;
+	nic->flow_buckets_n = n;
+	for (uint32_t i = 0; i < old_n; i++) {
+		while (old[i] != NULL) {
+			struct verbs_flow *flow = old[i];
+
+			old[i] = flow->next;
+			flow_insert(nic, flow);
+		}
+	}
+	free(old);
+	return 0;
+}
+
+static struct verbs_flow *flow_unlink(struct nic_verbs *nic, struct verbs_flow **place)
+{
+	struct verbs_flow *flow = *place;
+
+	*place = flow->next;
+	nic->flows_n--;
+	return flow;
+}
+
+static void flow_free(struct verbs_flow *flow)
+{
+	if (flow->claim_fd >= 0)
+		nic_fd_close(flow->claim_fd);
+	free(flow);
+}
+
+static void show_count(const struct verbs_qp *qp)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < qp->nic->flow_buckets_n; i++)
+		for (const struct verbs_flow *flow = qp->nic->flow_buckets[i]; flow != NULL; flow = flow->next)
+			n += flow->qp == qp;
+	vma_stats_set(&qp->stats->flows, n);
+}
+
+/* ---- rules ---- */
+
+/*
+ * The routes know which addresses are broadcast: connect refuses them, unless the socket may send there. (A route that
+ * prohibits refuses either way.)
+ */
+static bool is_broadcast(const struct vma_flow_key *key)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = key->local_port_be};
+	const int fd = os_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), on = 1;
+	bool is;
+
+	memcpy(&to.sin_addr, key->local, 4);
+	if (to.sin_addr.s_addr == INADDR_BROADCAST || fd < 0) {
+		if (fd >= 0)
+			os_close(fd);
+		return to.sin_addr.s_addr == INADDR_BROADCAST;
+	}
+	is = os_connect(fd, (const struct sockaddr *)&to, sizeof(to)) < 0 && errno == EACCES &&
+	     os_setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &on, sizeof(on)) == 0 &&
+	     os_connect(fd, (const struct sockaddr *)&to, sizeof(to)) == 0;
+	os_close(fd);
+	return is;
+}
+
+/* 0 or -errno. */
+static int rule_create(const struct verbs_qp *qp, const struct verbs_flow *flow, uint16_t priority,
+                       struct ibv_flow **out)
+{
+	const struct verbs_rule_at at = {.mac = qp->nic->base.info.mac,
+	                                 .port = qp->queue.device->place.port,
+	                                 .priority = priority,
+	                                 .is_broadcast = flow->is_broadcast};
+	struct verbs_rule rule;
+
+	verbs_rule_build(&flow->key, &at, &rule);
+	errno = 0;
+	*out = ibv_create_flow(qp->queue.qp, &rule.attr);
+	if (*out != NULL)
+		return 0;
+	return errno == ENOMEM ? -ENOSPC : errno != 0 ? -errno : -EIO;
+}
+
+static int rule_make(struct verbs_flow *flow)
+{
+	return rule_create(flow->qp, flow, flow->priority, &flow->rule);
+}
+
+static void rule_end(struct verbs_flow *flow)
+{
+	if (flow->rule != NULL)
+		ibv_destroy_flow(flow->rule);
+	flow->rule = NULL;
+}
+
+int verbs_flows_probe(const struct verbs_device *device, struct ibv_qp *qp)
+{
+	/* RFC 5737: addresses that nobody has. */
+	const struct vma_flow_key key = {.family = AF_INET,
+	                                 .proto = IPPROTO_UDP,
+	                                 .local_port_be = htons(9),
+	                                 .peer_port_be = htons(9),
+	                                 .local = {192, 0, 2, 1},
+	                                 .peer = {192, 0, 2, 2}};
+	const uint8_t mac[6] = {0x02, 0, 0, 0, 0, 0x01};
+	const struct verbs_rule_at at = {.mac = mac, .port = device->place.port, .priority = VERBS_PRIORITY_PEER};
+	struct verbs_rule rule;
+	struct ibv_flow *made;
+
+	verbs_rule_build(&key, &at, &rule);
+	errno = 0;
+	made = ibv_create_flow(qp, &rule.attr);
+	if (made == NULL)
+		return errno != 0 ? -errno : -EIO;
+	ibv_destroy_flow(made);
+	return 0;
+}
+
+/* ---- calls ---- */
+
+static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_key *key)
+{
+	struct nic_verbs *nic = qp->nic;
+	struct verbs_flow *flow = flow_find(nic, key);
+	int rc;
+
+	if (flow != NULL)
+		return flow->qp == qp ? -EEXIST : -EADDRINUSE;
+	if (vma_nic_qp_lost(&qp->base))
+		return -EPIPE;
+	rc = flows_reserve(nic);
+	flow = rc == 0 ? calloc(1, sizeof(*flow)) : NULL;
+	if (flow == NULL)
+		return -ENOMEM;
+	*flow = (struct verbs_flow){.key = *key,
+	                            .qp = qp,
+	                            .priority = verbs_rule_priority(key),
+	                            .is_broadcast = key->proto == IPPROTO_UDP && is_broadcast(key),
+	                            .claim_fd = key->peer_port_be == 0 ? verbs_claim(nic, key) : -1};
+	rc = key->peer_port_be == 0 && flow->claim_fd < 0 ? flow->claim_fd : rule_make(flow);
+	if (rc < 0 && flow->claim_fd != rc)
+		vma_log_once(VMA_LOG_WARN, "%s: the card takes no more rules (%s): the kernel has what comes on",
+		             nic->name, strerror(-rc));
+	if (rc < 0) {
+		flow_free(flow);
+		return rc;
+	}
+	flow_insert(nic, flow);
+	nic->flows_n++;
+	vma_stats_add(&qp->stats->flows, 1);
+	return 0;
+}
+
+int verbs_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	int rc;
+
+	if (rule->key.proto == VMA_FLOW_TCP_PORTS)
+		return -EOPNOTSUPP;
+	if (!verbs_opened_here(qp->nic))
+		return -ENODEV;
+	pthread_mutex_lock(&qp->nic->lock);
+	rc = flow_add_locked(qp, &rule->key);
+	pthread_mutex_unlock(&qp->nic->lock);
+	return rc;
+}
+
+static bool drop_revoked(struct nic_verbs *nic, const struct verbs_qp *qp, const struct vma_flow_key *key)
+{
+	struct verbs_flow **place = &nic->revoked, *flow;
+
+	while (*place != NULL &&
+	       ((*place)->qp != qp || (key != NULL && memcmp(&(*place)->key, key, sizeof(*key)) != 0)))
+		place = &(*place)->next;
+	flow = *place;
+	if (flow == NULL)
+		return false;
+	*place = flow->next;
+	flow_free(flow);
+	return true;
+}
+
+int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	struct nic_verbs *nic = qp->nic;
+	struct verbs_flow *flow;
+	int rc = -ENOENT;
+
+	if (!verbs_opened_here(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	drop_revoked(nic, qp, key);
+	flow = flow_find(nic, key);
+	if (flow != NULL && flow->qp == qp) {
+		rule_end(flow);
+		flow_free(flow_unlink(nic, place_of(nic, key)));
+		vma_stats_set(&qp->stats->flows, vma_stats_read(&qp->stats->flows) - 1);
+		rc = 0;
+	}
+	pthread_mutex_unlock(&nic->lock);
+	return rc;
+}
+
+/* 0 or -errno, and nothing has changed. */
+static int flow_move_rule(struct verbs_flow *flow, struct verbs_qp *to)
+{
+	const bool is_any = flow->key.peer_port_be == 0;
+	const uint16_t priority = !is_any                                ? flow->priority
+	                          : flow->priority == VERBS_PRIORITY_ANY ? VERBS_PRIORITY_ANY_MOVED
+	                                                                 : VERBS_PRIORITY_ANY;
+	struct ibv_flow *rule;
+	int rc;
+
+	if (!is_any && flow->key.proto == IPPROTO_UDP)
+		return -EOPNOTSUPP;
+	if (flow->rule == NULL || vma_nic_qp_lost(&to->base))
+		return -EPIPE;
+	rc = rule_create(to, flow, priority, &rule);
+	if (rc < 0)
+		return rc == -EEXIST || rc == -EBUSY ? -EOPNOTSUPP : rc;
+	rule_end(flow);
+	flow->rule = rule;
+	flow->priority = priority;
+	flow->qp = to;
+	return 0;
+}
+
+int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key)
+{
+	struct nic_verbs *nic = verbs_qp_of(from)->nic;
+	struct verbs_flow *flow;
+	int rc = -ENOENT;
+
+	if (!verbs_opened_here(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	flow = flow_find(nic, key);
+	if (flow != NULL && flow->qp == verbs_qp_of(from))
+		rc = flow_move_rule(flow, verbs_qp_of(to));
+	if (rc == 0) {
+		show_count(verbs_qp_of(from));
+		show_count(verbs_qp_of(to));
+	}
+	pthread_mutex_unlock(&nic->lock);
+	return rc;
+}
+
+/* ---- a binding's end, and the next one; lock held ---- */
+
+void verbs_flows_suspend(struct verbs_qp *qp)
+{
+	for (uint32_t i = 0; i < qp->nic->flow_buckets_n; i++)
+		for (struct verbs_flow *flow = qp->nic->flow_buckets[i]; flow != NULL; flow = flow->next)
+			if (flow->qp == qp)
+				rule_end(flow);
+}
+
+void verbs_flows_restore(struct verbs_qp *qp)
+{
+	struct nic_verbs *nic = qp->nic;
+
+	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
+		struct verbs_flow **place = &nic->flow_buckets[i], *flow;
+
+		while ((flow = *place) != NULL) {
+			if (flow->qp != qp || rule_make(flow) == 0) {
+				place = &flow->next;
+				continue;
+			}
+			flow_unlink(nic, place);
+			flow->next = nic->revoked;
+			nic->revoked = flow;
+		}
+	}
+	show_count(qp);
+}
+
+void verbs_flows_end(struct verbs_qp *qp)
+{
+	struct nic_verbs *nic = qp->nic;
+
+	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
+		struct verbs_flow **place = &nic->flow_buckets[i];
+
+		while (*place != NULL) {
+			if ((*place)->qp != qp) {
+				place = &(*place)->next;
+				continue;
+			}
+			rule_end(*place);
+			flow_free(flow_unlink(nic, place));
+		}
+	}
+	while (drop_revoked(nic, qp, NULL))
+		;
+}
+
+static struct verbs_flow **place_of_claim(struct nic_verbs *nic, int fd)
+{
+	for (uint32_t i = 0; i < nic->flow_buckets_n; i++)
+		for (struct verbs_flow **place = &nic->flow_buckets[i]; *place != NULL; place = &(*place)->next)
+			if ((*place)->claim_fd == fd)
+				return place;
+	return NULL;
+}
+
+void verbs_flows_give_up(struct nic_verbs *nic)
+{
+	int fd;
+
+	while ((fd = verbs_claim_wanted(nic)) >= 0) {
+		struct verbs_flow **place = place_of_claim(nic, fd), *flow;
+
+		if (place == NULL)
+			continue;
+		flow = flow_unlink(nic, place);
+		rule_end(flow);
+		nic_fd_close(flow->claim_fd);
+		flow->claim_fd = -1;
+		flow->next = nic->revoked;
+		nic->revoked = flow;
+		show_count(flow->qp);
+	}
+}
+
+void verbs_flows_child_close(const struct nic_verbs *nic)
+{
+	for (uint32_t i = 0; i < nic->flow_buckets_n; i++)
+		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next)
+			if (flow->claim_fd >= 0)
+				os_close(flow->claim_fd);
+}
+
+bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key)
+{
+	struct verbs_flow *flow = nic->revoked;
+
+	if (flow == NULL)
+		return false;
+	nic->revoked = flow->next;
+	*qp = flow->qp;
+	*key = flow->key;
+	flow_free(flow);
+	return true;
+}
+
+/* All queue pairs have ended, and their flows with them. */
+void verbs_flows_fini(struct nic_verbs *nic)
+{
+	free(nic->flow_buckets);
+	nic->flow_buckets = NULL;
+	nic->flow_buckets_n = 0;
+}

@@ -1,0 +1,181 @@
+/*
+ * memory - windows of the arena that the device may read and write.
+ *
+ * A window is a memfd of its own, mapped shared and MADV_DONTFORK: a copy on write would part the process from the
+ * pages that the device knows. It is registered as a whole. The table of local keys says for each unit of the arena
+ * which key its frames have.
+ */
+#include <errno.h>
+#include <linux/capability.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <vma/log.h>
+
+#include "../os.h"
+#include "verbs.h"
+
+#define WINDOW_FIRST 4096 /* frames: so many are registered while the user waits */
+#define WINDOW_NEXT 4096
+#define WINDOW_LEAST 64
+#define POOL_BATCH 16
+
+uint32_t verbs_frames_max(const struct vma_bufarena *arena)
+{
+	struct rlimit limit;
+	uint64_t bytes = VERBS_MEMORY_MAX;
+
+	if (!verbs_has_capability(CAP_IPC_LOCK) && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < bytes)
+		bytes = limit.rlim_cur;
+	return (uint32_t)(bytes >> arena->frame_shift);
+}
+
+static void set_lkeys(struct nic_verbs *nic, const struct verbs_window *window, uint64_t entry)
+{
+	const uint32_t end = (window->first + window->count - 1) >> VERBS_UNIT_SHIFT;
+
+	for (uint32_t unit = window->first >> VERBS_UNIT_SHIFT; unit <= end; unit++)
+		atomic_store_explicit(&nic->lkeys[unit], entry, memory_order_relaxed);
+}
+
+static int map_frames(struct vma_bufarena *arena, uint32_t count, uint32_t *first)
+{
+	const int fd = (int)syscall(SYS_memfd_create, "vma-verbs", MFD_CLOEXEC);
+	int rc;
+
+	if (fd < 0)
+		return -errno;
+	rc = syscall(SYS_ftruncate, fd, (off_t)count << arena->frame_shift) < 0 ? -errno : 0;
+	if (rc == 0)
+		rc = vma_bufarena_map_fd(arena, fd, 0, count, first);
+	os_close(fd);
+	return rc;
+}
+
+static int add_window(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool, uint32_t count)
+{
+	struct verbs_window *window = calloc(1, sizeof(*window));
+	int rc;
+
+	if (window == NULL)
+		return -ENOMEM;
+	window->count = count;
+	rc = map_frames(pool->arena, count, &window->first);
+	if (rc < 0)
+		goto fail;
+	window->mr =
+	        device->lib->ibv_reg_mr(device->pd, vma_buf_frame(pool->arena, vma_buf_at(pool->arena, window->first)),
+	                                (size_t)count << pool->arena->frame_shift, IBV_ACCESS_LOCAL_WRITE);
+	if (window->mr == NULL) {
+		rc = errno != 0 ? -errno : -ENOMEM;
+		goto fail_map;
+	}
+	set_lkeys(nic, window, (uint64_t)device->generation << 32 | window->mr->lkey);
+	rc = vma_bufpool_add(pool->pool, window->first, count);
+	if (rc < 0)
+		goto fail_mr;
+	window->next = pool->windows;
+	pool->windows = window;
+	pool->frames += count;
+	nic->frames += count;
+	return 0;
+fail_mr:
+	set_lkeys(nic, window, 0);
+	device->lib->ibv_dereg_mr(window->mr);
+fail_map:
+	vma_bufarena_unmap(pool->arena, window->first, count);
+fail:
+	free(window);
+	return rc;
+}
+
+/* A limit that is lower than it was said to be: with what is there, it has to do. */
+static void limit_met(struct nic_verbs *nic, const struct verbs_pool *pool, int rc)
+{
+	vma_log_once(VMA_LOG_WARN,
+	             "%s: no more memory for its card (%s): it has %u MB (RLIMIT_MEMLOCK, if CAP_IPC_LOCK is missing)",
+	             nic->name, strerror(-rc), nic->frames >> (20 - pool->arena->frame_shift));
+	nic->frames_max = nic->frames;
+}
+
+bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool)
+{
+	const uint32_t most = nic->frames_max > nic->frames ? nic->frames_max - nic->frames : 0;
+	uint32_t count = pool->wanted > pool->frames ? pool->wanted - pool->frames : 0;
+	int rc;
+
+	if (count > WINDOW_NEXT)
+		count = WINDOW_NEXT;
+	if (count > most)
+		count = most;
+	if (count == 0)
+		return false;
+	rc = add_window(nic, device, pool, count);
+	if (rc < 0)
+		limit_met(nic, pool, rc);
+	return rc == 0;
+}
+
+static void verbs_pool_drained(void *arg)
+{
+	struct verbs_pool *pool = arg;
+
+	while (pool->windows != NULL) {
+		struct verbs_window *window = pool->windows;
+
+		pool->windows = window->next;
+		vma_bufarena_unmap(pool->arena, window->first, window->count);
+		free(window);
+	}
+	free(pool);
+}
+
+int verbs_pool_create(struct nic_verbs *nic, const struct verbs_device *device, const char *name, uint32_t wanted,
+                      struct verbs_pool **out)
+{
+	static const int modes[] = {
+	        [VMA_NIC_CACHES_NONE] = 0, [VMA_NIC_CACHES_RECLAIMED] = 1, [VMA_NIC_CACHES_KEPT] = 2};
+	struct verbs_pool *pool = calloc(1, sizeof(*pool));
+	uint32_t first = wanted < WINDOW_FIRST ? wanted : WINDOW_FIRST;
+	struct vma_bufpool_attr attr = {.arena = nic->base.arena,
+	                                .name = name,
+	                                .batch = POOL_BATCH,
+	                                .batching_mode = modes[nic->caches],
+	                                .stats = nic->stats};
+	int rc;
+
+	if (pool == NULL)
+		return -ENOMEM;
+	pool->arena = nic->base.arena;
+	pool->wanted = wanted;
+	rc = vma_bufpool_create(&attr, &pool->pool);
+	if (rc < 0) {
+		free(pool);
+		return rc;
+	}
+	do
+		rc = add_window(nic, device, pool, first);
+	while (rc < 0 && (first /= 2) >= WINDOW_LEAST);
+	if (rc < 0) {
+		limit_met(nic, pool, rc);
+		vma_bufpool_retire(pool->pool, verbs_pool_drained, pool);
+		return rc;
+	}
+	*out = pool;
+	return 0;
+}
+
+void verbs_pool_end(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool)
+{
+	if (pool == NULL)
+		return;
+	for (struct verbs_window *window = pool->windows; window != NULL; window = window->next) {
+		set_lkeys(nic, window, 0);
+		device->lib->ibv_dereg_mr(window->mr);
+		window->mr = NULL;
+		nic->frames -= window->count;
+	}
+	vma_bufpool_retire(pool->pool, verbs_pool_drained, pool);
+}

@@ -1,0 +1,98 @@
+/*
+ * plan - how much memory a queue pair gets, and which sends ask for a completion. Arithmetic only.
+ *
+ * Threads: none of its own. Memory: the caller's.
+ * Example: test/test_verbs_plan.c.
+ */
+#ifndef VMA_NIC_VERBS_PLAN_H
+#define VMA_NIC_VERBS_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- memory ---- */
+
+#define VERBS_DEPTH_DEFAULT 512
+#define VERBS_DEPTH_MIN 16
+#define VERBS_SPARE 64 /* frames that threads' caches may keep */
+
+struct verbs_plan_in {
+	uint32_t frames_left;    /* that the nic may still register */
+	uint32_t rx_wre, tx_wre; /* requested, packets; 0: no wish */
+	uint32_t wr_max;         /* of the device: packets in one queue */
+	uint32_t rx_bufs;        /* buffers that one received packet may need */
+};
+struct verbs_plan {
+	uint32_t rx_depth, tx_depth;   /* buffers; rx_depth is a multiple of rx_bufs */
+	uint32_t rx_quota;             /* buffers that the user may hold before the queue gets short */
+	uint32_t rx_frames, tx_frames; /* of the pools: half as much again, for what the user holds */
+};
+
+static inline uint32_t verbs_pool_frames(uint32_t depth)
+{
+	return depth + depth / 2 + VERBS_SPARE;
+}
+
+static inline uint32_t verbs_depth_within(uint32_t wanted, uint32_t frames)
+{
+	const uint32_t most = frames > VERBS_SPARE ? (uint32_t)((uint64_t)(frames - VERBS_SPARE) * 2 / 3) : 0;
+	return wanted < most ? wanted : most;
+}
+
+/*
+ * A queue pair gets half of what is left at most, so that later ones have some, too; and its send queue half of that at
+ * most. False: there is too little for any.
+ */
+static inline bool verbs_plan(const struct verbs_plan_in *in, struct verbs_plan *out)
+{
+	const uint32_t share = in->frames_left / 2;
+	const uint32_t rx_wre = in->rx_wre != 0 ? in->rx_wre : VERBS_DEPTH_DEFAULT;
+
+	out->tx_depth = verbs_depth_within(in->tx_wre != 0 ? in->tx_wre : VERBS_DEPTH_DEFAULT, share / 2);
+	if (out->tx_depth > in->wr_max)
+		out->tx_depth = in->wr_max;
+	out->tx_frames = verbs_pool_frames(out->tx_depth);
+	out->rx_depth = verbs_depth_within(rx_wre * in->rx_bufs, share > out->tx_frames ? share - out->tx_frames : 0);
+	if (out->rx_depth / in->rx_bufs > in->wr_max)
+		out->rx_depth = in->wr_max * in->rx_bufs;
+	if (out->rx_depth < 2 * in->rx_bufs)
+		out->rx_depth = 2 * in->rx_bufs;
+	out->rx_depth -= out->rx_depth % in->rx_bufs;
+	out->rx_frames = verbs_pool_frames(out->rx_depth);
+	out->rx_quota = out->rx_depth / (in->rx_bufs < 2 ? 2 : in->rx_bufs);
+	return out->tx_depth >= VERBS_DEPTH_MIN && out->rx_depth >= VERBS_DEPTH_MIN &&
+	       out->tx_frames + out->rx_frames <= in->frames_left;
+}
+
+/* ---- completions ---- */
+
+/*
+ * A completion tells of all packets before it. So one is asked for every `every` packets, and before the packets that
+ * none has been asked for take a quarter of the queue: a full queue always has one on its way, and so has an empty pool,
+ * which has more buffers than the queue has places. 0: each kick asks for one.
+ */
+struct verbs_signals {
+	uint32_t every, segs_most;
+	uint32_t packets, segs; /* since the last one that was asked for */
+};
+
+static inline struct verbs_signals verbs_signals_of(uint32_t every, uint32_t tx_depth)
+{
+	const uint32_t segs_most = tx_depth / 4 != 0 ? tx_depth / 4 : 1;
+
+	return (struct verbs_signals){.every = every, .segs_most = segs_most};
+}
+
+/* Of a packet of so many segments, in the order of sending. */
+static inline bool verbs_signal_due(struct verbs_signals *signals, uint32_t segs, bool is_last_of_kick)
+{
+	signals->packets++;
+	signals->segs += segs;
+	if (signals->segs < signals->segs_most &&
+	    (signals->every == 0 ? !is_last_of_kick : signals->packets < signals->every))
+		return false;
+	signals->packets = signals->segs = 0;
+	return true;
+}
+
+#endif

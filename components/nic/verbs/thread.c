@@ -1,0 +1,250 @@
+/*
+ * thread - the nic's own thread: windows that are still to come, queues that have failed, and what the device tells.
+ *
+ * It runs no callback with `lock` held, and is the only caller of callbacks.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "../os.h"
+#include "verbs.h"
+
+#define REBIND_RETRY_MS 100 /* a queue pair that was not rebound is asked again */
+
+void verbs_thread_wake(struct nic_verbs *nic)
+{
+	const uint64_t one = 1;
+
+	if (os_write(nic->wake_fd, &one, sizeof(one)) < 0)
+		vma_log_debug("verbs: eventfd: error %d", errno); /* full: it wakes anyway */
+}
+
+void verbs_note_broken(struct verbs_qp *qp)
+{
+	const int saved = errno;
+
+	if (!atomic_exchange(&qp->broken, true))
+		verbs_thread_wake(qp->nic);
+	errno = saved;
+}
+
+static void drain(int fd)
+{
+	uint64_t count;
+
+	if (os_read(fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+		vma_log_debug("verbs: eventfd: error %d", errno);
+}
+
+/* ---- lock held ---- */
+
+/* True: there is more to do. One window at a time, so that others get the lock. */
+static bool grow_one(struct nic_verbs *nic)
+{
+	for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
+		if (vma_nic_qp_lost(&qp->base) || qp->queue.device == NULL)
+			continue;
+		if (verbs_pool_grow(nic, qp->queue.device, qp->rx_memory) ||
+		    verbs_pool_grow(nic, qp->queue.device, qp->tx_memory))
+			return true;
+	}
+	return false;
+}
+
+static void lose_qp(struct verbs_qp *qp)
+{
+	const uint64_t one = 1;
+
+	if (vma_nic_qp_lost(&qp->base))
+		return;
+	vma_log_warn("%s: RDMA device %s has stopped its queue: traffic is the kernel's until there is a new one",
+	             qp->name, qp->nic->device->place.device);
+	atomic_store_explicit(&qp->base.lost, true, memory_order_release);
+	if (os_write(qp->wake_fd, &one, sizeof(one)) < 0)
+		vma_log_debug("verbs: eventfd: error %d", errno);
+}
+
+static struct verbs_qp *qp_of_queue(struct nic_verbs *nic, const struct ibv_qp *queue)
+{
+	struct verbs_qp *qp = nic->qps;
+
+	while (qp != NULL && qp->queue.qp != queue)
+		qp = qp->next;
+	return qp;
+}
+
+static struct verbs_qp *qp_of_cq(struct nic_verbs *nic, const struct ibv_cq *cq)
+{
+	struct verbs_qp *qp = nic->qps;
+
+	while (qp != NULL && qp->queue.rx_cq != cq && qp->queue.tx_cq != cq)
+		qp = qp->next;
+	return qp;
+}
+
+static void take_async(struct nic_verbs *nic, const struct ibv_async_event *event)
+{
+	struct verbs_qp *qp = NULL;
+
+	switch (event->event_type) {
+	case IBV_EVENT_DEVICE_FATAL:
+		nic->device->broken = true;
+		break;
+	case IBV_EVENT_CQ_ERR:
+		qp = qp_of_cq(nic, event->element.cq);
+		break;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+		qp = qp_of_queue(nic, event->element.qp);
+		break;
+	default:
+		break;
+	}
+	vma_log_debug("%s: RDMA device %s: event %d", nic->name, nic->device->place.device, event->event_type);
+	if (qp != NULL)
+		lose_qp(qp);
+}
+
+static void take_asyncs(struct nic_verbs *nic)
+{
+	const struct verbs_lib *lib = nic->device->lib;
+	struct ibv_async_event event;
+
+	while (lib->ibv_get_async_event(nic->device->context, &event) == 0) {
+		take_async(nic, &event);
+		lib->ibv_ack_async_event(&event);
+	}
+}
+
+/* A failed receive or send need not have stopped its queue. */
+static bool queue_works(const struct verbs_qp *qp)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_UNKNOWN};
+
+	return qp->queue.device->lib->ibv_query_qp(qp->queue.qp, &attr, IBV_QP_STATE, &init) == 0 &&
+	       attr.qp_state == IBV_QPS_RTS;
+}
+
+static void check_broken(struct nic_verbs *nic)
+{
+	for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
+		if (vma_nic_qp_lost(&qp->base))
+			continue;
+		if (qp->queue.device->broken || (atomic_exchange(&qp->broken, false) && !queue_works(qp)))
+			lose_qp(qp);
+	}
+}
+
+static struct verbs_qp *next_lost(struct nic_verbs *nic, struct verbs_qp *after)
+{
+	struct verbs_qp *qp;
+
+	pthread_mutex_lock(&nic->lock);
+	for (qp = after == NULL ? nic->qps : after->next; qp != NULL && !vma_nic_qp_lost(&qp->base); qp = qp->next)
+		;
+	pthread_mutex_unlock(&nic->lock);
+	return qp;
+}
+
+/* ---- callbacks; `events` is held ---- */
+
+static bool report_lost(struct nic_verbs *nic)
+{
+	bool any = false;
+
+	for (struct verbs_qp *qp = next_lost(nic, NULL); qp != NULL; qp = next_lost(nic, qp)) {
+		any = true;
+		if (qp->attr.event != NULL)
+			qp->attr.event(&qp->base, VMA_NIC_EVENT_LOST, NULL, qp->attr.event_arg);
+	}
+	return any;
+}
+
+static bool pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key)
+{
+	bool any;
+
+	pthread_mutex_lock(&nic->lock);
+	any = verbs_flow_pop_revoked(nic, qp, key);
+	pthread_mutex_unlock(&nic->lock);
+	return any;
+}
+
+static void report_revoked(struct nic_verbs *nic)
+{
+	struct vma_flow_key key;
+	struct verbs_qp *qp;
+
+	while (pop_revoked(nic, &qp, &key))
+		if (qp->attr.event != NULL)
+			qp->attr.event(&qp->base, VMA_NIC_EVENT_FLOW_REVOKED, &key, qp->attr.event_arg);
+}
+
+/* ---- the loop ---- */
+
+/* How long to sleep at most, ms; -1: until something happens. */
+static int thread_work(struct nic_verbs *nic)
+{
+	bool more;
+
+	pthread_mutex_lock(&nic->lock);
+	take_asyncs(nic);
+	check_broken(nic);
+	verbs_flows_give_up(nic);
+	more = grow_one(nic);
+	pthread_mutex_unlock(&nic->lock);
+	pthread_mutex_lock(&nic->events);
+	if (report_lost(nic))
+		more = false;
+	report_revoked(nic);
+	pthread_mutex_unlock(&nic->events);
+	return more ? 0 : next_lost(nic, NULL) != NULL ? REBIND_RETRY_MS : -1;
+}
+
+/* The number may change with the device, which only a callback of this very thread or a rebind exchanges: both wake. */
+static int async_fd(struct nic_verbs *nic)
+{
+	int fd;
+
+	pthread_mutex_lock(&nic->lock);
+	fd = nic->device->broken ? -1 : nic->device->context->async_fd;
+	pthread_mutex_unlock(&nic->lock);
+	return fd;
+}
+
+static void *thread_main(void *arg)
+{
+	struct nic_verbs *nic = arg;
+
+	while (!atomic_load(&nic->closing)) {
+		const int sleep_ms = thread_work(nic);
+		struct pollfd fds[3] = {{.fd = nic->wake_fd, .events = POLLIN},
+		                        {.fd = async_fd(nic), .events = POLLIN},
+		                        {.fd = nic->claims_fd, .events = POLLIN}};
+
+		if (sleep_ms == 0 || atomic_load(&nic->closing))
+			continue;
+		os_poll(fds, 3, sleep_ms);
+		drain(nic->wake_fd);
+	}
+	return NULL;
+}
+
+int verbs_thread_start(struct nic_verbs *nic)
+{
+	sigset_t all, before;
+	int rc;
+
+	/* The program's signals are not for this thread. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&nic->thread, NULL, thread_main, nic);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return -rc;
+}

@@ -1,0 +1,552 @@
+/*
+ * verbs - the backend for interfaces with an RDMA device: open, close, queue pairs and their rebind.
+ */
+#include <errno.h>
+#include <linux/sockios.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <vma/log.h>
+
+#include "../backends.h"
+#include "../os.h"
+#include "verbs.h"
+
+static struct nic_verbs *nic_of(struct vma_nic *base)
+{
+	return (struct nic_verbs *)base;
+}
+
+/* ---- the interface ---- */
+
+static int read_interface(const char *name, struct vma_nic_info *info)
+{
+	struct ifreq req = {0};
+	int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	snprintf(req.ifr_name, sizeof(req.ifr_name), "%s", name);
+	if (os_ioctl(fd, SIOCGIFINDEX, &req) < 0)
+		rc = -ENODEV;
+	info->ifindex = (uint32_t)req.ifr_ifindex;
+	if (rc == 0 && os_ioctl(fd, SIOCGIFHWADDR, &req) < 0)
+		rc = -errno;
+	memcpy(info->mac, req.ifr_hwaddr.sa_data, sizeof(info->mac));
+	if (rc == 0 && os_ioctl(fd, SIOCGIFMTU, &req) < 0)
+		rc = -errno;
+	info->mtu = rc == 0 ? (uint32_t)req.ifr_mtu : 0;
+	os_close(fd);
+	if (rc == 0)
+		snprintf(info->name, sizeof(info->name), "%s", name);
+	return rc;
+}
+
+static uint32_t longest_frame(const struct vma_nic_info *info)
+{
+	return info->mtu + VERBS_L2_BYTES;
+}
+
+/* Buffers for the longest received packet, with a tag. */
+static uint32_t rx_bufs_of(const struct nic_verbs *nic)
+{
+	const uint32_t frame = 1u << nic->base.arena->frame_shift;
+
+	return (longest_frame(&nic->base.info) + VERBS_TAG_BYTES + frame - 1) / frame;
+}
+
+static void describe(struct nic_verbs *nic)
+{
+	const struct verbs_limits *limits = &nic->device->limits;
+	struct vma_nic_info *info = &nic->base.info;
+
+	info->device_queues = 1;
+	info->tx_segs_max = limits->sge_max;
+	info->tso_max_bytes = limits->tso_max;
+	info->caps = (limits->sge_max > 1 ? VMA_NIC_CAP_SG : 0) | (limits->tso_max != 0 ? VMA_NIC_CAP_TSO : 0) |
+	             (limits->has_checksum ? VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_RX_CSUM : 0) |
+	             (limits->has_moderation ? VMA_NIC_CAP_MODERATION : 0);
+}
+
+/* ---- open and close ---- */
+
+static void free_nic(struct nic_verbs *nic)
+{
+	if (nic->forked.give_up != NULL)
+		nic_fork_unregister(&nic->forked);
+	verbs_flows_fini(nic);
+	verbs_device_put(nic->device);
+	if (nic->wake_fd >= 0)
+		nic_fd_close(nic->wake_fd);
+	if (nic->claims_fd >= 0)
+		nic_fd_close(nic->claims_fd);
+	pthread_mutex_destroy(&nic->events);
+	pthread_mutex_destroy(&nic->lock);
+	free(nic->lkeys);
+	free(nic);
+}
+
+static void child_give_up(struct nic_forked *forked)
+{
+	struct nic_verbs *nic = (struct nic_verbs *)((char *)forked - offsetof(struct nic_verbs, forked));
+	const struct verbs_device *closed = nic->device;
+
+	if (closed != NULL)
+		verbs_device_child_close(closed);
+	for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
+		if (qp->queue.channel != NULL)
+			os_close(qp->queue.channel->fd);
+		if (qp->queue.device != NULL && qp->queue.device != closed) { /* of before a fatal error */
+			closed = qp->queue.device;
+			verbs_device_child_close(closed);
+		}
+		os_close(qp->epoll_fd);
+		os_close(qp->wake_fd);
+	}
+	verbs_flows_child_close(nic);
+	os_close(nic->claims_fd);
+	os_close(nic->wake_fd);
+}
+
+/* -ENODEV: the interface has no RDMA device, which is no reason for a line. */
+static int open_device(struct nic_verbs *nic, const struct verbs_place *place)
+{
+	int rc = verbs_device_open(nic->name, place, ++nic->generations, &nic->device);
+
+	if (rc < 0)
+		return rc;
+	describe(nic);
+	if (rx_bufs_of(nic) <= nic->device->limits.sge_max)
+		return 0;
+	vma_log_once(VMA_LOG_WARN,
+	             "%s: RDMA device %s is not used: its MTU of %u takes %u buffers, and it has %u for a packet",
+	             nic->name, place->device, nic->base.info.mtu, rx_bufs_of(nic), nic->device->limits.sge_max);
+	return -EOPNOTSUPP;
+}
+
+static int open_nic(struct nic_verbs *nic, const struct verbs_place *place)
+{
+	const uint32_t units = (nic->base.arena->capacity >> VERBS_UNIT_SHIFT) + 1;
+	int rc = read_interface(nic->name, &nic->base.info);
+
+	if (rc < 0) {
+		vma_log_once(VMA_LOG_ERROR, "verbs: interface \"%s\": %s", nic->name, strerror(-rc));
+		return rc;
+	}
+	nic->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	nic->claims_fd = nic_fd_keep(os_epoll_create());
+	nic->fork_guard = nic_fork_guard();
+	nic->lkeys = calloc(units, sizeof(*nic->lkeys));
+	if (nic->wake_fd < 0 || nic->claims_fd < 0 || nic->fork_guard == NULL || nic->lkeys == NULL) {
+		rc = nic->wake_fd < 0 || nic->claims_fd < 0 ? -EMFILE : -ENOMEM;
+		vma_log_once(VMA_LOG_WARN, "%s: it cannot be opened: %s", nic->name, strerror(-rc));
+		return rc;
+	}
+	rc = open_device(nic, place);
+	if (rc < 0)
+		return rc;
+	nic->forked = (struct nic_forked){.lock = &nic->lock, .give_up = child_give_up};
+	nic_fork_register(&nic->forked);
+	return verbs_thread_start(nic);
+}
+
+int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silent, struct vma_nic **out)
+{
+	char lower[IF_NAMESIZE];
+	struct verbs_place place;
+	struct nic_verbs *nic;
+	int rc;
+
+	/* Before anything else: nearly all interfaces have no such device, and are to pay nothing for the question. */
+	if (strlen(name) >= IF_NAMESIZE)
+		return -ENODEV;
+	if (silent && !verbs_any_device(verbs_sysfs()))
+		return -ENODEV;
+	verbs_lower(name, lower);
+	rc = verbs_find(verbs_sysfs(), lower, &place);
+	if (rc < 0) {
+		if (!silent)
+			vma_log_once(VMA_LOG_WARN, "%s: no RDMA device has this interface", name);
+		return rc;
+	}
+	nic = calloc(1, sizeof(*nic));
+	if (nic == NULL)
+		return -ENOMEM;
+	nic->base.ops = &vma_nic_verbs_ops;
+	nic->base.arena = attr->arena;
+	nic->stats = attr->stats;
+	nic->caches = attr->caches;
+	nic->frames_max = verbs_frames_max(attr->arena);
+	nic->wake_fd = nic->claims_fd = -1;
+	snprintf(nic->name, sizeof(nic->name), "%s", lower);
+	pthread_mutex_init(&nic->events, NULL);
+	pthread_mutex_init(&nic->lock, NULL);
+	rc = open_nic(nic, &place);
+	if (rc < 0) {
+		free_nic(nic);
+		return rc;
+	}
+	vma_log_info("%s: by RDMA device %s, port %u", nic->name, place.device, place.port);
+	*out = &nic->base;
+	return 0;
+}
+
+static int verbs_open(const char *name, const struct vma_nic_attr *attr, struct vma_nic **out)
+{
+	return nic_verbs_open(name, attr, false, out);
+}
+
+/* A process that is not admitted finds out when it makes its first queue pair, as open does. */
+static int verbs_look(const char *name, const struct vma_nic_attr *attr)
+{
+	char lower[IF_NAMESIZE];
+	struct verbs_place place;
+	int rc = -ENODEV;
+
+	(void)attr;
+	if (strlen(name) < IF_NAMESIZE) {
+		verbs_lower(name, lower);
+		rc = verbs_find(verbs_sysfs(), lower, &place);
+	}
+	if (rc == 0 && verbs_lib() == NULL)
+		rc = -EOPNOTSUPP;
+	return rc == 0 ? VMA_NIC_MAY_START : rc;
+}
+
+static void verbs_close(struct vma_nic *base)
+{
+	struct nic_verbs *nic = nic_of(base);
+
+	if (!verbs_opened_here(nic))
+		return; /* in a child: its parent's, and closed already */
+	atomic_store(&nic->closing, true);
+	verbs_thread_wake(nic);
+	pthread_join(nic->thread, NULL);
+	free_nic(nic);
+}
+
+/* ---- a binding: device objects, memory, and what the hot path needs of them; lock held ---- */
+
+static int bind_memory(struct verbs_qp *qp, const struct verbs_plan *plan)
+{
+	struct nic_verbs *nic = qp->nic;
+	int rc = verbs_pool_create(nic, qp->queue.device, "verbs rx", plan->rx_frames, &qp->rx_memory);
+
+	if (rc == 0)
+		rc = verbs_pool_create(nic, qp->queue.device, "verbs tx", plan->tx_frames, &qp->tx_memory);
+	return rc;
+}
+
+static int bind_queue(struct verbs_qp *qp, const struct verbs_plan *plan, const char **what)
+{
+	struct verbs_device *device = qp->nic->device;
+	const struct verbs_queue_attr attr = {
+	        .rx_packets = plan->rx_depth / qp->rx_bufs,
+	        .rx_sges = qp->rx_bufs,
+	        .tx_packets = plan->tx_depth,
+	        .tx_sges = device->limits.sge_max,
+	        .inline_bytes = qp->attr.tx_inline,
+	        .tso = device->limits.tso_max != 0,
+	};
+
+	return verbs_queue_open(device, &attr, &qp->queue, what);
+}
+
+static int bind_places(struct verbs_qp *qp, uint32_t tx_depth)
+{
+	uint32_t places = VERBS_DEPTH_MIN;
+
+	while (places < tx_depth)
+		places *= 2;
+	qp->sent = calloc(places, sizeof(*qp->sent));
+	qp->sent_mask = places - 1;
+	return qp->sent != NULL ? 0 : -ENOMEM;
+}
+
+/* What the device had goes home; the pools end when their last buffer has been put. */
+static void qp_unbind(struct verbs_qp *qp)
+{
+	struct verbs_device *device = qp->queue.device;
+
+	if (device == NULL)
+		return;
+	device->refs++;
+	verbs_flows_suspend(qp);
+	if (qp->rx_watched)
+		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->queue.channel->fd, NULL);
+	qp->rx_watched = false;
+	verbs_queue_close(&qp->queue);
+	verbs_data_end(qp);
+	verbs_pool_end(qp->nic, device, qp->rx_memory);
+	verbs_pool_end(qp->nic, device, qp->tx_memory);
+	qp->rx_memory = qp->tx_memory = NULL;
+	free(qp->sent);
+	qp->sent = NULL;
+	verbs_device_put(device);
+}
+
+/* After qp_unbind, or of a new queue pair. On failure it has nothing. */
+static int qp_bind(struct verbs_qp *qp)
+{
+	struct nic_verbs *nic = qp->nic;
+	const char *what = "memory";
+	struct verbs_plan_in in = {
+	        .frames_left = nic->frames_max > nic->frames ? nic->frames_max - nic->frames : 0,
+	        .rx_wre = qp->attr.rx_wre,
+	        .tx_wre = qp->attr.tx_wre,
+	        .wr_max = nic->device->limits.wr_max,
+	        .rx_bufs = rx_bufs_of(nic),
+	};
+	struct verbs_plan plan;
+	int rc = verbs_plan(&in, &plan) ? 0 : -ENOMEM;
+
+	qp->rx_bufs = in.rx_bufs;
+	if (rc == 0)
+		rc = bind_queue(qp, &plan, &what);
+	if (rc == 0) {
+		what = "memory";
+		rc = bind_memory(qp, &plan);
+	}
+	if (rc == 0)
+		rc = bind_places(qp, plan.tx_depth);
+	if (rc < 0) {
+		vma_log_once(VMA_LOG_WARN, "%s: RDMA device %s: %s: %s", qp->name, nic->device->place.device, what,
+		             strerror(-rc));
+		qp_unbind(qp);
+		return rc;
+	}
+	qp->generation = nic->device->generation;
+	qp->base.rx_depth = plan.rx_depth;
+	qp->base.tx_depth = plan.tx_depth;
+	qp->base.rx_quota = plan.rx_quota;
+	qp->tx_segs_max = nic->device->limits.sge_max;
+	qp->tx_longest = longest_frame(&nic->base.info);
+	if (qp->tx_longest_ever < qp->tx_longest)
+		qp->tx_longest_ever = qp->tx_longest;
+	if (nic->base.info.inline_max < qp->queue.inline_max)
+		nic->base.info.inline_max = qp->queue.inline_max;
+	atomic_store(&qp->broken, false);
+	verbs_data_init(qp);
+	atomic_store_explicit(&qp->base.rx_pool, qp->rx_memory->pool, memory_order_release);
+	atomic_store_explicit(&qp->base.tx_pool, qp->tx_memory->pool, memory_order_release);
+	return 0;
+}
+
+/* ---- queue pairs ---- */
+
+static void free_qp(struct verbs_qp *qp)
+{
+	vma_stats_drop(qp->nic->stats, qp->stats);
+	if (qp->epoll_fd >= 0)
+		nic_fd_close(qp->epoll_fd);
+	if (qp->wake_fd >= 0)
+		nic_fd_close(qp->wake_fd);
+	free(qp);
+}
+
+static int open_fds(struct verbs_qp *qp)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+
+	qp->epoll_fd = nic_fd_keep(os_epoll_create());
+	qp->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	if (qp->epoll_fd < 0 || qp->wake_fd < 0 || os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, qp->wake_fd, &event) < 0)
+		return -errno;
+	return 0;
+}
+
+static int bind_and_link(struct verbs_qp *qp)
+{
+	struct nic_verbs *nic = qp->nic;
+	int rc;
+
+	pthread_mutex_lock(&nic->events);
+	pthread_mutex_lock(&nic->lock);
+	rc = nic->device->broken ? -EAGAIN : qp_bind(qp);
+	if (rc == 0) {
+		qp->next = nic->qps;
+		nic->qps = qp;
+	}
+	pthread_mutex_unlock(&nic->lock);
+	pthread_mutex_unlock(&nic->events);
+	return rc;
+}
+
+static int verbs_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
+{
+	struct nic_verbs *nic = nic_of(base);
+	struct verbs_qp *qp;
+	int rc;
+
+	if (!verbs_opened_here(nic))
+		return -ENODEV;
+	qp = aligned_alloc(_Alignof(struct verbs_qp), sizeof(*qp));
+	if (qp == NULL)
+		return -ENOMEM;
+	memset(qp, 0, sizeof(*qp));
+	qp->base.ops = base->ops;
+	qp->base.nic = base;
+	qp->base.arena = base->arena;
+	qp->nic = nic;
+	qp->fork_guard = nic->fork_guard;
+	qp->lkeys = nic->lkeys;
+	qp->attr = *attr;
+	snprintf(qp->name, sizeof(qp->name), "%.60s", attr->name != NULL ? attr->name : base->info.name);
+	qp->attr.name = qp->name;
+	rc = open_fds(qp);
+	qp->stats = vma_stats_grab(nic->stats, VMA_STATS_TYPE_NIC, qp->name);
+	if (rc == 0)
+		rc = bind_and_link(qp);
+	if (rc < 0) {
+		free_qp(qp);
+		return rc;
+	}
+	verbs_thread_wake(nic); /* for the windows that are still to come */
+	*out = &qp->base;
+	return 0;
+}
+
+static void verbs_qp_destroy(struct vma_nic_qp *base)
+{
+	struct verbs_qp *qp = verbs_qp_of(base), **place;
+	struct nic_verbs *nic = qp->nic;
+
+	if (!verbs_opened_here(nic))
+		return;
+	pthread_mutex_lock(&nic->events);
+	pthread_mutex_lock(&nic->lock);
+	for (place = &nic->qps; *place != qp; place = &(*place)->next)
+		;
+	*place = qp->next;
+	verbs_flows_end(qp);
+	qp_unbind(qp);
+	pthread_mutex_unlock(&nic->lock);
+	pthread_mutex_unlock(&nic->events);
+	free_qp(qp);
+}
+
+/* Of a device that has failed: another opening of it, or of the one that the interface has now. */
+static int renew_device(struct nic_verbs *nic)
+{
+	struct verbs_device *old = nic->device;
+	struct verbs_place place;
+	int rc = read_interface(nic->name, &nic->base.info);
+
+	if (rc == 0 && !old->broken)
+		return 0;
+	if (rc == 0)
+		rc = verbs_find(verbs_sysfs(), nic->name, &place);
+	if (rc == 0)
+		rc = open_device(nic, &place);
+	if (rc == 0)
+		verbs_device_put(old);
+	else if (nic->device != old) { /* opened, and of no use */
+		verbs_device_put(nic->device);
+		nic->device = old;
+	}
+	return rc;
+}
+
+/* Whatever comes of a rebind, nobody who sleeps on the queue pair's fd is to find it ready until the next reminder. */
+static void drain_wake(struct verbs_qp *qp)
+{
+	uint64_t drained;
+
+	if (os_read(qp->wake_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
+		vma_log_debug("verbs: %s: eventfd: error %d", qp->name, errno);
+}
+
+/*
+ * The old binding ends first, because the device may have room for one only. The pools that `base` names until the next
+ * one have ended, and give nothing.
+ */
+static int rebind_locked(struct verbs_qp *qp)
+{
+	int rc;
+
+	drain_wake(qp);
+	qp_unbind(qp);
+	rc = renew_device(qp->nic);
+	if (rc == 0)
+		rc = qp_bind(qp);
+	if (rc < 0) {
+		vma_log_debug("verbs: %s: not rebound yet: error %d", qp->name, -rc);
+		return -EAGAIN;
+	}
+	verbs_flows_restore(qp);
+	vma_stats_add(&qp->stats->rebinds, 1);
+	atomic_store_explicit(&qp->base.lost, false, memory_order_release);
+	if (qp->rx_sleeps && verbs_data_arm(qp) < 0)
+		vma_log_error("%s: its queue cannot be slept on", qp->name);
+	vma_log_info("%s: offloaded again", qp->name);
+	return 0;
+}
+
+static int verbs_qp_rebind(struct vma_nic_qp *base)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	struct nic_verbs *nic = qp->nic;
+	int rc;
+
+	if (!verbs_opened_here(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	rc = vma_nic_qp_lost(base) ? rebind_locked(qp) : 0;
+	pthread_mutex_unlock(&nic->lock);
+	verbs_thread_wake(nic); /* windows, flows that could not be had again, another device's events */
+	return rc;
+}
+
+static int verbs_moderate(struct vma_nic_qp *base, uint32_t count, uint32_t period_usec)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	struct ibv_modify_cq_attr attr = {
+	        .attr_mask = IBV_CQ_ATTR_MODERATE,
+	        .moderate = {.cq_count = (uint16_t)(count < UINT16_MAX ? count : UINT16_MAX),
+	                     .cq_period = (uint16_t)(period_usec < UINT16_MAX ? period_usec : UINT16_MAX)}};
+	int rc = -ENODEV;
+
+	if (!verbs_opened_here(qp->nic))
+		return rc;
+	pthread_mutex_lock(&qp->nic->lock);
+	if (qp->queue.rx_cq != NULL)
+		rc = -ibv_modify_cq(qp->queue.rx_cq, &attr);
+	pthread_mutex_unlock(&qp->nic->lock);
+	return rc;
+}
+
+static uint64_t verbs_now_ns(const struct vma_nic *nic)
+{
+	(void)nic;
+	return os_now_ns();
+}
+
+const struct vma_nic_ops vma_nic_verbs_ops = {
+        .name = "verbs",
+        .open = verbs_open,
+        .look = verbs_look,
+        .close = verbs_close,
+        .qp_create = verbs_qp_create,
+        .qp_destroy = verbs_qp_destroy,
+        .qp_rebind = verbs_qp_rebind,
+        .flow_add = verbs_flow_add,
+        .flow_del = verbs_flow_del,
+        .flow_move = verbs_flow_move,
+        .moderate = verbs_moderate,
+        .post_rx = verbs_post_rx,
+        .poll_rx = verbs_poll_rx,
+        .tx = verbs_tx,
+        .kick = verbs_kick,
+        .reap_tx = verbs_reap_tx,
+        .tx_is_idle = verbs_tx_is_idle,
+        .arm = verbs_arm,
+        .unarm = verbs_unarm,
+        .fd = verbs_fd,
+        .now_ns = verbs_now_ns,
+};

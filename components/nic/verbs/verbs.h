@@ -1,0 +1,248 @@
+/*
+ * verbs - what the parts of the verbs backend share.
+ *
+ *   lib.c      the functions of libibverbs      device.c   an opened device: context, protection domain, limits
+ *   find.c     interface to device              memory.c   registered windows, pools, the table of local keys
+ *   rule.c     a key as a rule of the card      queue.c    what one queue pair has in the device
+ *   plan.h     depths, completions to ask for   data.c     the hot path
+ *   flows.c    rules of all queue pairs         thread.c   windows to come, broken queues, events
+ *   claims.c   flows that two processes want    verbs.c    open, close, queue pairs, rebind
+ *
+ *   struct nic_verbs       one vma_nic_open, with a thread of its own
+ *     verbs_device         one opening of the RDMA device; after a fatal error another one
+ *     verbs_qp             one queue pair
+ *       verbs_queue        its objects in the device
+ *       verbs_pool         its memory; a rebind exchanges both
+ *
+ * A queue or device that has failed: the thread that meets the error says so (verbs_note_broken) and goes on. The nic's
+ * thread asks the device, marks the queue pair as lost and tells its user. Device objects end in rebind and destroy only,
+ * when both halves are held, so the hot path may be anywhere until then.
+ *
+ * Threads: the receive half and the transmit half of a queue pair belong to one thread each, as nic.h says. The control
+ * path has two locks: `events` (held while a callback runs, and to add or remove queue pairs) before `lock` (everything
+ * else). A callback may call anything but vma_nic_qp_destroy and vma_nic_close.
+ */
+#ifndef VMA_NIC_VERBS_VERBS_H
+#define VMA_NIC_VERBS_VERBS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <vma/nic.h>
+
+#include "../fork.h"
+#include "find.h"
+#include "lib.h"
+#include "plan.h"
+#include "rule.h"
+
+#define VERBS_MEMORY_MAX (64u << 20) /* registered, per nic */
+#define VERBS_SEGS_MAX 16            /* of one packet, on either side */
+#define VERBS_BURST 32
+#define VERBS_UNIT_SHIFT 6 /* the arena maps whole units of so many frames */
+#define VERBS_L2_BYTES 14
+#define VERBS_TAG_BYTES 4
+
+struct nic_verbs;
+struct verbs_qp;
+
+/* ---- device.c ---- */
+
+struct verbs_limits {
+	uint32_t wr_max, cqe_max, sge_max;
+	uint32_t tso_max;  /* 0: none */
+	bool has_checksum; /* both ways */
+	bool has_moderation;
+};
+
+struct verbs_device {
+	const struct verbs_lib *lib;
+	unsigned refs;       /* under the nic's lock: the nic, and each queue pair */
+	uint32_t generation; /* of the nic's openings; 1 or more */
+	struct verbs_place place;
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct verbs_limits limits;
+	bool broken; /* under the nic's lock */
+};
+
+/* 0; -EPERM, -EOPNOTSUPP, ...: the log has the line, `name` is the interface's. */
+int verbs_device_open(const char *name, const struct verbs_place *place, uint32_t generation,
+                      struct verbs_device **out);
+void verbs_device_put(struct verbs_device *device);
+bool verbs_has_capability(unsigned number); /* this process, CAP_... of <linux/capability.h> */
+void verbs_device_child_close(const struct verbs_device *device);
+/* A descriptor in an object of libibverbs: under a number of our own, and never waited for. 0 or -errno. */
+int verbs_fd_keep(int *fd);
+void verbs_fd_forget(int fd); /* libibverbs closes it next */
+
+/* ---- memory.c ---- */
+
+struct verbs_window {
+	struct verbs_window *next;
+	uint32_t first, count;
+	struct ibv_mr *mr;
+};
+
+/* A pool and its windows. Outlives the queue pair until the last buffer has been put. */
+struct verbs_pool {
+	struct vma_bufarena *arena;
+	struct vma_bufpool *pool;
+	struct verbs_window *windows;
+	uint32_t frames, wanted; /* registered; the nic's thread adds the rest */
+};
+
+/* Lock held, all of them. With a first window of at most that; 0 or -errno. */
+int verbs_pool_create(struct nic_verbs *nic, const struct verbs_device *device, const char *name, uint32_t wanted,
+                      struct verbs_pool **out);
+/* One more window. False: it has all it wants, or there is no more memory for it. */
+bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool);
+/* The device lets go of its memory; NULL is allowed. */
+void verbs_pool_end(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool);
+uint32_t verbs_frames_max(const struct vma_bufarena *arena); /* 64 MB, or what RLIMIT_MEMLOCK says */
+
+/* ---- queue.c ---- */
+
+struct verbs_queue {
+	struct verbs_device *device; /* NULL: there is none */
+	struct ibv_td *td;
+	struct ibv_pd *domain; /* NULL: the device's; else one for a single thread */
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *rx_cq, *tx_cq;
+	struct ibv_cq_ex *rx_cq_ex, *tx_cq_ex; /* NULL: the provider has only ibv_poll_cq */
+	struct ibv_qp *qp;
+	struct ibv_qp_ex *qp_ex; /* NULL: the provider has only ibv_post_send */
+	uint32_t inline_max;
+};
+
+struct verbs_queue_attr {
+	uint32_t rx_packets, rx_sges;
+	uint32_t tx_packets, tx_sges;
+	uint32_t inline_bytes;
+	bool tso;
+};
+/* The device's objects, without pools; 0 or -errno, *what: the call that failed. */
+int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr *attr, struct verbs_queue *queue,
+                     const char **what);
+void verbs_queue_close(struct verbs_queue *queue); /* accepts a half-built one */
+
+/* ---- queue pairs ---- */
+
+struct verbs_flow;
+
+struct verbs_qp {
+	struct vma_nic_qp base;
+	const _Atomic uint32_t *fork_guard; /* 0 in a forked child */
+	struct nic_verbs *nic;
+	struct verbs_queue queue;
+	struct verbs_pool *rx_memory, *tx_memory;
+	const _Atomic uint64_t *lkeys; /* the nic's */
+	uint32_t generation;           /* of the device */
+	_Atomic bool broken;           /* an error was met; for the nic's thread */
+	struct vma_stats_nic *stats;
+
+	/* receive half */
+	uint32_t rx_bufs __attribute__((aligned(64))); /* buffers of one posted receive */
+	uint32_t rx_with_nic;                          /* buffers posted and not polled, also those in rx_open */
+	uint32_t rx_open_n, rx_pending_at, rx_pending_n;
+	bool rx_armed, rx_watched;
+	bool rx_sleeps;                              /* armed and not unarmed since: somebody may sleep on epoll_fd */
+	struct vma_buf *rx_open[2 * VERBS_SEGS_MAX]; /* the NIC's, and not enough for one more receive */
+	struct vma_buf *rx_pending[2 * VERBS_SEGS_MAX]; /* polled, and not asked for yet */
+	struct ibv_recv_wr rx_wr[VERBS_BURST];
+	struct ibv_sge rx_sge[VERBS_BURST * VERBS_SEGS_MAX];
+
+	/* transmit half: [reaped, completed) may be reaped, [completed, kicked) is on its way, [kicked, queued) waits */
+	struct vma_nic_seg *sent __attribute__((aligned(64))); /* buf NULL: it was given back before */
+	uint32_t sent_mask, sent_reaped, sent_completed, sent_kicked, sent_queued;
+	uint32_t tx_segs_max, tx_longest, tx_longest_ever; /* bytes of an untagged frame, without FCS */
+	struct verbs_signals signals;
+
+	/* control */
+	struct verbs_qp *next __attribute__((aligned(64)));
+	struct vma_nic_qp_attr attr;
+	char name[64];
+	int epoll_fd, wake_fd; /* wake_fd: readable when a rebind is due */
+};
+
+struct nic_verbs {
+	struct vma_nic base;
+	struct nic_forked forked;
+	pthread_mutex_t events, lock;
+	const _Atomic uint32_t *fork_guard;
+	struct vma_stats *stats;
+	enum vma_nic_caches caches;
+	char name[IF_NAMESIZE]; /* of the interface */
+	struct verbs_device *device;
+	uint32_t generations;
+	_Atomic uint64_t *lkeys; /* by unit of the arena: generation << 32 | local key; 0: not registered */
+	uint32_t frames_max, frames;
+	struct verbs_qp *qps;
+	struct verbs_flow **flow_buckets;
+	uint32_t flow_buckets_n, flows_n;
+	struct verbs_flow *revoked; /* to be reported by the nic's thread */
+	int wake_fd, claims_fd;     /* claims_fd: the epoll set of all claims */
+	_Atomic bool closing;
+	pthread_t thread;
+};
+
+static inline struct verbs_qp *verbs_qp_of(struct vma_nic_qp *base)
+{
+	return (struct verbs_qp *)base;
+}
+
+static inline bool verbs_opened_here(const struct nic_verbs *nic)
+{
+	return atomic_load_explicit(nic->fork_guard, memory_order_relaxed) != 0;
+}
+
+/* The local key of a frame; false: it is in no window of this binding's device. */
+static inline bool verbs_lkey(const struct verbs_qp *qp, uint32_t frame, uint32_t *lkey)
+{
+	/* Relaxed: a buffer reaches its user through a pool, after its window was registered. */
+	const uint64_t entry = atomic_load_explicit(&qp->lkeys[frame >> VERBS_UNIT_SHIFT], memory_order_relaxed);
+
+	*lkey = (uint32_t)entry;
+	return entry >> 32 == qp->generation;
+}
+
+/* ---- flows.c; lock held but for the first three ---- */
+int verbs_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
+int verbs_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
+void verbs_flows_suspend(struct verbs_qp *qp); /* its rules leave the device */
+void verbs_flows_restore(struct verbs_qp *qp); /* and come back, into another one */
+void verbs_flows_end(struct verbs_qp *qp);
+bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key);
+void verbs_flows_fini(struct nic_verbs *nic);
+void verbs_flows_give_up(struct nic_verbs *nic); /* those that another process wants, too */
+void verbs_flows_child_close(const struct nic_verbs *nic);
+/* Whether the device takes rules at all: 0 or -errno. No lock. */
+int verbs_flows_probe(const struct verbs_device *device, struct ibv_qp *qp);
+
+/* ---- claims.c; lock held ---- */
+int verbs_claim(const struct nic_verbs *nic, const struct vma_flow_key *key); /* a descriptor; -EADDRINUSE, ... */
+int verbs_claim_wanted(const struct nic_verbs *nic);
+
+/* ---- data.c ---- */
+unsigned verbs_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+unsigned verbs_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+unsigned verbs_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n);
+int verbs_kick(struct vma_nic_qp *qp);
+unsigned verbs_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
+bool verbs_tx_is_idle(struct vma_nic_qp *qp);
+int verbs_arm(struct vma_nic_qp *qp);
+void verbs_unarm(struct vma_nic_qp *qp);
+int verbs_fd(const struct vma_nic_qp *qp);
+void verbs_data_init(struct verbs_qp *qp); /* of a new binding, both halves held */
+int verbs_data_arm(struct verbs_qp *qp);   /* as verbs_arm, of a queue pair that works */
+void verbs_data_end(struct verbs_qp *qp);  /* what the device had goes home; its queue has been closed */
+
+/* ---- thread.c ---- */
+int verbs_thread_start(struct nic_verbs *nic);
+void verbs_thread_wake(struct nic_verbs *nic);
+void verbs_note_broken(struct verbs_qp *qp) __attribute__((cold));
+
+#endif
