@@ -20,6 +20,8 @@
 #include "../os.h"
 #include "verbs.h"
 
+#define BYTES_A_LOOK 16 /* any process of the host may send some, and the nic's lock is held */
+
 static socklen_t claim_name(const struct nic_verbs *nic, const struct vma_flow_key *key, struct sockaddr_un *name)
 {
 	int len;
@@ -79,12 +81,12 @@ static bool asked_to_give_up(int fd)
 	return who.uid == 0 || who.uid == getuid();
 }
 
-/* The next claim that somebody else wants; -1: there is none. */
+/* The next claim that another process wants; -1: there is none, or the thread is to look again. */
 int verbs_claim_wanted(const struct nic_verbs *nic)
 {
 	struct epoll_event event;
 
-	while (os_epoll_wait(nic->claims_fd, &event, 1, 0) == 1)
+	for (unsigned i = 0; i < BYTES_A_LOOK && os_epoll_wait(nic->claims_fd, &event, 1, 0) == 1; i++)
 		if (asked_to_give_up(event.data.fd))
 			return event.data.fd;
 	return -1;

@@ -1,0 +1,120 @@
+/* Claims of flows from any peer: one process has a name, root and its own user may ask for it, and no asker is endless. */
+#include <errno.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vma/test.h>
+
+#include "../verbs/verbs.h"
+#include "frames.h"
+
+enum { STRANGER = 65534, CLAIMS = 4, BYTES = 8 };
+
+static struct nic_verbs nic;
+
+static int setup(void **state)
+{
+	(void)state;
+	nic.base.info.ifindex = (uint32_t)getpid(); /* no other test's name */
+	nic.claims_fd = epoll_create1(EPOLL_CLOEXEC);
+	return nic.claims_fd < 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	close(nic.claims_fd);
+	return 0;
+}
+
+static struct vma_flow_key listener_key(uint16_t port)
+{
+	return (struct vma_flow_key){
+	        .family = AF_INET, .proto = IPPROTO_TCP, .local = {10, 0, 0, 1}, .local_port_be = htons(port)};
+}
+
+static int claim(uint16_t port)
+{
+	const struct vma_flow_key key = listener_key(port);
+
+	return verbs_claim(&nic, &key);
+}
+
+static bool something_waits(void)
+{
+	struct pollfd pfd = {.fd = nic.claims_fd, .events = POLLIN};
+
+	return poll(&pfd, 1, 0) == 1;
+}
+
+static void test_a_second_claim_is_refused_and_the_first_one_asked(void **state)
+{
+	const int first = claim(7000), other = claim(7001);
+
+	(void)state;
+	assert_true(first >= 0 && other >= 0);
+	assert_int_equal(verbs_claim_wanted(&nic), -1);
+	assert_int_equal(claim(7000), -EADDRINUSE);
+	assert_int_equal(verbs_claim_wanted(&nic), first);
+	assert_int_equal(verbs_claim_wanted(&nic), -1);
+	close(first);
+	close(other);
+}
+
+/* More bytes than one look takes, of a user who may not ask. */
+static void send_as_stranger(const int *fds)
+{
+	struct sockaddr_un name;
+	socklen_t len;
+	int from;
+
+	if (setresgid(STRANGER, STRANGER, STRANGER) < 0 || setresuid(STRANGER, STRANGER, STRANGER) < 0)
+		_exit(1);
+	from = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+	for (int i = 0; i < CLAIMS; i++) {
+		len = sizeof(name);
+		if (getsockname(fds[i], (struct sockaddr *)&name, &len) < 0)
+			_exit(2);
+		for (int n = 0; n < BYTES; n++)
+			if (sendto(from, "", 1, 0, (struct sockaddr *)&name, len) != 1)
+				_exit(3);
+	}
+	_exit(0);
+}
+
+static void test_a_stranger_may_not_ask_and_holds_the_thread_up_for_a_few_bytes_only(void **state)
+{
+	int fds[CLAIMS], status, looks = 0;
+	pid_t child;
+
+	(void)state;
+	if (getuid() != 0)
+		vma_test_skip("only root can be another user");
+	for (int i = 0; i < CLAIMS; i++) {
+		fds[i] = claim((uint16_t)(7000 + i));
+		assert_true(fds[i] >= 0);
+	}
+	child = fork();
+	if (child == 0)
+		send_as_stranger(fds);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	for (; something_waits() && looks < 100; looks++)
+		assert_int_equal(verbs_claim_wanted(&nic), -1);
+	assert_true(looks > 1);
+	assert_false(something_waits());
+	for (int i = 0; i < CLAIMS; i++)
+		close(fds[i]);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_second_claim_is_refused_and_the_first_one_asked, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_stranger_may_not_ask_and_holds_the_thread_up_for_a_few_bytes_only, setup,
+                                        teardown),
+};
+
+VMA_TEST_MAIN(tests)
