@@ -80,35 +80,35 @@ check_eq "what a script tells is shown though nothing failed" "$("$ROOT/tests/ru
 # ---- once more ----
 
 # Fails the first time.
-unsteady() { # NAME
+flaky() { # NAME
 	program "$1" "echo 1..1; [ -e $WORK/$1.ran ] && echo 'ok 1 - a' && exit; touch $WORK/$1.ran; echo 'not ok 1 - a'; echo '# why'; exit 1"
 }
 again() { # N PROGRAM...
 	TEST_AGAIN=$1 closing "$ROOT/mk/run-tests" "${@:2}"
 }
-unsteady once
+flaky once
 check_eq "a program that fails does not run again unasked" "$(runner once)" "0 passed, 1 failed, 0 skipped (1)"
-unsteady once2
+flaky once2
 check_eq "if asked to, it does, and success there counts" "$(again 1 "$WORK/once2" "$WORK/good")" "3 passed, 0 failed, 0 skipped (0)"
-unsteady once3
-check_eq "and the run says that it is unsteady, and what failed" \
-	"$(TEST_AGAIN=1 "$ROOT/mk/run-tests" "$WORK/once3" | sed -n '/^unsteady:/,$p' | sed "s|$WORK|.|g")" \
-	"unsteady: ./once3: not ok 1 - a
+flaky once3
+check_eq "and the run says that it is flaky, and what failed" \
+	"$(TEST_AGAIN=1 "$ROOT/mk/run-tests" "$WORK/once3" | sed -n '/^flaky:/,$p' | sed "s|$WORK|.|g")" \
+	"flaky: ./once3: not ok 1 - a
         # why
 1 passed, 0 failed, 0 skipped"
 check_eq "what fails twice has failed" "$(again 1 "$WORK/bad")" "1 passed, 1 failed, 1 skipped (1)"
-unsteady once4
-unsteady once5
+flaky once4
+flaky once5
 check_eq "more than so many do not run again" "$(AT_ONCE=1 again 1 "$WORK/once4" "$WORK/once5")" "1 passed, 1 failed, 0 skipped (1)"
 program crash2 "[ -e $WORK/crashed ] && { echo 1..1; echo 'ok 1 - a'; exit; }; touch $WORK/crashed; kill -SEGV \$\$"
 check_eq "nor does what crashed" "$(again 1 "$WORK/crash2")" "0 passed, 1 failed, 0 skipped (1)"
 program leak "[ -e $WORK/leaked ] && { echo 1..1; echo 'ok 1 - a'; exit; }; touch $WORK/leaked; echo 1..1; echo 'ok 1 - a'; echo 'ERROR: LeakSanitizer: detected memory leaks'; exit 1"
 check_eq "nor what a sanitizer has reported" "$(again 1 "$WORK/leak")" "1 passed, 1 failed, 0 skipped (1)"
-unsteady script.sh
+flaky script.sh
 check_eq "scripts do" "$(TEST_AGAIN=1 closing "$ROOT/tests/run" "$WORK/script.sh")" "1 passed, 0 failed, 0 skipped (0)"
-unsteady stepped
+flaky stepped
 sed -i "s|^one:|four:\n\t@$ROOT/mk/run-tests $WORK/stepped\none:|" "$WORK/Makefile"
-check_eq "the end of the whole run says so, too" "$(TEST_AGAIN=1 "$ROOT/mk/tally" four one | sed -n "s|^unsteady: .*/||p")" \
+check_eq "the end of the whole run says so, too" "$(TEST_AGAIN=1 "$ROOT/mk/tally" four one | sed -n "s|^flaky: .*/||p")" \
 	"stepped: not ok 1 - a"
 
 # ---- side by side ----
