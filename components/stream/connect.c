@@ -105,13 +105,15 @@ static int try_port(struct stream_sock *sock, struct stream_route *route, struct
  *   ALL     else each port that there is, also in blocks of others, where it takes a rule of its own
  *   OLDEST  if all are in use: the port that has been in TIME_WAIT for longest, after 250 ms and without time stamps, too.
  *           The kernel answers EADDRNOTAVAIL, after 28,232 connections a minute to one peer. A program that makes
- *           15,000 a second is to go on. For a second after that, ALL is left out: it takes milliseconds.
+ *           15,000 a second is to go on. For a second after that, ALL is left out: it takes milliseconds. If there is
+ *           none such, ALL follows after all, since ports may have become free.
  */
 struct port_search {
 	enum { PORTS_NEXT, PORTS_AGED, PORTS_ALL, PORTS_OLDEST } phase;
-	uint32_t tried, oldest_tried;
+	uint32_t tried, tried_all, oldest_tried;
 	uint32_t skipped; /* blocks */
 	uint32_t shared;  /* ports that other sockets of this host have */
+	bool late_all;    /* ALL follows OLDEST */
 };
 
 static uint16_t next_port(const struct stream_sock *sock, const struct stream_route *route,
@@ -121,7 +123,7 @@ static uint16_t next_port(const struct stream_sock *sock, const struct stream_ro
 
 	switch (search->phase) {
 	case PORTS_NEXT:
-		if (search->tried < NEXT_TRIES)
+		if (search->tried++ < NEXT_TRIES)
 			break;
 		search->phase = PORTS_AGED;
 		port_be = vma_tcp_oldest_port(route->tcp, attr);
@@ -132,16 +134,25 @@ static uint16_t next_port(const struct stream_sock *sock, const struct stream_ro
 		search->phase = PORTS_ALL;
 		/* fallthrough */
 	case PORTS_ALL:
-		if (search->tried < stream_port_count() && !stream_port_is_scarce(local, &sock->peer))
+		if (search->tried_all < stream_port_count() &&
+		    (search->late_all || !stream_port_is_scarce(local, &sock->peer))) {
+			search->tried_all++;
 			break;
+		}
+		if (search->late_all)
+			return 0;
 		search->phase = PORTS_OLDEST;
 		stream_port_set_scarce(local, &sock->peer);
 		attr->time_wait_ends = true;
 		/* fallthrough */
 	case PORTS_OLDEST:
-		return search->oldest_tried++ < LAST_TRIES ? vma_tcp_oldest_port(route->tcp, attr) : 0;
+		port_be = search->oldest_tried++ < LAST_TRIES ? vma_tcp_oldest_port(route->tcp, attr) : 0;
+		if (port_be != 0 || search->tried_all >= stream_port_count())
+			return port_be;
+		search->phase = PORTS_ALL;
+		search->late_all = true;
+		attr->time_wait_ends = false;
 	}
-	search->tried++;
 	return stream_port_candidate(local, &sock->peer, route->ring_ctx->id, search->phase == PORTS_ALL);
 }
 
