@@ -38,7 +38,9 @@ include $(COMPONENTS:%=components/%/Makefile)
 
 include mk/install.mk
 
-all: libs $(PROGRAMS)
+# Everything but the debug library, which is built of its own archives and costs half as much again.
+programs: libs $(PROGRAMS) $(libvma_SO)
+all: programs
 libs: $(LIBS_ALL)
 
 # ---- tests ----
@@ -51,10 +53,10 @@ export TEST_TIMEOUT ?= $(if $(SAN)$(filter test-san,$(MAKECMDGOALS)),600,300)
 DEBUG_TESTS := log bufpool
 
 test:
-	+$(Q)exec mk/tally all sources unit-test '$(DEBUG_TESTS:%=test-%) VARIANT=debug' 'fuzz FUZZ_SMOKE=1' test-scripts
+	+$(Q)exec mk/tally programs sources unit-test test-scripts
 
 test-san:
-	+$(Q)exec mk/tally $(foreach san,address undefined thread,'all SAN=$(san)' \
+	+$(Q)exec mk/tally $(foreach san,address undefined thread,'programs SAN=$(san)' \
 		'unit-test SAN=$(san)' 'test-e2e SAN=$(san)')
 
 test-programs: $(TESTS_ALL)
@@ -73,37 +75,40 @@ test-build: all sources
 	$(Q)exec env T='$(T)' tests/run tests/build/*.sh
 
 # Both, side by side: those of the build machinery keep a core busy, the others mostly wait.
-test-scripts: all sources
+test-scripts: programs sources
 	$(Q)exec env T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/build tests/e2e
 
 # Root and namespaces; UNPRIVILEGED=1 accepts what cannot run.
-test-e2e: all
+test-e2e: programs
 	$(Q)exec env T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run
 
 # Servers as they are shipped, with processes of their own; root and namespaces. What is long is here and not in `make test`.
 # Their load keeps a core busy, so there are two at a time.
-test-servers: all build/deps-all.stamp
+test-servers: programs build/deps-all.stamp
 	$(Q)exec env AT_ONCE=2 TEST_TIMEOUT=900 T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/servers/*.sh
 
 # Clients of vmad that are hostile to their neighbours; root and namespaces.
-test-hostile: all
+test-hostile: programs
 	$(Q)exec env T='$(T)' BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/hostile/*.sh
 
-# What is marked as too long for `make test`.
-test-long: all build/deps-packages.stamp
+# What is too long for `make test`: the tests that only the debug build has, the fuzz targets, the scripts that are
+# marked so.
+test-long:
+	+$(Q)exec mk/tally '$(DEBUG_TESTS:%=test-%) VARIANT=debug' 'fuzz FUZZ_SMOKE=1' test-long-scripts
+test-long-scripts: all build/deps-packages.stamp
 	$(Q)exec env ALL=only BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/build tests/e2e
 
 # The other compiler, and the unit tests under the sanitizers that see bad memory and undefined steps. The race detector
 # and the end-to-end tests under all three are `make test-san`.
 test-compilers:
-	+$(Q)exec mk/tally 'all test-programs CC=clang' 'unit-test SAN=address,undefined TEST_TIMEOUT=600'
+	+$(Q)exec mk/tally 'programs test-programs CC=clang' 'unit-test SAN=address,undefined TEST_TIMEOUT=600'
 
 test-all:
 	+$(Q)exec mk/tally test test-long test-servers test-hostile test-compilers
 
 # ---- fuzzing ----
 
-# libFuzzer on every target for T seconds each; as part of `make test` a short run from a fixed seed.
+# libFuzzer on every target for T seconds each; as part of `make test-long` a short run from a fixed seed.
 ifeq ($(VARIANT),fuzz)
 fuzz-run: $(FUZZERS_ALL)
 	$(Q)exec mk/fuzz $(FUZZ_SECONDS) $^
@@ -135,6 +140,6 @@ show-build:
 help:
 	@cat mk/help.txt
 
-.PHONY: all libs test test-san unit-test soak test-build test-scripts test-e2e test-servers test-hostile test-long test-compilers test-all fuzz fuzz-run lint format deps clean distclean \
+.PHONY: all programs libs test test-san unit-test soak test-build test-scripts test-e2e test-servers test-hostile test-long test-long-scripts test-compilers test-all fuzz fuzz-run lint format deps clean distclean \
 	show-build \
 	help test-programs

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # make install: a program outside the tree compiles and links against what was installed.
-# seconds: 10
+# test-all: it builds the debug library
+# seconds: 60
 . "$(dirname "$0")/../lib.sh"
 cd "$ROOT" || exit 1
 unset MAKEFLAGS MAKELEVEL MFLAGS TALLY
@@ -35,6 +36,10 @@ for archive in build/lib/libvma-*.a; do
 		[ -s "$WORK/objects" ] && [ -z "$missing" ] || not_ok "$built has all of its component" "$missing"
 	done
 done
+exports() {
+	nm -D --defined-only "$WORK/root/usr/lib/$1" | awk '{ print $3 }' | sort
+}
+check "the debug library exports what the library exports" diff <(exports libvma.so) <(exports libvma-debug.so)
 check "vmad is installed" test -x "$WORK/root/usr/sbin/vmad"
 
 # ---- every file is where it belongs ----

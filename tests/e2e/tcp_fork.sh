@@ -2,6 +2,7 @@
 # Servers that fork run unmodified, byte-exact: socat and python's ForkingTCPServer, a process for each connection, one
 # client after the other and many at a time; nginx and python with workers that have a listener in common. redis, whose
 # child saves while its parent serves, keeps its offload.
+# test-all: servers of many children, one after the other
 # seconds: 45
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair

@@ -107,8 +107,9 @@ check_eq "what was preloaded stays, in front" \
 check_eq "an assignment may say what was" \
 	"$("$vma" LD_PRELOAD=libm.so.6:/x/libvma.so sh -c 'echo "$LD_PRELOAD"' 2>/dev/null)" \
 	"libm.so.6:$(realpath "$BUILD")/libvma.so"
+cp "$BUILD/libvma.so" "$WORK/libvma-debug.so"
 check_eq "another library may be named" \
-	"$("$vma" --library "$BUILD/libvma-debug.so" sh -c 'echo "$LD_PRELOAD"')" "$(realpath "$BUILD")/libvma-debug.so"
+	"$("$vma" --library "$WORK/libvma-debug.so" sh -c 'echo "$LD_PRELOAD"')" "$(realpath "$WORK")/libvma-debug.so"
 "$vma" /nonexistent/program 2>/dev/null
 check_eq "127: there is no such program" $? 127
 "$vma" /etc/passwd 2>/dev/null

@@ -3,6 +3,7 @@
 # or killed does nothing to the program.
 #
 #   a (client)  10.9.0.1 ---- veth ---- 10.9.0.2  (server, captured) b
+# test-all: captures last for seconds, and readers are slow on purpose
 # seconds: 90
 . "$(dirname "$0")/../lib.sh"
 need_xdp

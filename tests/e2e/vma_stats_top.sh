@@ -3,6 +3,7 @@
 # and files that come and go, names that mean harm, and no terminal at all.
 #
 #   a (clients)  10.9.0.1 ---- veth ---- 10.9.0.2  (servers) b
+# test-all: screens are drawn for a minute
 # seconds: 40
 . "$(dirname "$0")/../lib_sockperf.sh"
 command -v tmux >/dev/null || cannot_run "no tmux"

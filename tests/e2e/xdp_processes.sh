@@ -2,6 +2,7 @@
 # Many processes on one interface: vmad, its clients, and what is left when any of them is killed.
 #
 #   a (kernel sockets: ping) ---- veth, one queue ---- b: vmad, clients that echo through queue pairs of their own
+# test-all: many processes start, end and are waited for
 # seconds: 80
 . "$(dirname "$0")/../lib.sh"
 need_xdp
