@@ -1,7 +1,8 @@
-# How one file is compiled and one program linked; component.mk and program.mk say which.
+# How one file is compiled and one program linked; component.mk and program.mk say which. LTO_HERE and TEST_OPT are set
+# for some objects: a unit test is compiled as fast as can be, what it tests is as users have it.
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
-	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(INCLUDES) -I$(BUILD)/gen -Itests/include $(CFLAGS_ALL) $(LTO_HERE) -MMD -MP -c -o $@ $<
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS_ALL) $(INCLUDES) -I$(BUILD)/gen -Itests/include $(CFLAGS_ALL) $(LTO_HERE) $(TEST_OPT) -MMD -MP -c -o $@ $<
 
 # The multiarch folder holds asm/types.h, which clang does not look for when it compiles for another machine.
 $(BUILD)/obj/%.bpf.o: %.bpf.c

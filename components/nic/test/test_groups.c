@@ -1,6 +1,7 @@
 /*
  * Listeners that several slots serve: the owner's table, members in ordinary memory, a program that only counts, and a
  * clock that the test turns. The kernel's sockets are real.
+ * seconds: 20
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>

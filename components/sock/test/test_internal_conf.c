@@ -1,5 +1,6 @@
 /*
  * What the user's parameters make of the internal thread: each case runs in a child with an environment of its own.
+ * seconds: 15
  * alone: a case looks at what has not happened by some time
  */
 #include <errno.h>

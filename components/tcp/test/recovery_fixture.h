@@ -57,6 +57,7 @@ struct fixture {
 	struct range ooo[4000]; /* most recent first */
 	unsigned ooo_count;
 	bool no_sack, no_timestamps, no_dsack, mute;
+	bool unchecked; /* a large window is filled: the walk of all that is out is left to the end */
 	uint32_t ack_every, unacked_in; /* as receivers that delay */
 	uint64_t delivered_ns;          /* when rcv_nxt moved last */
 	/* what happened */
@@ -380,7 +381,8 @@ static void fixture_output(void)
 		return;
 	if (recovery_retransmit(&w.conn) == 0) {
 		while (send_new())
-			fixture_check();
+			if (!w.unchecked)
+				fixture_check();
 	}
 	recovery_output_done(&w.conn);
 	timers_retransmit_update(&w.conn);

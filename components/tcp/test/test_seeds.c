@@ -2,11 +2,11 @@
  * Two stacks talk to each other, a seed decides how, and what must be so is so: see sim_seed.h. One seed is one link
  * and a few connections.
  *
- * seconds: 40
+ * seconds: 25
  *
  *   SEED=n            this one, and what happened in it
  *   SIM_TRACE=1       ... with every frame and event
- *   SEEDS_SECONDS=t   as many as go into t seconds (60), from SEED_BASE (1) on; or SEEDS=n of them. A long run says now
+ *   SEEDS_SECONDS=t   as many as go into t seconds (25), from SEED_BASE (1) on; or SEEDS=n of them. A long run says now
  *                     and then how far it is: make soak T=3600
  */
 #include <stdarg.h>
@@ -285,7 +285,7 @@ static void test_all_seeds_end_as_they_must(void **state)
 {
 	uint64_t base = seeds_number_of("SEED_BASE", 1), most = seeds_number_of("SEEDS", UINT64_MAX), run = 0,
 	         failures = 0;
-	double begin = seeds_seconds(), limit = (double)seeds_number_of("SEEDS_SECONDS", 60), said = begin;
+	double begin = seeds_seconds(), limit = (double)seeds_number_of("SEEDS_SECONDS", 25), said = begin;
 
 	(void)state;
 	sim_table_fill();
