@@ -57,7 +57,7 @@ struct fixture {
 	struct range ooo[4000]; /* most recent first */
 	unsigned ooo_count;
 	bool no_sack, no_timestamps, no_dsack, mute;
-	bool unchecked; /* a large window is filled: the walk of all that is out is left to the end */
+	bool unchecked;                 /* the walk of all that is out is left to the end */
 	uint32_t ack_every, unacked_in; /* as receivers that delay */
 	uint64_t delivered_ns;          /* when rcv_nxt moved last */
 	/* what happened */
