@@ -20,6 +20,7 @@ phases="$ring:send_one $ring:send_burst $ring:receive_one $ring:receive_burst $r
 for phase in tcp_send tcp_receive tcp_bulk_out tcp_bulk_in; do
 	for group in 1 100 10000 bbr; do phases="$phases $tcp:${phase}_$group"; done
 done
+phases="$phases $tcp:tcp_bulk_in_zcopy"
 for phase in "$ring:send_one" "$ring:send_burst" "$ring:receive_one" "$ring:receive_burst" "$udp:send" "$udp:receive_driven" \
 	"$tcp:tcp_send_1" "$tcp:tcp_receive_1"; do
 	phases="$phases $phase:single"
@@ -82,6 +83,10 @@ awk '/_single / {
 	}
 	{ own[$1] = $3 }
 	END { exit more }' "$scratch/now" || exit 1
+
+awk '$1 == "tcp_bulk_in_1" { copied = $3 } $1 == "tcp_bulk_in_zcopy" { left = $3 }
+	END { if (left > copied * 0.7) { print "bench-instr: zero-copy receive: " left " instructions, " copied " with a copy"; exit 1 } }' \
+	"$scratch/now" || exit 1
 
 if [ "${UPDATE:-0}" = 1 ]; then
 	cp "$scratch/now" "$known"

@@ -125,6 +125,8 @@ static void stream_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t event
 		vma_file_readable(&sock->file);
 		return;
 	}
+	if (events & VMA_TCP_ARRIVED)
+		stream_arrived(sock, conn);
 	if (events & VMA_TCP_STEERED && atomic_load(&sock->has_port_alone))
 		stream_port_share(sock);
 	if (events & VMA_TCP_CONNECTED)

@@ -261,7 +261,8 @@ static void fill_attr(struct stream_sock *sock, const struct stream_route *route
 	                                   .vlan = route->template.vlan,
 	                                   .peer_port_be = sock->peer.sin_port,
 	                                   .shadow_cookie = sock->cookie,
-	                                   .shadow_fd = atomic_load(&sock->file.fd)};
+	                                   .shadow_fd = atomic_load(&sock->file.fd),
+	                                   .inspected = atomic_load(&sock->inspector) != NULL};
 	memcpy(attr->local, route->template.src, 4);
 	memcpy(attr->peer, &sock->peer.sin_addr, 4);
 }

@@ -110,7 +110,7 @@ static bool recv_at_end(const struct stream_sock *sock, const struct vma_tcp_con
 	return atomic_load_explicit(&sock->fin_seen, memory_order_acquire) ||
 	       atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 ||
 	       atomic_load_explicit(&sock->shut_rd, memory_order_relaxed) ||
-	       (stream_state(conn) == TCP_CLOSE && stream_phase(sock) != STREAM_CONNECTING);
+	       (stream_state(conn) == TCP_CLOSE && stream_phase(sock) != STREAM_CONNECTING && !vma_tcp_rx_waits(conn));
 }
 
 static bool can_read(struct stream_sock *sock, const struct stream_wait_for *what)
@@ -255,7 +255,7 @@ static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, stru
 
 /* ---- recv ---- */
 
-static void stream_count_received(const struct stream_sock *sock, ssize_t len, int flags)
+void stream_count_received(const struct stream_sock *sock, ssize_t len, int flags)
 {
 	struct vma_stats_socket *stats = sock->stats;
 

@@ -82,6 +82,7 @@ struct stream_sock {
 	_Atomic uint64_t rings;                    /* bits */
 	struct stream_io_lock reader;
 	struct vma_spin rx_spin;
+	const struct vma_stream_inspector *_Atomic inspector; /* zcopy.c; NULL: none */
 	_Atomic uint32_t waiting;    /* calls that wait: the socket outlives its last descriptor for them */
 	_Atomic bool close_due;      /* it is closed when the last of them leaves */
 	_Atomic int lingering_fd;    /* the shadow after close, a number of the library's; 0: none */
@@ -487,6 +488,10 @@ static inline void stream_drive_overdue(struct vma_thread *self)
 	if (self->tx_batched == 0)
 		vma_ring_ctxs_drive_overdue(self);
 }
+
+void stream_count_received(const struct stream_sock *sock, ssize_t len, int flags); /* in the socket's statistics */
+/* zcopy.c. Under the ring's flag: bytes have come that are to be inspected. */
+void stream_arrived(struct stream_sock *sock, struct vma_tcp_conn *conn);
 
 /* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */
 void stream_zerocopy_sent(struct stream_sock *sock);

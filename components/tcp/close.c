@@ -9,6 +9,7 @@
 
 #include "tcp_priv.h"
 #include "lwip/port.h"
+#include "zcopy.h"
 
 /* The peer has something that a RST would end. */
 static bool peer_is_there(const struct vma_tcp_conn *conn)
@@ -68,10 +69,12 @@ static void conn_reset(struct vma_tcp_conn *conn)
 static void close_orderly(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp *tcp = conn->tcp;
-	bool unread = fifo_bytes(&conn->rx) != 0 || conn->pcb->refused_data != NULL; /* an urgent byte counts, too */
+	bool unread;
 
-	if (conn->closing)
+	if (conn->closing || zcopy_defers_close(conn))
 		return;
+	/* An urgent byte counts, too. */
+	unread = fifo_bytes(&conn->rx) != 0 || zcopy_waiting(conn) != 0 || conn->pcb->refused_data != NULL;
 	conn->closing = true;
 	if (conn->pcb->state == SYN_SENT) {
 		tcp_conn_fail(conn, 0, false);
@@ -131,7 +134,7 @@ int vma_tcp_shutdown(struct vma_tcp_conn *conn, int how)
 		return 0;
 	}
 	if (how != SHUT_WR)
-		atomic_store_explicit(&conn->shut_rd, true, memory_order_release);
+		atomic_fetch_or_explicit(&conn->rx_mode, RX_SHUT, memory_order_release);
 	if (how != SHUT_RD) {
 		atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
 		atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
@@ -142,10 +145,10 @@ int vma_tcp_shutdown(struct vma_tcp_conn *conn, int how)
 
 void vma_tcp_close(struct vma_tcp_conn *conn, bool abort)
 {
-	atomic_store_explicit(&conn->shut_rd, true, memory_order_release);
+	atomic_fetch_or_explicit(&conn->rx_mode, RX_SHUT, memory_order_release);
 	atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
 	/* Who drives meanwhile would send a FIN before the RST. */
-	if (!abort && vma_tcp_rx_bytes(conn) == 0)
+	if (!abort && vma_tcp_rx_bytes(conn) == 0 && zcopy_waiting(conn) == 0)
 		atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
 	tcp_post(conn, abort ? TCP_WORK_ABORT : TCP_WORK_CLOSE);
 }

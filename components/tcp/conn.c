@@ -6,6 +6,7 @@
 #include "tcp_priv.h"
 #include "lwip/port.h"
 #include "rx/pingpong.h"
+#include "zcopy.h"
 #include "loss/sack_index.h"
 
 /* ---- made ---- */
@@ -70,7 +71,8 @@ static void init_shared(struct vma_tcp_conn *conn)
 	conn->command.run = run_work;
 	conn->memory = (struct fifo_memory){.alloc = conn->tcp->host.alloc_bytes,
 	                                    .free = conn->tcp->host.free,
-	                                    .used = &conn->tcp->attr.memory->used};
+	                                    .used = &conn->tcp->attr.memory->used,
+	                                    .put_frame = zcopy_put_frame};
 	fifo_init(&conn->tx, &conn->memory);
 	conn->tx.chunk_bytes = conn->tcp->attr.tx_buf_bytes;
 	fifo_init(&conn->rx, &conn->memory);
@@ -128,7 +130,7 @@ void vma_tcp_conn_disown(struct vma_tcp_conn *conn)
 
 	set_owner(conn, NULL, NULL);
 	atomic_store_explicit(&conn->stats, NULL, memory_order_relaxed);
-	if (!conn->is_over && !conn->closing && !(conn->todo & TCP_WORK_CLOSE) &&
+	if (!conn->is_over && !conn->closing && !zcopy_close_is_deferred(conn) && !(conn->todo & TCP_WORK_CLOSE) &&
 	    !(atomic_load(&conn->work) & TCP_WORK_CLOSE))
 		tcp_post(conn, TCP_WORK_ABORT);
 	if (acquired)
@@ -253,6 +255,14 @@ void tcp_conn_apply_path(struct vma_tcp_conn *conn)
 		tcp_output_again(conn, conn->pcb->unacked); /* it has not gone anywhere */
 }
 
+static __attribute__((cold, noinline)) void do_rare_work(struct vma_tcp_conn *conn, uint32_t todo)
+{
+	if (todo & TCP_WORK_ZCOPY)
+		zcopy_work(conn);
+	if (todo & TCP_WORK_KEEPALIVE)
+		keepalive_probe(conn);
+}
+
 static void do_work(struct vma_tcp_conn *conn)
 {
 	uint32_t todo = conn->todo;
@@ -272,8 +282,8 @@ static void do_work(struct vma_tcp_conn *conn)
 		tcp_close_work(conn, todo);
 	if (todo & TCP_WORK_WINDOW && conn->pcb != NULL)
 		window_consumed(conn);
-	if (todo & TCP_WORK_KEEPALIVE && conn->pcb != NULL)
-		keepalive_probe(conn);
+	if (todo & (TCP_WORK_KEEPALIVE | TCP_WORK_ZCOPY) && conn->pcb != NULL)
+		do_rare_work(conn, todo);
 }
 
 void tcp_conn_drop_burst(struct vma_tcp_conn *conn)
@@ -452,5 +462,6 @@ void vma_tcp_conn_free(struct vma_tcp_conn *conn)
 	sack_index_free(conn);
 	fifo_fini(&conn->tx);
 	fifo_fini(&conn->rx);
+	zcopy_fini(conn);
 	release(tcp_allocated_base(conn));
 }

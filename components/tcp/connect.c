@@ -5,6 +5,7 @@
 
 #include "siphash.h"
 #include "tcp_priv.h"
+#include "zcopy.h"
 #include "lwip/port.h"
 
 #define ISN_TICK_NS 64 /* the kernel's clock of sequence numbers; RFC 6528 asks for 4 us or faster */
@@ -247,6 +248,8 @@ static int open_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, 
 	conn->steered = rc == 0 && !attr->covered;
 	atomic_store(&conn->owner_arg, attr->arg);
 	atomic_store(&conn->owner, rc == 0 ? attr->owner : NULL);
+	if (rc == 0 && attr->inspected && !zcopy_inspect_from_start(conn))
+		rc = -ENOMEM;
 	if (rc == 0)
 		rc = open_actively(conn);
 	if (rc != 0) {

@@ -11,6 +11,7 @@
 
 #include "tcp_priv.h"
 #include "lwip/port.h"
+#include "zcopy.h"
 
 #define EXPORTED_NS TCP_NS_PER_S
 #define WAYS 8
@@ -111,9 +112,9 @@ static void export_sending(const struct vma_tcp_conn *conn, struct vma_tcp_expor
 static void export_receiving(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 {
 	out->unread = fifo_bytes(&conn->rx);
-	out->rcv_nxt = conn->rx_seq + (uint32_t)fifo_produced(&conn->rx);
-	out->fin_received = atomic_load(&conn->fin_received);
-	out->shut_rd = atomic_load(&conn->shut_rd);
+	out->rcv_nxt = conn->rx_seq + (uint32_t)zcopy_received(conn);
+	out->fin_received = (atomic_load(&conn->rx_mode) & RX_FIN) != 0;
+	out->shut_rd = (atomic_load(&conn->rx_mode) & RX_SHUT) != 0;
 	out->rcv_wup = (int32_t)(conn->window.rcv_wup - out->rcv_nxt) > 0 ? out->rcv_nxt : conn->window.rcv_wup;
 	out->rcv_wnd = (int32_t)(conn->window.rcv_edge - out->rcv_wup) > 0 ? conn->window.rcv_edge - out->rcv_wup : 0;
 }
@@ -131,6 +132,7 @@ int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 	export_receiving(conn, out);
 	out->moved_bytes = fifo_consumed(&conn->rx) != 0 || fifo_produced(&conn->tx) != 0;
 	if (conn->burst != NULL || conn->pcb->refused_data != NULL || conn->urgent_mode || vma_tcp_rx_mark(conn) >= 0 ||
+	    zcopy_waiting(conn) != 0 ||
 	    out->rcv_nxt + out->fin_received != conn->pcb->rcv_nxt)
 		return -EBUSY;
 	return 0;

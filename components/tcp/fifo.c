@@ -5,7 +5,7 @@
  *   [ ..xxxx ]->[ xxxxxx ]->[ xxxxxx ]->[ xx.... ]        x: bytes in the fifo
  *        ^ consumed                       ^ produced
  *
- * A chunk holds the positions [base, base + size). size never changes; only the producer writes next and base.
+ * A chunk holds the positions [base, base + size). Only the producer writes next, base and size.
  *
  * (1) The consumer looks at chunks only after it has loaded produced (acquire) and found it beyond consumed. So it sees
  * all that the producer did to them before the commit that it saw, and head is set.
@@ -24,6 +24,12 @@
  * does not hold the tail; positions only grow, so an old value never comes back. The consumer has cleared head before,
  * and touches nothing of the fifo's chunks after it. A producer that finds GONE has no chunk, as in the beginning, and
  * sets head anew.
+ *
+ * (5) A chunk with a frame is full when it is appended. It counts as large, whatever its size, so it is given back when
+ * it has been read, and is never begun anew. A tail with room left is shortened to end at produced before such a chunk
+ * comes behind it. The consumer may look at that tail meanwhile, with the old produced or an older one, and find either
+ * end: no position that it looks for lies beyond the new end, and it leaves the chunk only if produced is beyond the
+ * end that it finds. A produced that is beyond has been stored after the new end, and next, were.
  */
 #include "fifo.h"
 
@@ -35,11 +41,6 @@
 #define FIFO_SMALL 512
 #define FIFO_LARGE 65536
 
-static bool is_large(const struct fifo_chunk *chunk)
-{
-	return chunk->size > FIFO_SMALL - sizeof(struct fifo_chunk);
-}
-
 static void fifo_count_bytes(const struct tcp_fifo *fifo, int64_t bytes)
 {
 	if (fifo->memory->used != NULL)
@@ -48,8 +49,11 @@ static void fifo_count_bytes(const struct tcp_fifo *fifo, int64_t bytes)
 
 static void chunk_free(const struct tcp_fifo *fifo, struct fifo_chunk *chunk)
 {
-	fifo_count_bytes(fifo, -(int64_t)(chunk->size + sizeof(*chunk)));
-	fifo->memory->free(chunk);
+	fifo_count_bytes(fifo, -(int64_t)chunk->counted);
+	if (chunk->frame != NULL)
+		fifo->memory->put_frame(fifo->memory, chunk);
+	else
+		fifo->memory->free(chunk);
 }
 
 void fifo_init(struct tcp_fifo *fifo, const struct fifo_memory *memory)
@@ -70,11 +74,14 @@ void fifo_fini(struct tcp_fifo *fifo)
 
 /* ---- producer ---- */
 
-/* As large as what is wanted, or as what the fifo holds already, whichever is more: one that fills by small steps
- * doubles. */
+/*
+ * As large as what is wanted, or as what the fifo holds already, whichever is more: one that fills by small steps
+ * doubles. Behind a frame, where the next bytes may well lie in a frame again, as large as what is wanted.
+ */
 static struct fifo_chunk *chunk_new(const struct tcp_fifo *fifo, uint64_t base, uint64_t fill, size_t wanted)
 {
-	uint64_t payload = wanted > fill ? wanted : fill;
+	const bool follows_frame = fifo->tail != NULL && fifo->tail->frame != NULL;
+	uint64_t payload = wanted > fill || follows_frame ? wanted : fill;
 	size_t size = FIFO_SMALL;
 	struct fifo_chunk *chunk;
 
@@ -86,7 +93,11 @@ static struct fifo_chunk *chunk_new(const struct tcp_fifo *fifo, uint64_t base, 
 	chunk = fifo->memory->alloc(size);
 	if (chunk == NULL)
 		return NULL;
-	*chunk = (struct fifo_chunk){.base = base, .size = size - sizeof(*chunk)};
+	*chunk = (struct fifo_chunk){.base = base,
+	                             .size = size - sizeof(*chunk),
+	                             .bytes = (uint8_t *)(chunk + 1),
+	                             .counted = (uint32_t)size,
+	                             .is_large = size > FIFO_SMALL};
 	fifo_count_bytes(fifo, (int64_t)size);
 	return chunk;
 }
@@ -111,7 +122,7 @@ static uint64_t tail_reserve(struct tcp_fifo *fifo)
 static void tail_first(struct tcp_fifo *fifo, uint64_t produced, size_t bytes)
 {
 	fifo->tail = fifo->head = chunk_new(fifo, produced, 0, bytes);
-	fifo->tail_is_large = fifo->tail != NULL && is_large(fifo->tail);
+	fifo->tail_is_large = fifo->tail != NULL && fifo->tail->is_large;
 	if (fifo->tail_is_large)
 		atomic_store_explicit(&fifo->produced, produced | FIFO_HELD, memory_order_release);
 }
@@ -135,7 +146,7 @@ unsigned fifo_reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec
 	consumed = atomic_load_explicit(&fifo->consumed, memory_order_acquire);
 	if (fifo->tail == NULL)
 		tail_first(fifo, produced, bytes);
-	else if (consumed == produced)
+	else if (consumed == produced && fifo->tail->frame == NULL)
 		fifo->tail->base = produced; /* (2) */
 	chunk = fifo->tail;
 	if (chunk != NULL && at == fifo_chunk_end(chunk))
@@ -157,11 +168,22 @@ unsigned fifo_reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec
 	return used;
 }
 
+/* What was made behind a chunk, and has got no bytes. */
+static void fifo_free_unused(const struct tcp_fifo *fifo, struct fifo_chunk *chunk)
+{
+	struct fifo_chunk *unused;
+
+	while ((unused = chunk->next) != NULL) {
+		chunk->next = unused->next;
+		chunk_free(fifo, unused);
+	}
+}
+
 void fifo_commit_anywhere(struct tcp_fifo *fifo, size_t bytes)
 {
 	uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_relaxed);
 	uint64_t produced = (word & FIFO_POSITION) + bytes;
-	struct fifo_chunk *chunk = fifo->tail, *unused;
+	struct fifo_chunk *chunk = fifo->tail;
 
 	if (chunk == NULL || (fifo->tail_is_large && (word & FIFO_HELD) == 0)) {
 		assert(bytes == 0); /* nothing was reserved */
@@ -169,13 +191,35 @@ void fifo_commit_anywhere(struct tcp_fifo *fifo, size_t bytes)
 	}
 	while (produced > fifo_chunk_end(chunk))
 		chunk = chunk->next;
-	while ((unused = chunk->next) != NULL) {
-		chunk->next = unused->next;
-		chunk_free(fifo, unused);
-	}
+	fifo_free_unused(fifo, chunk);
 	fifo->tail = chunk;
-	fifo->tail_is_large = is_large(chunk);
+	fifo->tail_is_large = chunk->is_large;
 	atomic_store_explicit(&fifo->produced, produced, memory_order_release); /* (1), and without HELD */
+}
+
+void fifo_append(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_chunk *last, size_t bytes)
+{
+	const uint64_t produced = tail_reserve(fifo);
+	struct fifo_chunk *tail = fifo->tail;
+	uint64_t base = produced;
+
+	last->next = NULL;
+	for (struct fifo_chunk *chunk = first; chunk != NULL; chunk = chunk->next) {
+		chunk->base = base;
+		base += chunk->size;
+		fifo_count_bytes(fifo, chunk->counted);
+	}
+	assert(base == produced + bytes);
+	if (tail == NULL) {
+		fifo->head = first;
+	} else {
+		fifo_free_unused(fifo, tail);
+		__atomic_store_n(&tail->size, produced - tail->base, __ATOMIC_RELAXED); /* (5) */
+		tail->next = first;
+	}
+	fifo->tail = last;
+	fifo->tail_is_large = true;
+	atomic_store_explicit(&fifo->produced, produced + bytes, memory_order_release); /* (1), and without HELD */
 }
 
 /* ---- consumer ---- */
@@ -221,7 +265,7 @@ unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, uns
 		return 0;
 	/* All of it in the first chunk, which is not left behind then, see (3). */
 	chunk = fifo->head;
-	if (__builtin_expect(produced <= chunk->base + chunk->size && n != 0, 1)) {
+	if (__builtin_expect(produced <= fifo_chunk_end(chunk) && n != 0, 1)) {
 		*spans = (struct iovec){chunk->bytes + (at - chunk->base), (size_t)(produced - at)};
 		return 1;
 	}
@@ -237,6 +281,19 @@ unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, uns
 			chunk = chunk->next;
 	}
 	return used;
+}
+
+struct vma_buf *fifo_front_frame(const struct tcp_fifo *fifo, size_t skip)
+{
+	uint64_t at = atomic_load_explicit(&fifo->consumed, memory_order_relaxed) + skip;
+	const struct fifo_chunk *chunk;
+
+	if (at >= fifo_produced(fifo))
+		return NULL;
+	chunk = fifo->head;
+	while (at >= fifo_chunk_end(chunk))
+		chunk = chunk->next;
+	return chunk->frame;
 }
 
 struct iovec fifo_span_anywhere(struct tcp_fifo *fifo, uint64_t position)
@@ -264,7 +321,7 @@ void fifo_consume(struct tcp_fifo *fifo, size_t bytes)
 	if (bytes == 0)
 		return;
 	assert(consumed <= produced);
-	large = is_large(head_at(fifo, consumed, produced));
+	large = head_at(fifo, consumed, produced)->is_large;
 	atomic_store_explicit(&fifo->consumed, consumed, memory_order_release); /* (2): no look at a chunk after it */
 	if (large && consumed == produced)
 		fifo_release_chunk(fifo, consumed);

@@ -21,16 +21,23 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+struct vma_buf;
+
 struct fifo_chunk {
 	struct fifo_chunk *next;
-	uint64_t base; /* position of bytes[0] */
-	size_t size;
-	uint8_t bytes[];
+	uint64_t base;         /* position of bytes[0] */
+	size_t size;           /* only fifo_append changes it: (5) of fifo.c */
+	uint8_t *bytes;        /* behind this structure, or in the frame */
+	struct vma_buf *frame; /* whose reference the chunk has; NULL: memory of its own */
+	uint32_t counted;      /* in memory->used */
+	bool is_large;         /* given back when the fifo runs empty: (4) of fifo.c */
 };
 struct fifo_memory {
 	void *(*alloc)(size_t size);
 	void (*free)(void *memory);
 	_Atomic int64_t *used; /* bytes of all chunks are counted here; NULL: nowhere */
+	/* Any side: a chunk with a frame has been read, or is dropped. NULL if the fifo gets none. */
+	void (*put_frame)(const struct fifo_memory *memory, struct fifo_chunk *chunk);
 };
 struct tcp_fifo {
 	const struct fifo_memory *memory;
@@ -54,6 +61,11 @@ void fifo_fini(struct tcp_fifo *fifo);                                   /* nobo
 /* What the functions below leave, which know the chunk at hand only. bytes and n of reserve are not 0. */
 unsigned fifo_reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n);
 void fifo_commit_anywhere(struct tcp_fifo *fifo, size_t bytes);
+/* Producer: chunks in a row, from first to last, each full, with `bytes` in all (> 0), are the fifo's. Their is_large is
+ * true. Nothing is reserved, or what is reserved is given up. */
+void fifo_append(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_chunk *last, size_t bytes);
+/* Consumer: the frame in which the byte lies that fifo_front gives first; NULL: in none, or there is no byte. */
+struct vma_buf *fifo_front_frame(const struct tcp_fifo *fifo, size_t skip);
 struct iovec fifo_span_anywhere(struct tcp_fifo *fifo, uint64_t position);
 /* Consumer: readable spans from consumed + skip on, at most n. */
 unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, unsigned n);
@@ -74,9 +86,10 @@ static inline uint64_t fifo_bytes(const struct tcp_fifo *fifo)
 	return fifo_produced(fifo) - consumed;
 }
 
+/* relaxed: the producer may shorten the tail that the consumer looks at, see (5) of fifo.c. */
 static inline uint64_t fifo_chunk_end(const struct fifo_chunk *chunk)
 {
-	return chunk->base + chunk->size;
+	return chunk->base + __atomic_load_n(&chunk->size, __ATOMIC_RELAXED);
 }
 
 /* Producer: writable spans for up to `bytes` after what is produced, at most n; 0: out of memory (or bytes is 0). They
@@ -119,7 +132,8 @@ static inline void fifo_commit(struct tcp_fifo *fifo, size_t bytes)
 	fifo_commit_anywhere(fifo, bytes);
 }
 
-/* Consumer: one span at a position not below consumed, fast when positions grow from call to call. iov_len 0: none. */
+/* Consumer: one span at a position not below consumed, fast when positions grow from call to call. iov_len 0: none. Of
+ * a fifo to which no frame is appended. */
 static inline struct iovec fifo_span(struct tcp_fifo *fifo, uint64_t position)
 {
 	const struct fifo_chunk *chunk = fifo->cursor;

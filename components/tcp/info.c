@@ -134,10 +134,11 @@ static void fill_counts(const struct vma_tcp_conn *conn, struct vma_tcp_info *in
 	const struct vma_tcp_counts *counts = &conn->counts;
 	uint64_t snd_max = atomic_load_explicit(&conn->snd_max, memory_order_relaxed);
 	uint64_t acked = atomic_load_explicit(&conn->acked, memory_order_relaxed);
+	uint8_t mode = atomic_load_explicit(&conn->rx_mode, memory_order_relaxed);
 	uint32_t syns = conn->passive ? 1 : 0;
 
 	info->bytes_acked = acked + fin_is_acked(conn) + (conn->connected && !conn->passive);
-	info->bytes_received = counts->bytes_in + atomic_load_explicit(&conn->fin_received, memory_order_relaxed);
+	info->bytes_received = counts->bytes_in + ((mode & RX_FIN) != 0);
 	info->segs_out = clip_u32(counts->segments_out > syns ? counts->segments_out - syns : 0);
 	info->segs_in = clip_u32(counts->segments_in + syns);
 	info->data_segs_in = conn->data_segments_in;
@@ -244,6 +245,8 @@ void tcp_conn_fill_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *sta
 	vma_stats_set(&stats->tcp_retransmits, conn->recovery.total_retransmits);
 	vma_stats_set(&stats->tcp_timeouts, counts->timeouts);
 	vma_stats_set(&stats->tcp_out_of_order, counts->out_of_order_in);
+	vma_stats_set(&stats->tcp_zcopy_bytes, counts->zcopy_bytes);
+	vma_stats_set(&stats->tcp_zcopy_copied, counts->zcopy_copied);
 	if (__builtin_expect(
 	            vma_stats_read(&stats->tcp_state) != (uint64_t)state || vma_stats_read(&stats->tcp_cc) == 0, 0))
 		fill_stats_of_state(conn, state, stats);

@@ -34,6 +34,7 @@
 #include "tcp_priv.h"
 #include "lwip/objects.h"
 #include "lwip/port.h"
+#include "zcopy.h"
 #include "timer/timers.h"
 
 #define DRAIN_SENDS_NS (50 * 1000ULL)
@@ -104,7 +105,7 @@ static bool conn_is_movable(const struct vma_tcp_conn *conn)
 	if (conn->pcb == NULL || conn->is_over || conn->closing || conn->aborting || conn->is_orphan ||
 	    !conn->attached || conn->moving || conn->held != 0)
 		return false;
-	if (conn->listener != NULL || vma_tcp_is_pending(conn) || (conn->todo & ends) != 0 ||
+	if (conn->listener != NULL || vma_tcp_is_pending(conn) || zcopy_close_is_deferred(conn) || (conn->todo & ends) != 0 ||
 	    (atomic_load(&conn->work) & ends) != 0)
 		return false;
 	return tcp_is_synchronized(conn->pcb);
@@ -259,7 +260,7 @@ static uint64_t move_clock_ns(void)
 /* Whether all bytes before the first early segment are there; false as long as there is none. */
 static bool early_is_next(const struct vma_tcp_conn *conn, struct vma_tcp *to, const struct aside_packets *early)
 {
-	const uint64_t produced = fifo_produced(&conn->rx);
+	const uint64_t received = zcopy_received(conn);
 	bool is = false;
 	uint32_t seq;
 
@@ -268,7 +269,7 @@ static bool early_is_next(const struct vma_tcp_conn *conn, struct vma_tcp *to, c
 	if (early->first != NULL) {
 		memcpy(&seq, (const char *)vma_buf_data(to->arena, early->first) + early->first->l4_off + 4,
 		       sizeof(seq));
-		is = (int32_t)(ntohl(seq) - (conn->rx_seq + (uint32_t)produced)) <= 0;
+		is = (int32_t)(ntohl(seq) - (conn->rx_seq + (uint32_t)received)) <= 0;
 	}
 	vma_ring_release(to->ring);
 	return is;

@@ -165,6 +165,12 @@ void tcp_conn_publish(struct vma_tcp_conn *conn)
 	publish_state(conn, state);
 }
 
+void tcp_conn_fin_received(struct vma_tcp_conn *conn)
+{
+	atomic_fetch_or_explicit(&conn->rx_mode, RX_FIN, memory_order_release); /* after the last byte */
+	conn->events |= VMA_TCP_PEER_CLOSED | VMA_TCP_READABLE;
+}
+
 /* It is established, and not shut down; nothing is out and nothing waits: not busy. */
 void tcp_pingpong_publish(struct vma_tcp_conn *conn)
 {
@@ -184,7 +190,7 @@ void tcp_conn_ended(struct vma_tcp_conn *conn, int error)
 {
 	atomic_store_explicit(&conn->error, error, memory_order_relaxed);
 	atomic_store_explicit(&conn->error_pending, error, memory_order_relaxed);
-	atomic_store_explicit(&conn->shut_rd, true, memory_order_relaxed);
+	atomic_fetch_or_explicit(&conn->rx_mode, RX_SHUT, memory_order_relaxed);
 	atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
 	publish_state(conn, TCP_CLOSE);
 	conn->events |= VMA_TCP_CLOSED | (error != 0 ? VMA_TCP_FAILED : 0);
@@ -213,8 +219,7 @@ int vma_tcp_error_take(struct vma_tcp_conn *conn)
 uint32_t vma_tcp_readiness(const struct vma_tcp_conn *conn)
 {
 	int state = atomic_load_explicit(&conn->state, memory_order_acquire);
-	bool in_ended = atomic_load_explicit(&conn->shut_rd, memory_order_acquire) ||
-	                atomic_load_explicit(&conn->fin_received, memory_order_acquire);
+	bool in_ended = (atomic_load_explicit(&conn->rx_mode, memory_order_acquire) & (RX_SHUT | RX_FIN)) != 0;
 	bool out_ended = atomic_load_explicit(&conn->sends_ended, memory_order_acquire);
 	uint32_t ready = 0;
 

@@ -27,6 +27,7 @@
  *   move.c                 a connection changes to another stack of this process
  *   minisocks.c            what connections leave to the device's owner when their process ends
  *   fifo.c                 bytes from one thread to another
+ *   zcopy.c                payload that stays in its frames, and an owner that inspects it
  *   lwip/port.c            what lwIP asks of its surroundings, and calls back
  *
  * Threads: the *driver* is the thread that holds the receive flag of the ring. Functions run in the driver, unless they
@@ -58,6 +59,7 @@ struct tcp_seg;
 struct pbuf;
 struct tcp_wait_slot;
 struct tcp_control;
+struct tcp_zcopy;
 
 #define TCP_NS_PER_MS 1000000ULL
 #define TCP_NS_PER_S 1000000000ULL
@@ -76,6 +78,13 @@ enum tcp_work {
 	TCP_WORK_UNUSED = 1 << 9,     /* the last reference but the stack's own has gone */
 	TCP_WORK_FREED = 1 << 10,     /* it is the host's to free: no command is queued any more */
 	TCP_WORK_KEEPALIVE = 1 << 11, /* whether the peer still has the connection */
+	TCP_WORK_ZCOPY = 1 << 12,     /* zcopy.c: it begins; what waited for an inspector is done with */
+};
+/* Bits of conn->rx_mode. Without any the next segment in order is copied into the receive fifo. */
+enum tcp_rx_mode {
+	RX_SHUT = 1 << 0,  /* by this side; any thread */
+	RX_FIN = 1 << 1,   /* end of stream after the last byte of rx; driver */
+	RX_ZCOPY = 1 << 2, /* zcopy.c takes it; driver */
 };
 
 struct vma_tcp_conn {
@@ -91,8 +100,8 @@ struct vma_tcp_conn {
 	_Atomic int error;
 	_Atomic uint32_t
 	        readiness; /* EPOLL*: what is not computed from the fifos (HUP, RDHUP, ERR, PRI, CONNECTED as OUT) */
-	_Atomic bool fin_received;       /* end of stream after the last byte of rx */
-	_Atomic bool shut_rd, shut_wr;   /* by this side */
+	_Atomic uint8_t rx_mode;         /* enum tcp_rx_mode */
+	_Atomic bool shut_wr;            /* by this side */
 	_Atomic bool wants_tx_space;     /* a writer found none: tell it */
 	_Atomic uint64_t sndbuf, rcvbuf; /* limits of now, bytes */
 	_Atomic uint64_t acked;          /* bytes of tx released */
@@ -108,6 +117,7 @@ struct vma_tcp_conn {
 	_Atomic int64_t urgent_passed; /* of one before it that the reader stood before, and steps over; -1: none */
 	_Atomic int urgent_byte;       /* -1: not there (any more) */
 	size_t rx_step;                /* reader's: bytes that its last look at the front has stepped over */
+	struct tcp_zcopy *_Atomic zcopy; /* zcopy.c; NULL: all that comes is copied */
 
 	/* posted values: each is exchanged for NULL or 0 by the driver */
 	struct vma_tcp_path *_Atomic path_request; /* exchanged; the driver frees it after copying */
@@ -438,6 +448,7 @@ static inline bool tcp_may_have_waiting_writer(const struct vma_tcp_conn *conn)
 
 	return 3 * fifo_bytes(&conn->tx) > sndbuf || tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
 }
+void tcp_conn_fin_received(struct vma_tcp_conn *conn); /* and all that came before it has been told */
 /* conn->urgent_byte, but for the byte itself. */
 enum { URGENT_NONE = -1, URGENT_EXPECTED = -2 };
 

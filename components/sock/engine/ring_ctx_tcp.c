@@ -77,6 +77,9 @@ static bool wants_timestamps(const struct vma_conf *conf)
  */
 static struct vma_tcp_memory memory;
 
+/* Of the buffers for what is received, zero-copy receive of TCP has a quarter at most: others receive, too. */
+#define ZCOPY_PART 4
+
 static void init_memory_limits(const struct vma_conf *conf)
 {
 	const int64_t page = sysconf(_SC_PAGESIZE);
@@ -88,6 +91,12 @@ static void init_memory_limits(const struct vma_conf *conf)
 	memory.segments_max = conf->given[VMA_CONF_AT_tx_segs_tcp] ? conf->tx_segs_tcp : 0;
 	memory.pressure = pressure * page;
 	memory.limit = limit * page;
+	memory.frames_max = conf->rx_bufs / ZCOPY_PART;
+}
+
+struct vma_tcp_memory *vma_ring_ctx_tcp_memory(void)
+{
+	return &memory;
 }
 
 /* A packet of the interface fits into a piece at least. */
@@ -180,4 +189,5 @@ void ring_ctx_tcp_fork_child(void)
 {
 	pthread_mutex_init(&make_lock, NULL);
 	atomic_store(&memory.used, 0); /* the parent's connections are its own */
+	atomic_store(&memory.frames, 0);
 }

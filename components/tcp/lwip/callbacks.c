@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../tcp_priv.h"
+#include "../zcopy.h"
 #include "port.h"
 
 /* One hook of lwIP's is not needed: rx/input.c has validated the segment before. */
@@ -54,10 +55,16 @@ static bool copy_all(struct tcp_fifo *fifo, struct pbuf *p)
 	return true;
 }
 
-static void on_fin(struct vma_tcp_conn *conn)
+static bool take_in_order(struct vma_tcp_conn *conn, struct pbuf *p)
 {
-	atomic_store_explicit(&conn->fin_received, true, memory_order_release); /* after the last byte */
-	conn->events |= VMA_TCP_PEER_CLOSED | VMA_TCP_READABLE;
+	if ((atomic_load_explicit(&conn->rx_mode, memory_order_relaxed) & RX_ZCOPY) != 0)
+		return zcopy_take_pbufs(conn, p);
+	if (!copy_all(&conn->rx, p))
+		return false;
+	conn->counts.bytes_in += p->tot_len;
+	TCP_COUNT(conn->tcp, bytes_in, p->tot_len);
+	conn->data_received = true;
+	return true;
 }
 
 /* All of it, or none: then lwIP keeps it, and the next step tries again. */
@@ -68,17 +75,15 @@ static err_t lwip_on_recv(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t 
 	(void)pcb;
 	(void)err;
 	if (p == NULL) {
-		on_fin(conn);
+		if (!zcopy_defers_fin(conn))
+			tcp_conn_fin_received(conn);
 		return ERR_OK;
 	}
-	if (!copy_all(&conn->rx, p)) {
+	if (!take_in_order(conn, p)) {
 		TCP_COUNT(conn->tcp, no_memory, 1);
 		tcp_retry(conn);
 		return ERR_MEM;
 	}
-	conn->counts.bytes_in += p->tot_len;
-	TCP_COUNT(conn->tcp, bytes_in, p->tot_len);
-	conn->data_received = true;
 	pbuf_free(p);
 	return ERR_OK;
 }

@@ -245,6 +245,14 @@ struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packet
 	return head;
 }
 
+struct vma_buf *port_pbuf_frame(const struct pbuf *p)
+{
+	if ((p->flags & PBUF_FLAG_IS_CUSTOM) == 0 ||
+	    ((const struct pbuf_custom *)p)->custom_free_function != free_rx_data)
+		return NULL;
+	return ((const struct rx_data *)p)->buf;
+}
+
 unsigned port_pbufs_count(const struct pbuf *p, uint64_t *ooo_bytes)
 {
 	unsigned objects = 0;

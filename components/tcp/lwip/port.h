@@ -73,6 +73,7 @@ struct pbuf *port_pbuf_of(struct vma_tcp *tcp, struct vma_buf *packet, const uin
  * tcp->ooo_bytes until it is freed. NULL: no memory, and the packets remain the caller's. */
 struct pbuf *port_pbuf_copied(struct vma_tcp *tcp, struct vma_buf *const *packets, unsigned n, uint32_t len,
                               const uint8_t *header, uint8_t header_len);
+struct vma_buf *port_pbuf_frame(const struct pbuf *p); /* in which its bytes lie; NULL: in none */
 /* How many objects of a stack's kinds the chain has; *ooo_bytes grows by what its copies count in tcp->ooo_bytes. */
 unsigned port_pbufs_count(const struct pbuf *p, uint64_t *ooo_bytes);
 

@@ -370,6 +370,7 @@ static void feed_run(struct vma_tcp_conn *conn, struct run *run)
 		conclude_segment(conn, s, &before);
 		return;
 	}
+	conn->window.chooses |= conn->tcp->predicts_nothing;
 	if (waits_for_memory(conn) || !tcp_validate(conn, s)) {
 		drop_run(conn, run, 0);
 		return;

@@ -80,7 +80,7 @@ static inline bool is_next(const struct vma_tcp_conn *conn, const struct pingpon
 
 	return m->seq == pcb->rcv_nxt && m->len <= pcb->rcv_wnd &&
 	       (!m->stamped || (int32_t)(m->ts_val - pcb->ts_recent) >= 0) && pcb->ooseq == NULL &&
-	       pcb->refused_data == NULL && !atomic_load_explicit(&conn->shut_rd, memory_order_relaxed);
+	       pcb->refused_data == NULL && atomic_load_explicit(&conn->rx_mode, memory_order_relaxed) == 0;
 }
 
 /* Nothing is out and waits for more after it. With no segment out, or the one, unmarked, there is no mark at all. */

@@ -11,6 +11,7 @@
 #include "../lwip/objects.h"
 #include "../lwip/port.h"
 #include "predict.h"
+#include "../zcopy.h"
 
 /* lwIP's own parser would find nothing else in it. */
 static bool has_expected_options(const struct tcp_pcb *pcb, const struct segment *s)
@@ -30,9 +31,7 @@ static bool is_expected(const struct vma_tcp_conn *conn, const struct segment *s
 		return false;
 	if (TCP_SEQ_LT(s->ack, pcb->lastack) || TCP_SEQ_GT(s->ack, pcb->snd_nxt) || s->len > pcb->rcv_wnd)
 		return false;
-	if (s->len == 0)
-		return s->ack != pcb->lastack; /* else perhaps a duplicate, or an answer to something */
-	return !atomic_load_explicit(&conn->shut_rd, memory_order_relaxed);
+	return s->len != 0 || s->ack != pcb->lastack; /* else perhaps a duplicate, or an answer to something */
 }
 
 /* False: no memory; nothing has happened. */
@@ -51,7 +50,18 @@ static bool predict_take_bytes(struct vma_tcp_conn *conn, uint32_t len, struct v
 	conn->counts.bytes_in += len;
 	TCP_COUNT(conn->tcp, bytes_in, len);
 	conn->data_received = true;
+	for (unsigned i = 0; i < n; i++)
+		vma_buf_put_chain(conn->tcp->arena, packets[i]);
 	return true;
+}
+
+static inline bool predict_take(struct vma_tcp_conn *conn, uint32_t len, struct vma_buf *const *packets, unsigned n)
+{
+	const uint8_t mode = atomic_load_explicit(&conn->rx_mode, memory_order_relaxed);
+
+	if (__builtin_expect(mode == 0, 1))
+		return predict_take_bytes(conn, len, packets, n);
+	return mode == RX_ZCOPY && zcopy_take(conn, packets, n, len);
 }
 
 static void free_acked(struct vma_tcp *tcp, struct tcp_pcb *pcb)
@@ -79,10 +89,12 @@ bool tcp_predict(struct vma_tcp_conn *conn, const struct segment *s, struct vma_
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	if (!is_expected(conn, s) || (s->len != 0 && !predict_take_bytes(conn, s->len, packets, n)))
+	if (!is_expected(conn, s))
 		return false;
-	for (unsigned i = 0; i < n; i++)
-		vma_buf_put_chain(conn->tcp->arena, packets[i]);
+	if (s->len == 0)
+		vma_buf_put_chain(conn->tcp->arena, packets[0]); /* only data is merged */
+	else if (!predict_take(conn, s->len, packets, n))
+		return false;
 	recovery_ack_before(conn, &conn->tcp->ack);
 	predict_take_ack(conn->tcp, pcb, s);
 	if (s->has_ts)

@@ -13,6 +13,7 @@
 #include <errno.h>
 
 #include "../tcp_priv.h"
+#include "../zcopy.h"
 
 static bool is_inline(const struct vma_tcp_conn *conn)
 {
@@ -58,13 +59,18 @@ bool tcp_readable(const struct vma_tcp_conn *conn)
 	return vma_tcp_rx_bytes(conn) != 0;
 }
 
+bool vma_tcp_rx_waits(const struct vma_tcp_conn *conn)
+{
+	return zcopy_waiting(conn) != 0;
+}
+
 bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn)
 {
 	/* In this order: the FIN was noted after the last byte. */
-	bool ended = atomic_load_explicit(&conn->fin_received, memory_order_acquire) ||
-	             atomic_load_explicit(&conn->shut_rd, memory_order_acquire);
+	bool ended = (atomic_load_explicit(&conn->rx_mode, memory_order_acquire) & (RX_FIN | RX_SHUT)) != 0;
 
-	return ended && vma_tcp_rx_bytes(conn) == 0;
+	/* What an inspector receives is queued before it waits no longer: so the bytes are looked at last. */
+	return ended && !vma_tcp_rx_waits(conn) && vma_tcp_rx_bytes(conn) == 0;
 }
 
 static void set_rx_step(struct vma_tcp_conn *conn, size_t step)

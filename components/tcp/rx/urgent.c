@@ -6,6 +6,7 @@
  * tx/frame.c send it. read.c says what becomes of an old one.
  */
 #include "validate.h"
+#include "../zcopy.h"
 
 static void urgent_raise(struct vma_tcp_conn *conn, const struct segment *s)
 {
@@ -40,7 +41,7 @@ static void urgent_extract(struct vma_tcp_conn *conn, const struct segment *s)
 
 void urgent_update(struct vma_tcp_conn *conn, const struct segment *s)
 {
-	if (!conn->connected)
+	if (!conn->connected || zcopy_is_inspected(conn))
 		return;
 	if (s->urgent != 0)
 		urgent_raise(conn, s);

@@ -139,7 +139,7 @@ static bool validate_ack(struct vma_tcp_conn *conn, const struct segment *s)
 static bool segment_comes_too_late(const struct vma_tcp_conn *conn, const struct segment *s)
 {
 	int state = conn->pcb->state;
-	bool reads_ended = atomic_load_explicit(&conn->shut_rd, memory_order_acquire);
+	bool reads_ended = (atomic_load_explicit(&conn->rx_mode, memory_order_acquire) & RX_SHUT) != 0;
 	bool sends_ended = atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
 
 	if (!reads_ended || s->len == 0 || TCP_SEQ_LEQ(s->seq + s->len, conn->pcb->rcv_nxt))

@@ -30,6 +30,7 @@
 #include "../budget.h"
 #include "../small_mss_quota.h"
 #include "../timer/timers.h"
+#include "../zcopy.h"
 
 #define ATO_MIN_NS (40 * TCP_NS_PER_MS)
 #define FIRST_DELAY_NS TCP_NS_PER_MS /* before any data; the kernel's next tick */
@@ -158,18 +159,32 @@ void window_established(struct vma_tcp_conn *conn)
 }
 
 /*
+ * What has left the receive buffer for good: what is held has not. Other threads change the parts while they are added
+ * up, so the sum may be less than before.
+ */
+static __attribute__((cold, noinline)) uint32_t bytes_gone(const struct vma_tcp_conn *conn)
+{
+	const uint32_t before = conn->window.rcv_space_copied_seen;
+	const uint32_t gone = (uint32_t)(zcopy_received(conn) - fifo_bytes(&conn->rx) - zcopy_withheld(conn));
+
+	return (int32_t)(gone - before) > 0 ? gone : before;
+}
+
+/*
  * The kernel's dynamic right-sizing: what was read in one round trip, twice (a sender in slow start doubles), and more
  * when it grows.
  */
 static void rcvbuf_grow(struct vma_tcp_conn *conn)
 {
 	uint64_t now = conn->tcp->now_ns, rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
-	uint32_t seen = (uint32_t)fifo_consumed(&conn->rx), copied = seen - conn->window.rcv_space_copied_seen;
+	uint32_t seen, copied;
 	uint64_t rtt = conn->window.rcv_rtt_ns != 0 ? conn->window.rcv_rtt_ns : conn->rtt.srtt_ns;
 	uint64_t wanted, max;
 
 	if (conn->tcp->attr.no_rcvbuf_growth || rtt == 0 || now - conn->window.rcv_space_ns < rtt)
 		return;
+	seen = __builtin_expect(conn->window.chooses, 0) ? bytes_gone(conn) : (uint32_t)fifo_consumed(&conn->rx);
+	copied = seen - conn->window.rcv_space_copied_seen;
 	if (copied > conn->window.rcv_space) {
 		wanted = 2 * (uint64_t)copied + 16 * conn->mss;
 		wanted += 2 * (wanted * (copied - conn->window.rcv_space) / conn->window.rcv_space);
@@ -282,6 +297,8 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 	uint32_t now = window_now(conn), unit = UINT32_C(1) << pcb->rcv_scale, chosen;
 	uint64_t queued = fifo_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
 
+	if (__builtin_expect(conn->window.chooses, 0))
+		queued += zcopy_withheld(conn);
 	chosen = at_most_window(worth_advertising(rcvbuf, free_space(rcvbuf, queued), conn->window.rcv_mss),
 	                        atomic_load_explicit(&conn->window_max, memory_order_relaxed));
 	if (__builtin_expect(budget_is_tight(conn->tcp), 0))
@@ -333,7 +350,7 @@ uint16_t window_advertise(struct vma_tcp_conn *conn)
 	window = at_most_window(rcvbuf - queued, atomic_load_explicit(&conn->window_max, memory_order_relaxed)) >>
 	         pcb->rcv_scale << pcb->rcv_scale;
 	if (__builtin_expect(queued > rcvbuf / 2 || pcb->refused_data != NULL || window < now || window == 0 ||
-	                             budget_is_tight(conn->tcp) || conn->tcp->predicts_nothing,
+	                             budget_is_tight(conn->tcp) || conn->window.chooses,
 	                     0))
 		return advertise_chosen(conn);
 	return window_to_advertise(conn, window, now);
@@ -343,14 +360,13 @@ uint16_t window_advertise(struct vma_tcp_conn *conn)
  * The reader's question, of published values; they may be a little old, and then the answer of the next read, or the
  * next ACK, is the better one. As tcp_cleanup_rbuf: the window would double, or all has been read and an ACK waits.
  */
-bool window_wants_update(const struct vma_tcp_conn *conn)
+static inline __attribute__((always_inline)) bool wants_update(const struct vma_tcp_conn *conn, uint64_t withheld)
 {
 	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
 	uint64_t edge = atomic_load_explicit(&conn->rx_edge, memory_order_relaxed);
-	uint64_t produced = fifo_produced(&conn->rx), queued = produced - fifo_consumed(&conn->rx), now, next;
+	uint64_t produced = fifo_produced(&conn->rx), queued = produced - fifo_consumed(&conn->rx) + withheld;
+	uint64_t now, next;
 
-	if (atomic_load_explicit(&conn->fin_received, memory_order_relaxed))
-		return false;
 	if (queued == 0 && atomic_load_explicit(&conn->ack_waits, memory_order_relaxed))
 		return true;
 	now = edge > produced ? edge - produced : 0;
@@ -360,6 +376,20 @@ bool window_wants_update(const struct vma_tcp_conn *conn)
 	                         atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
 	next = at_most_window(next, atomic_load_explicit(&conn->window_max, memory_order_relaxed));
 	return next != 0 && next >= 2 * now;
+}
+
+static __attribute__((noinline)) bool wants_update_in_mode(const struct vma_tcp_conn *conn, uint8_t mode)
+{
+	return (mode & RX_FIN) == 0 && wants_update(conn, zcopy_withheld(conn));
+}
+
+bool window_wants_update(const struct vma_tcp_conn *conn)
+{
+	const uint8_t mode = atomic_load_explicit(&conn->rx_mode, memory_order_relaxed);
+
+	if (__builtin_expect(mode != 0, 0))
+		return wants_update_in_mode(conn, mode);
+	return wants_update(conn, 0);
 }
 
 void window_consumed(struct vma_tcp_conn *conn)

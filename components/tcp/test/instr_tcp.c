@@ -13,6 +13,9 @@
  *   phase_tcp_receive_N   its receipt: progress, which brings it to the fifo; front, copy, consume
  *   phase_tcp_bulk_out_N  64 KB: reserve, copy, commit; ACKs that come and what they let go. Per segment
  *   phase_tcp_bulk_in_N   their receipt, and the ACKs for them. Per segment
+ *
+ * "zcopy" receives without copying: pieces are taken, looked at and given back. bench/instr.sh holds its bulk_in against
+ * that of "1".
  */
 #include <netinet/in.h>
 #include <stdio.h>
@@ -38,6 +41,7 @@ static enum vma_thread_mode thread_mode = VMA_THREAD_SPIN;
 static uint64_t now_ns = 1000000000;
 static uint8_t bytes[CHUNK];
 static uint64_t received;
+static struct vma_tcp_memory *memory_of_all;
 
 static void tcp_must(int rc, const char *what)
 {
@@ -85,6 +89,29 @@ static inline __attribute__((always_inline)) size_t receive_bytes(struct side *t
 	return done;
 }
 
+/* What cannot be had without copying is copied. */
+static inline __attribute__((always_inline)) size_t receive_pieces(struct side *to, unsigned i)
+{
+	struct vma_tcp_conn *conn = to->conn[i];
+	struct vma_tcp_piece piece[64];
+	size_t done = 0;
+	unsigned n = 0;
+
+	while (vma_ring_progress(to->ring) > 0)
+		;
+	while (n < 64 && vma_tcp_rx_piece(conn, &piece[n]) && piece[n].buf != NULL) {
+		vma_buf_ref(piece[n].buf);
+		vma_tcp_rx_hold(conn, &piece[n]);
+		done += piece[n++].len;
+	}
+	for (unsigned k = 0; k < n; k++) {
+		bytes[k] = *(const uint8_t *)piece[k].data;
+		vma_buf_put(to->arena, piece[k].buf);
+		vma_tcp_held_returned(conn, memory_of_all, vma_tcp_zcopy_number(conn), piece[k].len, 1);
+	}
+	return done != 0 ? done : receive_bytes(to, i);
+}
+
 static inline __attribute__((always_inline)) size_t bulk_out(struct side *from, unsigned i, size_t len)
 {
 	size_t done = tcp_send_bytes(from, i, len);
@@ -94,10 +121,15 @@ static inline __attribute__((always_inline)) size_t bulk_out(struct side *from, 
 	return done;
 }
 
-/* X(name, number of connections) */
-#define COUNTS(X) X(1, 1) X(100, 100) X(10000, 10000) X(bbr, 1)
+/* X(name, number of connections, how they are received) */
+#define COUNTS(X)                                                                                                      \
+	X(1, 1, receive_bytes)                                                                                         \
+	X(100, 100, receive_bytes)                                                                                     \
+	X(10000, 10000, receive_bytes)                                                                                 \
+	X(bbr, 1, receive_bytes)                                                                                       \
+	X(zcopy, 1, receive_pieces)
 #define PHASE __attribute__((noinline))
-#define X(n, connections)                                                                                              \
+#define X(n, connections, receives)                                                                                    \
 	PHASE size_t phase_tcp_send_##n(struct side *from, unsigned i, size_t len);                                    \
 	PHASE size_t phase_tcp_receive_##n(struct side *to, unsigned i);                                               \
 	PHASE size_t phase_tcp_bulk_out_##n(struct side *from, unsigned i, size_t len);                                \
@@ -108,7 +140,7 @@ static inline __attribute__((always_inline)) size_t bulk_out(struct side *from, 
 	}                                                                                                              \
 	size_t phase_tcp_receive_##n(struct side *to, unsigned i)                                                      \
 	{                                                                                                              \
-		return receive_bytes(to, i);                                                                           \
+		return receives(to, i);                                                                                \
 	}                                                                                                              \
 	size_t phase_tcp_bulk_out_##n(struct side *from, unsigned i, size_t len)                                       \
 	{                                                                                                              \
@@ -116,7 +148,7 @@ static inline __attribute__((always_inline)) size_t bulk_out(struct side *from, 
 	}                                                                                                              \
 	size_t phase_tcp_bulk_in_##n(struct side *to, unsigned i)                                                      \
 	{                                                                                                              \
-		return receive_bytes(to, i);                                                                           \
+		return receives(to, i);                                                                                \
 	}
 COUNTS(X)
 #undef X
@@ -130,7 +162,7 @@ struct phases {
 	size_t (*bulk_in)(struct side *to, unsigned i);
 };
 static const struct phases phases[] = {
-#define X(n, connections)                                                                                              \
+#define X(n, connections, receives)                                                                                    \
 	{#n, connections, phase_tcp_send_##n, phase_tcp_receive_##n, phase_tcp_bulk_out_##n, phase_tcp_bulk_in_##n},
         COUNTS(X)
 #undef X
@@ -335,6 +367,9 @@ int main(int argc, char **argv)
 	tcp_open_listener(&options);
 	for (unsigned i = 0; i < p->connections; i++)
 		connect_one(i, &options);
+	memory_of_all = vma_tcp_memory_of(side[1].conn[0]);
+	if (strcmp(p->name, "zcopy") == 0)
+		tcp_must(vma_tcp_zcopy_begin(side[1].conn[0]), "zcopy");
 	tcp_ping_pong(&quiet, p->connections * 4 > 1024 ? p->connections * 4 : 1024); /* each has found its memory */
 	received = 0;
 	if (strstr(name, "bulk") != NULL) {

@@ -47,6 +47,7 @@ struct sim_plan {
 	uint32_t path_change_mtu; /* 0: none */
 	bool path_by_icmp;
 	uint64_t steer_ns; /* 0: never */
+	uint64_t hold_ns;  /* reads without copying, and gives pieces back so much later; 0: copies */
 	enum sim_early early;
 	int early_state;                /* TCP_*: when it is in this state; 0: after early_ns, from its beginning */
 	uint64_t early_ns, early_bytes; /* and only after so many bytes were read and written */
@@ -66,9 +67,21 @@ struct sim_peer {
 	unsigned stops;
 	bool connected, eof, shut_wr, shut_rd, early_done, early_armed, closed, gone, corked, path_late, path_changed,
 	        steered;
-	bool acting;
+	bool acting, keeps_frames;
 	int error;
 };
+
+/* A piece that a peer has read without copying. It may be given back after the connection has gone. */
+enum { SIM_HELD = 256 };
+static struct sim_held {
+	struct vma_bufarena *arena;
+	struct vma_tcp_memory *memory;
+	struct vma_buf *buf;
+	struct sim_peer *peer; /* NULL: it has left */
+	uint64_t number, due_ns;
+	uint32_t len;
+} sim_held[SIM_HELD];
+static unsigned sim_held_count;
 
 struct sim_pair {
 	struct sim *sim;
@@ -193,9 +206,31 @@ static void sim_wake_at(struct sim_peer *peer, uint64_t ns)
 		peer->next_ns = ns;
 }
 
+static void sim_held_return(unsigned i)
+{
+	const struct sim_held held = sim_held[i];
+
+	sim_held[i] = sim_held[--sim_held_count];
+	vma_buf_put(held.arena, held.buf);
+	vma_tcp_held_returned(held.peer != NULL ? held.peer->conn : NULL, held.memory, held.number, held.len, 1);
+}
+
+/* Those of this peer (NULL: of all that have left) that it is time for. */
+static void sim_held_return_due(const struct sim_peer *peer, uint64_t now_ns)
+{
+	for (unsigned i = sim_held_count; i-- > 0;)
+		if (sim_held[i].peer == peer && sim_held[i].due_ns <= now_ns)
+			sim_held_return(i);
+}
+
 static void sim_leave(struct sim_peer *peer)
 {
 	struct vma_tcp_conn *conn = peer->conn;
+
+	sim_held_return_due(NULL, UINT64_MAX); /* of connections before */
+	for (unsigned i = 0; i < sim_held_count; i++)
+		if (sim_held[i].peer == peer)
+			sim_held[i].peer = NULL;
 
 	peer->error = vma_tcp_error(conn);
 	sim_say(peer, "leaves; error", (uint64_t)peer->error);
@@ -283,6 +318,43 @@ static unsigned sim_urgent_ahead(const struct sim_peer *peer)
 	return sim_urgent_passed(peer) + (vma_tcp_rx_mark(peer->conn) == 0 && !peer->plan.options.oobinline);
 }
 
+/* As sim_read takes its first span: the piece is held. Its bytes; 0: it is to be copied. */
+static uint64_t sim_hold(struct sim_peer *peer, uint64_t wanted)
+{
+	struct vma_tcp_piece piece;
+
+	if (!peer->keeps_frames || sim_held_count == SIM_HELD || vma_tcp_rx_mark(peer->conn) >= 0 ||
+	    sim_urgent_passed(peer) || !vma_tcp_rx_piece(peer->conn, &piece) || piece.buf == NULL || piece.len > wanted)
+		return 0;
+	if (!sim_check_read(peer, &(const struct iovec){piece.data, piece.len}))
+		return 0;
+	vma_buf_ref(piece.buf);
+	sim_held[sim_held_count++] = (struct sim_held){.arena = peer->side->arena,
+	                                               .memory = vma_tcp_memory_of(peer->conn),
+	                                               .buf = piece.buf,
+	                                               .peer = peer,
+	                                               .number = vma_tcp_zcopy_number(peer->conn),
+	                                               .due_ns = peer->side->sim->now_ns + peer->plan.hold_ns,
+	                                               .len = piece.len};
+	sim_wake_at(peer, peer->side->sim->now_ns + peer->plan.hold_ns);
+	vma_tcp_rx_hold(peer->conn, &piece);
+	peer->read += piece.len;
+	return piece.len;
+}
+
+/* What is not due yet wakes it again. */
+static void sim_return_pieces(struct sim_peer *peer)
+{
+	if (peer->plan.hold_ns == 0)
+		return;
+	sim_held_return_due(peer, peer->side->sim->now_ns);
+	for (unsigned i = 0; i < sim_held_count; i++)
+		if (sim_held[i].peer == peer)
+			sim_wake_at(peer, sim_held[i].due_ns);
+	if (!peer->keeps_frames && peer->connected)
+		peer->keeps_frames = vma_tcp_zcopy_begin(peer->conn) == 0;
+}
+
 static bool sim_read(struct sim_peer *peer)
 {
 	struct sim_chance *chance = &peer->pair->chance;
@@ -310,6 +382,12 @@ static bool sim_read(struct sim_peer *peer)
 			wanted = at - peer->read;
 	}
 	sim_read_urgent(peer);
+	taken = sim_hold(peer, wanted);
+	if (taken != 0) {
+		sim_say(peer, "holds, and has read", peer->read);
+		peer->told = true;
+		return true;
+	}
 	step = sim_urgent_ahead(peer);
 	n = vma_tcp_rx_front(peer->conn, 0, spans, 4);
 	if (n > 0)
@@ -621,6 +699,7 @@ static bool sim_act_once(struct sim_peer *peer)
 	bool moved = false;
 
 	sim_check_readiness(peer);
+	sim_return_pieces(peer);
 	sim_paths(peer);
 	sim_obey_path(peer);
 	sim_steer(peer);

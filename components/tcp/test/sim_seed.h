@@ -213,6 +213,17 @@ static void sim_temper_reader(struct sim_plan *plan, uint64_t incoming)
 		plan->read_gap_ns /= 100;
 }
 
+/* By chances of its own: what else a seed decides stays what it was. */
+static void sim_plan_holds(uint64_t seed, struct sim_plan *const plan[2])
+{
+	struct sim_chance chance = {seed ^ 0x5eed2c09};
+
+	sim_draw(&chance);
+	for (int i = 0; i < 2; i++)
+		if (sim_happens(&chance, 30))
+			plan[i]->hold_ns = sim_magnitude(&chance, 1000, 300 * SIM_MS);
+}
+
 static void sim_plan_pair(struct sim_scenario *s, unsigned number, unsigned incarnation, uint64_t now_ns)
 {
 	struct sim_pair *pair = &s->pair[number];
@@ -237,6 +248,7 @@ static void sim_plan_pair(struct sim_scenario *s, unsigned number, unsigned inca
 		pair->peer[i].next_ns = UINT64_MAX;
 		sim_plan_peer(chance, s, plan[i]);
 	}
+	sim_plan_holds(s->seed + number + incarnation, plan);
 	first = (int)(sim_draw(chance) & 1); /* who ends first, if one waits for the other */
 	plan[first]->waits_for_eof = false;
 	plan[1 - first]->waits_for_eof = sim_happens(chance, 50);

@@ -33,7 +33,14 @@ static void fifo_counted_free(void *memory)
 	free(memory);
 }
 
-static const struct fifo_memory memory = {fifo_counted_alloc, fifo_counted_free, NULL};
+static void fifo_counted_put(const struct fifo_memory *memory, struct fifo_chunk *chunk)
+{
+	(void)memory;
+	fifo_counted_free(chunk);
+}
+
+static const struct fifo_memory memory = {fifo_counted_alloc, fifo_counted_free, NULL, fifo_counted_put};
+static bool with_frames; /* of what is produced, some comes in frames */
 
 static uint32_t fifo_next_random(uint32_t *seed)
 {
@@ -62,6 +69,19 @@ static uint8_t fifo_pattern(uint64_t position)
 	return (uint8_t)(position * 7 + position / 251);
 }
 
+static void fifo_append_frame(uint64_t at, size_t bytes)
+{
+	struct fifo_chunk *chunk = fifo_counted_alloc(sizeof(*chunk) + bytes);
+
+	*chunk = (struct fifo_chunk){.size = bytes,
+	                             .bytes = (uint8_t *)(chunk + 1),
+	                             .frame = (struct vma_buf *)&fifo,
+	                             .is_large = true};
+	for (size_t k = 0; k < bytes; k++)
+		chunk->bytes[k] = fifo_pattern(at + k);
+	fifo_append(&fifo, chunk, chunk, bytes);
+}
+
 static void *fifo_produce(void *arg)
 {
 	uint32_t seed = *(uint32_t *)arg;
@@ -79,6 +99,12 @@ static void *fifo_produce(void *arg)
 		}
 		if (wanted > ROUND - at)
 			wanted = ROUND - at;
+		if (with_frames && fifo_next_random(&seed) % 2 == 0) {
+			wanted = wanted < 2000 ? wanted : 2000;
+			fifo_append_frame(at, wanted);
+			at += wanted;
+			continue;
+		}
 		n = fifo_reserve(&fifo, wanted, spans, 4);
 		if (n == 0)
 			abort();
@@ -116,7 +142,7 @@ static void fifo_take_all(uint32_t seed)
 		uint32_t r = fifo_next_random(&seed);
 		size_t sum;
 
-		if (r % 4 == 0) { /* by position, as segments do */
+		if (r % 4 == 0 && !with_frames) { /* by position, as segments do */
 			spans[0] = fifo_span(&fifo, at);
 			sum = fifo_check(at, spans, spans[0].iov_len > 0);
 		} else {
@@ -136,13 +162,12 @@ static void fifo_take_all(uint32_t seed)
 	is_reader = false;
 }
 
-static void test_bytes_come_once_and_in_order(void **state)
+static void produce_and_take(void)
 {
 	const char *seconds = getenv("STRESS_SECONDS");
 	time_t end = time(NULL) + (seconds != NULL ? atoi(seconds) : 1);
 	uint32_t seed = 1, producer_seed;
 
-	(void)state;
 	do {
 		pthread_t producer;
 
@@ -158,6 +183,21 @@ static void test_bytes_come_once_and_in_order(void **state)
 	assert_true(given_back > 0); /* or that hand-over was not tested */
 }
 
-static const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_come_once_and_in_order)};
+static void test_bytes_come_once_and_in_order(void **state)
+{
+	(void)state;
+	with_frames = false;
+	produce_and_take();
+}
+
+static void test_frames_come_in_their_order_among_bytes(void **state)
+{
+	(void)state;
+	with_frames = true;
+	produce_and_take();
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_come_once_and_in_order),
+                                          cmocka_unit_test(test_frames_come_in_their_order_among_bytes)};
 
 VMA_TEST_MAIN(tests)

@@ -33,12 +33,21 @@ static void tcp_fifo_counted_free(void *memory)
 	free(memory);
 }
 
-static const struct fifo_memory memory = {tcp_fifo_counted_alloc, tcp_fifo_counted_free, NULL};
+static unsigned frames_put;
+
+static void tcp_fifo_counted_put(const struct fifo_memory *memory, struct fifo_chunk *chunk)
+{
+	(void)memory;
+	frames_put++;
+	tcp_fifo_counted_free(chunk);
+}
+
+static const struct fifo_memory memory = {tcp_fifo_counted_alloc, tcp_fifo_counted_free, NULL, tcp_fifo_counted_put};
 
 static int setup(void **state)
 {
 	(void)state;
-	allocated = allocations = failures = 0;
+	allocated = allocations = failures = frames_put = 0;
 	fifo_init(&fifo, &memory);
 	return 0;
 }
@@ -338,6 +347,118 @@ static void test_positions_beyond_32_bits_change_nothing(void **state)
 	assert_int_equal(allocated, 0);
 }
 
+/* ---- chunks with frames ---- */
+
+/* A chunk of so many bytes as the positions say; of a frame, or of memory of its own. */
+static struct fifo_chunk *full_chunk(uint64_t at, size_t bytes, bool in_frame)
+{
+	struct fifo_chunk *chunk = tcp_fifo_counted_alloc(sizeof(*chunk) + bytes);
+
+	*chunk = (struct fifo_chunk){.size = bytes,
+	                             .bytes = (uint8_t *)(chunk + 1),
+	                             .frame = in_frame ? (struct vma_buf *)&frames_put : NULL,
+	                             .is_large = true};
+	for (size_t k = 0; k < bytes; k++)
+		chunk->bytes[k] = tcp_fifo_pattern(at + k);
+	return chunk;
+}
+
+static void append(size_t bytes, bool in_frame)
+{
+	struct fifo_chunk *chunk = full_chunk(fifo_produced(&fifo), bytes, in_frame);
+
+	fifo_append(&fifo, chunk, chunk, bytes);
+}
+
+static void take_all(void)
+{
+	while (fifo_bytes(&fifo) > 0) {
+		uint64_t at = fifo_consumed(&fifo);
+		struct iovec spans[2];
+		unsigned n = fifo_front(&fifo, 0, spans, 2);
+		size_t sum = 0;
+
+		assert_in_range(n, 1, 2);
+		check_spans(at, spans, n);
+		for (unsigned i = 0; i < n; i++)
+			sum += spans[i].iov_len;
+		fifo_consume(&fifo, sum);
+	}
+}
+
+static void test_frame_is_given_back_when_the_fifo_runs_empty(void **state)
+{
+	(void)state;
+	for (unsigned i = 1; i <= 10; i++) {
+		append(100, true);
+		assert_ptr_equal(fifo_front_frame(&fifo, 0), &frames_put);
+		assert_int_equal(frames_put, i - 1);
+		take_all();
+		assert_int_equal(frames_put, i);
+		assert_null(fifo_front_frame(&fifo, 0));
+	}
+	assert_int_equal(allocated, 0);
+}
+
+static void test_frames_come_between_bytes_at_any_place(void **state)
+{
+	static const size_t bytes[] = {1, 100, 463, 464, 465, 5000, 70000};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bytes) / sizeof(*bytes); i++) {
+		put(bytes[i]);
+		append(300, true);
+		append(1, false);
+		append(200, true);
+		put(bytes[i]);
+		append(1460, true);
+		put(10);
+		if (i % 2 != 0)
+			take_all();
+	}
+	take_all();
+	assert_int_equal(frames_put, 3 * sizeof(bytes) / sizeof(*bytes));
+	put(100);
+	take_all();
+}
+
+static void test_frame_follows_bytes_that_were_read(void **state)
+{
+	(void)state;
+	put(100);
+	take_all(); /* the small chunk stays, empty */
+	append(300, true);
+	put(50);
+	assert_ptr_equal(fifo_front_frame(&fifo, 299), &frames_put);
+	assert_null(fifo_front_frame(&fifo, 300));
+	take_all();
+	assert_int_equal(frames_put, 1);
+}
+
+static void test_reserved_bytes_are_given_up_for_a_frame(void **state)
+{
+	struct iovec spans[4];
+
+	(void)state;
+	put(400);
+	assert_true(fifo_reserve(&fifo, 5000, spans, 4) > 1);
+	append(300, true);
+	take_all();
+	assert_true(allocated <= 1);
+}
+
+static void test_end_of_a_fifo_gives_frames_back(void **state)
+{
+	(void)state;
+	put(100);
+	append(300, true);
+	append(300, true);
+	fifo_fini(&fifo);
+	assert_int_equal(frames_put, 2);
+	assert_int_equal(allocated, 0);
+	fifo_init(&fifo, &memory);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_new_fifo_is_empty_and_has_no_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bytes_come_out_as_they_went_in, setup, teardown),
@@ -354,6 +475,11 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_span_goes_forward_and_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_out_of_memory_takes_nothing_and_passes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_positions_beyond_32_bits_change_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_frame_is_given_back_when_the_fifo_runs_empty, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_frames_come_between_bytes_at_any_place, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_frame_follows_bytes_that_were_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_reserved_bytes_are_given_up_for_a_frame, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_end_of_a_fifo_gives_frames_back, setup, teardown),
 };
 
 VMA_TEST_MAIN(tests)

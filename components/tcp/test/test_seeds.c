@@ -266,6 +266,7 @@ static bool seed_passes(uint64_t seed)
 	if (s->sim.failed)
 		describe(s);
 	seeds_let_go(s);
+	sim_held_return_due(NULL, UINT64_MAX);
 	sim_end(&s->sim);
 	if (s->sim.failed)
 		printf("# seed %" PRIu64 " failed: %s\n#   again: make test-tcp T='*seeds*' SEED=%" PRIu64 "\n", seed,

@@ -212,6 +212,7 @@ extern struct vma_ring_ctx *_Atomic vma_ring_ctxs[64] __attribute__((visibility(
  * on until they have ended. Control path, not with the receive flag of the ring. -ENOMEM.
  */
 int vma_ring_ctx_tcp(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out);
+struct vma_tcp_memory *vma_ring_ctx_tcp_memory(void); /* of all stacks; for the life of the process */
 /* A frame was sent: see engine/ring_disarm.c. */
 void vma_ring_ctx_sent_armed(struct vma_ring_ctx *ring_ctx) __attribute__((cold));
 static inline void vma_ring_ctx_sent(struct vma_ring_ctx *ring_ctx)

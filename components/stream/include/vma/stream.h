@@ -21,6 +21,7 @@
 #include <sys/types.h>
 
 #include <vma/sock.h>
+#include <vma/tcp.h>
 
 /* Whether it is one for stream: AF_INET or AF_INET6, SOCK_STREAM, TCP. */
 bool vma_stream_wants(int domain, int type, int protocol);
@@ -85,6 +86,48 @@ bool vma_stream_inherit(int fd, int waiting_fd);
 void vma_stream_not_passed(int fd) __attribute__((cold));
 /* Outside. listen() has succeeded: if the socket is the kernel's here, no process offloads what others made of it. */
 void vma_stream_listens(int fd) __attribute__((cold));
+
+/* ---- zero-copy receive: <vma/tcp.h> has what a piece is ---- */
+
+/*
+ * Is offered the first bytes of the stream: len bytes from vma_buf_data(buf) + off on, of the connection with that
+ * number. 0: it has them, with a reference of its own, until vma_stream_held_returned; more is offered. 1: it has no
+ * room. -errno.
+ */
+struct vma_stream_taker {
+	int (*take)(void *arg, uint64_t number, struct vma_buf *buf, uint32_t off, uint32_t len);
+	void *arg;
+};
+/*
+ * Inside. recv, whose bytes the taker gets (*taken; without MSG_WAITALL), if they lie in frames: as many pieces as are
+ * queued, and as it takes. Else they are copied to msg: if the first ones were copied before, with MSG_PEEK, MSG_OOB,
+ * MSG_TRUNC or MSG_ERRQUEUE, if the taker has no room for one piece, and if the socket is the kernel's.
+ */
+ssize_t vma_stream_recv_pieces(struct vma_file *file, int fd, struct msghdr *msg, int flags,
+                               const struct vma_stream_taker *taker, bool *taken);
+/* Inside. That of the socket's connection, which no other has; 0: it has none, or keeps no frames. */
+uint64_t vma_stream_zcopy_number(struct vma_file *file);
+/* Any thread, inside. Pieces of the connection with that number, perhaps a former one, are held no longer. */
+void vma_stream_held_returned(struct vma_file *file, uint64_t number, uint64_t bytes, unsigned pieces);
+
+/*
+ * Inspects what comes for a socket, before anybody can read it. arrived: something waits; receive flag held, must not
+ * wait. Somebody is to call vma_stream_inspect soon, without the flag. judge: inside; may step outside (vma_leave,
+ * vma_enter) and make any call, as the socket and its connection are held. VMA_TCP_HOLD: it has taken a reference, until
+ * vma_stream_held_returned.
+ */
+struct vma_stream_inspector {
+	void (*arrived)(struct vma_file *file);
+	enum vma_tcp_verdict (*judge)(struct vma_file *file, uint64_t number, const struct vma_tcp_piece *piece);
+};
+/*
+ * Inside, no lock. From now on, also of connections that the socket makes later; constant. What had come before is not
+ * inspected. NULL: no longer, and what waits is received. -EOPNOTSUPP (the socket is the kernel's), -ENOMEM.
+ */
+int vma_stream_set_inspector(struct vma_file *file, const struct vma_stream_inspector *inspector);
+/* Inside, no lock, with a reference to the file. At most so many pieces; true: there are more. */
+bool vma_stream_inspect(struct vma_file *file, unsigned most);
+
 /*
  * At exit, outside: every connection is closed, and what is queued is delivered, for at most two seconds.
  */

@@ -122,6 +122,9 @@ struct vma_tcp_memory {
 	 * sent is acknowledged. 0: no bound. */
 	int64_t segments_max;
 	_Atomic int64_t segments; /* in use, or kept by a stack for its next */
+	/* Frames that zero-copy receive keeps: unread, and held. 0: 4096 at most. */
+	int64_t frames_max;
+	_Atomic int64_t frames;
 };
 
 struct vma_tcp_attr {
@@ -252,6 +255,7 @@ enum vma_tcp_event {
 	VMA_TCP_CLOSED = 1 << 6,  /* both directions have ended: nothing comes any more */
 	VMA_TCP_DRAINED = 1 << 7, /* after close: all is acknowledged, FIN included (SO_LINGER waits for it) */
 	VMA_TCP_STEERED = 1 << 8, /* it has a rule of its own now (vma_tcp_steer): others may share its port */
+	VMA_TCP_ARRIVED = 1 << 9, /* bytes have come that are to be inspected: vma_tcp_inspect */
 };
 
 struct vma_tcp_owner {
@@ -279,6 +283,7 @@ struct vma_tcp_conn_attr {
 	 * where the clock ticks as Linux's; nothing else would tell a late segment of then from one of now.
 	 */
 	bool time_wait_ends;
+	bool inspected; /* from its first byte on: vma_tcp_set_inspected */
 };
 
 /*
@@ -347,6 +352,66 @@ void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes);
  * SIOCATMARK; -1: none. */
 int vma_tcp_rx_urgent(struct vma_tcp_conn *conn, uint8_t *byte, bool peek);
 int64_t vma_tcp_rx_mark(const struct vma_tcp_conn *conn);
+
+/* ---- zero-copy receive ---- */
+
+/*
+ * A piece of the stream, where the device put it. Who wants to keep it takes a reference to the buffer, and says that it
+ * is held. Held bytes count as read, but fill the receive buffer until they are said to be back: the window closes for a
+ * holder that gives none back. Other clients of the device can write to a frame at any time, as to any other.
+ */
+struct vma_tcp_piece {
+	void *data;
+	uint32_t len;
+	struct vma_buf *buf; /* in whose frame it lies; NULL: it was copied, and cannot be held */
+};
+/*
+ * Any thread. What comes in order stays in its frames from soon on, within bounds: 512 frames of a connection, 64 if they
+ * are small, vma_tcp_memory.frames_max of a process. What is beyond, and what came out of order, is copied. Reading is as
+ * before, and may be mixed with what follows. It stays so until the connection ends. -ENOMEM.
+ */
+int vma_tcp_zcopy_begin(struct vma_tcp_conn *conn);
+uint64_t vma_tcp_zcopy_number(const struct vma_tcp_conn *conn); /* never used twice in a process; 0: not begun */
+/* Reader. The first bytes queued, up to the urgent one; they stay queued. False: there are none. */
+bool vma_tcp_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_piece *piece);
+/* Reader. That piece, whose buf is not NULL, is held from now on, and no longer queued. */
+void vma_tcp_rx_hold(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece);
+/*
+ * Any thread: so many bytes, in so many pieces, are held no longer, of the connection with that number. conn: any, or
+ * NULL; if it is that one, its window may open. memory: that of its stack.
+ */
+void vma_tcp_held_returned(struct vma_tcp_conn *conn, struct vma_tcp_memory *memory, uint64_t number, uint64_t bytes,
+                           unsigned pieces);
+struct vma_tcp_memory *vma_tcp_memory_of(const struct vma_tcp_conn *conn);
+
+/*
+ * An owner that inspects what comes, in order, before a reader sees it. VMA_TCP_ARRIVED is told in place of READABLE; then
+ * vma_tcp_inspect has each piece judged, in the calling thread, without a flag or lock of this component. DROP: the bytes
+ * count as read. RECV: they are queued, and the owner tells its readers. HOLD: the judge has taken a reference, and the
+ * piece is held; a piece that was copied is received instead. `judge` may call anything of this connection's: the piece
+ * at hand stays as it is. A FIN is told, and a close carried out, only after the verdict about what came before it. With
+ * inspection the urgent byte is a byte of the stream like others, and has no mark.
+ */
+enum vma_tcp_verdict { VMA_TCP_DROP, VMA_TCP_RECV, VMA_TCP_HOLD };
+struct vma_tcp_inspector {
+	enum vma_tcp_verdict (*judge)(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg);
+	void *arg;
+};
+/* Any thread, no lock: bytes wait to be inspected, and may be queued then. */
+bool vma_tcp_rx_waits(const struct vma_tcp_conn *conn);
+struct vma_tcp_inspected {
+	uint64_t received; /* bytes that are queued now */
+	unsigned pieces;
+	bool more; /* waits, since `most` was reached */
+};
+/* Any thread. Begins vma_tcp_zcopy_begin, too. Off: as soon as nothing waits any more; until then the owner goes on. */
+int vma_tcp_set_inspected(struct vma_tcp_conn *conn, bool on);
+/*
+ * Any thread; not with the receive flag. Inspects what waits, at most so many pieces, unless another thread does so now:
+ * that one inspects what has come until now, too, or says that there is more.
+ */
+struct vma_tcp_inspected vma_tcp_inspect(struct vma_tcp_conn *conn, const struct vma_tcp_inspector *inspector,
+                                         unsigned most);
 
 /* ---- writing: one writer at a time ---- */
 
@@ -604,7 +669,9 @@ void vma_tcp_export_detach(struct vma_tcp_conn *conn);
 	X(handshakes)                                                                                                  \
 	X(time_waits)                                                                                                  \
 	X(no_memory)                                                                                                   \
-	X(zero_windows)
+	X(zero_windows)                                                                                                \
+	X(zcopy_bytes)  /* in order, left in their frames, */                                                          \
+	X(zcopy_copied) /* and copied, although the connection keeps frames */
 
 struct vma_tcp_counts {
 #define X(name) uint64_t name;

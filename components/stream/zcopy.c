@@ -1,0 +1,200 @@
+/*
+ * zcopy.c - zero-copy receive, and owners that inspect what comes: tcp's pieces, for the holder of a descriptor.
+ *
+ * A connection keeps its frames from the first zero-copy receive on, or from the moment an inspector is there. Before
+ * that, and beyond tcp's bounds, payload is copied, and read by recvmsg.
+ */
+#include <errno.h>
+#include <sys/epoll.h>
+
+#include "stream_priv.h"
+
+/* ---- receive ---- */
+
+/* What is queued in frames, as far as the taker takes it. The reader's turn is held. Bytes; 0: none lies in a frame, or
+ * the taker has no room; its error. */
+static ssize_t take_pieces(struct vma_tcp_conn *conn, const struct vma_stream_taker *taker)
+{
+	const uint64_t number = vma_tcp_zcopy_number(conn);
+	struct vma_bufarena *arena = vma_engine()->arena;
+	struct vma_tcp_piece piece;
+	ssize_t done = 0;
+	int rc;
+
+	while ((done == 0 || vma_tcp_rx_mark(conn) != 0) && vma_tcp_rx_piece(conn, &piece) && piece.buf != NULL) {
+		const char *packet = vma_buf_data(arena, piece.buf);
+
+		rc = taker->take(taker->arg, number, piece.buf, (uint32_t)((const char *)piece.data - packet),
+		                 piece.len);
+		if (rc != 0)
+			return done != 0 || rc > 0 ? done : rc;
+		vma_tcp_rx_hold(conn, &piece);
+		done += piece.len;
+	}
+	return done;
+}
+
+static ssize_t stream_take_queued(struct stream_sock *sock, const struct vma_stream_taker *taker)
+{
+	struct vma_tcp_conn *conn;
+	ssize_t rc = 0;
+
+	if (!stream_call_enter(sock))
+		return -EBADF;
+	conn = stream_conn(sock);
+	if (conn != NULL && !sock->file.os_only)
+		rc = vma_tcp_zcopy_begin(conn);
+	if (rc == 0 && conn != NULL && !sock->file.os_only && vma_tcp_rx_bytes(conn) != 0) {
+		stream_io_lock_acquire(&sock->reader);
+		rc = take_pieces(conn, taker);
+		stream_io_lock_release(&sock->reader);
+	}
+	stream_call_leave(sock);
+	return rc;
+}
+
+/* Waits as recv does: what it would answer if there is nothing; 1: there are bytes. */
+static ssize_t await_bytes(struct vma_file *file, int fd, int flags)
+{
+	char byte;
+	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	return file->ops->recvmsg(file, fd, &msg, (flags & ~MSG_WAITALL) | MSG_PEEK);
+}
+
+static ssize_t recv_copied(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+{
+	return file->ops->recvmsg(file, fd, msg, flags & ~MSG_WAITALL);
+}
+
+ssize_t vma_stream_recv_pieces(struct vma_file *file, int fd, struct msghdr *msg, int flags,
+                               const struct vma_stream_taker *taker, bool *taken)
+{
+	struct stream_sock *sock = stream_sock(file);
+	ssize_t rc;
+
+	*taken = false;
+	if (flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE | MSG_TRUNC))
+		return file->ops->recvmsg(file, fd, msg, flags);
+	rc = stream_take_queued(sock, taker);
+	if (rc == 0) {
+		rc = await_bytes(file, fd, flags);
+		if (rc <= 0)
+			return rc;
+		rc = stream_take_queued(sock, taker);
+	} else if (rc > 0) {
+		stream_drive_overdue(vma_thread_self());
+	}
+	if (rc == 0)
+		return recv_copied(file, fd, msg, flags);
+	*taken = rc > 0;
+	msg->msg_namelen = 0;
+	msg->msg_controllen = 0;
+	msg->msg_flags = 0;
+	stream_count_received(sock, rc, flags);
+	return rc;
+}
+
+uint64_t vma_stream_zcopy_number(struct vma_file *file)
+{
+	const struct vma_tcp_conn *conn = stream_conn(stream_sock(file));
+
+	return conn != NULL ? vma_tcp_zcopy_number(conn) : 0;
+}
+
+void vma_stream_held_returned(struct vma_file *file, uint64_t number, uint64_t bytes, unsigned pieces)
+{
+	vma_tcp_held_returned(stream_conn(stream_sock(file)), vma_ring_ctx_tcp_memory(), number, bytes, pieces);
+}
+
+/* ---- inspection ---- */
+
+static const struct vma_stream_inspector *stream_inspector(const struct stream_sock *sock)
+{
+	return atomic_load_explicit(&sock->inspector, memory_order_acquire);
+}
+
+/* The inspector may have changed, or gone, with the piece before; the socket may have been closed: nobody reads it. */
+static enum vma_tcp_verdict stream_judge(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg)
+{
+	struct stream_sock *sock = arg;
+	const struct vma_stream_inspector *inspector = stream_inspector(sock);
+
+	if (inspector == NULL || stream_has_ended(sock) || stream_conn(sock) != conn)
+		return VMA_TCP_RECV;
+	return inspector->judge(&sock->file, vma_tcp_zcopy_number(conn), piece);
+}
+
+static enum vma_tcp_verdict judge_all_received(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg)
+{
+	(void)conn;
+	(void)piece;
+	(void)arg;
+	return VMA_TCP_RECV;
+}
+
+/* The inspection has ended, or is about to: what still comes that way is received. Also under the ring's flag. */
+static bool receive_uninspected(struct vma_tcp_conn *conn)
+{
+	static const struct vma_tcp_inspector all = {.judge = judge_all_received};
+
+	return vma_tcp_inspect(conn, &all, UINT32_MAX).received != 0;
+}
+
+void stream_arrived(struct stream_sock *sock, struct vma_tcp_conn *conn)
+{
+	const struct vma_stream_inspector *inspector = stream_inspector(sock);
+
+	if (inspector != NULL)
+		inspector->arrived(&sock->file);
+	else if (receive_uninspected(conn))
+		stream_ready(sock, EPOLLIN | EPOLLRDNORM);
+}
+
+/*
+ * The connection is held, so the judge may go outside, and close the socket. Who finds a reader's bytes queued before
+ * this tells of them finds nothing new: a wake-up too many at most.
+ */
+bool vma_stream_inspect(struct vma_file *file, unsigned most)
+{
+	struct stream_sock *sock = stream_sock(file);
+	const struct vma_tcp_inspector inspector = {.judge = stream_judge, .arg = sock};
+	struct vma_tcp_conn *conn = stream_conn(sock);
+	struct vma_tcp_inspected result;
+
+	if (conn == NULL)
+		return false;
+	vma_tcp_conn_get(conn);
+	result = vma_tcp_inspect(conn, &inspector, most);
+	vma_tcp_conn_put(conn);
+	if (result.received != 0)
+		stream_ready(sock, EPOLLIN | EPOLLRDNORM);
+	return result.more;
+}
+
+/* A connection that is made at this moment sees the inspector, or is seen here: file.lock. */
+int vma_stream_set_inspector(struct vma_file *file, const struct vma_stream_inspector *inspector)
+{
+	struct stream_sock *sock = stream_sock(file);
+	struct vma_tcp_conn *conn;
+	int rc = 0;
+
+	if (file->os_only)
+		return -EOPNOTSUPP;
+	pthread_mutex_lock(&file->lock);
+	conn = stream_conn(sock);
+	if (conn != NULL)
+		rc = vma_tcp_set_inspected(conn, inspector != NULL);
+	if (rc == 0)
+		atomic_store(&sock->inspector, inspector);
+	if (conn != NULL)
+		vma_tcp_conn_get(conn);
+	pthread_mutex_unlock(&file->lock);
+	if (conn == NULL)
+		return rc;
+	if (rc == 0 && inspector == NULL && receive_uninspected(conn))
+		stream_ready(sock, EPOLLIN | EPOLLRDNORM);
+	vma_tcp_conn_put(conn);
+	return rc;
+}

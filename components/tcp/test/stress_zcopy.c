@@ -1,0 +1,479 @@
+/*
+ * Threads on connections that keep frames, in real time: readers hold pieces, which other threads give back, also after
+ * the connection was closed; two threads inspect what comes, whichever is told first. No byte is lost or seen twice, no
+ * piece is forgotten, every frame comes back (under the sanitizers: nothing is used after it was freed). STRESS_SECONDS.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include <vma/test.h>
+#include <vma/nic_wire.h>
+#include <vma/tcp.h>
+
+#include "../tcp_priv.h"
+
+enum { PAIRS = 2, PORT = 80, FIRST_PORT = 1000, TIMEOUT_S = 60, PARKED = 1024 };
+
+struct zend {
+	struct vma_tcp_conn *conn;
+	_Atomic uint32_t events;
+	/* judged */
+	uint64_t seen, dropped; /* the inspector's */
+	_Atomic uint64_t received;
+	_Atomic bool done;
+	uint32_t seed;
+};
+
+/* A piece that somebody holds, and the connection's reference that goes with it. */
+struct parked {
+	struct vma_tcp_conn *conn;
+	struct vma_buf *buf;
+	uint64_t number, at;
+	uint32_t len;
+	const uint8_t *data;
+};
+
+static struct vma_bufarena *zarena;
+static struct vma_bufpool *zspill;
+static struct vma_nic *znic[2];
+static struct vma_ring *zring[2];
+static struct vma_tcp *ztcp[2];
+static const uint8_t zip[2][16] = {{10, 0, 0, 1}, {10, 0, 0, 2}};
+static struct vma_tcp_listener *zlistener;
+static struct zend *_Atomic zwaiting[PAIRS * 2];
+static _Atomic bool zstop;
+static _Atomic uint64_t zconnections, zheld;
+static struct vma_tcp_memory zmemory;
+static pthread_mutex_t parked_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct parked parked[PARKED];
+static unsigned parked_count;
+
+static uint64_t zcopy_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+}
+
+static uint32_t zcopy_random(uint32_t *seed)
+{
+	return (*seed = *seed * 1664525 + 1013904223) >> 8;
+}
+
+static void zcopy_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+{
+	struct zend *end = arg;
+
+	(void)conn;
+	atomic_fetch_or(&end->events, events);
+}
+static const struct vma_tcp_owner zowner = {.event = zcopy_on_event};
+
+static bool zcopy_admit(struct vma_tcp_listener *l, void *arg)
+{
+	(void)l, (void)arg;
+	return true;
+}
+
+static bool zcopy_on_accepted(struct vma_tcp_listener *l, void *arg, struct vma_tcp_conn *conn)
+{
+	struct vma_flow_key names;
+	struct zend *end = calloc(1, sizeof(*end));
+
+	(void)l, (void)arg;
+	vma_tcp_tuple(conn, &names);
+	end->conn = conn;
+	end->seed = names.peer_port_be;
+	vma_tcp_conn_adopt(conn, &zowner, end);
+	atomic_store(&zwaiting[(ntohs(names.peer_port_be) - FIRST_PORT) % (PAIRS * 2)], end);
+	return true;
+}
+static const struct vma_tcp_listener_owner zlistener_owner = {.admit = zcopy_admit, .accepted = zcopy_on_accepted};
+
+static void zcopy_idle(uint64_t *since)
+{
+	for (int i = 0; i < 2; i++)
+		vma_ring_progress(zring[i]);
+	sched_yield();
+	if (*since == 0)
+		*since = zcopy_now_ns();
+	else if (zcopy_now_ns() - *since > TIMEOUT_S * 1000000000ULL) {
+		fprintf(stderr, "somebody waits for ever\n");
+		abort();
+	}
+}
+
+static uint8_t zcopy_byte_at(uint64_t position)
+{
+	return (uint8_t)(position * 7 + (position >> 8) * 31);
+}
+
+static void zcopy_check(const uint8_t *data, uint64_t at, size_t len)
+{
+	for (size_t k = 0; k < len; k++)
+		if (data[k] != zcopy_byte_at(at + k))
+			abort();
+}
+
+/* ---- pieces that are held ---- */
+
+static void piece_return(const struct parked *p)
+{
+	zcopy_check(p->data, p->at, p->len);
+	vma_buf_put(zarena, p->buf);
+	vma_tcp_held_returned(p->conn, &zmemory, p->number, p->len, 1);
+	vma_tcp_conn_put(p->conn);
+}
+
+static void piece_park(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, uint64_t at)
+{
+	struct parked p = {conn, piece->buf, vma_tcp_zcopy_number(conn), at, piece->len, piece->data};
+	bool full;
+
+	vma_tcp_conn_get(conn);
+	pthread_mutex_lock(&parked_lock);
+	full = parked_count == PARKED;
+	if (!full)
+		parked[parked_count++] = p;
+	pthread_mutex_unlock(&parked_lock);
+	if (full)
+		piece_return(&p);
+	atomic_fetch_add(&zheld, 1);
+}
+
+static bool parked_return_one(uint32_t random)
+{
+	struct parked p;
+
+	pthread_mutex_lock(&parked_lock);
+	if (parked_count == 0) {
+		pthread_mutex_unlock(&parked_lock);
+		return false;
+	}
+	random %= parked_count;
+	p = parked[random];
+	parked[random] = parked[--parked_count];
+	pthread_mutex_unlock(&parked_lock);
+	piece_return(&p);
+	return true;
+}
+
+static void *parked_work(void *arg)
+{
+	uint32_t seed = (uint32_t)(uintptr_t)arg;
+
+	while (!atomic_load(&zstop)) {
+		if (zcopy_random(&seed) % 4 == 0 || !parked_return_one(zcopy_random(&seed)))
+			sched_yield();
+	}
+	return NULL;
+}
+
+/* ---- what a connection is read by ---- */
+
+static void zcopy_write(struct zend *end, uint64_t total)
+{
+	uint64_t done = 0, since = 0;
+
+	while (done < total) {
+		struct iovec spans[4];
+		uint64_t request = 1 + (done * 2654435761U) % 9000, part = 0;
+		int n = vma_tcp_tx_reserve(end->conn, request < total - done ? request : total - done, spans, 4);
+
+		assert_true(n >= 0);
+		if (n == 0) {
+			zcopy_idle(&since);
+			continue;
+		}
+		for (int i = 0; i < n; i++)
+			for (size_t k = 0; k < spans[i].iov_len; k++)
+				((uint8_t *)spans[i].iov_base)[k] = zcopy_byte_at(done + part++);
+		vma_tcp_tx_commit(end->conn, part, 0);
+		done += part;
+		since = 0;
+	}
+}
+
+struct zjob {
+	struct zend *end;
+	uint64_t bytes;
+};
+
+static void *zcopy_writer(void *arg)
+{
+	const struct zjob *job = arg;
+
+	zcopy_write(job->end, job->bytes);
+	return NULL;
+}
+
+/* Some bytes are read, some pieces are held. */
+static void zcopy_read(struct zend *end, uint64_t total)
+{
+	uint64_t done = 0, since = 0;
+
+	while (done < total) {
+		struct vma_tcp_piece piece;
+		uint32_t r = zcopy_random(&end->seed);
+
+		if (!vma_tcp_rx_piece(end->conn, &piece)) {
+			assert_int_equal(vma_tcp_error(end->conn), 0);
+			zcopy_idle(&since);
+			continue;
+		}
+		zcopy_check(piece.data, done, piece.len);
+		if (piece.buf != NULL && r % 4 != 0) {
+			vma_buf_ref(piece.buf);
+			piece_park(end->conn, &piece, done);
+			vma_tcp_rx_hold(end->conn, &piece);
+		} else {
+			piece.len = 1 + r % piece.len;
+			vma_tcp_rx_consume(end->conn, piece.len);
+		}
+		done += piece.len;
+		since = 0;
+	}
+}
+
+static enum vma_tcp_verdict zcopy_judge(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg)
+{
+	struct zend *end = arg;
+	const uint32_t r = zcopy_random(&end->seed) % 3;
+
+	zcopy_check(piece->data, end->seen, piece->len);
+	if (r == VMA_TCP_HOLD && piece->buf != NULL) {
+		vma_buf_ref(piece->buf);
+		piece_park(conn, piece, end->seen);
+	} else if (r != VMA_TCP_DROP) {
+		atomic_fetch_add(&end->received, piece->len);
+	}
+	end->seen += piece->len;
+	return (enum vma_tcp_verdict)r;
+}
+
+/* Who takes the event inspects, and nobody else would. */
+static bool zcopy_inspect(struct zend *end)
+{
+	const struct vma_tcp_inspector inspector = {.judge = zcopy_judge, .arg = end};
+
+	if (!(atomic_fetch_and(&end->events, ~(uint32_t)VMA_TCP_ARRIVED) & VMA_TCP_ARRIVED))
+		return false;
+	while (vma_tcp_inspect(end->conn, &inspector, 3).more)
+		;
+	return true;
+}
+
+static void *zcopy_inspect_work(void *arg)
+{
+	struct zend *end = arg;
+
+	while (!atomic_load(&end->done)) {
+		if (!zcopy_inspect(end))
+			sched_yield();
+	}
+	return NULL;
+}
+
+/* The peer's end comes only after the last verdict. */
+static void zcopy_read_inspected(struct zend *end, uint64_t total)
+{
+	uint64_t read = 0, since = 0;
+	pthread_t other;
+
+	assert_int_equal(pthread_create(&other, NULL, zcopy_inspect_work, end), 0);
+	while (!vma_tcp_rx_eof(end->conn)) {
+		struct iovec span;
+
+		zcopy_inspect(end);
+		if (vma_tcp_rx_front(end->conn, 0, &span, 1) == 0) {
+			assert_int_equal(vma_tcp_error(end->conn), 0);
+			zcopy_idle(&since);
+			continue;
+		}
+		vma_tcp_rx_consume(end->conn, span.iov_len);
+		read += span.iov_len;
+		since = 0;
+	}
+	atomic_store(&end->done, true);
+	pthread_join(other, NULL);
+	assert_int_equal(end->seen, total);
+	assert_int_equal(read, atomic_load(&end->received));
+}
+
+/* ---- connections, one after the other ---- */
+
+static struct zend *zcopy_connect(uint16_t port)
+{
+	struct zend *end = calloc(1, sizeof(*end));
+	struct vma_tcp_options options;
+	struct vma_tcp_conn_attr attr = {.owner = &zowner,
+	                                 .arg = end,
+	                                 .options = &options,
+	                                 .path = {.len = 34, .ip_off = 14, .mtu = 1500},
+	                                 .family = AF_INET,
+	                                 .local_port_be = htons(port),
+	                                 .peer_port_be = htons(PORT)};
+	uint64_t since = 0;
+
+	memcpy(attr.path.bytes, znic[1]->info.mac, 6);
+	memcpy(attr.path.bytes + 6, znic[0]->info.mac, 6);
+	attr.path.bytes[12] = 8;
+	attr.path.bytes[14] = 0x45;
+	memcpy(attr.path.bytes + 26, zip[0], 4);
+	memcpy(attr.path.bytes + 30, zip[1], 4);
+	vma_tcp_options_init(&options);
+	memcpy(attr.local, zip[0], 16);
+	memcpy(attr.peer, zip[1], 16);
+	while (vma_tcp_connect(ztcp[0], &attr, &end->conn) == -EADDRINUSE)
+		zcopy_idle(&since);
+	since = 0;
+	while (vma_tcp_state(end->conn) == TCP_SYN_SENT)
+		zcopy_idle(&since);
+	assert_int_equal(vma_tcp_state(end->conn), TCP_ESTABLISHED);
+	return end;
+}
+
+static void zcopy_let_go(struct zend *end, bool abort)
+{
+	vma_tcp_close(end->conn, abort);
+	vma_tcp_conn_disown(end->conn);
+	vma_tcp_conn_put(end->conn);
+	free(end);
+}
+
+static void zcopy_converse(struct zend *client, struct zend *server, uint64_t round)
+{
+	struct zjob job = {client, 1 + (round * 7919) % 90000};
+	const bool inspected = round % 2 != 0;
+	uint64_t since = 0;
+	pthread_t writer;
+
+	assert_int_equal(inspected ? vma_tcp_set_inspected(server->conn, true) : vma_tcp_zcopy_begin(server->conn), 0);
+	while (!(atomic_load(&server->conn->rx_mode) & RX_ZCOPY)) /* or the first bytes would not be */
+		zcopy_idle(&since);
+	assert_int_equal(pthread_create(&writer, NULL, zcopy_writer, &job), 0);
+	if (!inspected)
+		zcopy_read(server, job.bytes);
+	if (inspected) {
+		pthread_join(writer, NULL);
+		vma_tcp_shutdown(client->conn, SHUT_WR);
+		zcopy_read_inspected(server, job.bytes);
+	} else {
+		pthread_join(writer, NULL);
+	}
+}
+
+static void *zcopy_work_pair(void *arg)
+{
+	unsigned number = (unsigned)(uintptr_t)arg;
+
+	for (uint64_t round = number; !atomic_load(&zstop); round++) {
+		unsigned slot = number + PAIRS * (round & 1);
+		uint16_t port = (uint16_t)(FIRST_PORT + slot + PAIRS * 2 * (round % 1000));
+		struct zend *client, *server;
+		uint64_t since = 0;
+
+		atomic_store(&zwaiting[slot], NULL);
+		client = zcopy_connect(port);
+		while ((server = atomic_load(&zwaiting[slot])) == NULL)
+			zcopy_idle(&since);
+		zcopy_converse(client, server, round);
+		zcopy_let_go(client, round % 4 == 1);
+		zcopy_let_go(server, round % 4 == 2);
+		atomic_fetch_add(&zconnections, 1);
+	}
+	return NULL;
+}
+
+static void zcopy_open_fixture(void)
+{
+	struct vma_bufarena_attr arena_attr = {.capacity = 1 << 16, .frame_size = 2048};
+	struct vma_bufpool_attr spill_attr = {.name = "spill", .max_bufs = 1 << 14};
+	struct vma_wire_pair_attr wire = {0};
+	struct vma_tcp_listen_attr attr = {
+	        .owner = &zlistener_owner, .family = AF_INET, .local_port_be = htons(PORT), .backlog = 64};
+	struct vma_tcp_options options;
+
+	assert_int_equal(vma_bufarena_create(&arena_attr, &zarena), 0);
+	spill_attr.arena = zarena;
+	assert_int_equal(vma_bufpool_create(&spill_attr, &zspill), 0);
+	wire.arena[0] = wire.arena[1] = zarena;
+	assert_int_equal(vma_wire_pair(&wire, znic), 0);
+	zmemory = (struct vma_tcp_memory){.pressure = INT64_MAX, .limit = INT64_MAX};
+	for (int i = 0; i < 2; i++) {
+		struct vma_ring_attr r = {.nic = znic[i],
+		                          .spill_pool = zspill,
+		                          .thread_mode = VMA_THREAD_YIELD,
+		                          .rx_sw_csum = true,
+		                          .name = "stress"};
+		struct vma_tcp_attr t = {.arena = zarena, .gro_streams_max = 8, .memory = &zmemory};
+
+		assert_int_equal(vma_ring_create(&r, &zring[i]), 0);
+		t.ring = zring[i];
+		t.secret[0] = (uint8_t)i;
+		assert_int_equal(vma_tcp_create(&t, &ztcp[i]), 0);
+	}
+	vma_tcp_options_init(&options);
+	attr.options = &options;
+	memcpy(attr.local, zip[1], 16);
+	assert_int_equal(vma_tcp_listen(ztcp[1], &attr, &zlistener), 0);
+}
+
+static void zcopy_close_fixture(void)
+{
+	vma_tcp_listener_close(zlistener);
+	for (int i = 0; i < 2; i++)
+		vma_tcp_destroy(ztcp[i]);
+	assert_int_equal(atomic_load(&zmemory.frames), 0);
+	assert_int_equal(atomic_load(&zmemory.used), 0);
+	for (int i = 0; i < 2; i++)
+		vma_ring_destroy(zring[i]);
+	for (int i = 0; i < 2; i++)
+		vma_nic_close(znic[i]);
+	vma_bufpool_retire(zspill, NULL, NULL);
+	vma_bufpool_flush_thread(zarena);
+	for (int i = 0; i < VMA_BUFPOOL_MAX; i++)
+		assert_null(atomic_load(&zarena->pools[i])); /* every frame has come home */
+	vma_bufarena_destroy(zarena);
+}
+
+static void test_held_and_inspected_pieces_are_neither_lost_nor_kept(void **state)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+	uint64_t end = zcopy_now_ns() + (uint64_t)((seconds != NULL ? atof(seconds) : 1.5) * 1e9);
+	pthread_t pairs[PAIRS], holders[2];
+
+	(void)state;
+	zcopy_open_fixture();
+	for (uintptr_t i = 0; i < PAIRS; i++)
+		assert_int_equal(pthread_create(&pairs[i], NULL, zcopy_work_pair, (void *)i), 0);
+	for (uintptr_t i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&holders[i], NULL, parked_work, (void *)(i + 1)), 0);
+	while (zcopy_now_ns() < end)
+		poll(NULL, 0, 20);
+	atomic_store(&zstop, true);
+	for (int i = 0; i < PAIRS; i++)
+		pthread_join(pairs[i], NULL);
+	for (int i = 0; i < 2; i++)
+		pthread_join(holders[i], NULL);
+	while (parked_return_one(0))
+		;
+	print_message("%lu connections, %lu pieces held\n", (unsigned long)atomic_load(&zconnections),
+	              (unsigned long)atomic_load(&zheld));
+	assert_true(atomic_load(&zconnections) > 1 && atomic_load(&zheld) > 0);
+	zcopy_close_fixture();
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_held_and_inspected_pieces_are_neither_lost_nor_kept)};
+
+VMA_TEST_MAIN(tests)

@@ -1,0 +1,694 @@
+/*
+ * zcopy.c - payload that stays in its frames, pieces of it that are given out, and an owner that inspects what comes.
+ *
+ * The window counts what is queued, what waits for an inspector, and what is held: a byte that was given out fills the
+ * buffer until it is freed. So a peer sends at most a buffer's worth to an owner that frees nothing.
+ *
+ * Frames have bounds besides: ZCOPY_FRAMES_MAX of a connection, and vma_tcp_memory.frames_max of the process. Beyond
+ * them, and for data that came out of order, payload is copied. A run of segments that are small on the average is
+ * copied as soon as the connection has ZCOPY_SMALL_FRAMES_MAX frames.
+ *
+ * **One inspector, and no piece forgotten.** The driver pushes a piece on `arrived` (A); then some thread calls
+ * vma_tcp_inspect, which exchanges `inspecting` for true (B). If B finds it true, another thread is the inspector. That
+ * one stores false when it is done (C), and looks at `arrived` again (D). All four are sequentially consistent. B found
+ * true, so it precedes C in their order. A precedes B, since the push happens before the call. So A precedes D, and D
+ * sees the piece, or an inspector after it has it already. What an inspector has taken and leaves to the next one, it
+ * says in `more`.
+ *
+ * **A close while the owner looks at a piece** waits for the verdict, for it decides between FIN and RST. The driver
+ * stores close_waits (E), then loads `judging` (F). The inspector stores judging = false after the verdict is carried out
+ * (G), then exchanges close_waits (H). If F sees true, then E precedes G and so H, which finds it and posts the close. If
+ * F sees false, the driver takes close_waits back by an exchange. Either exchange finds true once, so the close is made
+ * once. end_waits and `waiting` do the same for a FIN, and for the end of the inspection.
+ */
+#include "zcopy.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "lwip/port.h"
+
+#define SLAB_CHUNKS 32
+
+/* Chunks of frames: as many as a connection has frames. */
+struct zcopy_slab {
+	struct zcopy_slab *next;
+	struct fifo_chunk chunks[SLAB_CHUNKS];
+};
+
+static _Atomic uint64_t last_number;
+
+/* ---- chunks ---- */
+
+static void chunk_return(struct tcp_zcopy *z, struct fifo_chunk *chunk)
+{
+	struct fifo_chunk *head = atomic_load_explicit(&z->returned, memory_order_relaxed);
+
+	do
+		chunk->next = head;
+	while (!atomic_compare_exchange_weak_explicit(&z->returned, &head, chunk, memory_order_release,
+	                                              memory_order_relaxed));
+}
+
+static bool slab_new(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
+{
+	struct zcopy_slab *slab = conn->memory.alloc(sizeof(*slab));
+
+	if (slab == NULL)
+		return false;
+	slab->next = z->slabs;
+	z->slabs = slab;
+	for (unsigned i = 0; i < SLAB_CHUNKS; i++) {
+		slab->chunks[i].next = z->spare;
+		z->spare = &slab->chunks[i];
+	}
+	return true;
+}
+
+static struct fifo_chunk *chunk_take(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
+{
+	struct fifo_chunk *chunk;
+
+	if (z->spare == NULL)
+		z->spare = atomic_exchange_explicit(&z->returned, NULL, memory_order_acquire);
+	if (z->spare == NULL && !slab_new(conn, z))
+		return NULL;
+	chunk = z->spare;
+	z->spare = chunk->next;
+	return chunk;
+}
+
+/* So many, linked; NULL: there is no memory. */
+static struct fifo_chunk *chunks_take(struct vma_tcp_conn *conn, struct tcp_zcopy *z, unsigned n)
+{
+	struct fifo_chunk *first = NULL, *chunk;
+
+	for (; n > 0; n--) {
+		chunk = chunk_take(conn, z);
+		if (chunk == NULL)
+			break;
+		chunk->next = first;
+		first = chunk;
+	}
+	if (n == 0)
+		return first;
+	while ((chunk = first) != NULL) {
+		first = chunk->next;
+		chunk->next = z->spare;
+		z->spare = chunk;
+	}
+	return NULL;
+}
+
+static void chunk_fill(struct fifo_chunk *chunk, struct vma_buf *frame, void *data, uint32_t len)
+{
+	struct fifo_chunk *next = chunk->next;
+
+	*chunk = (struct fifo_chunk){.next = next,
+	                             .size = len,
+	                             .bytes = data,
+	                             .frame = frame,
+	                             .counted = len + (uint32_t)sizeof(*chunk),
+	                             .is_large = true};
+}
+
+/* ---- frames ---- */
+
+static void frames_count(struct tcp_zcopy *z, unsigned n)
+{
+	atomic_fetch_add_explicit(&z->frames, (int32_t)n, memory_order_relaxed);
+	atomic_fetch_add_explicit(&z->books->frames, n, memory_order_relaxed);
+}
+
+static void frames_uncount(struct tcp_zcopy *z, unsigned n)
+{
+	atomic_fetch_sub_explicit(&z->frames, (int32_t)n, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&z->books->frames, n, memory_order_relaxed);
+}
+
+void zcopy_put_frame(const struct fifo_memory *memory, struct fifo_chunk *chunk)
+{
+	const struct vma_tcp_conn *conn =
+	        (const struct vma_tcp_conn *)((const char *)memory - offsetof(struct vma_tcp_conn, memory));
+	struct tcp_zcopy *z = zcopy_of(conn);
+
+	vma_buf_put(z->arena, chunk->frame);
+	frames_uncount(z, 1);
+	chunk_return(z, chunk);
+}
+
+/* `len` bytes in n frames, of what comes next. */
+static bool zcopy_may_keep(const struct tcp_zcopy *z, unsigned n, uint32_t len)
+{
+	const int64_t frames = (int64_t)atomic_load_explicit(&z->frames, memory_order_relaxed) + n;
+	const int64_t max = z->books->frames_max != 0 ? z->books->frames_max : ZCOPY_PROCESS_FRAMES;
+
+	if (frames > ZCOPY_FRAMES_MAX || (frames > ZCOPY_SMALL_FRAMES_MAX && len / n < ZCOPY_SMALL))
+		return false;
+	return atomic_load_explicit(&z->books->frames, memory_order_relaxed) + n <= max;
+}
+
+/* ---- in order ---- */
+
+static void zcopy_count_received(struct vma_tcp_conn *conn, struct tcp_zcopy *z, uint32_t len, bool copied)
+{
+	if (copied) {
+		conn->counts.zcopy_copied += len;
+		TCP_COUNT(conn->tcp, zcopy_copied, len);
+	} else {
+		conn->counts.zcopy_bytes += len;
+		TCP_COUNT(conn->tcp, zcopy_bytes, len);
+	}
+	atomic_store_explicit(&z->received, atomic_load_explicit(&z->received, memory_order_relaxed) + len,
+	                      memory_order_release);
+	conn->counts.bytes_in += len;
+	TCP_COUNT(conn->tcp, bytes_in, len);
+	if (z->inspects)
+		conn->events |= VMA_TCP_ARRIVED;
+	else
+		conn->data_received = true;
+}
+
+/* (A) */
+static void arrived_push(struct tcp_zcopy *z, struct fifo_chunk *chunk)
+{
+	struct fifo_chunk *head = atomic_load_explicit(&z->arrived, memory_order_relaxed);
+
+	atomic_fetch_add(&z->waiting, chunk->size);
+	atomic_fetch_add_explicit(&z->waiting_pieces, 1, memory_order_relaxed);
+	do
+		chunk->next = head;
+	while (!atomic_compare_exchange_weak(&z->arrived, &head, chunk));
+}
+
+static void zcopy_give(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fifo_chunk *first,
+                       struct fifo_chunk *last, uint32_t len)
+{
+	struct fifo_chunk *next;
+
+	if (!z->inspects) {
+		fifo_append(&conn->rx, first, last, len);
+		return;
+	}
+	for (; first != NULL; first = next) {
+		next = first->next;
+		arrived_push(z, first);
+	}
+}
+
+/* A piece that lies in memory of its own, with room for `len` bytes. */
+static struct fifo_chunk *copied_chunk(const struct vma_tcp_conn *conn, uint32_t len)
+{
+	struct fifo_chunk *chunk = conn->memory.alloc(sizeof(*chunk) + len);
+
+	if (chunk == NULL)
+		return NULL;
+	chunk->next = NULL;
+	chunk_fill(chunk, NULL, chunk + 1, len);
+	return chunk;
+}
+
+static bool has_place_for_arrivals(const struct tcp_zcopy *z)
+{
+	return !z->inspects ||
+	       atomic_load_explicit(&z->waiting_pieces, memory_order_relaxed) < ZCOPY_ARRIVED_MAX;
+}
+
+static unsigned frames_of_packets(struct vma_buf *const *packets, unsigned n)
+{
+	unsigned frames = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		uint32_t skip = packets[i]->payload_off, left = packets[i]->payload_len;
+
+		for (const struct vma_buf *buf = packets[i]; left != 0; buf = buf->next) {
+			uint32_t here = buf->len - skip < left ? buf->len - skip : left;
+
+			frames += here != 0;
+			left -= here;
+			skip = 0;
+		}
+	}
+	return frames;
+}
+
+/* The chunks get the references of the packet's buffers; those without payload end. Returns the next free chunk. */
+static struct fifo_chunk *fill_with_packet(struct tcp_zcopy *z, struct vma_buf *packet, struct fifo_chunk *chunk,
+                                           struct fifo_chunk **last)
+{
+	uint32_t skip = packet->payload_off, left = packet->payload_len;
+	struct vma_buf *next;
+
+	for (struct vma_buf *buf = packet; buf != NULL; buf = next) {
+		uint32_t room = buf->len - skip, here = room < left ? room : left;
+
+		next = buf->next;
+		buf->next = NULL;
+		if (here == 0) {
+			vma_buf_put(z->arena, buf);
+		} else {
+			chunk_fill(chunk, buf, vma_buf_data(z->arena, buf) + skip, here);
+			*last = chunk;
+			chunk = chunk->next;
+		}
+		left -= here;
+		skip = 0;
+	}
+	return chunk;
+}
+
+static bool zcopy_copy_packets(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct vma_buf *const *packets,
+                               unsigned n, uint32_t len)
+{
+	struct fifo_chunk *chunk;
+	struct iovec spans[8];
+	size_t room = 0;
+	unsigned count;
+
+	if (z->inspects) {
+		chunk = copied_chunk(conn, len);
+		if (chunk == NULL)
+			return false;
+		port_copy_payload(z->arena, packets, n, &(const struct iovec){chunk->bytes, len});
+		arrived_push(z, chunk);
+		return true;
+	}
+	count = fifo_reserve(&conn->rx, len, spans, 8);
+	for (unsigned i = 0; i < count; i++)
+		room += spans[i].iov_len;
+	if (room < len)
+		return false;
+	port_copy_payload(z->arena, packets, n, spans);
+	fifo_commit(&conn->rx, len);
+	return true;
+}
+
+bool zcopy_take(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsigned n, uint32_t len)
+{
+	struct tcp_zcopy *z = zcopy_of(conn);
+	const unsigned frames = frames_of_packets(packets, n);
+	struct fifo_chunk *first = NULL, *last = NULL, *chunk;
+
+	if (!has_place_for_arrivals(z))
+		return false;
+	if (zcopy_may_keep(z, frames, len))
+		first = chunks_take(conn, z, frames);
+	if (first == NULL) {
+		if (!zcopy_copy_packets(conn, z, packets, n, len))
+			return false;
+		for (unsigned i = 0; i < n; i++)
+			vma_buf_put_chain(z->arena, packets[i]);
+	} else {
+		chunk = first;
+		for (unsigned i = 0; i < n; i++)
+			chunk = fill_with_packet(z, packets[i], chunk, &last);
+		frames_count(z, frames);
+		zcopy_give(conn, z, first, last, len);
+	}
+	zcopy_count_received(conn, z, len, first == NULL);
+	return true;
+}
+
+/* ---- in order, through lwIP ---- */
+
+/* How many, if all of the chain lies in frames; 0: not all does. */
+static unsigned frames_of_pbufs(const struct pbuf *p)
+{
+	unsigned frames = 0;
+
+	for (; p != NULL; p = p->next) {
+		if (p->len != 0 && port_pbuf_frame(p) == NULL)
+			return 0;
+		frames += p->len != 0;
+	}
+	return frames;
+}
+
+static bool copy_pbufs(struct vma_tcp_conn *conn, struct tcp_zcopy *z, const struct pbuf *p)
+{
+	struct fifo_chunk *chunk;
+	struct iovec spans[8];
+	size_t room = 0;
+	unsigned count;
+	u16_t off = 0;
+
+	if (z->inspects) {
+		chunk = copied_chunk(conn, p->tot_len);
+		if (chunk == NULL)
+			return false;
+		pbuf_copy_partial(p, chunk->bytes, p->tot_len, 0);
+		arrived_push(z, chunk);
+		return true;
+	}
+	count = fifo_reserve(&conn->rx, p->tot_len, spans, 8);
+	for (unsigned i = 0; i < count; i++)
+		room += spans[i].iov_len;
+	if (room < p->tot_len)
+		return false;
+	for (unsigned i = 0; i < count; off = (u16_t)(off + spans[i++].iov_len))
+		pbuf_copy_partial(p, spans[i].iov_base, (u16_t)spans[i].iov_len, off);
+	fifo_commit(&conn->rx, p->tot_len);
+	return true;
+}
+
+bool zcopy_take_pbufs(struct vma_tcp_conn *conn, struct pbuf *p)
+{
+	struct tcp_zcopy *z = zcopy_of(conn);
+	const unsigned frames = frames_of_pbufs(p);
+	struct fifo_chunk *first = NULL, *last = NULL, *chunk;
+
+	if (!has_place_for_arrivals(z))
+		return false;
+	if (frames != 0 && zcopy_may_keep(z, frames, p->tot_len))
+		first = chunks_take(conn, z, frames);
+	if (first == NULL) {
+		if (!copy_pbufs(conn, z, p))
+			return false;
+	} else {
+		chunk = first;
+		for (const struct pbuf *q = p; q != NULL; q = q->next) {
+			struct vma_buf *frame = q->len != 0 ? port_pbuf_frame(q) : NULL;
+
+			if (frame == NULL)
+				continue;
+			vma_buf_ref(frame);
+			chunk_fill(chunk, frame, q->payload, q->len);
+			last = chunk;
+			chunk = chunk->next;
+		}
+		frames_count(z, frames);
+		zcopy_give(conn, z, first, last, p->tot_len);
+	}
+	zcopy_count_received(conn, z, p->tot_len, first == NULL);
+	return true;
+}
+
+/* ---- begun, and inspected or not ---- */
+
+static struct tcp_zcopy *zcopy_new(struct vma_tcp *tcp)
+{
+	struct tcp_zcopy *z = tcp_alloc_zeroed(tcp, sizeof(*z));
+
+	if (z == NULL)
+		return NULL;
+	z->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
+	z->arena = tcp->arena;
+	z->books = tcp->attr.memory;
+	return z;
+}
+
+int vma_tcp_zcopy_begin(struct vma_tcp_conn *conn)
+{
+	struct tcp_zcopy *z = zcopy_of(conn), *none = NULL;
+	struct vma_tcp *tcp = tcp_stack_now(conn);
+
+	if (z != NULL)
+		return 0;
+	z = zcopy_new(tcp);
+	if (z == NULL)
+		return -ENOMEM;
+	if (!atomic_compare_exchange_strong(&conn->zcopy, &none, z)) {
+		tcp_free_memory(tcp, z); /* another thread was first */
+		return 0;
+	}
+	tcp_post(conn, TCP_WORK_ZCOPY);
+	return 0;
+}
+
+uint64_t vma_tcp_zcopy_number(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_zcopy *z = zcopy_of(conn);
+
+	return z != NULL ? z->number : 0;
+}
+
+int vma_tcp_set_inspected(struct vma_tcp_conn *conn, bool on)
+{
+	const int rc = vma_tcp_zcopy_begin(conn);
+
+	if (rc != 0)
+		return rc;
+	atomic_store(&zcopy_of(conn)->wants_inspection, on);
+	tcp_post(conn, TCP_WORK_ZCOPY);
+	return 0;
+}
+
+/* The urgent byte has no place among pieces: a mark that is still to come to is forgotten. */
+static void inspection_begin(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
+{
+	z->inspects = true;
+	if (atomic_load(&conn->urgent_byte) == URGENT_EXPECTED) {
+		atomic_store(&conn->urgent_at, -1);
+		atomic_store(&conn->urgent_byte, URGENT_NONE);
+	}
+}
+
+/* Nothing waits, so no inspector produces the fifo any more. What went past it is no part of its positions. */
+static void inspection_end(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
+{
+	const uint64_t produced = fifo_produced(&conn->rx), past = atomic_load(&z->received) - produced;
+
+	z->inspects = false;
+	conn->rx_seq += (uint32_t)past;
+	conn->window.rcv_space_copied_seen -= (uint32_t)past;
+	atomic_store(&z->received, produced);
+}
+
+static void report_fin(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
+{
+	z->fin_waits = false;
+	tcp_conn_fin_received(conn);
+}
+
+void zcopy_work(struct vma_tcp_conn *conn)
+{
+	struct tcp_zcopy *z = zcopy_of(conn);
+	bool wants;
+
+	if (z == NULL)
+		return;
+	if ((atomic_load(&conn->rx_mode) & RX_ZCOPY) == 0) {
+		atomic_store(&z->received, fifo_produced(&conn->rx));
+		atomic_fetch_or(&conn->rx_mode, RX_ZCOPY);
+		conn->window.chooses = true;
+	}
+	wants = atomic_load(&z->wants_inspection);
+	if (wants && !z->inspects)
+		inspection_begin(conn, z);
+	if (!z->fin_waits && (wants || !z->inspects))
+		return;
+	atomic_store(&z->end_waits, true);
+	if (atomic_load(&z->waiting) != 0)
+		return; /* the inspector posts this work again */
+	atomic_store(&z->end_waits, false);
+	if (!wants && z->inspects)
+		inspection_end(conn, z);
+	if (z->fin_waits)
+		report_fin(conn, z);
+}
+
+bool zcopy_inspect_from_start(struct vma_tcp_conn *conn)
+{
+	struct tcp_zcopy *z = zcopy_new(conn->tcp);
+
+	if (z == NULL)
+		return false;
+	atomic_init(&z->wants_inspection, true);
+	atomic_store(&conn->zcopy, z);
+	zcopy_work(conn);
+	return true;
+}
+
+bool zcopy_defers_fin(struct vma_tcp_conn *conn)
+{
+	struct tcp_zcopy *z = zcopy_of(conn);
+
+	if (z == NULL || !z->inspects)
+		return false;
+	atomic_store(&z->end_waits, true);
+	z->fin_waits = atomic_load(&z->waiting) != 0;
+	return z->fin_waits;
+}
+
+bool zcopy_defers_close(struct vma_tcp_conn *conn)
+{
+	struct tcp_zcopy *z = zcopy_of(conn);
+
+	if (z == NULL)
+		return false;
+	atomic_store(&z->close_waits, true);                                     /* (E) */
+	return atomic_load(&z->judging) || !atomic_exchange(&z->close_waits, false); /* (F) */
+}
+
+bool zcopy_close_is_deferred(const struct vma_tcp_conn *conn)
+{
+	const struct tcp_zcopy *z = zcopy_of(conn);
+
+	return z != NULL && atomic_load(&z->close_waits);
+}
+
+/* ---- pieces ---- */
+
+/* Before the bytes leave where they counted until now: their room is not to be offered in between. */
+static void count_held(struct tcp_zcopy *z, uint32_t len)
+{
+	atomic_fetch_add(&z->held, len);
+	frames_count(z, 1);
+}
+
+bool vma_tcp_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_piece *piece)
+{
+	struct iovec span;
+
+	if (vma_tcp_rx_front(conn, 0, &span, 1) == 0)
+		return false;
+	*piece = (struct vma_tcp_piece){.data = span.iov_base, .len = (uint32_t)span.iov_len};
+	if (zcopy_of(conn) != NULL)
+		piece->buf = fifo_front_frame(&conn->rx, conn->rx_step);
+	return true;
+}
+
+void vma_tcp_rx_hold(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece)
+{
+	count_held(zcopy_of(conn), piece->len);
+	vma_tcp_rx_consume(conn, piece->len);
+}
+
+struct vma_tcp_memory *vma_tcp_memory_of(const struct vma_tcp_conn *conn)
+{
+	return tcp_stack_now(conn)->attr.memory;
+}
+
+void vma_tcp_held_returned(struct vma_tcp_conn *conn, struct vma_tcp_memory *memory, uint64_t number, uint64_t bytes,
+                           unsigned pieces)
+{
+	struct tcp_zcopy *z = conn != NULL ? zcopy_of(conn) : NULL;
+
+	atomic_fetch_sub_explicit(&memory->frames, pieces, memory_order_relaxed);
+	if (z == NULL || z->number != number)
+		return;
+	atomic_fetch_sub_explicit(&z->frames, (int32_t)pieces, memory_order_relaxed);
+	atomic_fetch_sub(&z->held, (int64_t)bytes);
+	if (window_wants_update(conn))
+		tcp_post(conn, TCP_WORK_WINDOW);
+}
+
+/* ---- the inspector ---- */
+
+static struct fifo_chunk *arrived_take(struct tcp_zcopy *z)
+{
+	struct fifo_chunk *chunk, *next;
+
+	if (z->first == NULL) {
+		for (chunk = atomic_exchange(&z->arrived, NULL); chunk != NULL; chunk = next) {
+			next = chunk->next;
+			chunk->next = z->first;
+			z->first = chunk;
+		}
+	}
+	chunk = z->first;
+	if (chunk != NULL)
+		z->first = chunk->next;
+	return chunk;
+}
+
+static void chunk_drop(const struct vma_tcp_conn *conn, struct fifo_chunk *chunk)
+{
+	if (chunk->frame != NULL)
+		zcopy_put_frame(&conn->memory, chunk);
+	else
+		conn->memory.free(chunk);
+}
+
+/* A piece in memory of its own joins others, if there is room: many small ones would take several times as much. */
+static void inspected_receive(struct vma_tcp_conn *conn, struct fifo_chunk *chunk)
+{
+	struct iovec span;
+
+	if (chunk->frame != NULL || fifo_reserve(&conn->rx, chunk->size, &span, 1) != 1 ||
+	    span.iov_len < chunk->size) {
+		fifo_append(&conn->rx, chunk, chunk, chunk->size);
+		return;
+	}
+	memcpy(span.iov_base, chunk->bytes, chunk->size);
+	fifo_commit(&conn->rx, chunk->size);
+	chunk_drop(conn, chunk);
+}
+
+static void carry_out(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fifo_chunk *chunk,
+                      enum vma_tcp_verdict verdict)
+{
+	if (verdict == VMA_TCP_RECV) {
+		inspected_receive(conn, chunk);
+		return;
+	}
+	if (verdict == VMA_TCP_HOLD)
+		count_held(z, (uint32_t)chunk->size);
+	chunk_drop(conn, chunk);
+}
+
+/* What waits counts until it counts elsewhere. True: it was received. */
+static bool inspect_piece(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fifo_chunk *chunk,
+                          const struct vma_tcp_inspector *inspector)
+{
+	const struct vma_tcp_piece piece = {.data = chunk->bytes, .len = (uint32_t)chunk->size, .buf = chunk->frame};
+	enum vma_tcp_verdict verdict;
+
+	atomic_store(&z->judging, true);
+	verdict = inspector->judge(conn, &piece, inspector->arg);
+	if (verdict == VMA_TCP_HOLD && piece.buf == NULL)
+		verdict = VMA_TCP_RECV;
+	carry_out(conn, z, chunk, verdict);
+	atomic_fetch_sub_explicit(&z->waiting_pieces, 1, memory_order_relaxed);
+	if (atomic_fetch_sub(&z->waiting, piece.len) == piece.len && atomic_exchange(&z->end_waits, false))
+		tcp_post(conn, TCP_WORK_ZCOPY);
+	atomic_store(&z->judging, false);            /* (G) */
+	if (atomic_exchange(&z->close_waits, false)) /* (H) */
+		tcp_post(conn, TCP_WORK_CLOSE);
+	if (verdict == VMA_TCP_DROP && window_wants_update(conn))
+		tcp_post(conn, TCP_WORK_WINDOW);
+	return verdict == VMA_TCP_RECV;
+}
+
+struct vma_tcp_inspected vma_tcp_inspect(struct vma_tcp_conn *conn, const struct vma_tcp_inspector *inspector,
+                                         unsigned most)
+{
+	struct tcp_zcopy *z = zcopy_of(conn);
+	struct vma_tcp_inspected result = {0};
+	struct fifo_chunk *chunk;
+
+	do {
+		if (z == NULL || atomic_exchange(&z->inspecting, true)) /* (B) */
+			return result;
+		while (result.pieces < most && (chunk = arrived_take(z)) != NULL) {
+			const uint64_t len = chunk->size;
+
+			result.received += inspect_piece(conn, z, chunk, inspector) ? len : 0;
+			result.pieces++;
+		}
+		result.more = z->first != NULL;
+		atomic_store(&z->inspecting, false);            /* (C) */
+		result.more |= atomic_load(&z->arrived) != NULL; /* (D) */
+	} while (result.more && result.pieces < most);
+	return result;
+}
+
+/* ---- freed ---- */
+
+void zcopy_fini(struct vma_tcp_conn *conn)
+{
+	struct tcp_zcopy *z = zcopy_of(conn);
+	void (*release)(void *memory) = conn->memory.free;
+	struct fifo_chunk *chunk;
+	struct zcopy_slab *slab;
+
+	if (z == NULL)
+		return;
+	while ((chunk = arrived_take(z)) != NULL)
+		chunk_drop(conn, chunk);
+	while ((slab = z->slabs) != NULL) {
+		z->slabs = slab->next;
+		release(slab);
+	}
+	release(tcp_allocated_base(z));
+}
