@@ -225,11 +225,13 @@ void fifo_append(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_ch
 /* ---- consumer ---- */
 
 /* The first chunk that has bytes at consumed or later, of those that head still has; frees what lies before it. */
-static struct fifo_chunk *head_at(struct tcp_fifo *fifo, uint64_t consumed, uint64_t produced)
+static inline __attribute__((always_inline)) struct fifo_chunk *head_at(struct tcp_fifo *fifo, uint64_t consumed,
+                                                                        uint64_t produced)
 {
 	struct fifo_chunk *head = fifo->head;
+	uint64_t end;
 
-	while (consumed >= fifo_chunk_end(head) && produced > fifo_chunk_end(head)) { /* (3) */
+	while (consumed >= (end = fifo_chunk_end(head)) && produced > end) { /* (3) */
 		fifo->head = head->next;
 		if (fifo->cursor == head)
 			fifo->cursor = NULL;
