@@ -167,9 +167,10 @@ bool vma_stream_inspect(struct vma_file *file, unsigned most)
 		return false;
 	vma_tcp_conn_get(conn);
 	result = vma_tcp_inspect(conn, &inspector, most);
-	vma_tcp_conn_put(conn);
-	if (result.received != 0)
+	/* Of a connection that is over nobody else says that the stream ends here. */
+	if (result.received != 0 || (result.pieces != 0 && vma_tcp_rx_eof(conn)))
 		stream_ready(sock, EPOLLIN | EPOLLRDNORM);
+	vma_tcp_conn_put(conn);
 	return result.more;
 }
 

@@ -132,8 +132,7 @@ int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 	export_receiving(conn, out);
 	out->moved_bytes = fifo_consumed(&conn->rx) != 0 || fifo_produced(&conn->tx) != 0;
 	if (conn->burst != NULL || conn->pcb->refused_data != NULL || conn->urgent_mode || vma_tcp_rx_mark(conn) >= 0 ||
-	    zcopy_waiting(conn) != 0 ||
-	    out->rcv_nxt + out->fin_received != conn->pcb->rcv_nxt)
+	    zcopy_waiting(conn) != 0 || out->rcv_nxt + out->fin_received != conn->pcb->rcv_nxt)
 		return -EBUSY;
 	return 0;
 }

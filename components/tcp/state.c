@@ -219,7 +219,8 @@ int vma_tcp_error_take(struct vma_tcp_conn *conn)
 uint32_t vma_tcp_readiness(const struct vma_tcp_conn *conn)
 {
 	int state = atomic_load_explicit(&conn->state, memory_order_acquire);
-	bool in_ended = (atomic_load_explicit(&conn->rx_mode, memory_order_acquire) & (RX_SHUT | RX_FIN)) != 0;
+	bool in_ended = (atomic_load_explicit(&conn->rx_mode, memory_order_acquire) & (RX_SHUT | RX_FIN)) != 0 &&
+	                !vma_tcp_rx_waits(conn);
 	bool out_ended = atomic_load_explicit(&conn->sends_ended, memory_order_acquire);
 	uint32_t ready = 0;
 

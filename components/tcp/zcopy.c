@@ -210,8 +210,7 @@ static struct fifo_chunk *copied_chunk(const struct vma_tcp_conn *conn, uint32_t
 
 static bool has_place_for_arrivals(const struct tcp_zcopy *z)
 {
-	return !z->inspects ||
-	       atomic_load_explicit(&z->waiting_pieces, memory_order_relaxed) < ZCOPY_ARRIVED_MAX;
+	return !z->inspects || atomic_load_explicit(&z->waiting_pieces, memory_order_relaxed) < ZCOPY_ARRIVED_MAX;
 }
 
 static unsigned frames_of_packets(struct vma_buf *const *packets, unsigned n)
@@ -516,7 +515,7 @@ bool zcopy_defers_close(struct vma_tcp_conn *conn)
 
 	if (z == NULL)
 		return false;
-	atomic_store(&z->close_waits, true);                                     /* (E) */
+	atomic_store(&z->close_waits, true);                                         /* (E) */
 	return atomic_load(&z->judging) || !atomic_exchange(&z->close_waits, false); /* (F) */
 }
 
@@ -605,8 +604,7 @@ static void inspected_receive(struct vma_tcp_conn *conn, struct fifo_chunk *chun
 {
 	struct iovec span;
 
-	if (chunk->frame != NULL || fifo_reserve(&conn->rx, chunk->size, &span, 1) != 1 ||
-	    span.iov_len < chunk->size) {
+	if (chunk->frame != NULL || fifo_reserve(&conn->rx, chunk->size, &span, 1) != 1 || span.iov_len < chunk->size) {
 		fifo_append(&conn->rx, chunk, chunk, chunk->size);
 		return;
 	}
@@ -667,7 +665,7 @@ struct vma_tcp_inspected vma_tcp_inspect(struct vma_tcp_conn *conn, const struct
 			result.pieces++;
 		}
 		result.more = z->first != NULL;
-		atomic_store(&z->inspecting, false);            /* (C) */
+		atomic_store(&z->inspecting, false);             /* (C) */
 		result.more |= atomic_load(&z->arrived) != NULL; /* (D) */
 	} while (result.more && result.pieces < most);
 	return result;

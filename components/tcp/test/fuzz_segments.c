@@ -37,7 +37,11 @@ enum step {
 	STEP_PATH,
 	STEP_NO_MEMORY,
 	STEP_UNLISTEN,
-	STEPS
+	STEPS,
+	/* Bytes from 252 on, which would be among the first steps once more. */
+	STEP_HOLD = 252, /* reads without copying, or gives back what was read so */
+	STEP_INSPECT,    /* begins or ends the inspection, and has all that waits received */
+	STEP_INSPECT_SOME
 };
 
 struct input {
@@ -520,6 +524,63 @@ static void step_quote(struct input *in)
 	must(conn->path.len == 0 || conn->path.mtu >= 200); /* STEP_PATH's least */
 }
 
+/* ---- receive without copying ---- */
+
+enum { HELD = 64 };
+static struct held {
+	struct vma_tcp_piece piece;
+	uint64_t number;
+	struct vma_tcp_memory *memory;
+} held[HELD];
+static unsigned held_count;
+
+static void held_give_back(unsigned most)
+{
+	for (; most > 0 && held_count > 0; most--) {
+		const struct held *last = &held[--held_count];
+
+		vma_buf_put(sim.side[0].arena, last->piece.buf);
+		vma_tcp_held_returned(conn, last->memory, last->number, last->piece.len, 1);
+	}
+}
+
+static void step_hold(uint8_t byte)
+{
+	struct vma_tcp_piece piece;
+
+	if (byte >= 128)
+		held_give_back(byte & 63);
+	if (vma_tcp_zcopy_begin(conn) != 0)
+		return;
+	for (unsigned n = byte & 7; n > 0 && held_count < HELD && vma_tcp_rx_mark(conn) < 0; n--) {
+		const uint64_t before = fifo_consumed(&conn->rx);
+
+		if (!vma_tcp_rx_piece(conn, &piece) || piece.buf == NULL)
+			break;
+		vma_buf_ref(piece.buf);
+		held[held_count++] = (struct held){piece, vma_tcp_zcopy_number(conn), vma_tcp_memory_of(conn)};
+		vma_tcp_rx_hold(conn, &piece);
+		read_bytes += fifo_consumed(&conn->rx) - before;
+	}
+}
+
+static enum vma_tcp_verdict segments_judge(struct vma_tcp_conn *c, const struct vma_tcp_piece *piece, void *arg)
+{
+	(void)c, (void)arg;
+	must(piece->len > 0);
+	return VMA_TCP_RECV;
+}
+
+static void step_inspect(enum step step, uint8_t byte)
+{
+	static const struct vma_tcp_inspector inspector = {.judge = segments_judge};
+
+	peer.unsure = true; /* of the urgent byte */
+	if (step == STEP_INSPECT)
+		(void)vma_tcp_set_inspected(conn, byte & 1);
+	(void)vma_tcp_inspect(conn, &inspector, step == STEP_INSPECT ? UINT32_MAX : byte & 3);
+}
+
 /* ---- an input ---- */
 
 static void step_conn(enum step step, struct input *in)
@@ -559,6 +620,13 @@ static void step_conn(enum step step, struct input *in)
 		vma_tcp_icmp(conn, byte, segments_take8(in), (uint16_t)(segments_take8(in) << 3),
 		             peer.acked + distance(in));
 		break;
+	case STEP_HOLD:
+		step_hold(byte);
+		break;
+	case STEP_INSPECT:
+	case STEP_INSPECT_SOME:
+		step_inspect(step, byte);
+		break;
 	case STEP_PATH:
 		path = path_of(200 + byte * 5U);
 		path.len = byte & 1 ? path.len : 0;
@@ -572,7 +640,8 @@ static void step_conn(enum step step, struct input *in)
 
 static void segments_do_step(struct input *in)
 {
-	enum step step = (enum step)(segments_take8(in) % STEPS);
+	const uint8_t byte = segments_take8(in);
+	enum step step = (enum step)(byte >= STEP_HOLD && byte <= STEP_INSPECT_SOME ? byte : byte % STEPS);
 
 	switch (step) {
 	case STEP_SEGMENT:
@@ -667,6 +736,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		segments_do_step(&in);
 	sim_alloc_fail_ppm = 0;
 	segments_let_go();
+	held_give_back(HELD);
 	if (listener != NULL)
 		vma_tcp_listener_close(listener);
 	listener = NULL;

@@ -73,10 +73,8 @@ static void fifo_append_frame(uint64_t at, size_t bytes)
 {
 	struct fifo_chunk *chunk = fifo_counted_alloc(sizeof(*chunk) + bytes);
 
-	*chunk = (struct fifo_chunk){.size = bytes,
-	                             .bytes = (uint8_t *)(chunk + 1),
-	                             .frame = (struct vma_buf *)&fifo,
-	                             .is_large = true};
+	*chunk = (struct fifo_chunk){
+	        .size = bytes, .bytes = (uint8_t *)(chunk + 1), .frame = (struct vma_buf *)&fifo, .is_large = true};
 	for (size_t k = 0; k < bytes; k++)
 		chunk->bytes[k] = fifo_pattern(at + k);
 	fifo_append(&fifo, chunk, chunk, bytes);

@@ -473,7 +473,6 @@ static void test_held_and_inspected_pieces_are_neither_lost_nor_kept(void **stat
 	zcopy_close_fixture();
 }
 
-static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_held_and_inspected_pieces_are_neither_lost_nor_kept)};
+static const struct CMUnitTest tests[] = {cmocka_unit_test(test_held_and_inspected_pieces_are_neither_lost_nor_kept)};
 
 VMA_TEST_MAIN(tests)

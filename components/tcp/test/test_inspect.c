@@ -71,8 +71,7 @@ static void establish_inspected(struct app **client, struct app **server)
 	take_events(*server);
 }
 
-static void set_verdicts(enum vma_tcp_verdict a, enum vma_tcp_verdict b, enum vma_tcp_verdict c,
-                         enum vma_tcp_verdict d)
+static void set_verdicts(enum vma_tcp_verdict a, enum vma_tcp_verdict b, enum vma_tcp_verdict c, enum vma_tcp_verdict d)
 {
 	judge.verdicts[0] = a;
 	judge.verdicts[1] = b;

@@ -389,7 +389,8 @@ struct vma_tcp_memory *vma_tcp_memory_of(const struct vma_tcp_conn *conn);
  * vma_tcp_inspect has each piece judged, in the calling thread, without a flag or lock of this component. DROP: the bytes
  * count as read. RECV: they are queued, and the owner tells its readers. HOLD: the judge has taken a reference, and the
  * piece is held; a piece that was copied is received instead. `judge` may call anything of this connection's: the piece
- * at hand stays as it is. A FIN is told, and a close carried out, only after the verdict about what came before it. With
+ * at hand stays as it is. A FIN is told, and a close carried out, only after the verdict about what came before it. If
+ * the connection has ended meanwhile, the owner looks by itself whether this was the last piece (vma_tcp_rx_eof). With
  * inspection the urgent byte is a byte of the stream like others, and has no mark.
  */
 enum vma_tcp_verdict { VMA_TCP_DROP, VMA_TCP_RECV, VMA_TCP_HOLD };
