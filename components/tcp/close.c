@@ -96,7 +96,8 @@ void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo)
 {
 	if (conn->pcb == NULL)
 		return;
-	if (todo & TCP_WORK_ABORT || (todo & TCP_WORK_UNUSED && !(todo & TCP_WORK_CLOSE) && !conn->closing)) {
+	if (todo & TCP_WORK_ABORT ||
+	    (todo & TCP_WORK_UNUSED && !(todo & TCP_WORK_CLOSE) && !conn->closing && !zcopy_close_is_asked(conn))) {
 		conn_reset(conn);
 		return;
 	}

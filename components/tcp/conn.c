@@ -130,7 +130,7 @@ void vma_tcp_conn_disown(struct vma_tcp_conn *conn)
 
 	set_owner(conn, NULL, NULL);
 	atomic_store_explicit(&conn->stats, NULL, memory_order_relaxed);
-	if (!conn->is_over && !conn->closing && !zcopy_close_is_deferred(conn) && !(conn->todo & TCP_WORK_CLOSE) &&
+	if (!conn->is_over && !conn->closing && !zcopy_close_is_asked(conn) && !(conn->todo & TCP_WORK_CLOSE) &&
 	    !(atomic_load(&conn->work) & TCP_WORK_CLOSE))
 		tcp_post(conn, TCP_WORK_ABORT);
 	if (acquired)

@@ -246,7 +246,7 @@ void tcp_conn_fill_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *sta
 	vma_stats_set(&stats->tcp_timeouts, counts->timeouts);
 	vma_stats_set(&stats->tcp_out_of_order, counts->out_of_order_in);
 	vma_stats_set(&stats->tcp_zcopy_bytes, counts->zcopy_bytes);
-	vma_stats_set(&stats->tcp_zcopy_copied, counts->zcopy_copied);
+	vma_stats_set(&stats->tcp_zcopy_copied_bytes, counts->zcopy_copied);
 	if (__builtin_expect(
 	            vma_stats_read(&stats->tcp_state) != (uint64_t)state || vma_stats_read(&stats->tcp_cc) == 0, 0))
 		fill_stats_of_state(conn, state, stats);

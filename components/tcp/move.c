@@ -105,7 +105,7 @@ static bool conn_is_movable(const struct vma_tcp_conn *conn)
 	if (conn->pcb == NULL || conn->is_over || conn->closing || conn->aborting || conn->is_orphan ||
 	    !conn->attached || conn->moving || conn->held != 0)
 		return false;
-	if (conn->listener != NULL || vma_tcp_is_pending(conn) || zcopy_close_is_deferred(conn) ||
+	if (conn->listener != NULL || vma_tcp_is_pending(conn) || zcopy_close_is_asked(conn) ||
 	    (conn->todo & ends) != 0 || (atomic_load(&conn->work) & ends) != 0)
 		return false;
 	return tcp_is_synchronized(conn->pcb);

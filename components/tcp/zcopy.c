@@ -515,15 +515,16 @@ bool zcopy_defers_close(struct vma_tcp_conn *conn)
 
 	if (z == NULL)
 		return false;
+	z->close_asked = true;
 	atomic_store(&z->close_waits, true);                                         /* (E) */
 	return atomic_load(&z->judging) || !atomic_exchange(&z->close_waits, false); /* (F) */
 }
 
-bool zcopy_close_is_deferred(const struct vma_tcp_conn *conn)
+bool zcopy_close_is_asked(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_zcopy *z = zcopy_of(conn);
 
-	return z != NULL && atomic_load(&z->close_waits);
+	return z != NULL && z->close_asked;
 }
 
 /* ---- pieces ---- */

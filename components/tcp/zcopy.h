@@ -56,7 +56,8 @@ struct tcp_zcopy {
 	/* driver's */
 	struct fifo_chunk *spare;
 	struct zcopy_slab *slabs;
-	bool inspects;  /* what comes goes to `arrived` */
+	bool inspects; /* what comes goes to `arrived` */
+	bool close_asked;
 	bool fin_waits; /* the peer's, behind what no inspector is done with */
 };
 
@@ -115,8 +116,8 @@ bool zcopy_take_pbufs(struct vma_tcp_conn *conn, struct pbuf *p);
 bool zcopy_defers_fin(struct vma_tcp_conn *conn);
 /* Driver: the application has closed. True: the owner looks at a piece, and the close is posted anew after that. */
 bool zcopy_defers_close(struct vma_tcp_conn *conn);
-/* Any thread: a close was put off, and is still to come. */
-bool zcopy_close_is_deferred(const struct vma_tcp_conn *conn);
+/* Driver: the application has closed, whether that has been carried out, or is still to be posted anew. */
+bool zcopy_close_is_asked(const struct vma_tcp_conn *conn);
 /* The connection is being freed. */
 void zcopy_fini(struct vma_tcp_conn *conn);
 void zcopy_put_frame(const struct fifo_memory *memory, struct fifo_chunk *chunk); /* of the receive fifo */

@@ -473,6 +473,118 @@ static void test_held_and_inspected_pieces_are_neither_lost_nor_kept(void **stat
 	zcopy_close_fixture();
 }
 
-static const struct CMUnitTest tests[] = {cmocka_unit_test(test_held_and_inspected_pieces_are_neither_lost_nor_kept)};
+/* ---- a close just as the verdict comes ---- */
+
+static struct {
+	enum vma_tcp_verdict verdict;
+	_Atomic bool begun;
+	uint32_t seed;
+} last_word;
+
+static void zcopy_spin(uint32_t loops)
+{
+	for (volatile uint32_t i = 0; i < loops; i++)
+		;
+}
+
+static enum vma_tcp_verdict judge_slowly(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg)
+{
+	(void)arg;
+	if (last_word.verdict == VMA_TCP_HOLD) {
+		vma_buf_ref(piece->buf);
+		piece_park(conn, piece, 0);
+	}
+	atomic_store(&last_word.begun, true);
+	zcopy_spin(zcopy_random(&last_word.seed) % 2000);
+	return last_word.verdict;
+}
+
+static void *close_during_verdict(void *arg)
+{
+	struct vma_tcp_conn *conn = arg;
+	uint32_t seed = (uint32_t)(uintptr_t)conn + (uint32_t)zcopy_now_ns();
+
+	while (!atomic_load(&last_word.begun))
+		;
+	zcopy_spin(zcopy_random(&seed) % 2000);
+	vma_tcp_close(conn, false);
+	vma_tcp_conn_disown(conn);
+	return NULL;
+}
+
+/* One piece: what came after it would not have been seen. */
+static void zcopy_write_one(struct zend *client)
+{
+	struct iovec span;
+
+	assert_int_equal(vma_tcp_tx_reserve(client->conn, 100, &span, 1), 1);
+	assert_int_equal(span.iov_len, 100);
+	for (size_t k = 0; k < 100; k++)
+		((uint8_t *)span.iov_base)[k] = zcopy_byte_at(k);
+	vma_tcp_tx_commit(client->conn, 100, 0);
+}
+
+static struct zend *zcopy_accept_inspected(uint64_t *since)
+{
+	struct zend *server;
+
+	while ((server = atomic_load(&zwaiting[0])) == NULL)
+		zcopy_idle(since);
+	assert_int_equal(vma_tcp_set_inspected(server->conn, true), 0);
+	while (!(atomic_load(&server->conn->rx_mode) & RX_ZCOPY))
+		zcopy_idle(since);
+	return server;
+}
+
+static void zcopy_close_round(uint32_t round)
+{
+	const struct vma_tcp_inspector inspector = {.judge = judge_slowly};
+	const bool resets = round % 3 == VMA_TCP_RECV;
+	struct zend *client, *server;
+	uint64_t since = 0;
+	pthread_t closer;
+
+	last_word.verdict = (enum vma_tcp_verdict)(round % 3);
+	atomic_store(&last_word.begun, false);
+	atomic_store(&zwaiting[0], NULL);
+	client = zcopy_connect((uint16_t)(FIRST_PORT + PAIRS * 2 * (round % 5000)));
+	server = zcopy_accept_inspected(&since);
+	zcopy_write_one(client);
+	while (!(atomic_load(&server->events) & VMA_TCP_ARRIVED))
+		zcopy_idle(&since);
+	assert_int_equal(pthread_create(&closer, NULL, close_during_verdict, server->conn), 0);
+	vma_tcp_inspect(server->conn, &inspector, 10);
+	pthread_join(closer, NULL);
+	while (!(atomic_load(&client->events) & (VMA_TCP_PEER_CLOSED | VMA_TCP_FAILED)))
+		zcopy_idle(&since);
+	for (int i = 0; i < 20; i++)
+		zcopy_idle(&since); /* nothing follows */
+	assert_int_equal(atomic_load(&client->events) & (VMA_TCP_PEER_CLOSED | VMA_TCP_FAILED),
+	                 resets ? VMA_TCP_FAILED : VMA_TCP_PEER_CLOSED);
+	vma_tcp_conn_put(server->conn);
+	free(server);
+	zcopy_let_go(client, true);
+	while (parked_return_one(0))
+		;
+}
+
+static void test_close_as_the_verdict_comes_sends_what_the_verdict_says(void **state)
+{
+	const char *seconds = getenv("STRESS_SECONDS");
+	uint64_t end = zcopy_now_ns() + (uint64_t)((seconds != NULL ? atof(seconds) : 1.5) * 1e9);
+	uint32_t round = 0;
+
+	(void)state;
+	zcopy_open_fixture();
+	do
+		zcopy_close_round(round++);
+	while (zcopy_now_ns() < end || round < 30);
+	print_message("%u closes\n", round);
+	zcopy_close_fixture();
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_held_and_inspected_pieces_are_neither_lost_nor_kept),
+        cmocka_unit_test(test_close_as_the_verdict_comes_sends_what_the_verdict_says)};
 
 VMA_TEST_MAIN(tests)
