@@ -28,7 +28,7 @@
 
 #include "vmad.h"
 #include "../fork.h"
-#include "../xdp/sock_cookies.h"
+#include "../sock_cookies.h"
 #include "../xdp/owner.h"
 #include "../xdp/xdp.h"
 
@@ -71,7 +71,7 @@ struct xdp_port {
 struct xdp_flow {
 	struct xdp_flow *next;
 	struct vma_flow_rule rule;
-	struct xdp_cookies shadows; /* of all members, for the next owner */
+	struct nic_cookies shadows; /* of all members, for the next owner */
 	struct xdp_claim *claim;    /* made without asking; nobody's once the queue pair is lost */
 	struct xdp_qp *moves_to;    /* vmad has been asked to move it there, and has not answered; NULL */
 };
@@ -201,7 +201,7 @@ struct xdp_proof_fd {
 struct xdp_proof_fd nic_xdp_proof_fd(struct xdp_shadows *shadows, const struct vma_flow_rule *rule, bool is_covered);
 void nic_xdp_proof_fd_put(const struct xdp_proof_fd *proof);
 /* Of these shadows those that are open, and their descriptors: how many. There is room for all of them. */
-unsigned nic_xdp_shadows_open(struct xdp_shadows *shadows, const struct xdp_cookies *cookies, int guess, uint64_t *open,
+unsigned nic_xdp_shadows_open(struct xdp_shadows *shadows, const struct nic_cookies *cookies, int guess, uint64_t *open,
                               int *fds);
 
 /* ---- lease.c; lock held ---- */

@@ -101,7 +101,7 @@ static void xdp_flow_free(struct xdp_flow *flow)
 {
 	if (flow == NULL)
 		return;
-	xdp_cookies_fini(&flow->shadows);
+	nic_cookies_fini(&flow->shadows);
 	free(flow);
 }
 
@@ -244,7 +244,7 @@ static int send_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct x
 /* A flow outlives the socket that it was made for, if there are others. */
 static void name_open_shadow(struct xdp_flow *flow, struct xdp_shadows *shadows)
 {
-	const struct xdp_cookies *cookies = &flow->shadows;
+	const struct nic_cookies *cookies = &flow->shadows;
 	struct xdp_proof_fd proof = nic_xdp_proof_fd(shadows, &flow->rule, true);
 
 	for (uint32_t i = 0; proof.fd < 0 && i < cookies->n; i++) {
@@ -348,14 +348,14 @@ static int insert_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
 	struct xdp_flow *known = xdp_flow_find(&qp->flows, &rule->key);
 
 	if (rc == -EEXIST && known != NULL) {
-		const int added = xdp_cookies_add(&known->shadows, &rule->key, rule->shadow_cookie);
+		const int added = nic_cookies_add(&known->shadows, &rule->key, rule->shadow_cookie);
 
 		return added < 0 ? added : rc;
 	}
 	if (rc == 0)
 		rc = xdp_flows_grow(&qp->flows);
 	if (rc == 0)
-		rc = xdp_cookies_add(&(*flow)->shadows, &rule->key, rule->shadow_cookie);
+		rc = nic_cookies_add(&(*flow)->shadows, &rule->key, rule->shadow_cookie);
 	if (rc < 0)
 		return rc;
 	xdp_flow_free(unlink_at(find_in(&qp->flows.revoked, &rule->key)));

@@ -169,7 +169,7 @@ void nic_xdp_proof_fd_put(const struct xdp_proof_fd *proof)
 }
 
 /* Those that are still open. */
-unsigned nic_xdp_shadows_open(struct xdp_shadows *shadows, const struct xdp_cookies *cookies, int guess, uint64_t *open,
+unsigned nic_xdp_shadows_open(struct xdp_shadows *shadows, const struct nic_cookies *cookies, int guess, uint64_t *open,
                               int *fds)
 {
 	unsigned n = 0;

@@ -24,7 +24,7 @@ static void search_check_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct search *search = arg;
 
-	if (search->waiter != NULL && xdp_cookies_has(&search->waiter->shadows, socket->cookie))
+	if (search->waiter != NULL && nic_cookies_has(&search->waiter->shadows, socket->cookie))
 		return;
 	if (!search->any && kernel_sock_conflicts(search->rule, socket, search->owner->ifindex) &&
 	    socket->cookie != search->rule->shadow_cookie && !owner_flows_has_cookie(search->owner, socket->cookie)) {
@@ -39,7 +39,7 @@ struct service_match {
 	const struct vma_flow_rule *rule;
 	struct kernel_sock mine;
 	bool listens; /* `mine` was found */
-	const struct xdp_cookies *others;
+	const struct nic_cookies *others;
 	unsigned alike, unlike; /* of others */
 	/* of those that stand in the way */
 	const struct xdp_owner *owner;
@@ -68,7 +68,7 @@ static void compare_service(const struct kernel_sock *socket, void *arg)
 {
 	struct service_match *service_match = arg;
 
-	if (socket->state != TCP_LISTEN || !xdp_cookies_has(service_match->others, socket->cookie))
+	if (socket->state != TCP_LISTEN || !nic_cookies_has(service_match->others, socket->cookie))
 		return;
 	if (service_match->listens && are_alike(&service_match->mine, socket))
 		service_match->alike++;
@@ -82,12 +82,12 @@ static int walk_listeners(struct xdp_owner *owner, const struct vma_flow_key *ke
 	return kernel_sock_walk(&owner->diag_fd, IPPROTO_TCP, ntohs(key->local_port_be), true, each, service_match);
 }
 
-int owner_conflicts_related(struct xdp_owner *owner, const struct vma_flow_rule *rule, const struct xdp_cookies *others)
+int owner_conflicts_related(struct xdp_owner *owner, const struct vma_flow_rule *rule, const struct nic_cookies *others)
 {
 	struct service_match service_match = {.rule = rule, .others = others};
 	int rc;
 
-	if (rule->shadow_cookie != 0 && xdp_cookies_has(others, rule->shadow_cookie))
+	if (rule->shadow_cookie != 0 && nic_cookies_has(others, rule->shadow_cookie))
 		return 0;
 	rc = walk_listeners(owner, &rule->key, find_mine, &service_match);
 	if (rc == 0)

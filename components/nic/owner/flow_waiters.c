@@ -31,7 +31,7 @@ static void waiter_drop(struct xdp_owner *owner, struct owner_flow_waiter **plac
 	struct owner_flow_waiter *waiter = *place;
 
 	*place = waiter->next;
-	xdp_cookies_fini(&waiter->shadows);
+	nic_cookies_fini(&waiter->shadows);
 	owner->slot[waiter->slot].waiters--;
 	free(waiter);
 	owner->waiters--;
@@ -75,7 +75,7 @@ static bool waiter_is_over(struct xdp_owner *owner, struct owner_flow_waiter *wa
 		return true;
 	if (waiter->shadows.n == 0)
 		return false;
-	xdp_cookies_prune(&waiter->shadows, &waiter->key, &owner->diag_fd);
+	nic_cookies_prune(&waiter->shadows, &waiter->key, &owner->diag_fd);
 	return waiter->shadows.n == 0;
 }
 
@@ -162,7 +162,7 @@ bool owner_flow_waiter_names(const struct xdp_owner *owner, const struct vma_flo
 	const struct owner_flow_waiter *waiter = owner->waiter[owner_flow_bucket(key)];
 
 	while (waiter != NULL &&
-	       (memcmp(&waiter->key, key, sizeof(*key)) != 0 || !xdp_cookies_has(&waiter->shadows, cookie)))
+	       (memcmp(&waiter->key, key, sizeof(*key)) != 0 || !nic_cookies_has(&waiter->shadows, cookie)))
 		waiter = waiter->next;
 	return waiter != NULL;
 }

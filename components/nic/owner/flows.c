@@ -65,7 +65,7 @@ static bool have_cookie(struct owner_flow *const *buckets, uint64_t cookie)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
 		for (const struct owner_flow *flow = buckets[b]; flow != NULL; flow = flow->next)
-			if (xdp_cookies_has(&flow->shadows, cookie))
+			if (nic_cookies_has(&flow->shadows, cookie))
 				return true;
 	return false;
 }
@@ -94,7 +94,7 @@ static void unlink_flow(struct xdp_owner *owner, struct owner_flow **place)
 
 static void owner_flow_free(struct owner_flow *flow)
 {
-	xdp_cookies_fini(&flow->shadows);
+	nic_cookies_fini(&flow->shadows);
 	free(flow);
 }
 
@@ -205,7 +205,7 @@ static int refuse_contended(struct xdp_owner *owner, uint32_t slot, const struct
 	struct owner_flow_waiter *waiter = owner_flow_waiter_refresh(owner, slot, &rule->key);
 
 	if (waiter != NULL)
-		xdp_cookies_add(&waiter->shadows, &rule->key, rule->shadow_cookie);
+		nic_cookies_add(&waiter->shadows, &rule->key, rule->shadow_cookie);
 	return -EADDRINUSE;
 }
 
@@ -224,7 +224,7 @@ static bool add_waiters_of_flow(struct xdp_owner *owner, const struct owner_flow
 		if (loser == NULL)
 			return false;
 		for (uint32_t i = 0; i < flow->shadows.n; i++)
-			xdp_cookies_add(&loser->shadows, &flow->rule.key, flow->shadows.list[i]);
+			nic_cookies_add(&loser->shadows, &flow->rule.key, flow->shadows.list[i]);
 	}
 	return true;
 }
@@ -285,7 +285,7 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 {
 	struct owner_flow *flow;
 	struct owner_flow_waiter *waiter;
-	struct xdp_cookies *shadows;
+	struct nic_cookies *shadows;
 	int rc;
 
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
@@ -303,7 +303,7 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 		return -ENOMEM;
 	shadows = waiter != NULL ? &waiter->shadows : &flow->shadows;
 	for (unsigned i = 0; i < n && rc == 0; i++)
-		rc = xdp_cookies_add(shadows, key, cookies[i]);
+		rc = nic_cookies_add(shadows, key, cookies[i]);
 	if (flow != NULL)
 		owner_record_group(owner, flow);
 	return rc;
@@ -390,7 +390,7 @@ static void inherit_shadows(struct xdp_owner *owner, struct owner_flow *flow)
 	if (waiter == NULL)
 		return;
 	flow->shadows = waiter->shadows;
-	waiter->shadows = (struct xdp_cookies){0};
+	waiter->shadows = (struct nic_cookies){0};
 	owner_flow_waiter_end(owner, flow->slot, &flow->rule.key);
 }
 
@@ -410,7 +410,7 @@ static int flow_share(struct xdp_owner *owner, struct owner_flow **place, uint32
 	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
 	owner_flow_waiter_end(owner, slot, &rule->key);
 	free_revoke_pending(owner, slot, &rule->key);
-	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+	rc = nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	owner_record_group(owner, flow);
 	return rc;
 }
@@ -426,7 +426,7 @@ static int flow_spread(struct xdp_owner *owner, struct owner_flow **place, uint3
 		return rc == -ENOSPC ? flow_contend(owner, place, slot, rule) : rc;
 	owner_flow_waiter_end(owner, slot, &rule->key);
 	free_revoke_pending(owner, slot, &rule->key);
-	return xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+	return nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 }
 
 /* ---- adopted flows ---- */
@@ -494,7 +494,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 	if (*place != NULL) {
 		if ((*place)->unannounced >> slot & 1)
 			present_again(owner, *place, slot, rule);
-		rc = xdp_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
+		rc = nic_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
 		owner_record_group(owner, *place);
 		return rc < 0 ? rc : -EEXIST;
 	}
@@ -521,7 +521,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 	*place = flow;
 	owner->flows++;
 	owner->slot[slot].flows++;
-	rc = xdp_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+	rc = nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	if (rc < 0)
 		xdp_owner_flow_del(owner, slot, &rule->key); /* its own shadow would conflict */
 	else if (rule->flags & VMA_FLOW_INHERITED)

@@ -1,7 +1,7 @@
 /*
  * owner - the owner object of one interface, shared by these files:
  *
- *   owner.c         life of owner and slots              xdp/kernel_sock.c  the kernel's list of sockets
+ *   owner.c         life of owner and slots              ../kernel_sock.c   the kernel's list of sockets
  *   frames.c        packet memory and its division       conflicts.c        kernel socks in the way of a flow
  *   flows.c         flow table, attachment               resets.c           resets for peers of dead processes
  *   claims.c        flows that clients claim             minisocks.c        what these peers still send
@@ -38,8 +38,8 @@
 
 #include "fdstore.h"
 #include "record.h"
-#include "../xdp/sock_cookies.h"
-#include "../xdp/kernel_sock.h"
+#include "../sock_cookies.h"
+#include "../kernel_sock.h"
 #include "../xdp/owner.h"
 #include "../xdp/xdp.h"
 
@@ -115,7 +115,7 @@ struct owner_flow {
 	uint64_t members,
 	        retired;     /* of a group, or spread: a bit for each slot; retired: of those that are about to leave */
 	uint64_t grouped_ns; /* of a group: when it began */
-	struct xdp_cookies shadows; /* of this flow's members, the rule's own among them */
+	struct nic_cookies shadows; /* of this flow's members, the rule's own among them */
 	uint64_t grace_end_ns;      /* in `in_grace`: so long */
 	uint64_t unannounced;       /* of an adopted one: slots whose clients have not named it yet, a bit each */
 	uint64_t suspect_cookie;    /* a kernel sock seen at the last look; if it is seen again, the flow is revoked */
@@ -126,7 +126,7 @@ struct owner_flow_waiter {
 	struct owner_flow_waiter *next;
 	struct vma_flow_key key;
 	uint32_t slot;
-	struct xdp_cookies shadows;
+	struct nic_cookies shadows;
 	uint64_t refreshed_ns;
 };
 
@@ -316,10 +316,10 @@ void owner_place_mark(struct owner_places *places, uint32_t place); /* that it i
 void owner_place_free(struct owner_places *places, uint32_t place);
 /* The same of parked listeners and of connections that wait (parked.c, groups.c). */
 uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
-                               const struct xdp_cookies *shadows);
+                               const struct nic_cookies *shadows);
 void owner_record_listener_closed(struct xdp_owner *owner, uint32_t place);
 void owner_record_free_listener(struct xdp_owner *owner, uint32_t place);
-int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct xdp_cookies *shadows);
+int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct nic_cookies *shadows);
 /* A new entry, whose state is stored last, and its place. NULL: OWNER_NO_PLACE. */
 struct owner_record_pending *owner_record_pending(struct xdp_owner *owner, uint32_t *place);
 struct owner_record_pending *owner_recorded_waiting(const struct xdp_owner *owner, uint32_t place);
@@ -468,7 +468,7 @@ int owner_conflicts_refuse(struct xdp_owner *owner, uint32_t slot, const struct 
  * rule's socket does not listen yet, and others' do; -errno: not to be known.
  */
 int owner_conflicts_related(struct xdp_owner *owner, const struct vma_flow_rule *rule,
-                            const struct xdp_cookies *others);
+                            const struct nic_cookies *others);
 /* Flows that such a socket has come up for since they were added end, and `revoked` tells. */
 void owner_conflicts_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
                              void *arg);

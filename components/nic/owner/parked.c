@@ -42,7 +42,7 @@
 struct owner_parked_listener {
 	struct owner_parked_listener *next;
 	struct vma_flow_key key;    /* of the listener */
-	struct xdp_cookies shadows; /* of its flow */
+	struct nic_cookies shadows; /* of its flow */
 	uint32_t slot, count;       /* of the client; of connections that wait, or are parked */
 	uint32_t place;             /* in the record */
 	bool client_left;           /* the client is dead, or has closed it; else what waits is still its own */
@@ -140,7 +140,7 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 		return;
 	}
 	of.listener->shadows = flow->shadows; /* the flow ends */
-	flow->shadows = (struct xdp_cookies){0};
+	flow->shadows = (struct nic_cookies){0};
 	of.listener->next = owner->parked_listeners;
 	owner->parked_listeners = of.listener;
 }
@@ -154,7 +154,7 @@ static void parked_check_socket(const struct kernel_sock *socket, void *arg)
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)
 		listener->open |= socket->state == TCP_LISTEN && socket->port_be == listener->key.local_port_be &&
-		                  xdp_cookies_has(&listener->shadows, socket->cookie);
+		                  nic_cookies_has(&listener->shadows, socket->cookie);
 }
 
 /* If the kernel does not say, none is. */
@@ -299,7 +299,7 @@ void owner_parked_reset(struct xdp_owner *owner, struct owner_minisock *minisock
 static bool is_same_service(const struct owner_parked_listener *listener, const struct owner_flow *flow)
 {
 	for (uint32_t i = 0; i < flow->shadows.n; i++)
-		if (xdp_cookies_has(&listener->shadows, flow->shadows.list[i]))
+		if (nic_cookies_has(&listener->shadows, flow->shadows.list[i]))
 			return true;
 	return false;
 }
@@ -347,7 +347,7 @@ static bool pass_to_listener(struct xdp_owner *owner, struct owner_parked_listen
 static void free_parked_listener(struct xdp_owner *owner, struct owner_parked_listener *listener)
 {
 	owner_record_free_listener(owner, listener->place);
-	xdp_cookies_fini(&listener->shadows);
+	nic_cookies_fini(&listener->shadows);
 	free(listener);
 }
 

@@ -44,7 +44,7 @@ static uint32_t recheck_cookie_hash(const struct recheck *check, uint64_t cookie
 	return (uint32_t)(cookie * 0x9e3779b97f4a7c15ull >> 32) & (check->cookies - 1);
 }
 
-static void recheck_add_cookies(struct recheck *check, const struct xdp_cookies *set)
+static void recheck_add_cookies(struct recheck *check, const struct nic_cookies *set)
 {
 	for (uint32_t i = 0; i < set->n; i++) {
 		uint32_t at = recheck_cookie_hash(check, set->list[i]);

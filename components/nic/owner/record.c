@@ -98,19 +98,19 @@ void owner_record_slot(struct xdp_owner *owner, uint32_t index)
  * From the front: of those that were there and still are, each has moved to the front or not at all, so it is there at
  * any moment.
  */
-static void record_shadows(struct owner_record_shadows *to, const struct xdp_cookies *from)
+static void record_shadows(struct owner_record_shadows *to, const struct nic_cookies *from)
 {
 	for (uint32_t i = 0; i < from->n; i++)
 		to->cookie[i] = from->list[i];
 	atomic_store(&to->n, from->n);
 }
 
-static int recall_shadows(const struct owner_record_shadows *from, struct xdp_cookies *to)
+static int recall_shadows(const struct owner_record_shadows *from, struct nic_cookies *to)
 {
 	const uint32_t n = atomic_load(&from->n);
 
-	*to = (struct xdp_cookies){0};
-	if (n == 0 || n > XDP_COOKIES_MAX)
+	*to = (struct nic_cookies){0};
+	if (n == 0 || n > NIC_COOKIES_MAX)
 		return n == 0 ? 0 : -EPROTO;
 	to->list = malloc(n * sizeof(*to->list));
 	if (to->list == NULL)
@@ -255,7 +255,7 @@ void owner_record_free_reset(struct xdp_owner *owner, uint32_t place)
 /* ---- connections that wait ---- */
 
 uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
-                               const struct xdp_cookies *shadows)
+                               const struct nic_cookies *shadows)
 {
 	const uint32_t place = owner->record != NULL ? owner_place_take(&owner->listener_places) : OWNER_NO_PLACE;
 	struct owner_record_listener *entry;
@@ -284,7 +284,7 @@ void owner_record_free_listener(struct xdp_owner *owner, uint32_t place)
 	owner_place_free(&owner->listener_places, place);
 }
 
-int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct xdp_cookies *shadows)
+int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct nic_cookies *shadows)
 {
 	return recall_shadows(&owner->record->listener[place].shadows, shadows);
 }

@@ -25,7 +25,7 @@
 
 #include <vma/nic_group.h>
 
-#include "../xdp/sock_cookies.h"
+#include "../sock_cookies.h"
 #include "../xdp/flow.h"
 #include "../xdp/xdp.h"
 
@@ -67,7 +67,7 @@ struct owner_record_reset {
 struct owner_record_shadows {
 	_Atomic uint32_t n;
 	uint32_t reserved;
-	uint64_t cookie[XDP_COOKIES_MAX];
+	uint64_t cookie[NIC_COOKIES_MAX];
 };
 
 struct owner_record_group {

@@ -867,6 +867,63 @@ static void test_a_nic_closes_and_opens_again(void **state)
 	}
 }
 
+/* ---- back to the kernel ---- */
+
+/* With the flow in, so that it is not in the flow's way. */
+static int kernel_sock_at(struct fixture *w, int end)
+{
+	const struct timeval soon = {.tv_sec = FIXTURE_TIMEOUT_NS / 1000000000};
+	const struct sockaddr_in name = {
+	        .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = test_ip(end)};
+	int fd;
+
+	fixture_enter(w, end);
+	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon)), 0);
+	assert_int_equal(bind(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
+	return fd;
+}
+
+static void test_a_device_that_takes_more_than_it_should_gives_the_kernel_its_packets(void **state)
+{
+	enum { PACKETS = 40, BYTES = 300 };
+	struct fixture *w = *state;
+	const bool can = w->nic[1]->info.caps & VMA_NIC_CAP_TO_KERNEL;
+	struct vma_nic_qp *qp = w->qp[1][0];
+	uint8_t expected[BYTES], got[BYTES];
+	struct vma_buf *buf;
+	int fd;
+
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+	if (!can) {
+		buf = fixture_tx_buf(qp);
+		assert_int_equal(vma_nic_to_kernel(qp, buf), -EOPNOTSUPP);
+		vma_buf_put(w->arena, buf);
+		return;
+	}
+	fd = kernel_sock_at(w, 1);
+	for (uint32_t i = 0; i < PACKETS; i++)
+		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, BYTES, i));
+	for (uint32_t i = 0; i < PACKETS; i++) {
+		const uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+
+		while (vma_nic_poll_rx(qp, &buf, 1) == 0)
+			assert_true(fixture_now_ns() < give_up);
+		assert_int_equal(vma_nic_to_kernel(qp, buf), 0);
+		assert_true(repost(qp, &buf, 1));
+	}
+	for (uint32_t i = 0; i < PACKETS; i++) {
+		struct frame_spec spec = udp(PEER_PORT, PORT, BYTES, i);
+
+		spec.src_mac = w->mac[0];
+		spec.dst_mac = w->mac[1];
+		frame_build(expected, &spec);
+		assert_int_equal(recv(fd, got, sizeof(got), 0), BYTES - FRAME_UDP_HEADERS);
+		assert_memory_equal(got, expected + FRAME_UDP_HEADERS, BYTES - FRAME_UDP_HEADERS);
+	}
+	close(fd);
+}
+
 /* ---- every case in every fixture ---- */
 
 static int setup_case(void **state)
@@ -911,6 +968,7 @@ static const struct {
         CASE(test_a_sleeping_thread_misses_no_frame),
         CASE(test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread),
         CASE(test_a_queue_pair_ends_while_its_buffers_are_held),
+        CASE(test_a_device_that_takes_more_than_it_should_gives_the_kernel_its_packets),
         CASE(test_a_nic_closes_and_opens_again),
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))

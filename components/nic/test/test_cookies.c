@@ -9,31 +9,31 @@
 
 #include <vma/test.h>
 
-#include "../xdp/sock_cookies.h"
+#include "../sock_cookies.h"
 
 static const struct vma_flow_key no_key = {.family = AF_INET, .proto = IPPROTO_UDP};
 
 static void test_a_cookie_is_in_the_set_once(void **state)
 {
-	struct xdp_cookies set = {0};
+	struct nic_cookies set = {0};
 
 	(void)state;
-	assert_false(xdp_cookies_has(&set, 5));
-	assert_int_equal(xdp_cookies_add(&set, &no_key, 5), 0);
-	assert_int_equal(xdp_cookies_add(&set, &no_key, 5), 0);
+	assert_false(nic_cookies_has(&set, 5));
+	assert_int_equal(nic_cookies_add(&set, &no_key, 5), 0);
+	assert_int_equal(nic_cookies_add(&set, &no_key, 5), 0);
 	assert_int_equal(set.n, 1);
-	assert_true(xdp_cookies_has(&set, 5));
-	xdp_cookies_fini(&set);
+	assert_true(nic_cookies_has(&set, 5));
+	nic_cookies_fini(&set);
 }
 
 static void test_no_shadow_is_no_member(void **state)
 {
-	struct xdp_cookies set = {0};
+	struct nic_cookies set = {0};
 
 	(void)state;
-	assert_int_equal(xdp_cookies_add(&set, &no_key, 0), 0);
+	assert_int_equal(nic_cookies_add(&set, &no_key, 0), 0);
 	assert_int_equal(set.n, 0);
-	xdp_cookies_fini(&set);
+	nic_cookies_fini(&set);
 }
 
 /* Binds a socket; the first one chooses the port. */
@@ -54,45 +54,45 @@ static int member(struct vma_flow_key *key, uint64_t *cookie)
 static void test_members_that_come_and_go_leave_room(void **state)
 {
 	struct vma_flow_key key = no_key;
-	struct xdp_cookies set = {0};
+	struct nic_cookies set = {0};
 	uint64_t stays, cookie;
 	int fd = member(&key, &stays);
 
 	(void)state;
-	assert_int_equal(xdp_cookies_add(&set, &key, stays), 0);
+	assert_int_equal(nic_cookies_add(&set, &key, stays), 0);
 	for (int i = 0; i < 1000; i++) {
 		close(member(&key, &cookie));
-		assert_int_equal(xdp_cookies_add(&set, &key, cookie), 0);
+		assert_int_equal(nic_cookies_add(&set, &key, cookie), 0);
 	}
 	assert_true(set.n <= 128 && set.capacity <= 128);
-	assert_true(xdp_cookies_has(&set, stays));
-	assert_true(xdp_cookies_has(&set, cookie));
-	xdp_cookies_prune(&set, &key, NULL);
+	assert_true(nic_cookies_has(&set, stays));
+	assert_true(nic_cookies_has(&set, cookie));
+	nic_cookies_prune(&set, &key, NULL);
 	assert_int_equal(set.n, 1);
-	assert_true(xdp_cookies_has(&set, stays));
+	assert_true(nic_cookies_has(&set, stays));
 	close(fd);
-	xdp_cookies_fini(&set);
+	nic_cookies_fini(&set);
 }
 
 static void test_many_members_at_a_time_all_stay(void **state)
 {
 	enum { MEMBERS = 200 };
 	struct vma_flow_key key = no_key;
-	struct xdp_cookies set = {0};
+	struct nic_cookies set = {0};
 	uint64_t cookie[MEMBERS];
 	int fd[MEMBERS];
 
 	(void)state;
 	for (int i = 0; i < MEMBERS; i++) {
 		fd[i] = member(&key, &cookie[i]);
-		assert_int_equal(xdp_cookies_add(&set, &key, cookie[i]), 0);
+		assert_int_equal(nic_cookies_add(&set, &key, cookie[i]), 0);
 	}
 	assert_int_equal(set.n, MEMBERS);
 	for (int i = 0; i < MEMBERS; i++) {
-		assert_true(xdp_cookies_has(&set, cookie[i]));
+		assert_true(nic_cookies_has(&set, cookie[i]));
 		close(fd[i]);
 	}
-	xdp_cookies_fini(&set);
+	nic_cookies_fini(&set);
 }
 
 static const struct CMUnitTest tests[] = {

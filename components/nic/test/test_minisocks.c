@@ -35,7 +35,7 @@ static struct {
 	struct owner_segment segment;
 } answers;
 
-/* ---- in place of owner/owner.c, xdp/kernel_sock.c, owner/probe.c and nic.c ---- */
+/* ---- in place of owner/owner.c, kernel_sock.c, owner/probe.c and nic.c ---- */
 
 uint64_t owner_now_ns(void)
 {

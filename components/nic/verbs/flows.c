@@ -2,8 +2,8 @@
  * flows - the flows of all queue pairs of a nic, and their rules in the card.
  *
  * They are in one table, because a card would take the same rule for two queue pairs, and give each packet to both.
- * claims.c sees to it that no other process has a flow from any peer. Which sockets of the kernel have a right to the
- * packets is not known here.
+ * claims.c sees to it that no other process has a flow from any peer, conflicts.c that no kernel sock has a right to its
+ * packets.
  *
  * A move is: the new rule, then the end of the old one. For any peer's packets the two have different priorities, so at
  * each moment one of them has all packets. A 5-tuple has no priority beside its own: for a moment both queue pairs may
@@ -21,16 +21,6 @@
 #include "verbs.h"
 
 #define BUCKETS_FIRST 64
-
-struct verbs_flow {
-	struct verbs_flow *next;
-	struct vma_flow_key key;
-	struct verbs_qp *qp;
-	struct ibv_flow *rule; /* NULL: its queue pair is lost */
-	uint16_t priority;
-	bool is_broadcast;
-	int claim_fd; /* -1: it needs none */
-};
 
 /* ---- the table ---- */
 
@@ -51,7 +41,7 @@ static struct verbs_flow **place_of(const struct nic_verbs *nic, const struct vm
 {
 	struct verbs_flow **place = bucket_of(nic, key);
 
-	while (*place != NULL && memcmp(&(*place)->key, key, sizeof(*key)) != 0)
+	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
 		place = &(*place)->next;
 	return place;
 }
@@ -63,7 +53,7 @@ static struct verbs_flow *flow_find(const struct nic_verbs *nic, const struct vm
 
 static void flow_insert(struct nic_verbs *nic, struct verbs_flow *flow)
 {
-	struct verbs_flow **bucket = bucket_of(nic, &flow->key);
+	struct verbs_flow **bucket = bucket_of(nic, &flow->rule.key);
 
 	flow->next = *bucket;
 	*bucket = flow;
@@ -107,6 +97,7 @@ static void flow_free(struct verbs_flow *flow)
 {
 	if (flow->claim_fd >= 0)
 		nic_fd_close(flow->claim_fd);
+	nic_cookies_fini(&flow->shadows);
 	free(flow);
 }
 
@@ -155,7 +146,7 @@ static int rule_create(const struct verbs_qp *qp, const struct verbs_flow *flow,
 	                                 .is_broadcast = flow->is_broadcast};
 	struct verbs_rule rule;
 
-	verbs_rule_build(&flow->key, &at, &rule);
+	verbs_rule_build(&flow->rule.key, &at, &rule);
 	errno = 0;
 	*out = ibv_create_flow(qp->queue.qp, &rule.attr);
 	if (*out != NULL)
@@ -165,14 +156,14 @@ static int rule_create(const struct verbs_qp *qp, const struct verbs_flow *flow,
 
 static int rule_make(struct verbs_flow *flow)
 {
-	return rule_create(flow->qp, flow, flow->priority, &flow->rule);
+	return rule_create(flow->qp, flow, flow->priority, &flow->of_card);
 }
 
 static void rule_end(struct verbs_flow *flow)
 {
-	if (flow->rule != NULL)
-		ibv_destroy_flow(flow->rule);
-	flow->rule = NULL;
+	if (flow->of_card != NULL)
+		ibv_destroy_flow(flow->of_card);
+	flow->of_card = NULL;
 }
 
 int verbs_flows_probe(const struct verbs_device *device, struct ibv_qp *qp)
@@ -200,12 +191,43 @@ int verbs_flows_probe(const struct verbs_device *device, struct ibv_qp *qp)
 
 /* ---- calls ---- */
 
-static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_key *key)
+/* Of a new flow. */
+static int flow_take_rule(struct verbs_flow *flow)
+{
+	struct nic_verbs *nic = flow->qp->nic;
+	const struct vma_flow_key *key = &flow->rule.key;
+	int rc = 0;
+
+	if (key->peer_port_be == 0) {
+		flow->claim_fd = verbs_claim(nic, key);
+		rc = flow->claim_fd < 0 ? flow->claim_fd : verbs_conflicts_refuse(nic, &flow->rule);
+	}
+	if (rc < 0)
+		return rc;
+	rc = rule_make(flow);
+	if (rc < 0)
+		vma_log_once(VMA_LOG_WARN, "%s: the card takes no more rules (%s): the kernel has what comes on",
+		             nic->name, strerror(-rc));
+	return rc;
+}
+
+/* A later member of the ring's: its socket is no kernel sock, and may share the port. */
+static void flow_join(struct verbs_flow *flow, const struct vma_flow_rule *rule)
+{
+	if (!(rule->flags & VMA_FLOW_PORT_EXCLUSIVE))
+		flow->rule.flags &= ~(uint32_t)VMA_FLOW_PORT_EXCLUSIVE;
+	if (nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie) < 0)
+		vma_log_debug("%s: a flow has more shadows than are kept", flow->qp->nic->name);
+}
+
+static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule)
 {
 	struct nic_verbs *nic = qp->nic;
-	struct verbs_flow *flow = flow_find(nic, key);
+	struct verbs_flow *flow = flow_find(nic, &rule->key);
 	int rc;
 
+	if (flow != NULL && flow->qp == qp)
+		flow_join(flow, rule);
 	if (flow != NULL)
 		return flow->qp == qp ? -EEXIST : -EADDRINUSE;
 	if (vma_nic_qp_lost(&qp->base))
@@ -214,15 +236,14 @@ static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_key *key)
 	flow = rc == 0 ? calloc(1, sizeof(*flow)) : NULL;
 	if (flow == NULL)
 		return -ENOMEM;
-	*flow = (struct verbs_flow){.key = *key,
+	*flow = (struct verbs_flow){.rule = *rule,
 	                            .qp = qp,
-	                            .priority = verbs_rule_priority(key),
-	                            .is_broadcast = key->proto == IPPROTO_UDP && is_broadcast(key),
-	                            .claim_fd = key->peer_port_be == 0 ? verbs_claim(nic, key) : -1};
-	rc = key->peer_port_be == 0 && flow->claim_fd < 0 ? flow->claim_fd : rule_make(flow);
-	if (rc < 0 && flow->claim_fd != rc)
-		vma_log_once(VMA_LOG_WARN, "%s: the card takes no more rules (%s): the kernel has what comes on",
-		             nic->name, strerror(-rc));
+	                            .priority = verbs_rule_priority(&rule->key),
+	                            .is_broadcast = rule->key.proto == IPPROTO_UDP && is_broadcast(&rule->key),
+	                            .claim_fd = -1};
+	rc = nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
+	if (rc == 0)
+		rc = flow_take_rule(flow);
 	if (rc < 0) {
 		flow_free(flow);
 		return rc;
@@ -243,8 +264,10 @@ int verbs_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	if (!verbs_opened_here(qp->nic))
 		return -ENODEV;
 	pthread_mutex_lock(&qp->nic->lock);
-	rc = flow_add_locked(qp, &rule->key);
+	rc = flow_add_locked(qp, rule);
 	pthread_mutex_unlock(&qp->nic->lock);
+	if (rc == 0 && rule->key.peer_port_be == 0)
+		verbs_thread_wake(qp->nic); /* which looks for rivals from now on */
 	return rc;
 }
 
@@ -253,7 +276,7 @@ static bool drop_revoked(struct nic_verbs *nic, const struct verbs_qp *qp, const
 	struct verbs_flow **place = &nic->revoked, *flow;
 
 	while (*place != NULL &&
-	       ((*place)->qp != qp || (key != NULL && memcmp(&(*place)->key, key, sizeof(*key)) != 0)))
+	       ((*place)->qp != qp || (key != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)))
 		place = &(*place)->next;
 	flow = *place;
 	if (flow == NULL)
@@ -288,22 +311,22 @@ int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 /* 0 or -errno, and nothing has changed. */
 static int flow_move_rule(struct verbs_flow *flow, struct verbs_qp *to)
 {
-	const bool is_any = flow->key.peer_port_be == 0;
+	const bool is_any = flow->rule.key.peer_port_be == 0;
 	const uint16_t priority = !is_any                                ? flow->priority
 	                          : flow->priority == VERBS_PRIORITY_ANY ? VERBS_PRIORITY_ANY_MOVED
 	                                                                 : VERBS_PRIORITY_ANY;
 	struct ibv_flow *rule;
 	int rc;
 
-	if (!is_any && flow->key.proto == IPPROTO_UDP)
+	if (!is_any && flow->rule.key.proto == IPPROTO_UDP)
 		return -EOPNOTSUPP;
-	if (flow->rule == NULL || vma_nic_qp_lost(&to->base))
+	if (flow->of_card == NULL || vma_nic_qp_lost(&to->base))
 		return -EPIPE;
 	rc = rule_create(to, flow, priority, &rule);
 	if (rc < 0)
 		return rc == -EEXIST || rc == -EBUSY ? -EOPNOTSUPP : rc;
 	rule_end(flow);
-	flow->rule = rule;
+	flow->of_card = rule;
 	flow->priority = priority;
 	flow->qp = to;
 	return 0;
@@ -339,7 +362,7 @@ void verbs_flows_suspend(struct verbs_qp *qp)
 				rule_end(flow);
 }
 
-void verbs_flows_restore(struct verbs_qp *qp)
+static void restore_rules(struct verbs_qp *qp, bool of_any)
 {
 	struct nic_verbs *nic = qp->nic;
 
@@ -347,7 +370,7 @@ void verbs_flows_restore(struct verbs_qp *qp)
 		struct verbs_flow **place = &nic->flow_buckets[i], *flow;
 
 		while ((flow = *place) != NULL) {
-			if (flow->qp != qp || rule_make(flow) == 0) {
+			if (flow->qp != qp || (flow->rule.key.peer_port_be == 0) != of_any || rule_make(flow) == 0) {
 				place = &flow->next;
 				continue;
 			}
@@ -356,6 +379,13 @@ void verbs_flows_restore(struct verbs_qp *qp)
 			nic->revoked = flow;
 		}
 	}
+}
+
+/* Connections before their listener: it would give their packets to the kernel. */
+void verbs_flows_restore(struct verbs_qp *qp)
+{
+	restore_rules(qp, false);
+	restore_rules(qp, true);
 	show_count(qp);
 }
 
@@ -388,22 +418,42 @@ static struct verbs_flow **place_of_claim(struct nic_verbs *nic, int fd)
 	return NULL;
 }
 
+static void flow_revoke(struct nic_verbs *nic, struct verbs_flow **place)
+{
+	struct verbs_flow *flow = flow_unlink(nic, place);
+
+	rule_end(flow);
+	if (flow->claim_fd >= 0)
+		nic_fd_close(flow->claim_fd);
+	flow->claim_fd = -1;
+	flow->next = nic->revoked;
+	nic->revoked = flow;
+	show_count(flow->qp);
+}
+
 void verbs_flows_give_up(struct nic_verbs *nic)
 {
 	int fd;
 
 	while ((fd = verbs_claim_wanted(nic)) >= 0) {
-		struct verbs_flow **place = place_of_claim(nic, fd), *flow;
+		struct verbs_flow **place = place_of_claim(nic, fd);
 
-		if (place == NULL)
-			continue;
-		flow = flow_unlink(nic, place);
-		rule_end(flow);
-		nic_fd_close(flow->claim_fd);
-		flow->claim_fd = -1;
-		flow->next = nic->revoked;
-		nic->revoked = flow;
-		show_count(flow->qp);
+		if (place != NULL)
+			flow_revoke(nic, place);
+	}
+}
+
+void verbs_flows_revoke_rivals(struct nic_verbs *nic)
+{
+	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
+		struct verbs_flow **place = &nic->flow_buckets[i];
+
+		while (*place != NULL) {
+			if ((*place)->has_rival)
+				flow_revoke(nic, place);
+			else
+				place = &(*place)->next;
+		}
 	}
 }
 
@@ -423,7 +473,7 @@ bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct 
 		return false;
 	nic->revoked = flow->next;
 	*qp = flow->qp;
-	*key = flow->key;
+	*key = flow->rule.key;
 	flow_free(flow);
 	return true;
 }

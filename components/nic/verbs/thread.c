@@ -191,12 +191,14 @@ static void report_revoked(struct nic_verbs *nic)
 /* How long to sleep at most, ms; -1: until something happens. */
 static int thread_work(struct nic_verbs *nic)
 {
+	int look_ms;
 	bool more;
 
 	pthread_mutex_lock(&nic->lock);
 	take_asyncs(nic);
 	check_broken(nic);
 	verbs_flows_give_up(nic);
+	look_ms = verbs_conflicts_look(nic);
 	more = grow_one(nic);
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_lock(&nic->events);
@@ -204,7 +206,11 @@ static int thread_work(struct nic_verbs *nic)
 		more = false;
 	report_revoked(nic);
 	pthread_mutex_unlock(&nic->events);
-	return more ? 0 : next_lost(nic, NULL) != NULL ? REBIND_RETRY_MS : -1;
+	if (more)
+		return 0;
+	if (next_lost(nic, NULL) != NULL && (look_ms < 0 || look_ms > REBIND_RETRY_MS))
+		return REBIND_RETRY_MS;
+	return look_ms;
 }
 
 /* The number may change with the device, which only a callback of this very thread or a rebind exchanges: both wake. */

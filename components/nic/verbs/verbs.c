@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <vma/log.h>
+#include <vma/nic_reinject.h>
 
 #include "../backends.h"
 #include "../os.h"
@@ -71,7 +72,7 @@ static void describe(struct nic_verbs *nic)
 	info->tso_max_bytes = limits->tso_max;
 	info->caps = (limits->sge_max > 1 ? VMA_NIC_CAP_SG : 0) | (limits->tso_max != 0 ? VMA_NIC_CAP_TSO : 0) |
 	             (limits->has_checksum ? VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_RX_CSUM : 0) |
-	             (limits->has_moderation ? VMA_NIC_CAP_MODERATION : 0);
+	             (limits->has_moderation ? VMA_NIC_CAP_MODERATION : 0) | VMA_NIC_CAP_TO_KERNEL;
 }
 
 /* ---- open and close ---- */
@@ -86,6 +87,10 @@ static void free_nic(struct nic_verbs *nic)
 		nic_fd_close(nic->wake_fd);
 	if (nic->claims_fd >= 0)
 		nic_fd_close(nic->claims_fd);
+	if (nic->raw_fd >= 0)
+		nic_fd_close(nic->raw_fd);
+	if (nic->diag_fd >= 0)
+		nic_fd_close(nic->diag_fd);
 	pthread_mutex_destroy(&nic->events);
 	pthread_mutex_destroy(&nic->lock);
 	free(nic->lkeys);
@@ -111,6 +116,9 @@ static void child_give_up(struct nic_forked *forked)
 	}
 	verbs_flows_child_close(nic);
 	os_close(nic->claims_fd);
+	os_close(nic->raw_fd);
+	if (nic->diag_fd >= 0)
+		os_close(nic->diag_fd);
 	os_close(nic->wake_fd);
 }
 
@@ -128,6 +136,18 @@ static int open_device(struct nic_verbs *nic, const struct verbs_place *place)
 	             "%s: RDMA device %s is not used: its MTU of %u takes %u buffers, and it has %u for a packet",
 	             nic->name, place->device, nic->base.info.mtu, rx_bufs_of(nic), nic->device->limits.sge_max);
 	return -EOPNOTSUPP;
+}
+
+/* After the device, which says what it means to lack the capability. */
+static int open_raw(struct nic_verbs *nic)
+{
+	int fd = vma_reinject_open(false);
+
+	if (fd >= 0)
+		fd = nic->raw_fd = nic_fd_keep(fd);
+	if (fd < 0)
+		vma_log_once(VMA_LOG_WARN, "%s: it cannot be opened: a raw socket: %s", nic->name, strerror(-fd));
+	return fd < 0 ? fd : 0;
 }
 
 static int open_nic(struct nic_verbs *nic, const struct verbs_place *place)
@@ -149,6 +169,8 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_place *place)
 		return rc;
 	}
 	rc = open_device(nic, place);
+	if (rc == 0)
+		rc = open_raw(nic);
 	if (rc < 0)
 		return rc;
 	nic->forked = (struct nic_forked){.lock = &nic->lock, .give_up = child_give_up};
@@ -183,7 +205,7 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 	nic->stats = attr->stats;
 	nic->caches = attr->caches;
 	nic->frames_max = verbs_frames_max(attr->arena);
-	nic->wake_fd = nic->claims_fd = -1;
+	nic->wake_fd = nic->claims_fd = nic->raw_fd = nic->diag_fd = -1;
 	snprintf(nic->name, sizeof(nic->name), "%s", lower);
 	pthread_mutex_init(&nic->events, NULL);
 	pthread_mutex_init(&nic->lock, NULL);
@@ -521,6 +543,15 @@ static int verbs_moderate(struct vma_nic_qp *base, uint32_t count, uint32_t peri
 	return rc;
 }
 
+static int verbs_to_kernel(struct vma_nic_qp *base, const struct vma_buf *packet)
+{
+	const struct verbs_qp *qp = verbs_qp_of(base);
+
+	if (!verbs_opened_here(qp->nic))
+		return -ENODEV;
+	return vma_reinject_frame(qp->nic->raw_fd, base->arena, packet);
+}
+
 static uint64_t verbs_now_ns(const struct vma_nic *nic)
 {
 	(void)nic;
@@ -548,5 +579,6 @@ const struct vma_nic_ops vma_nic_verbs_ops = {
         .arm = verbs_arm,
         .unarm = verbs_unarm,
         .fd = verbs_fd,
+        .to_kernel = verbs_to_kernel,
         .now_ns = verbs_now_ns,
 };

@@ -7,6 +7,7 @@
  *   plan.h     depths, completions to ask for   data.c     the hot path
  *   flows.c    rules of all queue pairs         thread.c   windows to come, broken queues, events
  *   claims.c   flows that two processes want    verbs.c    open, close, queue pairs, rebind
+ *   conflicts.c   flows that kernel sockets want
  *
  *   struct nic_verbs       one vma_nic_open, with a thread of its own
  *     verbs_device         one opening of the RDMA device; after a fatal error another one
@@ -33,6 +34,7 @@
 #include <vma/nic.h>
 
 #include "../fork.h"
+#include "../sock_cookies.h"
 #include "find.h"
 #include "lib.h"
 #include "plan.h"
@@ -130,7 +132,17 @@ void verbs_queue_close(struct verbs_queue *queue); /* accepts a half-built one *
 
 /* ---- queue pairs ---- */
 
-struct verbs_flow;
+struct verbs_flow {
+	struct verbs_flow *next;
+	struct vma_flow_rule rule;  /* as it was asked for first */
+	struct nic_cookies shadows; /* of all that have asked for it */
+	struct verbs_qp *qp;
+	struct ibv_flow *of_card; /* NULL: its queue pair is lost */
+	uint16_t priority;
+	bool is_broadcast, has_rival;
+	int claim_fd;            /* -1: it needs none */
+	uint64_t suspect_cookie; /* conflicts.c: seen once */
+};
 
 struct verbs_qp {
 	struct vma_nic_qp base;
@@ -184,6 +196,9 @@ struct nic_verbs {
 	uint32_t flow_buckets_n, flows_n;
 	struct verbs_flow *revoked; /* to be reported by the nic's thread */
 	int wake_fd, claims_fd;     /* claims_fd: the epoll set of all claims */
+	int raw_fd;                 /* to the kernel (nic_reinject.h) */
+	int diag_fd;                /* -1: not asked yet; under the lock */
+	uint64_t look_ms;           /* conflicts.c: the next look */
 	_Atomic bool closing;
 	pthread_t thread;
 };
@@ -221,6 +236,13 @@ void verbs_flows_give_up(struct nic_verbs *nic); /* those that another process w
 void verbs_flows_child_close(const struct nic_verbs *nic);
 /* Whether the device takes rules at all: 0 or -errno. No lock. */
 int verbs_flows_probe(const struct verbs_device *device, struct ibv_qp *qp);
+
+void verbs_flows_revoke_rivals(struct nic_verbs *nic); /* those with has_rival */
+
+/* ---- conflicts.c; lock held ---- */
+int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *rule); /* 0, -EADDRINUSE, -errno */
+/* If it is time, flows whose ports kernel socks have by now are given up. How long to the next look, ms; -1: none is due. */
+int verbs_conflicts_look(struct nic_verbs *nic);
 
 /* ---- claims.c; lock held ---- */
 int verbs_claim(const struct nic_verbs *nic, const struct vma_flow_key *key); /* a descriptor; -EADDRINUSE, ... */

@@ -43,6 +43,7 @@ enum vma_nic_caps {
 	VMA_NIC_CAP_MODERATION = 1 << 8,  /* moderate works */
 	VMA_NIC_CAP_MEMORY_LINK = 1 << 9, /* no wire: a checksum field may hold just the pseudo-header sum */
 	VMA_NIC_CAP_FLOW_TAG = 1 << 10,
+	VMA_NIC_CAP_TO_KERNEL = 1 << 11, /* rules match headers only, and bring what is the kernel's: vma_nic_to_kernel */
 };
 
 struct vma_nic_info {
@@ -260,6 +261,7 @@ struct vma_nic_ops {
 	unsigned (*rx_waiting)(struct vma_nic_qp *qp); /* NULL: it cannot be counted */
 	void (*unarm)(struct vma_nic_qp *qp);          /* NULL: an arm costs nothing later */
 	int (*fd)(const struct vma_nic_qp *qp);
+	int (*to_kernel)(struct vma_nic_qp *qp, const struct vma_buf *packet); /* NULL: what comes is never the kernel's */
 	uint64_t (*now_ns)(const struct vma_nic *nic);
 };
 
@@ -340,6 +342,15 @@ bool vma_nic_qp_is_alone(const struct vma_nic_qp *qp);
  * outlives this process (a wire; an owner in the process itself), and nothing has changed; -EPIPE: vmad has gone.
  */
 int vma_nic_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n);
+
+/*
+ * For a NIC with VMA_NIC_CAP_TO_KERNEL. The connections of TCP that the kernel has at the local end of `key` (any peer), and
+ * which of n 5-tuples it has: has[i]. Not those in TIME_WAIT, nor sockets that are only bound. `see` must not call back.
+ * 0 or -errno: the kernel does not say. Asks the kernel, so it may take two seconds.
+ */
+int vma_nic_kernel_connections(const struct vma_nic *nic, const struct vma_flow_key *key,
+                               void (*see)(const struct vma_flow_key *connection, void *arg), void *arg);
+int vma_nic_kernel_has(const struct vma_nic *nic, const struct vma_flow_key *keys, unsigned n, bool *has);
 
 /* Interrupt moderation: an armed queue reports after `count` packets or `period_usec` from the first. -EOPNOTSUPP
  * where the device has none. */
@@ -448,6 +459,15 @@ static inline int vma_nic_rx_waiting(struct vma_nic_qp *qp)
 static inline int vma_nic_arm_next(struct vma_nic_qp *qp)
 {
 	return vma_nic_qp_ops(qp)->arm_next != NULL ? vma_nic_qp_ops(qp)->arm_next(qp) : -EOPNOTSUPP;
+}
+/*
+ * A received packet, which stays the caller's, goes to the kernel, as if no rule had taken it (nic_reinject.h): it takes
+ * the packet or refuses it. Packets that are given one after the other come in order. A system call. 0; -EOPNOTSUPP
+ * without VMA_NIC_CAP_TO_KERNEL; -EINVAL, or -errno of the call: the packet is lost. Receive half.
+ */
+static inline int vma_nic_to_kernel(struct vma_nic_qp *qp, const struct vma_buf *packet)
+{
+	return vma_nic_qp_ops(qp)->to_kernel != NULL ? vma_nic_qp_ops(qp)->to_kernel(qp, packet) : -EOPNOTSUPP;
 }
 /* The fd may stay silent until the next arm: nobody sleeps on it, or somebody polls meanwhile; an event that was
  * reported before is taken back. For a device that pays for an arm at every arrival. Receive half. */

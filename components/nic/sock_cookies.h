@@ -9,26 +9,26 @@
  * Memory: the set's own; {0} is an empty one.
  * Example: test/test_cookies.c.
  */
-#ifndef VMA_NIC_XDP_SOCK_COOKIES_H
-#define VMA_NIC_XDP_SOCK_COOKIES_H
+#ifndef VMA_NIC_SOCK_COOKIES_H
+#define VMA_NIC_SOCK_COOKIES_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include <vma/nic.h>
 
-#define XDP_COOKIES_MAX 4096 /* members of one flow */
+#define NIC_COOKIES_MAX 4096 /* members of one flow */
 
-struct xdp_cookies {
+struct nic_cookies {
 	uint32_t n, capacity;
 	uint64_t *list;
 };
 
-bool xdp_cookies_has(const struct xdp_cookies *set, uint64_t cookie);
+bool nic_cookies_has(const struct nic_cookies *set, uint64_t cookie);
 /* 0 (also if it is there already, or is 0: no shadow), -ENOSPC, -ENOMEM. `key`: where the members receive. */
-int xdp_cookies_add(struct xdp_cookies *set, const struct vma_flow_key *key, uint64_t cookie);
+int nic_cookies_add(struct nic_cookies *set, const struct vma_flow_key *key, uint64_t cookie);
 /* Drops those whose socket is closed; none if the kernel does not say. It is asked by *kept_fd, as in kernel_sock.h. */
-void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key, int *kept_fd);
-void xdp_cookies_fini(struct xdp_cookies *set);
+void nic_cookies_prune(struct nic_cookies *set, const struct vma_flow_key *key, int *kept_fd);
+void nic_cookies_fini(struct nic_cookies *set);
 
 #endif

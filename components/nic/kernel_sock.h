@@ -6,8 +6,8 @@
  * Memory: the caller's.
  * Example: test/test_owner.c.
  */
-#ifndef VMA_NIC_XDP_KERNEL_SOCK_H
-#define VMA_NIC_XDP_KERNEL_SOCK_H
+#ifndef VMA_NIC_KERNEL_SOCK_H
+#define VMA_NIC_KERNEL_SOCK_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -25,7 +25,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../os.h"
+#include "os.h"
 #include "kernel_sock.h"
 
 #define BOUND_INACTIVE 13 /* TCP_BOUND_INACTIVE: the kernel's name for bound sockets when it is asked for them */

@@ -12,7 +12,7 @@
 #define CAPACITY_MIN 4
 #define PRUNE_FROM 64 /* a smaller set is not worth a walk over the kernel's sockets */
 
-bool xdp_cookies_has(const struct xdp_cookies *set, uint64_t cookie)
+bool nic_cookies_has(const struct nic_cookies *set, uint64_t cookie)
 {
 	for (uint32_t i = 0; i < set->n; i++)
 		if (set->list[i] == cookie)
@@ -21,7 +21,7 @@ bool xdp_cookies_has(const struct xdp_cookies *set, uint64_t cookie)
 }
 
 struct prune_walk {
-	struct xdp_cookies *set;
+	struct nic_cookies *set;
 	uint32_t present; /* the first ones of the list */
 };
 
@@ -39,7 +39,7 @@ static void prune_check_socket(const struct kernel_sock *socket, void *arg)
 	}
 }
 
-void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key, int *kept_fd)
+void nic_cookies_prune(struct nic_cookies *set, const struct vma_flow_key *key, int *kept_fd)
 {
 	struct prune_walk walk = {.set = set};
 
@@ -48,7 +48,7 @@ void xdp_cookies_prune(struct xdp_cookies *set, const struct vma_flow_key *key, 
 		set->n = walk.present;
 }
 
-static int cookies_grow(struct xdp_cookies *set)
+static int cookies_grow(struct nic_cookies *set)
 {
 	const uint32_t capacity = set->capacity != 0 ? set->capacity * 2 : CAPACITY_MIN;
 	uint64_t *list = realloc(set->list, capacity * sizeof(*list));
@@ -61,22 +61,22 @@ static int cookies_grow(struct xdp_cookies *set)
 }
 
 /* At least half of it is free afterwards, or the next few members would each cost a walk. */
-static int cookies_reserve(struct xdp_cookies *set, const struct vma_flow_key *key)
+static int cookies_reserve(struct nic_cookies *set, const struct vma_flow_key *key)
 {
 	if (set->n >= PRUNE_FROM)
-		xdp_cookies_prune(set, key, NULL);
-	if (set->n == XDP_COOKIES_MAX)
+		nic_cookies_prune(set, key, NULL);
+	if (set->n == NIC_COOKIES_MAX)
 		return -ENOSPC;
-	if (set->capacity == XDP_COOKIES_MAX || (set->capacity > 0 && set->n <= set->capacity / 2))
+	if (set->capacity == NIC_COOKIES_MAX || (set->capacity > 0 && set->n <= set->capacity / 2))
 		return 0;
 	return cookies_grow(set);
 }
 
-int xdp_cookies_add(struct xdp_cookies *set, const struct vma_flow_key *key, uint64_t cookie)
+int nic_cookies_add(struct nic_cookies *set, const struct vma_flow_key *key, uint64_t cookie)
 {
 	int rc;
 
-	if (cookie == 0 || xdp_cookies_has(set, cookie))
+	if (cookie == 0 || nic_cookies_has(set, cookie))
 		return 0;
 	rc = set->n < set->capacity ? 0 : cookies_reserve(set, key);
 	if (rc == 0)
@@ -84,8 +84,8 @@ int xdp_cookies_add(struct xdp_cookies *set, const struct vma_flow_key *key, uin
 	return rc;
 }
 
-void xdp_cookies_fini(struct xdp_cookies *set)
+void nic_cookies_fini(struct nic_cookies *set)
 {
 	free(set->list);
-	*set = (struct xdp_cookies){0};
+	*set = (struct nic_cookies){0};
 }

@@ -1,0 +1,93 @@
+/* reinject - see nic_reinject.h. */
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include <vma/nic_reinject.h>
+#include <vma/nic_repair.h>
+
+#include "os.h"
+
+#ifndef SO_BINDTOIFINDEX
+#define SO_BINDTOIFINDEX 62
+#endif
+
+#define PIECES_MAX 48 /* buffers of 2 KB: more than the longest packet has */
+enum { ETH_BYTES = 14, TAG_BYTES = 4, IP_BYTES = 20 };
+
+int vma_reinject_open(bool by_loopback)
+{
+	const int loopback = VMA_NIC_LOOPBACK;
+	const int fd = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
+
+	if (fd < 0)
+		return -errno;
+	if (by_loopback)
+		os_setsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &loopback, sizeof(loopback));
+	return fd;
+}
+
+/* The source of what comes from outside; a destination that is one host's. */
+static bool addresses_are_refused(const uint8_t *ip)
+{
+	static const uint8_t none[4] = {0};
+
+	return ip[12] == 127 || ip[12] >= 224 || ip[16] >= 224 || memcmp(ip + 12, none, 4) == 0 ||
+	       memcmp(ip + 12, ip + 16, 4) == 0;
+}
+
+/* The first piece has the header's first twenty bytes; `len` in all. */
+static int reinject_pieces(int fd, struct iovec *pieces, unsigned n, size_t len)
+{
+	const uint8_t *ip = pieces[0].iov_base;
+	struct sockaddr_in to = {.sin_family = AF_INET};
+	const struct msghdr msg = {.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = pieces, .msg_iovlen = n};
+	ssize_t sent;
+
+	if (len < IP_BYTES || ip[0] >> 4 != 4 || addresses_are_refused(ip))
+		return -EINVAL;
+	memcpy(&to.sin_addr, ip + 16, 4);
+	sent = os_sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+	return sent < 0 ? -errno : 0;
+}
+
+int vma_reinject(int fd, const void *packet, size_t len)
+{
+	struct iovec piece = {.iov_base = (void *)(uintptr_t)packet, .iov_len = len};
+
+	return len < IP_BYTES ? -EINVAL : reinject_pieces(fd, &piece, 1, len);
+}
+
+/* Where the IPv4 header is, in the first buffer; 0: there is none. */
+static size_t reinject_ip_offset(const uint8_t *frame, size_t len)
+{
+	size_t at = ETH_BYTES;
+
+	if (len >= ETH_BYTES + TAG_BYTES && frame[12] == 0x81 && frame[13] == 0)
+		at += TAG_BYTES;
+	return len >= at + IP_BYTES && frame[at - 2] == 8 && frame[at - 1] == 0 ? at : 0;
+}
+
+/* Ethernet pads short packets: no more than the header says is given. */
+int vma_reinject_frame(int fd, const struct vma_bufarena *arena, const struct vma_buf *frame)
+{
+	const uint8_t *bytes = (const uint8_t *)vma_buf_data(arena, frame);
+	const size_t at = reinject_ip_offset(bytes, frame->len);
+	struct iovec pieces[PIECES_MAX];
+	size_t skip = at, left, len;
+	unsigned n = 0;
+
+	if (at == 0)
+		return -EINVAL;
+	len = left = (size_t)bytes[at + 2] << 8 | bytes[at + 3];
+	for (const struct vma_buf *buf = frame; left > 0; buf = buf->next, skip = 0) {
+		size_t here;
+
+		if (buf == NULL || n == PIECES_MAX || buf->len < skip)
+			return -EINVAL;
+		here = buf->len - skip < left ? buf->len - skip : left;
+		pieces[n++] = (struct iovec){.iov_base = vma_buf_data(arena, buf) + skip, .iov_len = here};
+		left -= here;
+	}
+	return n == 0 ? -EINVAL : reinject_pieces(fd, pieces, n, len);
+}

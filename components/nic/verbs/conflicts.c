@@ -1,0 +1,201 @@
+/*
+ * conflicts - kernel socks that have a right to what a flow from any peer takes (kernel_sock.h): before the rule is made,
+ * and twice a second from then on. They win: only the kernel can give several sockets their packets.
+ *
+ * A look that took long is followed by a long pause: at most LOOK_SHARE of the thread's time goes into this, however many
+ * sockets the host has.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <vma/log.h>
+
+#include "../kernel_sock.h"
+#include "../os.h"
+#include "verbs.h"
+
+#define LOOK_MS 500
+#define LOOK_SHARE 50 /* one part in so many */
+
+/* Some flow of this nic at the same port has named the socket. */
+static bool is_shadow(const struct nic_verbs *nic, const struct kernel_sock *socket)
+{
+	for (uint32_t i = 0; i < nic->flow_buckets_n; i++)
+		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next)
+			if (flow->rule.key.local_port_be == socket->port_be && flow->rule.key.proto == socket->proto &&
+			    nic_cookies_has(&flow->shadows, socket->cookie))
+				return true;
+	return false;
+}
+
+static void describe_rule(const struct vma_flow_rule *rule, char *text, size_t size)
+{
+	char address[INET_ADDRSTRLEN];
+
+	inet_ntop(AF_INET, rule->key.local, address, sizeof(address));
+	snprintf(text, size, "%s %s:%u", rule->key.proto == IPPROTO_TCP ? "TCP" : "UDP", address,
+	         ntohs(rule->key.local_port_be));
+}
+
+/* ---- before ---- */
+
+struct search {
+	const struct nic_verbs *nic;
+	const struct vma_flow_rule *rule;
+	struct kernel_sock found;
+	bool any;
+};
+
+static void search_check(const struct kernel_sock *socket, void *arg)
+{
+	struct search *search = arg;
+
+	if (search->any || socket->cookie == search->rule->shadow_cookie ||
+	    !kernel_sock_conflicts(search->rule, socket, search->nic->base.info.ifindex) ||
+	    is_shadow(search->nic, socket))
+		return;
+	search->found = *socket;
+	search->any = true;
+}
+
+int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *rule)
+{
+	struct search search = {.nic = nic, .rule = rule};
+	char text[64];
+	int rc;
+
+	if (rule->key.peer_port_be != 0 || rule->flags & VMA_FLOW_PORT_EXCLUSIVE)
+		return 0;
+	rc = kernel_sock_walk(&nic->diag_fd, rule->key.proto, ntohs(rule->key.local_port_be),
+	                      rule->flags & VMA_FLOW_LISTENER, search_check, &search);
+	if (rc == 0 && !search.any)
+		return 0;
+	describe_rule(rule, text, sizeof(text));
+	if (rc < 0) /* not knowing is no licence to rob */
+		vma_log_once(VMA_LOG_WARN,
+		             "%s: the kernel's sockets cannot be listed (error %d): %s stays with the kernel", nic->name,
+		             -rc, text);
+	else
+		vma_log_once(VMA_LOG_WARN,
+		             "%s: %s stays with the kernel: another socket (inode %u of user %u) receives on that port",
+		             nic->name, text, search.found.inode, search.found.uid);
+	return rc < 0 ? rc : -EADDRINUSE;
+}
+
+/* ---- later ---- */
+
+struct look {
+	struct nic_verbs *nic;
+	uint8_t proto;
+	bool listeners;
+	uint32_t flows;
+	uint8_t ports[65536 / 8];
+};
+
+static bool flow_is_looked_after(const struct look *look, const struct verbs_flow *flow)
+{
+	return flow->rule.key.peer_port_be == 0 && flow->rule.key.proto == look->proto &&
+	       !(flow->rule.flags & VMA_FLOW_PORT_EXCLUSIVE);
+}
+
+static void look_index(struct look *look)
+{
+	const struct nic_verbs *nic = look->nic;
+
+	memset(look->ports, 0, sizeof(look->ports));
+	look->flows = 0;
+	look->listeners = true;
+	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
+		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
+			const uint16_t port = ntohs(flow->rule.key.local_port_be);
+
+			if (!flow_is_looked_after(look, flow))
+				continue;
+			look->ports[port / 8] |= (uint8_t)(1u << port % 8);
+			look->listeners &= (flow->rule.flags & VMA_FLOW_LISTENER) != 0;
+			look->flows++;
+		}
+	}
+}
+
+/*
+ * A socket is a kernel sock for certain only when it is seen twice: between bind() of a shadow and the call that names it
+ * to its flow it looks like one, too.
+ */
+static bool flow_suspects(struct verbs_flow *flow, const struct kernel_sock *socket)
+{
+	const bool before = flow->suspect_cookie == socket->cookie;
+
+	flow->suspect_cookie = socket->cookie;
+	return before;
+}
+
+static void look_check(const struct kernel_sock *socket, void *arg)
+{
+	struct look *look = arg;
+	struct nic_verbs *nic = look->nic;
+	const uint16_t port = ntohs(socket->port_be);
+	char text[64];
+
+	if (!(look->ports[port / 8] >> port % 8 & 1) || is_shadow(nic, socket))
+		return;
+	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
+		for (struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
+			if (flow->has_rival || !flow_is_looked_after(look, flow) ||
+			    !kernel_sock_conflicts(&flow->rule, socket, nic->base.info.ifindex) ||
+			    !flow_suspects(flow, socket))
+				continue;
+			flow->has_rival = true;
+			describe_rule(&flow->rule, text, sizeof(text));
+			vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on "
+			             "that port now",
+			             nic->name, text, socket->inode, socket->uid);
+		}
+	}
+}
+
+/* How many flows there are that may get a rival. */
+static uint32_t look_walk(struct look *look, uint8_t proto)
+{
+	struct port_ranges ranges;
+
+	look->proto = proto;
+	look_index(look);
+	if (look->flows == 0)
+		return 0;
+	port_ranges_of(look->ports, &ranges);
+	kernel_sock_walk_ranges(&look->nic->diag_fd, proto, &ranges, proto == IPPROTO_TCP && look->listeners, look_check,
+	                        look);
+	return look->flows;
+}
+
+static uint64_t thread_cpu_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int verbs_conflicts_look(struct nic_verbs *nic)
+{
+	const uint64_t now_ms = os_now_ms(), begun = thread_cpu_ns();
+	struct look look = {.nic = nic};
+	uint64_t pause_ms;
+
+	if (nic->flows_n == 0)
+		return -1;
+	if (now_ms < nic->look_ms)
+		return (int)(nic->look_ms - now_ms);
+	if (look_walk(&look, IPPROTO_UDP) + look_walk(&look, IPPROTO_TCP) == 0)
+		return -1;
+	verbs_flows_revoke_rivals(nic);
+	pause_ms = (thread_cpu_ns() - begun) * LOOK_SHARE / 1000000;
+	pause_ms = pause_ms > LOOK_MS ? pause_ms : LOOK_MS;
+	nic->look_ms = os_now_ms() + pause_ms;
+	return (int)pause_ms;
+}
