@@ -161,6 +161,26 @@ static inline bool ip4_checksum_right(const uint8_t *ip, uint32_t header_len)
 	return sum_is_right(sum);
 }
 
+/* A source route, or what cannot be read: the kernel drops it, unless it is told to obey such packets. */
+static bool __attribute__((cold)) options_are_kernels(const uint8_t *ip, uint32_t header_len)
+{
+	enum { END = 0, NOOP = 1, LSRR = 131, SSRR = 137 };
+	uint32_t at = VMA_PKT_IP4_HLEN;
+
+	while (at < header_len) {
+		const uint8_t kind = packet_load8(ip + at), len = at + 1 < header_len ? packet_load8(ip + at + 1) : 0;
+
+		if (kind == END)
+			return false;
+		if (kind != NOOP && (len < 2 || at + len > header_len))
+			return true;
+		if (kind == LSRR || kind == SSRR)
+			return true;
+		at += kind == NOOP ? 1 : len;
+	}
+	return false;
+}
+
 static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info,
                                  const uint8_t *frame, uint32_t l3_off, uint32_t *l4_len)
 {
@@ -182,7 +202,9 @@ static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_bu
 	if (rules->sw_csum && !(packet->flags & VMA_BUF_RX_L3_CSUM_OK) && !ip4_checksum_right(ip, header_len))
 		return PACKET_DROP(ip_checksum);
 	if (packet_load16(ip + 6) & FRAGMENT_BE)
-		return PACKET_DROP(ip_fragment);
+		return rules->to_kernel ? PACKET_TO_KERNEL : PACKET_DROP(ip_fragment);
+	if (rules->to_kernel && header_len > VMA_PKT_IP4_HLEN && options_are_kernels(ip, header_len))
+		return PACKET_TO_KERNEL;
 	info->family = AF_INET;
 	info->tos = ip[1];
 	info->ttl = ip[8];

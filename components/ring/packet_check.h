@@ -1,7 +1,7 @@
 /*
  * packet_check.h - the header checks between the NIC and the flow table.
  *
- * A packet passes or is dropped under exactly one reason of stats.h. Nothing is read beyond the first buffer's len
+ * A packet passes, is dropped under exactly one reason of stats.h, or is the kernel's. Nothing is read beyond the first buffer's len
  * before it is known to be there; all headers must lie in the first buffer.
  */
 #ifndef VMA_RING_PACKET_CHECK_H
@@ -16,12 +16,13 @@
 
 /* A verdict is the place of the counter to bump; 0 passes (rx_packets lies there, which no drop can mean). */
 #define PACKET_DROP(reason) ((unsigned)offsetof(struct vma_stats_ring_rx, rx_drop_##reason))
-enum { PACKET_PASS = 0 };
+enum { PACKET_PASS = 0, PACKET_TO_KERNEL = UINT16_MAX /* the NIC should not have taken it */ };
 
 struct packet_rules {
 	struct vma_bufarena *arena;
 	bool sw_csum;     /* check what the NIC did not */
 	bool memory_link; /* the pseudo-header sum alone is a valid checksum: the kernel sends so over veth */
+	bool to_kernel;   /* the NIC takes what the kernel is to judge: VMA_NIC_CAP_TO_KERNEL */
 };
 
 /*

@@ -190,6 +190,7 @@ static int create_queues(struct vma_ring *ring, const struct vma_ring_attr *attr
 /* The last steps; accepts what create has built so far. */
 static void ring_dismantle(struct vma_ring *ring)
 {
+	ring_exempts_fini(ring);
 	ring_stale_rules_fini(ring);
 	ring_ports_fini(ring);
 	flow_table_fini(&ring->five_tuples);
@@ -232,6 +233,7 @@ static void ring_settle_attr(struct vma_ring *ring, const struct vma_ring_attr *
 	        .arena = ring->qp->arena,
 	        .sw_csum = attr->rx_sw_csum,
 	        .memory_link = info->caps & VMA_NIC_CAP_MEMORY_LINK,
+	        .to_kernel = info->caps & VMA_NIC_CAP_TO_KERNEL,
 	};
 }
 

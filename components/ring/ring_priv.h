@@ -101,6 +101,8 @@ struct vma_ring {
 	struct ring_steering *steerings; /* calls of steer that are asking the NIC */
 	struct ring_stale_rules stale_rules;
 	struct ring_fragments fragments;
+	struct ring_exempt *exempts; /* ring_exempt.c */
+	unsigned exempts_count;
 	struct vma_flow *cursor; /* next member to serve while a group's sinks run: detach moves it on */
 
 	/* With the transmit flag. */
@@ -130,6 +132,9 @@ static inline struct flow_table *ring_table_of(struct vma_ring *ring, const stru
 /* ring_flows.c; with the receive flag. */
 struct flow_entry *ring_entry_of(struct vma_ring *ring, const struct vma_flow_key *key);
 void ring_detach_held(struct vma_ring *ring, struct vma_flow *flow, bool given_back);
+
+/* ring_exempt.c. */
+void ring_exempts_fini(struct vma_ring *ring);
 
 /* ring_leave.c; with the receive flag, where nothing else is said. */
 void ring_stale_rules_init(struct vma_ring *ring); /* before others know the ring */

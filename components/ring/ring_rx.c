@@ -38,6 +38,23 @@ static void __attribute__((cold)) ring_drop_packet(struct vma_ring *ring, struct
 	vma_buf_put_chain(ring->rules.arena, packet);
 }
 
+bool vma_ring_to_kernel(struct vma_ring *ring, const struct vma_buf *packet)
+{
+	if (vma_nic_to_kernel(ring->qp, packet) < 0)
+		return false;
+	vma_stats_add(&ring->stats->rx.rx_to_kernel, 1);
+	return true;
+}
+
+/* Of the reasons for which it did not pass. */
+static void __attribute__((cold, noinline)) rx_refused(struct vma_ring *ring, struct vma_buf *packet, unsigned verdict)
+{
+	if (verdict == PACKET_TO_KERNEL && vma_ring_to_kernel(ring, packet))
+		vma_buf_put_chain(ring->rules.arena, packet);
+	else
+		ring_drop_packet(ring, packet, verdict == PACKET_TO_KERNEL ? PACKET_DROP(ip_fragment) : verdict);
+}
+
 static inline void ring_sink_packet(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *packet,
                                     const struct vma_rx_info *info, struct tally *tally)
 {
@@ -215,7 +232,7 @@ static void __attribute__((noinline)) rx_burst(struct vma_ring *ring, struct vma
 		else if (verdict == PACKET_DROP(ip_fragment))
 			rx_fragment(ring, packet, &info, &tally);
 		else
-			ring_drop_packet(ring, packet, verdict);
+			rx_refused(ring, packet, verdict);
 	}
 	vma_stats_add(&ring->stats->rx.rx_packets, n);
 	vma_stats_add(&ring->stats->rx.rx_bytes, tally.bytes);

@@ -421,8 +421,11 @@ void tcp_conn_over(struct vma_tcp_conn *conn, int error)
 		tcp_half_open_end(conn);
 	if (conn->is_orphan)
 		conn->tcp->orphans--;
-	if (conn->attached && !conn->moving)
+	if (conn->attached && !conn->moving) {
+		if (!conn->exported)
+			tcp_ended_add(conn->tcp, &conn->key);
 		tcp_conn_end_flow(conn);
+	}
 	tcp_busy_changed(conn, false);
 	tcp_conn_ended(conn, error);
 	tcp_ready(conn);

@@ -5,6 +5,9 @@
  * steered to us before the NIC has taken the rule back are passed on to the caller, which carries them to the other
  * stack. What comes later still (or all of it, if the caller carries nothing) finds no connection. A listener on its
  * port would answer with RST, so exported connections are remembered for a second.
+ *
+ * If the NIC leaves it to us to give the kernel what is its own (VMA_NIC_CAP_TO_KERNEL), a listener gives it all that is
+ * not known here. Connections that have ended here are remembered for a second, too, to be answered here.
  */
 #include <errno.h>
 #include <string.h>
@@ -16,32 +19,32 @@
 #define EXPORTED_NS TCP_NS_PER_S
 #define WAYS 8
 
-/* ---- connections that were exported ---- */
+/* ---- connections that have left ---- */
 
 /* The set of a peer: the oldest in it makes way, long before its time only when very many go within a second. */
-static struct tcp_exported *exported_set_of(const struct vma_tcp *tcp, const uint8_t *peer, uint16_t peer_port_be)
+static struct tcp_exported *left_set_of(struct tcp_exported *table, const uint8_t *peer, uint16_t peer_port_be)
 {
 	uint32_t h;
 
 	memcpy(&h, peer, sizeof(h));
 	h = (h ^ peer_port_be) * 0x9e3779b1U;
-	return &tcp->exported[(h >> 16) % (TCP_EXPORTED / WAYS) * WAYS];
+	return &table[(h >> 16) % (TCP_EXPORTED / WAYS) * WAYS];
 }
 
-void tcp_exported_add(struct vma_tcp *tcp, const struct vma_flow_key *key)
+/* Without memory it is as if it had not been: the peer may hear a RST. */
+static void left_add(struct vma_tcp *tcp, struct tcp_exported **table, const struct vma_flow_key *key, enum tcp_left left)
 {
 	struct tcp_exported *set, *oldest;
 
-	if (tcp->exported == NULL)
-		tcp->exported = tcp_alloc_zeroed(tcp, TCP_EXPORTED * sizeof(*tcp->exported));
-	if (tcp->exported == NULL)
-		return; /* as if it had not been: the peer may hear a RST */
-	set = oldest = exported_set_of(tcp, key->peer, key->peer_port_be);
+	if (*table == NULL)
+		*table = tcp_alloc_zeroed(tcp, TCP_EXPORTED * sizeof(**table));
+	if (*table == NULL)
+		return;
+	set = oldest = left_set_of(*table, key->peer, key->peer_port_be);
 	for (unsigned i = 1; i < WAYS; i++)
 		if (set[i].until_ns < oldest->until_ns)
 			oldest = &set[i];
-	oldest->key = *key;
-	oldest->until_ns = tcp->now_ns + EXPORTED_NS;
+	*oldest = (struct tcp_exported){.until_ns = tcp->now_ns + EXPORTED_NS, .key = *key, .left = left};
 }
 
 static bool is_about(const struct vma_flow_key *key, const struct vma_rx_info *info)
@@ -51,15 +54,46 @@ static bool is_about(const struct vma_flow_key *key, const struct vma_rx_info *i
 	       memcmp(key->local, info->dst, sizeof(info->dst)) == 0;
 }
 
-uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info)
+/* The latest; NULL: there is none. */
+static const struct tcp_exported *left_find(const struct vma_tcp *tcp, struct tcp_exported *table,
+                                            const struct vma_rx_info *info)
 {
-	const struct tcp_exported *set =
-	        tcp->exported != NULL ? exported_set_of(tcp, info->src, info->src_port_be) : NULL;
+	const struct tcp_exported *set = table != NULL ? left_set_of(table, info->src, info->src_port_be) : NULL;
+	const struct tcp_exported *latest = NULL;
 
 	for (unsigned i = 0; set != NULL && i < WAYS; i++)
-		if (set[i].until_ns > tcp->now_ns && is_about(&set[i].key, info))
-			return set[i].until_ns;
-	return 0;
+		if (set[i].until_ns > tcp->now_ns && is_about(&set[i].key, info) &&
+		    (latest == NULL || set[i].until_ns > latest->until_ns))
+			latest = &set[i];
+	return latest;
+}
+
+void tcp_exported_add(struct vma_tcp *tcp, const struct vma_flow_key *key, enum tcp_left left)
+{
+	left_add(tcp, &tcp->exported, key, left);
+}
+
+uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info)
+{
+	const struct tcp_exported *exported = left_find(tcp, tcp->exported, info);
+
+	return exported != NULL ? exported->until_ns : 0;
+}
+
+void tcp_ended_add(struct vma_tcp *tcp, const struct vma_flow_key *key)
+{
+	if (tcp->nic->caps & VMA_NIC_CAP_TO_KERNEL)
+		left_add(tcp, &tcp->ended, key, TCP_ENDED);
+}
+
+/* One that ended here may have come back, and have been exported then. */
+enum tcp_left tcp_left_for(const struct vma_tcp *tcp, const struct vma_rx_info *info)
+{
+	const struct tcp_exported *left = left_find(tcp, tcp->exported, info);
+
+	if (left == NULL)
+		left = left_find(tcp, tcp->ended, info);
+	return left != NULL ? left->left : TCP_LEFT_FOR_NONE;
 }
 
 /* ---- told ---- */
@@ -185,7 +219,8 @@ void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late_sink *lat
 {
 	atomic_store_explicit(&conn->owner, NULL, memory_order_release);
 	atomic_store_explicit(&conn->owner_arg, NULL, memory_order_relaxed);
-	tcp_exported_add(conn->tcp, &conn->key);
+	tcp_exported_add(conn->tcp, &conn->key, TCP_LEFT_FOR_KERNEL);
+	conn->exported = true;
 	fifo_consume(&conn->rx, fifo_bytes(&conn->rx));
 	if (late != NULL) {
 		conn->flow.sink = late_sink;

@@ -11,7 +11,7 @@
  * answered in time makes way for another. So a few forged ones per second do not keep all others out (RFC 4987 3.4).
  *
  * All other segments belong to no connection here, and are answered by RST. If they may be another process's, only the
- * second time (stranger.c).
+ * second time (stranger.c). If the NIC has no way to leave the kernel's connections to the kernel, they are given to it.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -341,6 +341,28 @@ bool tcp_listener_recalls(const struct vma_flow *flow, struct vma_buf *packet)
 	return syn != NULL;
 }
 
+/*
+ * The NIC's rule takes all segments to the port, also of the kernel's connections. What is not known here is the
+ * kernel's, to take or to refuse. A connection that ended here a moment ago is known, and so is one that another stack
+ * of this process has. True: the packet has been taken.
+ */
+static bool listener_to_kernel(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	switch (tcp_left_for(tcp, info)) {
+	case TCP_ENDED:
+		if (info->tcp_flags & TCP_ACK)
+			tcp_reply_rst(tcp, packet);
+		return false;
+	case TCP_LEFT_FOR_STACK:
+		return false;
+	default:
+		if (!vma_ring_to_kernel(tcp->ring, packet))
+			return false;
+		vma_buf_put_chain(tcp->arena, packet);
+		return true;
+	}
+}
+
 bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_tcp_listener *listener = (struct vma_tcp_listener *)flow;
@@ -366,6 +388,8 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	if (!listener->closed && (info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK &&
 	    accept_cookie(listener, packet, info, &taken))
 		return taken;
+	if (tcp->nic->caps & VMA_NIC_CAP_TO_KERNEL)
+		return listener_to_kernel(tcp, packet, info);
 	if (info->tcp_flags & TCP_ACK &&
 	    !tcp_stranger_gets_no_reset(tcp, packet, info,
 	                                !listener->closed && listener->cookies_until_ns >= tcp->now_ns))

@@ -189,7 +189,7 @@ static void conn_change_stack(struct vma_tcp_conn *conn, struct vma_tcp *to)
 {
 	struct vma_tcp *from = conn->tcp;
 
-	tcp_exported_add(from, &conn->key); /* a listener there knows nothing of it */
+	tcp_exported_add(from, &conn->key, TCP_LEFT_FOR_STACK); /* a listener there knows nothing of it */
 	move_books(conn, from, to);
 }
 

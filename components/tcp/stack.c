@@ -564,6 +564,8 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 	tcp_control_fini(tcp);
 	if (tcp->exported != NULL)
 		tcp_free_memory(tcp, tcp->exported);
+	if (tcp->ended != NULL)
+		tcp_free_memory(tcp, tcp->ended);
 	if (tcp->strangers != NULL)
 		tcp_free_memory(tcp, tcp->strangers);
 	tcp_free_memory(tcp, tcp);

@@ -127,6 +127,7 @@ struct vma_tcp_conn {
 	_Alignas(64) struct tcp_pcb *pcb; /* NULL: not yet, or no longer */
 	struct vma_flow flow;
 	bool attached, steered, closing, aborting, fin_queued, in_ready, connected, passive;
+	bool exported;   /* its end is not the connection's */
 	bool rule_asked; /* a listener that covered it has asked for a rule, and has ended */
 	bool moving;     /* its rule is on the way to another queue pair: its flow does not end before that is over */
 	struct vma_tcp_conn *next_ready;    /* has packets of this burst, or output to do */
@@ -200,10 +201,12 @@ struct tcp_rst_cache {
 	uint32_t ports, ack;
 };
 #define TCP_RST_CACHE 16
-/* A connection that another stack goes on with: segments that were on their way to us are not answered. export.c. */
+/* A connection that has left: to another stack, which goes on with it, or for ever. export.c. */
+enum tcp_left { TCP_LEFT_FOR_NONE, TCP_LEFT_FOR_KERNEL, TCP_LEFT_FOR_STACK, TCP_ENDED };
 struct tcp_exported {
 	uint64_t until_ns;
 	struct vma_flow_key key;
+	enum tcp_left left;
 };
 #define TCP_EXPORTED 1024
 /* Who has sent a segment that no connection takes, while the connection may be elsewhere. stranger.c. */
@@ -253,6 +256,7 @@ struct vma_tcp {
 	uint32_t isn_above;             /* for the connection that a SYN is making */
 	struct vma_tcp_conn *opening;   /* that connection */
 	struct tcp_exported *exported;  /* TCP_EXPORTED of them; NULL: there was none yet */
+	struct tcp_exported *ended;     /* the same, of connections that ended here */
 	uint32_t gro_conns_left;        /* connections whose segments may be merged in this run */
 	bool predicts_nothing;          /* for tests: every segment goes through lwIP, the fast path is not taken */
 	uint32_t alone;                 /* for tests: messages that tx/output.c has found alone */
@@ -501,7 +505,11 @@ bool tcp_take_reply_token(struct vma_tcp *tcp); /* one more now; counts it */
 
 struct vma_flow_key tcp_key_of(const struct vma_rx_info *info); /* listener.c: of the connection that it is about */
 
-void tcp_exported_add(struct vma_tcp *tcp, const struct vma_flow_key *key);
+void tcp_exported_add(struct vma_tcp *tcp, const struct vma_flow_key *key, enum tcp_left left);
+/* A NIC that gives the kernel what is not known here: for a second it is known that the connection ended here. */
+void tcp_ended_add(struct vma_tcp *tcp, const struct vma_flow_key *key);
+/* Where the connection of a segment that no flow takes was last. */
+enum tcp_left tcp_left_for(const struct vma_tcp *tcp, const struct vma_rx_info *info);
 /* Until when a packet may still be on its way here to a connection that has left for another stack; 0: it is to none.
  */
 uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info);

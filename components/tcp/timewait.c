@@ -3,8 +3,13 @@
  *
  * A record has a flow of its own under the connection's key. So late segments come here, and a caller that wants the
  * 4-tuple finds it (vma_ring_flow). It answers as the kernel's tcp_timewait_state_process does. Records lie in blocks
- * that are never given back before the stack ends, and in a list by the time at which they end. All live equally long,
- * so one timer, of the first, is enough.
+ * that are never given back before the stack ends, and in a list by the time at which they end. All of a list live
+ * equally long, so one timer, of the first, is enough.
+ *
+ * There are two lists. If the NIC gives the kernel what is not known here (VMA_NIC_CAP_TO_KERNEL), a connection that
+ * began here has a rule of the NIC for itself alone, and the NIC has no block of ports in its place. So its record lives
+ * for a second only. What comes later the kernel answers by RST: a FIN that is repeated still, which harms nobody. The
+ * clock in initial sequence numbers keeps the next connection of the same names apart from it.
  */
 #include <errno.h>
 #include <string.h>
@@ -12,6 +17,7 @@
 #include "rx/segment.h"
 
 #define TIMEWAIT_MS 60000
+#define TIMEWAIT_BRIEF_MS 1000
 #define REUSE_AFTER_MS 1000 /* the kernel's tcp_tw_reuse_delay */
 #define REUSE_LAST_MS 250   /* for who has no other port left: 28,232 ports then last for 110,000 connects a second */
 #define BLOCK_BITS 8
@@ -20,25 +26,33 @@
 #define NONE UINT32_MAX
 #define HAS_TS (UINT32_C(1) << 31)
 #define SHIFTED_TS (UINT32_C(1) << 30)
+#define BRIEF (UINT32_C(1) << 29)
 #define ISN_STEP (65535 + 2)
 
 struct record {
 	struct vma_flow flow; /* first */
 	uint32_t next, prev;
 	uint32_t snd_nxt, rcv_nxt, ts_recent;
-	uint32_t window; /* as it was announced; HAS_TS; SHIFTED_TS */
+	uint32_t window; /* as it was announced; HAS_TS; SHIFTED_TS; BRIEF */
 	uint32_t end_ms;
 	uint32_t number;
 };
 _Static_assert(sizeof(struct record) <= 128, "two cache lines");
 
+struct record_list {
+	struct tcp_timer_node timer; /* of the first record */
+	uint32_t first, last;
+	uint32_t lifetime_ms;
+	uint32_t port_search_at; /* where the next look for a port goes on; NONE: at the first */
+};
+
+#define LISTS 2
 struct tcp_timewait {
 	struct vma_tcp *tcp;
-	struct tcp_timer_node timer; /* of the first record */
+	struct record_list list[LISTS]; /* of 60 s, and brief ones */
 	struct record **blocks;
 	uint32_t blocks_count;
-	uint32_t free, first, last; /* numbers of records */
-	uint32_t port_search_at;    /* where the next look for a port goes on; NONE: at the first */
+	uint32_t free; /* the number of a record */
 	uint32_t count;
 };
 
@@ -52,48 +66,57 @@ static uint32_t timewait_now_ms(const struct vma_tcp *tcp)
 	return (uint32_t)(tcp->now_ns / TCP_NS_PER_MS);
 }
 
-/* ---- the list ---- */
+/* ---- the lists ---- */
 
-static void timewait_set_timer(struct tcp_timewait *tw)
+static struct record_list *list_of(struct tcp_timewait *tw, const struct record *record)
+{
+	return &tw->list[(record->window & BRIEF) != 0];
+}
+
+static void timewait_set_timer(struct tcp_timewait *tw, struct record_list *list)
 {
 	struct vma_tcp *tcp = tw->tcp;
 	int32_t left;
 
-	if (tw->first == NONE) {
-		wheel_stop(&tcp->wheel, &tw->timer);
+	if (list->first == NONE) {
+		wheel_stop(&tcp->wheel, &list->timer);
 		return;
 	}
-	if (wheel_is_set(&tw->timer))
+	if (wheel_is_set(&list->timer))
 		return; /* for one that has ended, or moved: it will be set again then */
-	left = (int32_t)(record_at(tw, tw->first)->end_ms - timewait_now_ms(tcp));
-	wheel_set(&tcp->wheel, &tw->timer, tcp->now_ns + (left > 0 ? (uint32_t)left : 0) * TCP_NS_PER_MS);
+	left = (int32_t)(record_at(tw, list->first)->end_ms - timewait_now_ms(tcp));
+	wheel_set(&tcp->wheel, &list->timer, tcp->now_ns + (left > 0 ? (uint32_t)left : 0) * TCP_NS_PER_MS);
 }
 
 static void timewait_append(struct tcp_timewait *tw, struct record *record)
 {
-	record->end_ms = timewait_now_ms(tw->tcp) + TIMEWAIT_MS;
+	struct record_list *list = list_of(tw, record);
+
+	record->end_ms = timewait_now_ms(tw->tcp) + list->lifetime_ms;
 	record->next = NONE;
-	record->prev = tw->last;
-	if (tw->last != NONE)
-		record_at(tw, tw->last)->next = record->number;
+	record->prev = list->last;
+	if (list->last != NONE)
+		record_at(tw, list->last)->next = record->number;
 	else
-		tw->first = record->number;
-	tw->last = record->number;
-	timewait_set_timer(tw);
+		list->first = record->number;
+	list->last = record->number;
+	timewait_set_timer(tw, list);
 }
 
 static void timewait_take_out(struct tcp_timewait *tw, struct record *record)
 {
-	if (tw->port_search_at == record->number)
-		tw->port_search_at = record->next;
+	struct record_list *list = list_of(tw, record);
+
+	if (list->port_search_at == record->number)
+		list->port_search_at = record->next;
 	if (record->prev != NONE)
 		record_at(tw, record->prev)->next = record->next;
 	else
-		tw->first = record->next;
+		list->first = record->next;
 	if (record->next != NONE)
 		record_at(tw, record->next)->prev = record->prev;
 	else
-		tw->last = record->prev;
+		list->last = record->prev;
 }
 
 static void live_on(struct tcp_timewait *tw, struct record *record)
@@ -159,9 +182,11 @@ static void end_record(struct tcp_timewait *tw, struct record *record)
 
 static void timewait_kill(struct tcp_timewait *tw, struct record *record)
 {
+	struct record_list *list = list_of(tw, record);
+
 	timewait_take_out(tw, record);
 	end_record(tw, record);
-	timewait_set_timer(tw);
+	timewait_set_timer(tw, list);
 }
 
 /* ---- a segment comes ---- */
@@ -301,7 +326,8 @@ static void timewait_fill(struct tcp_timewait *tw, struct record *record, const 
 	record->rcv_nxt = pcb->rcv_nxt;
 	record->ts_recent = pcb->ts_recent;
 	record->window = (window < 65535 ? window : 65535) | (pcb->flags & TF_TIMESTAMP ? HAS_TS : 0) |
-	                 (conn->clock_shift_ms != 0 ? SHIFTED_TS : 0);
+	                 (conn->clock_shift_ms != 0 ? SHIFTED_TS : 0) |
+	                 (!conn->passive && conn->tcp->nic->caps & VMA_NIC_CAP_TO_KERNEL ? BRIEF : 0);
 }
 
 /*
@@ -336,9 +362,9 @@ bool timewait_evict(struct vma_tcp *tcp, struct vma_flow *flow)
 	return true;
 }
 
-static bool timewait_is_older(const struct vma_tcp *tcp, const struct record *record, int32_t ms)
+static bool timewait_is_older(struct tcp_timewait *tw, const struct record *record, int32_t ms)
 {
-	return (int32_t)(timewait_now_ms(tcp) - (record->end_ms - TIMEWAIT_MS)) > ms;
+	return (int32_t)(timewait_now_ms(tw->tcp) - (record->end_ms - list_of(tw, record)->lifetime_ms)) > ms;
 }
 
 bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_use use, uint32_t *isn_above)
@@ -352,7 +378,7 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
 	if (use != TIMEWAIT_USE_LAST && !(record->window & HAS_TS))
 		return false;
 	if (use != TIMEWAIT_USE_BOUND &&
-	    !timewait_is_older(tcp, record, use == TIMEWAIT_USE_LAST ? REUSE_LAST_MS : REUSE_AFTER_MS))
+	    !timewait_is_older(tw, record, use == TIMEWAIT_USE_LAST ? REUSE_LAST_MS : REUSE_AFTER_MS))
 		return false;
 	*isn_above = record->snd_nxt + ISN_STEP;
 	*isn_above = *isn_above != 0 ? *isn_above : 1;
@@ -366,30 +392,39 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
  * Goes on where the last look ended, and from the first when there is none behind: those of other services, which may
  * be thousands, are not passed by each connection again.
  */
-uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *key)
+static uint16_t oldest_port_in(struct tcp_timewait *tw, struct record_list *list, const struct vma_flow_key *key)
 {
-	struct tcp_timewait *tw = tcp->timewait;
 	struct vma_flow_key wanted = *key;
-	bool from_first = tw->port_search_at == NONE;
+	bool from_first = list->port_search_at == NONE;
 
 	for (unsigned i = 0; i < PORT_SEARCH_MAX; i++) {
-		const uint32_t at = tw->port_search_at != NONE ? tw->port_search_at : tw->first;
+		const uint32_t at = list->port_search_at != NONE ? list->port_search_at : list->first;
 		const struct record *record = at != NONE ? record_at(tw, at) : NULL;
 
-		if (record == NULL || !timewait_is_older(tcp, record, REUSE_LAST_MS)) {
-			tw->port_search_at = NONE;
+		if (record == NULL || !timewait_is_older(tw, record, REUSE_LAST_MS)) {
+			list->port_search_at = NONE;
 			if (from_first)
 				return 0;
 			from_first = true;
 			continue;
 		}
-		tw->port_search_at = at;
+		list->port_search_at = at;
 		wanted.local_port_be = record->flow.key.local_port_be;
 		if (memcmp(&wanted, &record->flow.key, sizeof(wanted)) == 0)
 			return wanted.local_port_be;
-		tw->port_search_at = record->next;
+		list->port_search_at = record->next;
 	}
 	return 0;
+}
+
+uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *key)
+{
+	struct tcp_timewait *tw = tcp->timewait;
+	uint16_t port_be = 0;
+
+	for (unsigned i = 0; port_be == 0 && i < LISTS; i++)
+		port_be = oldest_port_in(tw, &tw->list[i], key);
+	return port_be;
 }
 
 /* The kernel lets a closed connection wait for the peer's FIN as it does in TIME_WAIT. */
@@ -406,18 +441,22 @@ bool timewait_yield_early(struct vma_tcp_conn *conn, uint32_t *isn_above)
 
 /* Those of connections that ended together end in many runs: the NIC's rule of each may take a system call or an
  * answer of vmad to take back, and packets are to go on meanwhile. */
-void timewait_expire(struct vma_tcp *tcp)
+static void list_expire(struct tcp_timewait *tw, struct record_list *list)
 {
-	struct tcp_timewait *tw = tcp->timewait;
+	for (unsigned i = 0; i < EXPIRE_AT_ONCE && list->first != NONE; i++) {
+		struct record *record = record_at(tw, list->first);
 
-	for (unsigned i = 0; i < EXPIRE_AT_ONCE && tw->first != NONE; i++) {
-		struct record *record = record_at(tw, tw->first);
-
-		if ((int32_t)(record->end_ms - timewait_now_ms(tcp)) > 0)
+		if ((int32_t)(record->end_ms - timewait_now_ms(tw->tcp)) > 0)
 			break;
 		timewait_kill(tw, record);
 	}
-	timewait_set_timer(tw);
+	timewait_set_timer(tw, list);
+}
+
+void timewait_expire(struct vma_tcp *tcp)
+{
+	for (unsigned i = 0; i < LISTS; i++)
+		list_expire(tcp->timewait, &tcp->timewait->list[i]);
 }
 
 /* ---- life ---- */
@@ -429,8 +468,13 @@ int timewait_init(struct vma_tcp *tcp)
 	if (tw == NULL)
 		return -ENOMEM;
 	tw->tcp = tcp;
-	tw->free = tw->first = tw->last = tw->port_search_at = NONE;
-	tw->timer.kind = TCP_TIMER_TIMEWAIT;
+	tw->free = NONE;
+	for (unsigned i = 0; i < LISTS; i++)
+		tw->list[i] = (struct record_list){.timer = {.kind = TCP_TIMER_TIMEWAIT},
+		                                   .first = NONE,
+		                                   .last = NONE,
+		                                   .lifetime_ms = i == 0 ? TIMEWAIT_MS : TIMEWAIT_BRIEF_MS,
+		                                   .port_search_at = NONE};
 	tcp->timewait = tw;
 	return 0;
 }
@@ -439,8 +483,9 @@ void timewait_end(struct vma_tcp *tcp, uint32_t most)
 {
 	struct tcp_timewait *tw = tcp->timewait;
 
-	for (uint32_t i = 0; i < most && tw->first != NONE; i++)
-		timewait_kill(tw, record_at(tw, tw->first));
+	for (unsigned i = 0; i < LISTS; i++)
+		for (; most > 0 && tw->list[i].first != NONE; most--)
+			timewait_kill(tw, record_at(tw, tw->list[i].first));
 }
 
 void timewait_fini(struct vma_tcp *tcp)
@@ -455,13 +500,28 @@ void timewait_fini(struct vma_tcp *tcp)
 	tcp->timewait = NULL;
 }
 
+static const struct record *first_record(const struct tcp_timewait *tw)
+{
+	for (unsigned i = 0; i < LISTS; i++)
+		if (tw->list[i].first != NONE)
+			return record_at(tw, tw->list[i].first);
+	return NULL;
+}
+
+static const struct record *next_record(const struct tcp_timewait *tw, const struct record *record)
+{
+	uint32_t at = record->next;
+
+	if (at == NONE && !(record->window & BRIEF))
+		at = tw->list[LISTS - 1].first;
+	return at != NONE ? record_at(tw, at) : NULL;
+}
+
 bool timewait_has_port(const struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be)
 {
 	const struct tcp_timewait *tw = tcp->timewait;
-	const struct record *record;
 
-	for (uint32_t at = tw->first; at != NONE; at = record->next) {
-		record = record_at(tw, at);
+	for (const struct record *record = first_record(tw); record != NULL; record = next_record(tw, record)) {
 		if (record->flow.key.local_port_be == port_be &&
 		    (local == NULL || memcmp(record->flow.key.local, local, 4) == 0))
 			return true;
@@ -481,10 +541,12 @@ bool timewait_each_latest(const struct vma_tcp *tcp, uint32_t most,
 	const struct tcp_timewait *tw = tcp->timewait;
 	const struct record *record;
 
-	for (uint32_t at = tw->last; at != NONE && most > 0; at = record->prev, most--) {
-		record = record_at(tw, at);
-		if (see(&record->flow.key, record->snd_nxt, record->rcv_nxt, arg))
-			return true;
+	for (unsigned i = 0; i < LISTS; i++) {
+		for (uint32_t at = tw->list[i].last; at != NONE && most > 0; at = record->prev, most--) {
+			record = record_at(tw, at);
+			if (see(&record->flow.key, record->snd_nxt, record->rcv_nxt, arg))
+				return true;
+		}
 	}
 	return false;
 }
@@ -494,10 +556,7 @@ void timewait_each(const struct vma_tcp *tcp,
                    void *arg)
 {
 	const struct tcp_timewait *tw = tcp->timewait;
-	const struct record *record;
 
-	for (uint32_t at = tw->first; at != NONE; at = record->next) {
-		record = record_at(tw, at);
+	for (const struct record *record = first_record(tw); record != NULL; record = next_record(tw, record))
 		see(&record->flow.key, record->snd_nxt, record->rcv_nxt, arg);
-	}
 }

@@ -50,6 +50,8 @@ struct fake_nic {
 	unsigned kick_failures;
 	unsigned kicks;
 	int flow_result, rebind_result;
+	int to_kernel_result;
+	unsigned to_kernel;
 	unsigned flows_added, flows_deleted, rebinds;
 	struct vma_flow_key last_added, last_deleted;
 	uint64_t last_cookie;     /* of the last flow_add, refused or not */
@@ -286,6 +288,15 @@ static uint64_t fake_now_ns(const struct vma_nic *nic)
 	return 0;
 }
 
+static int fake_to_kernel(struct vma_nic_qp *qp, const struct vma_buf *packet)
+{
+	struct fake_nic *fake = fake_of(qp);
+
+	assert_true(packet->packet_len != 0);
+	fake->to_kernel += fake->to_kernel_result == 0;
+	return fake->to_kernel_result;
+}
+
 static const struct vma_nic_ops fake_ops = {
         .name = "fake",
         .qp_create = fake_qp_create,
@@ -301,6 +312,7 @@ static const struct vma_nic_ops fake_ops = {
         .reap_tx = fake_reap_tx,
         .arm = fake_arm,
         .fd = fake_fd,
+        .to_kernel = fake_to_kernel,
         .now_ns = fake_now_ns,
 };
 

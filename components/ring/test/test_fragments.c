@@ -37,16 +37,27 @@ static bool fragments_take(struct vma_flow *to, struct vma_buf *packet, const st
 	return true;
 }
 
-static int setup(void **state)
+static int setup_with(uint32_t caps)
 {
-	(void)state;
-	fake_init(&fake, 0);
+	fake_init(&fake, caps);
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
 	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = fragments_take};
 	assert_int_equal(vma_ring_attach(ring, &flow), 0);
 	calls = 0;
 	proto = IPPROTO_UDP;
 	return 0;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	return setup_with(0);
+}
+
+static int setup_to_kernel(void **state)
+{
+	(void)state;
+	return setup_with(VMA_NIC_CAP_TO_KERNEL);
 }
 
 static int teardown(void **state)
@@ -359,6 +370,21 @@ static void test_random_fragments_do_no_harm(void **state)
 	assert_got(calls);
 }
 
+static void test_the_kernel_puts_together_what_a_nic_takes_that_does_not_see_all(void **state)
+{
+	(void)state;
+	make_datagram(3 * STEP, 1);
+	for (uint32_t off = 0; off < 3 * STEP; off += STEP)
+		arrive_part(1, off, STEP);
+	assert_int_equal(calls, 0);
+	assert_int_equal(fake.to_kernel, 3);
+	assert_int_equal(COUNT(rx_to_kernel), 3);
+	fake.to_kernel_result = -ENOBUFS;
+	arrive_part(1, 3 * STEP, 8);
+	assert_int_equal(COUNT(rx_to_kernel), 3);
+	assert_int_equal(COUNT(rx_drop_ip_fragment), 1);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 static const struct CMUnitTest tests[] = {
@@ -376,5 +402,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_late_rest_is_not_put_together),
         CASE(test_a_capture_is_told_of_each_fragment_that_is_dropped),
         CASE(test_random_fragments_do_no_harm),
+        cmocka_unit_test_setup_teardown(test_the_kernel_puts_together_what_a_nic_takes_that_does_not_see_all,
+                                        setup_to_kernel, teardown),
 };
 VMA_TEST_MAIN(tests)

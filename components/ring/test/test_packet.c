@@ -149,6 +149,45 @@ static void test_ip_options_are_skipped(void **state)
 	assert_int_equal(bufs[0].payload_len, 3);
 }
 
+static unsigned check_with_option(uint8_t *frame, uint32_t len, uint8_t kind, uint8_t option_len)
+{
+	memset(frame + 34, 0, 4);
+	frame[34] = kind;
+	frame[35] = option_len;
+	fix_ip_checksum(frame + 14);
+	return ring_packet_check(frame, len + 4);
+}
+
+static void test_source_routes_and_fragments_are_the_kernels_where_the_nic_takes_them(void **state)
+{
+	uint8_t frame[256];
+	const uint32_t len = udp_frame(frame, 1, 2, "abc", 3);
+
+	(void)state;
+	memmove(frame + 38, frame + 34, len - 34);
+	frame[14] = 0x46;
+	set16(frame + 16, (uint16_t)(len - 14 + 4));
+	for (int i = 0; i < 2; i++) {
+		const unsigned kernels = i == 0 ? PACKET_PASS : PACKET_TO_KERNEL;
+
+		rules.to_kernel = i;
+		assert_int_equal(check_with_option(frame, len, 131, 3), kernels);
+		assert_int_equal(check_with_option(frame, len, 137, 3), kernels);
+		assert_int_equal(check_with_option(frame, len, 1, 131), PACKET_TO_KERNEL * (unsigned)i); /* cut short */
+		assert_int_equal(check_with_option(frame, len, 148, 9), kernels);
+		assert_int_equal(check_with_option(frame, len, 148, 1), kernels);
+		assert_int_equal(check_with_option(frame, len, 148, 4), PACKET_PASS);
+		assert_int_equal(check_with_option(frame, len, 1, 0), PACKET_PASS);
+		assert_int_equal(check_with_option(frame, len, 0, 131), PACKET_PASS);
+	}
+	check_with_option(frame, len, 148, 4);
+	set16(frame + 20, 0x2000);
+	fix_ip_checksum(frame + 14);
+	assert_int_equal(ring_packet_check(frame, len + 4), PACKET_TO_KERNEL);
+	rules.to_kernel = false;
+	assert_int_equal(ring_packet_check(frame, len + 4), PACKET_DROP(ip_fragment));
+}
+
 static void test_multicast_and_broadcast_are_for_all_members(void **state)
 {
 	uint8_t frame[256];
@@ -327,6 +366,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_ethernet_padding_is_not_payload, setup),
         cmocka_unit_test_setup(test_udp_shorter_than_its_ip_packet_is_trimmed, setup),
         cmocka_unit_test_setup(test_ip_options_are_skipped, setup),
+        cmocka_unit_test_setup(test_source_routes_and_fragments_are_the_kernels_where_the_nic_takes_them, setup),
         cmocka_unit_test_setup(test_multicast_and_broadcast_are_for_all_members, setup),
         cmocka_unit_test_setup(test_udp_without_checksum_passes, setup),
         cmocka_unit_test_setup(test_pseudo_header_sum_is_valid_on_a_memory_link_only, setup),

@@ -167,6 +167,20 @@ bool vma_ring_detach_later(struct vma_ring *ring, struct vma_flow *flow);
  */
 bool vma_ring_prune(struct vma_ring *ring, unsigned most);
 
+/*
+ * In a sink: the kernel gets a packet for which the NIC should have had no rule (vma_nic_to_kernel). The caller keeps
+ * its reference. False: the NIC does not do that, or it has failed.
+ */
+bool vma_ring_to_kernel(struct vma_ring *ring, const struct vma_buf *packet);
+/*
+ * Control path, not in a sink. With such a NIC: what comes here for a connection that the kernel has is given to the
+ * kernel from now on: of this 5-tuple of TCP, or of all that the kernel has at the local end of a listener's key, whose
+ * flow is attached. At most RING_EXEMPTS_MAX. True: perhaps there are some, and sweep is to be called now and then. It
+ * asks the kernel which connections it still has, and lets go of the others; false: none is left.
+ */
+#define RING_EXEMPTS_MAX 1024
+bool vma_ring_exempt(struct vma_ring *ring, const struct vma_flow_key *key);
+bool vma_ring_exempt_sweep(struct vma_ring *ring);
 /* With the receive flag: the flow that gets the packets of this key, NULL: none is attached under just this key. */
 struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key *key);
 /* With the receive flag: whether the NIC has a rule of the flow's key, which is this flow's alone. */

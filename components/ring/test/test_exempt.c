@@ -1,0 +1,227 @@
+/* Exemptions: what comes for a connection that the kernel has is given to it, until it has the connection no more. */
+#include <netinet/in.h>
+#include <stdlib.h>
+
+#include "fake_nic.h"
+#include "../ring_priv.h"
+#include "frames.h"
+
+static struct fake_nic fake;
+static struct vma_ring *ring;
+static struct vma_flow listener;
+static unsigned heard;
+
+/* ---- in place of nic/kernel_conns.c ---- */
+
+static struct {
+	struct vma_flow_key keys[2 * RING_EXEMPTS_MAX];
+	unsigned n;
+	int rc;
+} kernel;
+
+int vma_nic_kernel_connections(const struct vma_nic *nic, const struct vma_flow_key *key,
+                               void (*see)(const struct vma_flow_key *connection, void *arg), void *arg)
+{
+	(void)nic;
+	assert_int_equal(key->peer_port_be, 0);
+	for (unsigned i = 0; kernel.rc == 0 && i < kernel.n; i++)
+		see(&kernel.keys[i], arg);
+	return kernel.rc;
+}
+
+int vma_nic_kernel_has(const struct vma_nic *nic, const struct vma_flow_key *keys, unsigned n, bool *has)
+{
+	(void)nic;
+	for (unsigned i = 0; i < n; i++) {
+		has[i] = false;
+		for (unsigned k = 0; k < kernel.n; k++)
+			has[i] |= memcmp(&kernel.keys[k], &keys[i], sizeof(keys[i])) == 0;
+	}
+	return kernel.rc;
+}
+
+/* ---- the fixture ---- */
+
+static bool listener_take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	(void)flow, (void)info;
+	heard++;
+	vma_buf_put_chain(fake.arena, packet);
+	return true;
+}
+
+static int setup_with(uint32_t caps)
+{
+	fake_init(&fake, caps);
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	listener = (struct vma_flow){.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0),
+	                             .flags = VMA_FLOW_LISTENER,
+	                             .sink = listener_take};
+	assert_int_equal(vma_ring_attach(ring, &listener), 0);
+	memset(&kernel, 0, sizeof(kernel));
+	heard = 0;
+	return 0;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	return setup_with(VMA_NIC_CAP_TO_KERNEL);
+}
+
+static int setup_without(void **state)
+{
+	(void)state;
+	return setup_with(0);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	vma_ring_detach(ring, &listener);
+	vma_ring_destroy(ring);
+	fake_fini(&fake);
+	return 0;
+}
+
+static struct vma_flow_key connection_key(uint16_t peer_port)
+{
+	struct vma_flow_key key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, peer_port);
+
+	return key;
+}
+
+static void kernel_has(uint16_t peer_port)
+{
+	kernel.keys[kernel.n++] = connection_key(peer_port);
+}
+
+static void segment_comes(uint16_t peer_port)
+{
+	uint8_t frame[256];
+	const uint32_t len = tcp_frame(frame, peer_port, 80, 0x10, "abc", 3);
+
+	fake_arrive(&fake, frame, len);
+	while (vma_ring_progress(ring) > 0)
+		;
+}
+
+/* ---- cases ---- */
+
+static void test_connections_that_the_kernel_has_when_the_rule_is_in_are_its_own(void **state)
+{
+	(void)state;
+	kernel_has(1000);
+	kernel_has(1001);
+	assert_true(vma_ring_exempt(ring, &listener.key));
+	segment_comes(1000);
+	segment_comes(1001);
+	assert_int_equal(fake.to_kernel, 2);
+	assert_int_equal(heard, 0);
+	segment_comes(1002);
+	assert_int_equal(heard, 1);
+	assert_int_equal(fake.flows_added, 1); /* no rule */
+}
+
+static void test_a_connection_that_the_kernel_has_no_more_is_the_listeners_again(void **state)
+{
+	(void)state;
+	kernel_has(1000);
+	kernel_has(1001);
+	vma_ring_exempt(ring, &listener.key);
+	kernel.keys[0] = connection_key(1001);
+	kernel.n = 1;
+	assert_true(vma_ring_exempt_sweep(ring));
+	segment_comes(1000);
+	assert_int_equal(heard, 1);
+	segment_comes(1001);
+	assert_int_equal(fake.to_kernel, 1);
+	kernel.n = 0;
+	assert_false(vma_ring_exempt_sweep(ring));
+	segment_comes(1001);
+	assert_int_equal(heard, 2);
+}
+
+static void test_a_kernel_that_does_not_say_changes_nothing(void **state)
+{
+	(void)state;
+	kernel.rc = -ETIMEDOUT;
+	assert_false(vma_ring_exempt(ring, &listener.key));
+	kernel.rc = 0;
+	kernel_has(1000);
+	vma_ring_exempt(ring, &listener.key);
+	kernel.rc = -ETIMEDOUT;
+	kernel.n = 0;
+	assert_true(vma_ring_exempt_sweep(ring));
+	segment_comes(1000);
+	assert_int_equal(fake.to_kernel, 1);
+}
+
+static void test_one_connection_is_exempt_by_name_while_a_listener_covers_it(void **state)
+{
+	const struct vma_flow_key key = connection_key(1000);
+
+	(void)state;
+	kernel_has(1000);
+	assert_true(vma_ring_exempt(ring, &key));
+	assert_true(vma_ring_exempt(ring, &key)); /* once is enough */
+	segment_comes(1000);
+	assert_int_equal(fake.to_kernel, 1);
+	vma_ring_detach(ring, &listener);
+	assert_false(vma_ring_exempt_sweep(ring));
+	vma_ring_exempt(ring, &key); /* the NIC leaves it to the kernel */
+	assert_false(vma_ring_exempt_sweep(ring));
+	assert_int_equal(vma_ring_attach(ring, &listener), 0);
+	segment_comes(1000);
+	assert_int_equal(heard, 1);
+}
+
+static void test_a_connection_of_ours_is_not_exempt(void **state)
+{
+	struct vma_flow ours = {.key = connection_key(1000), .flags = VMA_FLOW_RING_ONLY, .sink = listener_take};
+
+	(void)state;
+	assert_int_equal(vma_ring_attach(ring, &ours), 0);
+	kernel_has(1000);
+	vma_ring_exempt(ring, &listener.key);
+	segment_comes(1000);
+	assert_int_equal(heard, 1);
+	assert_int_equal(fake.to_kernel, 0);
+	vma_ring_detach(ring, &ours);
+}
+
+static void test_there_are_so_many_at_most(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < RING_EXEMPTS_MAX + 10; i++)
+		kernel_has((uint16_t)(1000 + i));
+	vma_ring_exempt(ring, &listener.key);
+	segment_comes(999 + RING_EXEMPTS_MAX);
+	assert_int_equal(fake.to_kernel, 1);
+	segment_comes(1000 + RING_EXEMPTS_MAX);
+	assert_int_equal(heard, 1);
+	vma_ring_exempt(ring, &kernel.keys[RING_EXEMPTS_MAX]);
+	segment_comes(1000 + RING_EXEMPTS_MAX);
+	assert_int_equal(heard, 2);
+}
+
+static void test_a_nic_that_asks_the_kernel_itself_has_none(void **state)
+{
+	(void)state;
+	kernel_has(1000);
+	assert_false(vma_ring_exempt(ring, &listener.key));
+	segment_comes(1000);
+	assert_int_equal(heard, 1);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        CASE(test_connections_that_the_kernel_has_when_the_rule_is_in_are_its_own),
+        CASE(test_a_connection_that_the_kernel_has_no_more_is_the_listeners_again),
+        CASE(test_a_kernel_that_does_not_say_changes_nothing),
+        CASE(test_one_connection_is_exempt_by_name_while_a_listener_covers_it),
+        CASE(test_a_connection_of_ours_is_not_exempt),
+        CASE(test_there_are_so_many_at_most),
+        cmocka_unit_test_setup_teardown(test_a_nic_that_asks_the_kernel_itself_has_none, setup_without, teardown),
+};
+VMA_TEST_MAIN(tests)
