@@ -292,11 +292,20 @@ static int endpoint_open_listener(struct endpoint *endpoint, struct stream_sock 
 	                                   .shadow_fd = atomic_load(&sock->file.fd),
 	                                   .backlog = atomic_load(&sock->backlog),
 	                                   .inherited = sock->file.from_parent};
+	struct vma_flow_key key = {.family = AF_INET,
+	                           .proto = IPPROTO_TCP,
+	                           .vlan = endpoint->vlan,
+	                           .local_port_be = endpoint->port_be};
 	struct vma_tcp *tcp;
 	int rc = vma_ring_ctx_tcp(endpoint->ring_ctx, &tcp);
 
 	memcpy(attr.local, &endpoint->local, 4);
-	return rc < 0 ? rc : vma_tcp_listen(tcp, &attr, &endpoint->listener);
+	memcpy(key.local, &endpoint->local, 4);
+	if (rc == 0)
+		rc = vma_tcp_listen(tcp, &attr, &endpoint->listener);
+	if (rc == 0)
+		vma_ring_ctx_exempt(endpoint->ring_ctx, &key);
+	return rc;
 }
 
 /* The ring context's reference passes if it succeeds. */

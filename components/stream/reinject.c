@@ -1,16 +1,15 @@
 /*
- * reinject.c - segments in the peer's place, by a raw socket, to an address of this host. They do not leave the host.
+ * reinject.c - segments in the peer's place, by a raw socket, to an address of this host (nic_reinject.h).
  *
  *   FIN, acknowledged ───────────┐                              the peer does not repeat it: there is no other way
  *   out of order, but SACKed ────┼── raw socket ── kernel       the peer would find out by a timeout (RFC 2018, 8)
  *   came while it was moving ────┘                              the peer would repeat it, after a timeout if it is the
  *                                                               last
  *
- * The kernel resolves the route and fills in length and checksum of the IP header. It takes the segments to the
- * connection as if they had come over the loopback interface. So if a socket is bound to an interface, it is set free
- * for that time (to_kernel.c). If a socket is bound to the loopback interface itself, the raw socket is, too: otherwise
- * the kernel takes the interface that has the address for the one that the segment came by. The TTL is the highest, for
- * IP_MINTTL.
+ * The kernel takes the segments to the connection as if they had come over the loopback interface. So if a socket is
+ * bound to an interface, it is set free for that time (to_kernel.c). If a socket is bound to the loopback interface
+ * itself, the raw socket is, too: otherwise the kernel takes the interface that has the address for the one that the
+ * segment came by. The TTL is the highest, for IP_MINTTL.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -18,14 +17,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <vma/nic_reinject.h>
 #include <vma/nic_repair.h>
 #include <vma/packet.h>
 
 #include "reinject.h"
 
-#ifndef SO_BINDTOIFINDEX
-#define SO_BINDTOIFINDEX 62
-#endif
 #define HEADERS 40
 #define PACKET_MAX 65535
 
@@ -33,13 +30,9 @@
 
 static int reinject_open_socket(struct reinject *reinject)
 {
-	const int loopback = VMA_NIC_LOOPBACK;
-
 	if (reinject->fd < 0 && reinject->error == 0) {
-		reinject->fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
-		reinject->error = reinject->fd < 0 ? -errno : 0;
-		if (reinject->fd >= 0 && reinject->to_loopback)
-			vma_os.setsockopt(reinject->fd, SOL_SOCKET, SO_BINDTOIFINDEX, &loopback, sizeof(loopback));
+		reinject->fd = vma_reinject_open(reinject->to_loopback);
+		reinject->error = reinject->fd < 0 ? reinject->fd : 0;
 	}
 	return reinject->error;
 }
@@ -47,15 +40,11 @@ static int reinject_open_socket(struct reinject *reinject)
 /* An IPv4 packet from its header on. */
 static int reinject_send(struct reinject *reinject, const void *packet, size_t len)
 {
-	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = reinject->name.sin_addr};
 	int rc = reinject->by != NULL ? 0 : reinject_open_socket(reinject);
 
 	if (reinject->by != NULL)
 		return vma_nic_repair_segment(reinject->by, packet, len);
-
-	if (rc < 0)
-		return rc;
-	return syscall(SYS_sendto, reinject->fd, packet, len, MSG_DONTWAIT, &to, sizeof(to)) < 0 ? -errno : 0;
+	return rc < 0 ? rc : vma_reinject(reinject->fd, packet, len);
 }
 
 /* ---- segments that are made here ---- */

@@ -176,7 +176,12 @@ static int move_alone(struct move *m)
 /* The NIC's rule goes, and what had come for it meanwhile is the kernel's. */
 static void move_drop_rule(struct move *m)
 {
+	struct vma_flow_key key;
+
+	vma_tcp_tuple(m->conn, &key);
 	vma_tcp_export_detach(m->conn);
+	if (m->sock->ring_ctx != NULL) /* a listener's rule may bring its packets still */
+		vma_ring_ctx_exempt(m->sock->ring_ctx, &key);
 	reinject_end(&m->reinject);
 	bind_to_interface(m, m->ifindex);
 }

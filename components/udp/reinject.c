@@ -14,6 +14,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <vma/nic_reinject.h>
+
 #include "fork_queue.h"
 #include "recv.h"
 #include "reinject.h"
@@ -63,11 +65,8 @@ static bool can_be_reinjected(const struct udp_datagram *datagram)
 /* The bytes are in their place. */
 static bool reinject_bytes(const struct udp_reinject *udp_reinject, const struct udp_datagram *datagram)
 {
-	const struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = datagram->dst};
-
 	build_headers(udp_reinject->packet, datagram);
-	return syscall(SYS_sendto, udp_reinject->fd, udp_reinject->packet, (size_t)HEADERS + datagram->len,
-	               MSG_DONTWAIT, &to, sizeof(to)) >= 0;
+	return vma_reinject(udp_reinject->fd, udp_reinject->packet, (size_t)HEADERS + datagram->len) == 0;
 }
 
 static bool reinject_again(void *arg, const struct udp_datagram *datagram)
@@ -90,7 +89,7 @@ static void reinject_popped(void *arg, const struct udp_datagram *datagram)
 
 static bool udp_reinject_begin(struct udp_reinject *udp_reinject)
 {
-	udp_reinject->fd = vma_os.socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
+	udp_reinject->fd = vma_reinject_open(false);
 	udp_reinject->packet = udp_reinject->fd >= 0 ? vma_alloc(PACKET_MAX) : NULL;
 	return udp_reinject->packet != NULL;
 }

@@ -48,6 +48,7 @@
 #define RETIRE_NS (10 * MS)
 #define RETIRE_TIMES 3 /* so many turns after an end, nobody inside has seen it */
 #define ABANDONED_NS (100 * MS)
+#define SWEEP_NS (1000 * MS)
 #define IDLE_NS (1000 * MS) /* without connections: who makes one now and then keeps his blocks of ports */
 
 /* A connection that waits to be steered. */
@@ -69,7 +70,7 @@ _Static_assert(sizeof(struct ended) <= VMA_TCP_HOST_SPACE, "what a connection ha
 static struct {
 	/* The internal thread's. Times are 0 when there is none. */
 	ck_stack_entry_t *older, *younger; /* connections accepted before the last period, and in it */
-	uint64_t steer_due_ns, retire_due_ns, abandoned_due_ns, idle_due_ns;
+	uint64_t steer_due_ns, retire_due_ns, abandoned_due_ns, idle_due_ns, sweep_due_ns;
 	uint64_t last_run_ns; /* when its last turn looked */
 	unsigned retire_times;
 
@@ -77,6 +78,7 @@ static struct {
 	ck_stack_t ended;                 /* struct ended */
 	_Atomic bool steer_all_now;       /* all that wait are to be steered now */
 	_Atomic bool idle;                /* a stack has blocks of ports and no connection, or had none */
+	_Atomic bool sweeps;              /* a ring has exemptions */
 	_Atomic bool used;                /* there has been a stack */
 	_Atomic uint32_t abandoned;       /* ring contexts that nobody holds but for the connections that end on them */
 } housekeeping;
@@ -321,6 +323,49 @@ void tcp_housekeeping_run_pruning(void)
 		ring_ctxs_each(housekeeping_prune_ring_ctx, NULL);
 }
 
+/* ---- connections that are the kernel's ---- */
+
+void vma_ring_ctx_exempt(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key)
+{
+	if (!vma_ring_exempt(ring_ctx->ring, key))
+		return;
+	atomic_store(&ring_ctx->to_sweep, true);
+	if (!atomic_exchange(&housekeeping.sweeps, true))
+		internal_wake_by(vma_now_ns() + SWEEP_NS);
+}
+
+/* Cleared before the look: an exemption that comes after that sets it again. */
+static void housekeeping_sweep_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg)
+{
+	bool *any = arg;
+
+	if (!atomic_exchange(&ring_ctx->to_sweep, false))
+		return;
+	if (vma_ring_exempt_sweep(ring_ctx->ring))
+		atomic_store(&ring_ctx->to_sweep, true);
+	*any |= atomic_load(&ring_ctx->to_sweep);
+}
+
+static uint64_t housekeeping_run_sweep(uint64_t now)
+{
+	bool any = false;
+
+	if (!atomic_load(&housekeeping.sweeps))
+		return NO_DEADLINE;
+	if (housekeeping.sweep_due_ns == 0)
+		housekeeping.sweep_due_ns = now + SWEEP_NS;
+	if (now < housekeeping.sweep_due_ns)
+		return housekeeping.sweep_due_ns;
+	housekeeping.sweep_due_ns = 0;
+	atomic_store(&housekeeping.sweeps, false);
+	ring_ctxs_each(housekeeping_sweep_ring_ctx, &any);
+	if (!any)
+		return NO_DEADLINE;
+	atomic_store(&housekeeping.sweeps, true);
+	housekeeping.sweep_due_ns = now + SWEEP_NS;
+	return housekeeping.sweep_due_ns;
+}
+
 /* ---- blocks of ports ---- */
 
 /* With the receive flag. */
@@ -540,6 +585,7 @@ uint64_t tcp_housekeeping_run(const struct vma_conf *conf, uint64_t now)
 	make_earlier(&round.next, housekeeping_run_ended(now));
 	make_earlier(&round.next, housekeeping_run_abandoned(now));
 	make_earlier(&round.next, housekeeping_run_idle(now));
+	make_earlier(&round.next, housekeeping_run_sweep(now));
 	return round.next;
 }
 
@@ -554,6 +600,8 @@ uint64_t tcp_housekeeping_again(void)
 		make_earlier(&next, vma_now_ns() + STEER_NS);
 	if (atomic_load(&housekeeping.idle))
 		make_earlier(&next, housekeeping.idle_due_ns != 0 ? housekeeping.idle_due_ns : vma_now_ns() + IDLE_NS);
+	if (atomic_load(&housekeeping.sweeps))
+		make_earlier(&next, housekeeping.sweep_due_ns != 0 ? housekeeping.sweep_due_ns : vma_now_ns() + SWEEP_NS);
 	return next;
 }
 

@@ -158,6 +158,7 @@ struct vma_ring_ctx {
 	struct vma_tcp *_Atomic tcp; /* NULL: nobody has asked for it */
 	_Atomic bool abandoned;      /* the last reference is the internal thread's, for connections that end on it */
 	_Atomic bool to_prune;       /* rules of the NIC wait to be deleted */
+	_Atomic bool to_sweep;       /* its ring has exemptions */
 	_Atomic uint64_t control_ns; /* when vma_tcp_run_control is to be called, if something waits for it */
 
 	/* the internal thread's */
@@ -329,6 +330,8 @@ void vma_engine_retry(void);
  * at once, because their listener's flow has been revoked.
  */
 void vma_engine_steer(struct vma_tcp_conn *conn);
+/* Control path. Connections that the kernel has are its own here, too, while it has them: see vma_ring_exempt. */
+void vma_ring_ctx_exempt(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key);
 void vma_engine_steer_now(void);
 /* The same for those that go without a rule of their own by VMA_TCP_3T_RULES or VMA_TCP_2T_RULES, if one is set. */
 void vma_engine_steer_covered(void);
