@@ -22,6 +22,9 @@
 # ROOT  the tree             BUILD  what is tested: build/ or the build of a sanitizer
 # SAN   address, undefined, thread, or empty: for limits of time that a sanitizer needs wider
 # WORK  folder for files     IF_A MAC_A IP_A, IF_B ...  what net_pair and ns_join have made
+# LIBRARY  what LD_PRELOAD is set to
+#
+# NIC=verbs: links are made of cards (tests/verbs) in place of veth pairs, and programs see those as InfiniBand devices.
 
 set -u
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -42,6 +45,14 @@ unset fd
 [ "$(ulimit -Sn)" = unlimited ] || [ "$(ulimit -Sn)" -ge 4096 ] || ulimit -Sn 4096 2>/dev/null
 declare -A PID=()
 _namespaces=() _count=0 _failed=0
+
+LIBRARY=$BUILD/libvma.so
+NIC=${NIC:-xdp}
+if [ "$NIC" = verbs ]; then
+	export VMA_NIC=verbs VERBS_CARD=$BUILD/tests/verbs/card BUILD
+	# shellcheck disable=SC2034 # for the scripts
+	LIBRARY="$BUILD/tests/verbs/libvmasoft-channel.so $LIBRARY"
+fi
 
 # ---- results: TAP ----
 
@@ -89,6 +100,7 @@ check_num() { # SENTENCE GOT -lt|-le|-eq|-ge|-gt LIMIT (integers)
 
 done_testing() {
 	local name
+	[ $_cards -eq 0 ] || cards_check
 	if [ $_failed -gt 0 ]; then
 		for name in "${!PID[@]}"; do
 			note "--- $name: $(tail -n 20 "$WORK/$name.log" 2>/dev/null)"
@@ -115,6 +127,10 @@ need_net() {
 }
 
 need_xdp() {
+	if [ "$NIC" = verbs ]; then
+		need_cards
+		return
+	fi
 	need_net
 	grep -qw '^XDP' /proc/net/protocols || cannot_run "no AF_XDP in this kernel"
 	"$(command -v bpftool || echo /usr/sbin/bpftool)" prog show >/dev/null 2>&1 || cannot_run "no bpf(2)"
@@ -153,7 +169,59 @@ ns_del() { # NAME
 in_ns() { # NAME COMMAND...: in the foreground
 	local name=$1
 	shift
-	ip netns exec "$(ns "$name")" "$@"
+	see_cards "$@"
+	ip netns exec "$(ns "$name")" "${seeing[@]}" "$@"
+}
+
+# NIC=verbs: sets `seeing` to what goes before a command that is preloaded, so that it sees the cards.
+seeing=()
+_cards=0
+see_cards() { # COMMAND...
+	seeing=()
+	case "$_cards:$*" in 0:*) ;; *LD_PRELOAD=*) seeing=("$ROOT/tests/verbs/with_card" "$WORK/tree") ;; esac
+}
+
+need_cards() {
+	need_net
+	[ -c /dev/net/tun ] || cannot_run "no /dev/net/tun"
+	command -v ibv_devinfo >/dev/null || cannot_run "no ibv_devinfo"
+	if [ -d /sys/class/infiniband ]; then
+		skip "cards made of software" "this kernel has InfiniBand, and libibverbs asks it for its devices"
+		done_testing
+	fi
+	if [ "$SAN" = thread ]; then
+		skip "cards made of software" "the race detector's runtime starts in instrumented programs only"
+		done_testing
+	fi
+}
+
+# As ns_join, but each end is a card, whose interface for the kernel has the name that the end of a veth pair would have.
+cards_join() { # NAMESPACE INTERFACE NAMESPACE INTERFACE MTU
+	local i wire=$WORK/wire.$_cards
+	mkdir -p "$WORK/tree"
+	for i in 1 2; do
+		local card=card_$2 wire_option
+		[ $i = 1 ] && wire_option=--wire-listen || wire_option=--wire
+		ip netns exec "$(ns "$1")" "$VERBS_CARD" --socket "$WORK/$card" --sysfs "$WORK/tree" --tap "$2" \
+			--name "vmasoft$_cards" --index "$_cards" $wire_option "$wire" >"$WORK/$card.log" 2>&1 </dev/null &
+		PID[$card]=$!
+		wait_for 10 log_has "$card" "is ready" || return
+		_cards=$((_cards + 1))
+		ip -n "$(ns "$1")" link set "$2" mtu "$5"
+		set -- "$3" "$4" "$1" "$2" "$5"
+	done
+}
+
+# The cards' rules have taken frames, so programs were not the kernel's; and they have kept those of the verbs.
+cards_check() {
+	local card matched=0 count
+	for card in "$WORK"/card_*.log; do
+		card=${card%.log}
+		count=$("$VERBS_CARD" --control "$card" show)
+		matched=$((matched + $(awk '$1 == "rx_matched" { print $2 }' <<<"$count")))
+		check_eq "no rule of the verbs is broken (${card##*/})" "$(awk '$1 == "violations" { print $2 }' <<<"$count")" 0
+	done
+	check_num "rules of the cards took frames" $matched -gt 0
 }
 
 # Joins two namespaces: interfaces veth_A and veth_B with QUEUES device queues each, addresses in one /24, each other's
@@ -162,9 +230,13 @@ ns_join() { # A ADDRESS_A B ADDRESS_B [QUEUES] [MTU]
 	local a=$1 ip_a=$2 b=$3 ip_b=$4 queues=${5:-1} mtu=${6:-1500} x
 	local if_a="veth_$a${ip_a##*.}" if_b="veth_$b${ip_b##*.}" mac_a mac_b
 	local options=(numrxqueues "$queues" numtxqueues "$queues" mtu "$mtu")
-	# Two indexes: with the carrier of a pair whose ends have the same one the kernel takes a second.
-	ip link add "$if_a" index $((100 + ${ip_a##*.})) "${options[@]}" netns "$(ns "$a")" type veth \
-		peer name "$if_b" index $((100 + ${ip_b##*.})) "${options[@]}" netns "$(ns "$b")" || return
+	if [ "$NIC" = verbs ]; then
+		cards_join "$a" "$if_a" "$b" "$if_b" "$mtu" || return
+	else
+		# Two indexes: with the carrier of a pair whose ends have the same one the kernel takes a second.
+		ip link add "$if_a" index $((100 + ${ip_a##*.})) "${options[@]}" netns "$(ns "$a")" type veth \
+			peer name "$if_b" index $((100 + ${ip_b##*.})) "${options[@]}" netns "$(ns "$b")" || return
+	fi
 	ip -n "$(ns "$a")" addr add "$ip_a/24" dev "$if_a"
 	ip -n "$(ns "$b")" addr add "$ip_b/24" dev "$if_b"
 	ip -n "$(ns "$a")" link set "$if_a" up
@@ -179,7 +251,7 @@ ns_join() { # A ADDRESS_A B ADDRESS_B [QUEUES] [MTU]
 		declare -g "IF_$upper"="$(eval echo "\$if_$x")" "MAC_$upper"="$(eval echo "\$mac_$x")" \
 			"IP_$upper"="$(eval echo "\$ip_$x")"
 	done
-	wait_for 5 link_up "$a" "$if_a" && wait_for 5 link_up "$b" "$if_b"
+	[ "$NIC" = verbs ] || { wait_for 5 link_up "$a" "$if_a" && wait_for 5 link_up "$b" "$if_b"; }
 }
 
 link_up() { # NAME INTERFACE
@@ -214,8 +286,9 @@ start() { # LABEL NAMESPACE COMMAND...: in the background; ${PID[LABEL]}, output
 	local label=$1 name=$2
 	shift 2
 	: >"$WORK/$label.log"
+	see_cards "$@"
 	# ip netns exec becomes the command, so the pid is the command's own.
-	ip netns exec "$(ns "$name")" "$@" >>"$WORK/$label.log" 2>&1 </dev/null &
+	ip netns exec "$(ns "$name")" "${seeing[@]}" "$@" >>"$WORK/$label.log" 2>&1 </dev/null &
 	PID[$label]=$!
 }
 
@@ -282,11 +355,11 @@ if_counter() { # NAMESPACE INTERFACE COUNTER: rx_packets, tx_bytes, rx_dropped, 
 }
 
 no_xdp() { # NAMESPACE INTERFACE: no XDP program is attached
-	! ip -n "$(ns "$1")" -d link show "$2" | grep -q 'prog/xdp'
+	[ "$NIC" = verbs ] || ! ip -n "$(ns "$1")" -d link show "$2" | grep -q 'prog/xdp'
 }
 
 has_xdp() { # NAMESPACE INTERFACE
-	ip -n "$(ns "$1")" -d link show "$2" | grep -q 'prog/xdp'
+	[ "$NIC" = verbs ] || ip -n "$(ns "$1")" -d link show "$2" | grep -q 'prog/xdp'
 }
 
 # ---- the end ----

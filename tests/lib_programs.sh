@@ -13,7 +13,6 @@ if [ "$SAN" = thread ]; then
 	skip "programs" "the race detector's runtime starts in instrumented programs only"
 	done_testing
 fi
-LIBRARY=$BUILD/libvma.so
 export VMA_TRACELEVEL=${VMA_TRACELEVEL:-WARNING}
 # The programs do not free everything, and a fault in them is their own.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:handle_segv=0:handle_sigbus=0:allow_user_segv_handler=1}

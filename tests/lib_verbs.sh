@@ -13,20 +13,6 @@ export VERBS_CARD=$CARD BUILD
 # shellcheck disable=SC2034
 with_cards=("$ROOT/tests/verbs/with_card" "$TREE")
 
-need_cards() {
-	need_net
-	[ -c /dev/net/tun ] || cannot_run "no /dev/net/tun"
-	command -v ibv_devinfo >/dev/null || cannot_run "no ibv_devinfo"
-	if [ -d /sys/class/infiniband ]; then
-		skip "cards made of software" "this kernel has InfiniBand, and libibverbs asks it for its devices"
-		done_testing
-	fi
-	if [ "$SAN" = thread ]; then
-		skip "cards made of software" "the race detector's runtime starts in instrumented programs only"
-		done_testing
-	fi
-}
-
 card_start() { # NAMESPACE INDEX ADDRESS WIRE...: waits until it is ready
 	local name=$1 index=$2 ip=$3 upper=${1^^}
 	shift 3

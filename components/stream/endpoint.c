@@ -292,10 +292,8 @@ static int endpoint_open_listener(struct endpoint *endpoint, struct stream_sock 
 	                                   .shadow_fd = atomic_load(&sock->file.fd),
 	                                   .backlog = atomic_load(&sock->backlog),
 	                                   .inherited = sock->file.from_parent};
-	struct vma_flow_key key = {.family = AF_INET,
-	                           .proto = IPPROTO_TCP,
-	                           .vlan = endpoint->vlan,
-	                           .local_port_be = endpoint->port_be};
+	struct vma_flow_key key = {
+	        .family = AF_INET, .proto = IPPROTO_TCP, .vlan = endpoint->vlan, .local_port_be = endpoint->port_be};
 	struct vma_tcp *tcp;
 	int rc = vma_ring_ctx_tcp(endpoint->ring_ctx, &tcp);
 

@@ -32,7 +32,8 @@ static struct tcp_exported *left_set_of(struct tcp_exported *table, const uint8_
 }
 
 /* Without memory it is as if it had not been: the peer may hear a RST. */
-static void left_add(struct vma_tcp *tcp, struct tcp_exported **table, const struct vma_flow_key *key, enum tcp_left left)
+static void left_add(struct vma_tcp *tcp, struct tcp_exported **table, const struct vma_flow_key *key,
+                     enum tcp_left left)
 {
 	struct tcp_exported *set, *oldest;
 

@@ -10,7 +10,6 @@ if [ "$SAN" = address ] || [ "$SAN" = thread ]; then
 	skip "UDP programs" "a sanitizer's runtime starts in few programs"
 	done_testing
 fi
-LIBRARY=$BUILD/libvma.so
 export VMA_TRACELEVEL=${VMA_TRACELEVEL:-WARNING}
 net_pair
 ip -n "$(ns b)" addr add 10.9.0.7/24 dev "$IF_B"

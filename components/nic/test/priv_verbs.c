@@ -389,6 +389,79 @@ static void test_a_flow_that_two_processes_want_is_the_kernels(void **state)
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0); /* alone by now */
 }
 
+/* ---- kernel sockets ---- */
+
+static int rival_of(struct fixture *w, int end)
+{
+	const struct sockaddr_in name = {
+	        .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = test_ip(end)};
+	int fd;
+
+	fixture_enter(w, end);
+	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
+	return fd;
+}
+
+static uint64_t cookie_of(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t len = sizeof(cookie);
+
+	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len), 0);
+	return cookie;
+}
+
+static void test_a_flow_whose_packets_a_kernel_socket_has_a_right_to_is_refused(void **state)
+{
+	struct fixture *w = *state;
+	const struct vma_flow_rule one = flow_rule(1, IPPROTO_UDP, PORT, PEER_PORT, 0);
+	struct vma_flow_rule any = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+	const int fd = rival_of(w, 1);
+
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &any), -EADDRINUSE);
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &one), 0);
+	any.shadow_cookie = cookie_of(fd); /* it is the flow's own */
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &any), 0);
+	usleep(1300000);
+	crosses(w, 0, 1, 100);
+	close(fd);
+}
+
+static void test_a_kernel_socket_that_comes_later_gets_its_packets(void **state)
+{
+	struct fixture *w = *state;
+	static struct listener listener = {.halves = PTHREAD_MUTEX_INITIALIZER};
+	struct vma_nic_qp_attr attr = {
+	        .rx_wre = DEPTH, .tx_wre = DEPTH, .name = "told", .event = listener_event, .event_arg = &listener};
+	const uint64_t give_up = fixture_now_ns() + 20 * 1000000000ull;
+	struct timeval soon = {.tv_sec = 3};
+	struct vma_flow_rule rule;
+	struct vma_nic_qp *qp;
+	uint8_t bytes[100];
+	int fd;
+
+	fixture_enter(w, 1);
+	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &qp), 0);
+	w->qp[1][1] = qp;
+	fixture_fill(qp);
+	fixture_flow(w, 1, 1, IPPROTO_UDP, PORT, 0, 0);
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
+	fixture_assert_receives(w, 1, 1, udp(PEER_PORT, PORT, 100, 1));
+	fd = rival_of(w, 1);
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon)), 0);
+	while (atomic_load(&listener.revoked) == 0) {
+		assert_true(fixture_now_ns() < give_up);
+		usleep(10000);
+	}
+	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
+	assert_int_equal(recv(fd, bytes, sizeof(bytes), 0), 100 - FRAME_UDP_HEADERS);
+	rule = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), -EADDRINUSE);
+	close(fd);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
+}
+
 /* ---- memory ---- */
 
 static void test_without_registered_memory_there_is_no_queue_pair(void **state)
@@ -690,6 +763,8 @@ int main(void)
 	        CASE(test_groups_and_broadcasts_come_by_their_own_macs),
 	        CASE(test_a_packet_for_another_mac_is_not_taken),
 	        CASE(test_a_flow_that_two_processes_want_is_the_kernels),
+	        CASE(test_a_flow_whose_packets_a_kernel_socket_has_a_right_to_is_refused),
+	        CASE(test_a_kernel_socket_that_comes_later_gets_its_packets),
 	        CASE(test_without_registered_memory_there_is_no_queue_pair),
 	        CASE(test_windows_come_until_the_queue_has_its_depth),
 	        CASE(test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows),

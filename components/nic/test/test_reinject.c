@@ -37,9 +37,10 @@ static int setup(void **state)
 	*state = end;
 	end->sock = -1;
 	end->arena = fixture_arena();
-	assert_int_equal(vma_bufpool_create(&(struct vma_bufpool_attr){.arena = end->arena, .name = "test", .max_bufs = 64},
-	                                    &end->pool),
-	                 0);
+	assert_int_equal(
+	        vma_bufpool_create(&(struct vma_bufpool_attr){.arena = end->arena, .name = "test", .max_bufs = 64},
+	                           &end->pool),
+	        0);
 	end->raw = vma_reinject_open(false);
 	if (end->raw < 0)
 		return 0;

@@ -77,8 +77,8 @@ int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *ru
 	describe_rule(rule, text, sizeof(text));
 	if (rc < 0) /* not knowing is no licence to rob */
 		vma_log_once(VMA_LOG_WARN,
-		             "%s: the kernel's sockets cannot be listed (error %d): %s stays with the kernel", nic->name,
-		             -rc, text);
+		             "%s: the kernel's sockets cannot be listed (error %d): %s stays with the kernel",
+		             nic->name, -rc, text);
 	else
 		vma_log_once(VMA_LOG_WARN,
 		             "%s: %s stays with the kernel: another socket (inode %u of user %u) receives on that port",
@@ -168,8 +168,8 @@ static uint32_t look_walk(struct look *look, uint8_t proto)
 	if (look->flows == 0)
 		return 0;
 	port_ranges_of(look->ports, &ranges);
-	kernel_sock_walk_ranges(&look->nic->diag_fd, proto, &ranges, proto == IPPROTO_TCP && look->listeners, look_check,
-	                        look);
+	kernel_sock_walk_ranges(&look->nic->diag_fd, proto, &ranges, proto == IPPROTO_TCP && look->listeners,
+	                        look_check, look);
 	return look->flows;
 }
 

@@ -54,9 +54,8 @@ static int setup_with(uint32_t caps)
 {
 	fake_init(&fake, caps);
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
-	listener = (struct vma_flow){.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0),
-	                             .flags = VMA_FLOW_LISTENER,
-	                             .sink = listener_take};
+	listener = (struct vma_flow){
+	        .key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), .flags = VMA_FLOW_LISTENER, .sink = listener_take};
 	assert_int_equal(vma_ring_attach(ring, &listener), 0);
 	memset(&kernel, 0, sizeof(kernel));
 	heard = 0;

@@ -601,7 +601,8 @@ uint64_t tcp_housekeeping_again(void)
 	if (atomic_load(&housekeeping.idle))
 		make_earlier(&next, housekeeping.idle_due_ns != 0 ? housekeeping.idle_due_ns : vma_now_ns() + IDLE_NS);
 	if (atomic_load(&housekeeping.sweeps))
-		make_earlier(&next, housekeeping.sweep_due_ns != 0 ? housekeeping.sweep_due_ns : vma_now_ns() + SWEEP_NS);
+		make_earlier(&next,
+		             housekeeping.sweep_due_ns != 0 ? housekeeping.sweep_due_ns : vma_now_ns() + SWEEP_NS);
 	return next;
 }
 

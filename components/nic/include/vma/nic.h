@@ -43,7 +43,8 @@ enum vma_nic_caps {
 	VMA_NIC_CAP_MODERATION = 1 << 8,  /* moderate works */
 	VMA_NIC_CAP_MEMORY_LINK = 1 << 9, /* no wire: a checksum field may hold just the pseudo-header sum */
 	VMA_NIC_CAP_FLOW_TAG = 1 << 10,
-	VMA_NIC_CAP_TO_KERNEL = 1 << 11, /* rules match headers only, and bring what is the kernel's: vma_nic_to_kernel */
+	VMA_NIC_CAP_TO_KERNEL =
+	        1 << 11, /* rules match headers only, and bring what is the kernel's: vma_nic_to_kernel */
 };
 
 struct vma_nic_info {
@@ -261,7 +262,8 @@ struct vma_nic_ops {
 	unsigned (*rx_waiting)(struct vma_nic_qp *qp); /* NULL: it cannot be counted */
 	void (*unarm)(struct vma_nic_qp *qp);          /* NULL: an arm costs nothing later */
 	int (*fd)(const struct vma_nic_qp *qp);
-	int (*to_kernel)(struct vma_nic_qp *qp, const struct vma_buf *packet); /* NULL: what comes is never the kernel's */
+	int (*to_kernel)(struct vma_nic_qp *qp,
+	                 const struct vma_buf *packet); /* NULL: what comes is never the kernel's */
 	uint64_t (*now_ns)(const struct vma_nic *nic);
 };
 

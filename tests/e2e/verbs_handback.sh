@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# A card matches headers, so a listener's rule takes what is the kernel's: a kernel connection that was open at listen(),
+# one that a forked child was handed, a neighbour's on an ephemeral port. Each moves 10 MB each way, and nobody sends RST.
+#
+#   a (10.9.0.1, kernel sockets) vs_a ---- card ---- wire ---- card ---- vs_b (10.9.0.2, servers) b
+# seconds: 15
+. "$(dirname "$0")/../lib_verbs.sh"
+need_cards
+BYTES=10000000 PORT=7000
+export VMA_TRACELEVEL=${VMA_TRACELEVEL:-INFO} VMA_NIC=verbs
+cards_pair
+
+# shellcheck disable=SC2016
+preloaded=("${with_cards[@]}" bash -c 'LD_PRELOAD="$LD_PRELOAD $0" exec "$@"' "$BUILD/libvma.so")
+
+# ---- programs ----
+
+# Sends back what comes. MODE: alone (one connection, and the listener is closed), fork (a child for each), plain.
+cat >"$WORK/echo.py" <<'PY'
+import os, signal, socket, sys, threading
+address, port, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+listener = socket.create_server((address, port))
+print("listening", flush=True)
+def echo(connection):
+    while data := connection.recv(65536):
+        connection.sendall(data)
+    connection.close()
+while True:
+    connection, _ = listener.accept()
+    if mode == "alone":
+        listener.close()
+        print("accepted", flush=True)
+        echo(connection)
+        break
+    if mode == "fork":
+        if os.fork() == 0:
+            listener.close()
+            print("accepted", flush=True)
+            echo(connection)
+            os._exit(0)
+        connection.close()
+        continue
+    threading.Thread(target=echo, args=(connection,), daemon=True).start()
+PY
+
+# Connects, says a byte and hears it; then, when the file GO is there, BYTES each way at the same time.
+cat >"$WORK/talk.py" <<'PY'
+import hashlib, os, socket, sys, threading, time
+address, port, size, go = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+s = socket.create_connection((address, port), 10)
+s.settimeout(60)
+s.sendall(b"x")
+assert s.recv(1) == b"x"
+print("connected", flush=True)
+while not os.path.exists(go):
+    time.sleep(0.02)
+sent, got, left = hashlib.sha256(), hashlib.sha256(), size
+def send():
+    for _ in range(size // 50000):
+        data = os.urandom(50000)
+        sent.update(data)
+        s.sendall(data)
+thread = threading.Thread(target=send)
+thread.start()
+while left and (data := s.recv(65536)):
+    got.update(data)
+    left -= len(data)
+thread.join()
+s.shutdown(socket.SHUT_WR)
+assert s.recv(1) == b""
+assert left == 0 and sent.digest() == got.digest()
+print("done", flush=True)
+PY
+
+# ---- what was sent and seen ----
+
+resets() { # both kernels' RST, and what either had to end
+	echo "$(snmp a Tcp OutRsts) $(snmp b Tcp OutRsts) $(snmp a Tcp EstabResets) $(snmp b Tcp EstabResets)"
+}
+rule_hits() { # PORT: of the rules for what comes to it from anybody
+	card b rules | awk -v to=":$1" '$9 == "0.0.0.0:0" && $10 ~ to "$" { n += $12 } END { print n + 0 }'
+}
+has_rule() { # PORT
+	card b rules | awk -v to=":$1" '$9 == "0.0.0.0:0" && $10 ~ to "$" { found = 1 } END { exit !found }'
+}
+serve() { # LABEL PORT MODE: preloaded
+	start "$1" b "${preloaded[@]}" python3 "$WORK/echo.py" "$IP_B" "$2" "$3"
+	wait_for 20 log_has "$1" listening && wait_for 10 has_rule "$2"
+}
+talk() { # LABEL PORT: connected, and waits for $WORK/go.LABEL
+	start "$1" a python3 "$WORK/talk.py" "$IP_B" "$2" $BYTES "$WORK/go.$1"
+	wait_for 10 log_has "$1" connected
+}
+go() { # LABEL
+	touch "$WORK/go.$1"
+	finish "$1" 60
+}
+
+# ---- a kernel connection that was open at listen() ----
+
+start old b python3 "$WORK/echo.py" "$IP_B" $PORT alone
+wait_for 10 log_has old listening
+talk held $PORT
+wait_for 10 log_has old accepted
+check "a server listens where the kernel has a connection" serve server $PORT plain
+before=$(resets) hits=$(rule_hits $PORT)
+check "a kernel connection that was open at listen() moves its bytes" go held
+check_eq "... and no RST is sent" "$(resets)" "$before"
+check_num "... although the listener's rule takes its segments" $(($(rule_hits $PORT) - hits)) -gt 1000
+check "... and it has ended well" finish old 10
+
+# ---- new ones are the server's ----
+
+segments=$(snmp b Tcp InSegs)
+talk fresh $PORT
+check "a new connection to the same port moves its bytes" go fresh
+check_eq "... and the kernel of the server sees none of its segments" "$(snmp b Tcp InSegs)" "$segments"
+check_eq "... and no RST is sent" "$(resets)" "$before"
+
+# ---- one that a forked child was handed ----
+
+check "a server forks for its connections" serve forking $((PORT + 1)) fork
+talk given $((PORT + 1))
+check "... and hands them to its children" wait_for 10 log_has forking accepted
+before=$(resets) segments=$(snmp b Tcp InSegs)
+check "a connection that a child was handed moves its bytes" go given
+check_eq "... and no RST is sent" "$(resets)" "$before"
+check_num "... by the kernel" $(($(snmp b Tcp InSegs) - segments)) -gt 1000
+
+# ---- a neighbour's ----
+
+# In b, plain, while preloaded programs there make and end connections from ephemeral ports.
+start far a python3 "$WORK/echo.py" "$IP_A" $((PORT + 2)) plain
+wait_for 10 log_has far listening
+start neighbour b python3 "$WORK/talk.py" "$IP_A" $((PORT + 2)) $BYTES "$WORK/go.neighbour"
+wait_for 10 log_has neighbour connected
+cat >"$WORK/short.py" <<'PY'
+import os, socket, sys, time
+n, end = 0, time.monotonic() + 60
+while not os.path.exists(sys.argv[3]) and time.monotonic() < end:
+    s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)
+    s.sendall(b"y")
+    assert s.recv(1) == b"y"
+    s.close()
+    n += 1
+    if n % 20 == 0:
+        print("made", n, flush=True)
+PY
+start short b "${preloaded[@]}" python3 "$WORK/short.py" "$IP_A" $((PORT + 2)) "$WORK/enough"
+wait_for 20 log_has short 'made 20'
+opens=$(snmp b Tcp ActiveOpens)
+before=$(resets)
+check "a neighbour's connection from an ephemeral port moves its bytes" go neighbour
+touch "$WORK/enough"
+check "... while others are made and ended" finish short 20
+check "... of which there were some" log_has short 'made 20'
+check_eq "... and none was the kernel's" "$(snmp b Tcp ActiveOpens)" "$opens"
+check_eq "... and no RST is sent" "$(resets)" "$before"
+
+for name in a b; do check_eq "no rule of the verbs is broken ($name)" "$(card_count $name violations)" 0; done
+done_testing
