@@ -211,9 +211,7 @@ static bool find_said(const struct load *load, const struct conf_param *param, s
 /* If a parameter without effect is set, its user should not have to find out by measuring. */
 static void say_class(const struct conf_param *param, const char *name)
 {
-	if (param->class == CONF_DEVICE)
-		vma_log_once(VMA_LOG_INFO, "%s is set, and is not available on xdp: it has no effect here", name);
-	else if (param->class == CONF_SUPERSEDED)
+	if (param->class == CONF_NO_MEANING || param->class == CONF_SUPERSEDED)
 		vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here: %s", name, param->text);
 	else if (param->class == CONF_LATER)
 		vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here", name);

@@ -127,8 +127,8 @@ const char *conf_class_note(enum conf_class class)
 	switch (class) {
 	case CONF_EFFECT:
 		break;
-	case CONF_DEVICE:
-		return "not available on xdp";
+	case CONF_NO_MEANING:
+		return "no meaning here";
 	case CONF_SUPERSEDED:
 		return "superseded";
 	case CONF_LATER:

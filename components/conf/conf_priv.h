@@ -34,7 +34,7 @@ struct conf_form {
 	bool (*understands)(const char *text); /* of a TEXT; NULL: anything goes */
 };
 
-enum conf_class { CONF_EFFECT, CONF_DEVICE, CONF_SUPERSEDED, CONF_LATER }; /* conf_params.h */
+enum conf_class { CONF_EFFECT, CONF_NO_MEANING, CONF_SUPERSEDED, CONF_LATER }; /* conf_params.h */
 enum conf_type { CONF_INT, CONF_BOOL, CONF_ENUM, CONF_TEXT };
 
 struct conf_param {
@@ -67,7 +67,7 @@ bool conf_twin(const char *name, char out[CONF_NAME_MAX]);
 bool conf_knows(const char *name, size_t len);
 /* The name of the table or alias that is fewest edits away from these `len` bytes; NULL: all are too far. */
 const char *conf_nearest(const char *name, size_t len);
-/* What is said beside a value of this class: "not available on xdp". NULL: nothing, it has its effect. */
+/* What is said beside a value of this class: "no meaning here". NULL: nothing, it has its effect. */
 const char *conf_class_note(enum conf_class class);
 
 /* The default of a number under a profile (enum vma_conf_spec). */

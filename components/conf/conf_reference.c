@@ -61,8 +61,8 @@ static const char *reference_note(enum conf_class class)
 	switch (class) {
 	case CONF_EFFECT:
 		break;
-	case CONF_DEVICE:
-		return "**Not available on xdp.** If it is set, the log says so. On RDMA cards: ";
+	case CONF_NO_MEANING:
+		return "**No meaning here.** If it is set, the log says so. ";
 	case CONF_SUPERSEDED:
 		return "**Superseded.** If it is set, the log says so. ";
 	case CONF_LATER:

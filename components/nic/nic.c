@@ -180,6 +180,13 @@ int vma_nic_pace(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_b
 	return qp->ops->pace(qp, bytes_per_sec, burst_bytes);
 }
 
+int vma_nic_stamp(struct vma_nic *nic)
+{
+	if (nic->ops->stamp == NULL || (nic->info.caps & VMA_NIC_CAP_HW_TIMESTAMP) == 0)
+		return -EOPNOTSUPP;
+	return nic->ops->stamp(nic);
+}
+
 int vma_nic_mem_register(struct vma_nic *nic, uint32_t first, uint32_t count)
 {
 	if (nic->ops->mem_register == NULL)

@@ -31,6 +31,7 @@ void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic)
 	nic->caches = caches[conf->buffer_batching_mode];
 	nic->huge_pages = conf->mem_alloc_type == VMA_MEM_HUGE;
 	nic->stats_dir = conf->stats_shmem_dir;
+	nic->hw_ts_conversion = (unsigned)conf->hw_ts_conversion;
 }
 
 int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *spec, size_t size)

@@ -12,6 +12,7 @@ enum { /* SOL_SOCKET, by the numbers of both names: <asm-generic/socket.h> */
        STAMP_NEW = 63,
        STAMPNS_NEW = 64,
        STAMPING_NEW = 65,
+       STAMPING_PKTINFO = 58,
        NSEC = 1000000000
 };
 
@@ -40,20 +41,58 @@ void udp_cmsg_put(struct udp_cmsgs *cmsgs, int level, int type, const void *data
 	cmsgs->used += space;
 }
 
+static struct timespec timespec_of(uint64_t ns)
+{
+	return (struct timespec){.tv_sec = (time_t)(ns / NSEC), .tv_nsec = (long)(ns % NSEC)};
+}
+
+/* The stamp of the card, 0: there is none. Of what comes out of a fork's queue the packet is no more. */
+static uint64_t hw_stamp_of(const struct udp_datagram *datagram)
+{
+	const struct vma_buf *packet = datagram->packet;
+
+	return packet != NULL && packet->flags & VMA_BUF_RX_HW_TIMESTAMP ? packet->timestamp_ns : 0;
+}
+
+/* Through which interface the stamp came, and how long the frame was: struct scm_ts_pktinfo. */
+static void put_stamp_pktinfo(struct udp_cmsgs *cmsgs, const struct udp_datagram *datagram)
+{
+	const uint32_t about[4] = {datagram->ifindex, datagram->packet->packet_len};
+
+	udp_cmsg_put(cmsgs, SOL_SOCKET, STAMPING_PKTINFO, about, sizeof(about));
+}
+
+/* struct scm_timestamping: by software, nothing, by hardware. The kernel sends none that is empty. */
+static void put_stamping(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_datagram *datagram,
+                         struct timespec at)
+{
+	const uint64_t hw_ns = rx_opts & UDP_RX_OPT_HW_STAMP ? hw_stamp_of(datagram) : 0;
+	struct timespec all[3] = {0};
+
+	if (rx_opts & UDP_RX_OPT_TIMESTAMPING)
+		all[0] = at;
+	else if (hw_ns == 0)
+		return;
+	all[2] = timespec_of(hw_ns);
+	if (hw_ns != 0 && rx_opts & UDP_RX_OPT_STAMP_PKTINFO)
+		put_stamp_pktinfo(cmsgs, datagram);
+	udp_cmsg_put(cmsgs, SOL_SOCKET, rx_opts & UDP_RX_OPT_STAMP_NEW ? STAMPING_NEW : STAMPING_OLD, all, sizeof(all));
+}
+
 /* Both layouts of a time are the same where long has 64 bits. SO_TIMESTAMPNS overrules SO_TIMESTAMP. */
-static void put_stamps(struct udp_cmsgs *cmsgs, uint32_t rx_opts, uint64_t stamp_ns)
+static void put_stamps(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_datagram *datagram,
+                       uint64_t stamp_ns)
 {
 	bool new = rx_opts &UDP_RX_OPT_STAMP_NEW;
-	const struct timespec at = {.tv_sec = (time_t)(stamp_ns / NSEC), .tv_nsec = (long)(stamp_ns % NSEC)};
+	const struct timespec at = timespec_of(stamp_ns);
 	const struct timeval at_usec = {.tv_sec = at.tv_sec, .tv_usec = at.tv_nsec / 1000};
-	const struct timespec all[3] = {at}; /* struct scm_timestamping: software, and no hardware's */
 
 	if (rx_opts & UDP_RX_OPT_TIMESTAMPNS)
 		udp_cmsg_put(cmsgs, SOL_SOCKET, new ? STAMPNS_NEW : STAMPNS_OLD, &at, sizeof(at));
 	else if (rx_opts & UDP_RX_OPT_TIMESTAMP)
 		udp_cmsg_put(cmsgs, SOL_SOCKET, new ? STAMP_NEW : STAMP_OLD, &at_usec, sizeof(at_usec));
-	if (rx_opts & UDP_RX_OPT_TIMESTAMPING)
-		udp_cmsg_put(cmsgs, SOL_SOCKET, new ? STAMPING_NEW : STAMPING_OLD, all, sizeof(all));
+	if (rx_opts & (UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_HW_STAMP))
+		put_stamping(cmsgs, rx_opts, datagram, at);
 }
 _Static_assert(sizeof(long) == 8 && sizeof(time_t) == 8, "one layout for both names");
 
@@ -69,7 +108,7 @@ void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_d
 	        .sin_family = AF_INET, .sin_port = datagram->dst_port_be, .sin_addr.s_addr = datagram->dst};
 	int ttl = datagram->ttl;
 
-	put_stamps(cmsgs, rx_opts, stamp_ns);
+	put_stamps(cmsgs, rx_opts, datagram, stamp_ns);
 	if (rx_opts & UDP_RX_OPT_RXQ_OVFL && datagram->drops != 0)
 		udp_cmsg_put(cmsgs, SOL_SOCKET, SO_RXQ_OVFL, &datagram->drops, sizeof(datagram->drops));
 	if (rx_opts & UDP_RX_OPT_PKTINFO6)
@@ -130,7 +169,6 @@ static uint64_t stamp_of(const struct udp_datagram *datagram)
 
 void udp_put_cmsgs(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagram *datagram)
 {
-	const uint32_t stamps = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING;
 	size_t capacity = msg->msg_control != NULL ? msg->msg_controllen : 0;
 	struct udp_cmsgs cmsgs = {.capacity = capacity < UDP_CMSG_BYTES_MAX ? capacity : UDP_CMSG_BYTES_MAX};
 	uint32_t spec_dst = datagram->dst;
@@ -141,7 +179,7 @@ void udp_put_cmsgs(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagr
 	}
 	if (rx_opts & UDP_RX_OPT_PKTINFO && is_for_many(datagram))
 		spec_dst = spec_dst_of(datagram);
-	udp_cmsg_fill(&cmsgs, rx_opts, datagram, rx_opts & stamps ? stamp_of(datagram) : 0, spec_dst);
+	udp_cmsg_fill(&cmsgs, rx_opts, datagram, rx_opts & UDP_RX_OPT_STAMPS ? stamp_of(datagram) : 0, spec_dst);
 	if (cmsgs.used != 0 && vma_copy(msg->msg_control, cmsgs.bytes, cmsgs.used) != 0)
 		cmsgs.used = 0;
 	msg->msg_controllen = cmsgs.used;

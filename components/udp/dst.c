@@ -16,6 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <vma/log.h>
+
 #include "defaults.h"
 #include "dst.h"
 
@@ -144,6 +146,48 @@ struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex)
 	return NULL;
 }
 
+/*
+ * dst_lock. A card paces queue pairs, so only what a socket has for itself can be paced. If it cannot be, the log says so
+ * at level error, and the socket sends without a pace, as the predecessor's did.
+ */
+static __attribute__((cold)) void pace_ring_ctx(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx,
+                                                const struct vma_ring_where *where)
+{
+	const struct vma_ring_key own = vma_ring_key(VMA_RING_LOGIC_PER_SOCKET, where);
+	const char *name = vma_nic_info(vma_ring_nic(ring_ctx->ring))->name;
+	int rc;
+
+	if (memcmp(&ring_ctx->key, &own, sizeof(own)) != 0) {
+		if (sock->pacing_rate != 0)
+			vma_log_once(VMA_LOG_ERROR,
+			             "%s: SO_MAX_PACING_RATE: not paced: the socket shares its ring "
+			             "(VMA_RING_ALLOCATION_LOGIC_TX=10 gives it one of its own)",
+			             name);
+		return;
+	}
+	rc = vma_nic_pace(vma_ring_qp(ring_ctx->ring), sock->pacing_rate, 0);
+	if (rc < 0 && sock->pacing_rate != 0)
+		vma_log_once(VMA_LOG_ERROR, "%s: SO_MAX_PACING_RATE: not paced: %s", name,
+		             rc == -EOPNOTSUPP ? "this device cannot" : strerror(-rc));
+}
+
+void udp_dst_pace(struct udp_sock *sock, uint64_t bytes_per_sec)
+{
+	const struct udp_tx_ring_ctxs *ring_ctxs;
+	struct vma_ring_where where;
+	const uint32_t any = 0;
+
+	pthread_mutex_lock(&sock->dst_lock);
+	where = vma_file_where(&sock->file, &any); /* the address does not matter to a ring for each socket */
+	ring_ctxs = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed);
+	if (sock->pacing_rate != bytes_per_sec) {
+		sock->pacing_rate = bytes_per_sec;
+		for (uint32_t i = 0; ring_ctxs != NULL && i < ring_ctxs->n; i++)
+			pace_ring_ctx(sock, ring_ctxs->at[i].ring_ctx, &where);
+	}
+	pthread_mutex_unlock(&sock->dst_lock);
+}
+
 /* dst_lock. The one that the socket sends on through this interface, made if need be; NULL: none is to be had. */
 static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vma_engine *engine,
                                                 const struct vma_net_template *path)
@@ -174,6 +218,8 @@ static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vm
 	atomic_store_explicit(&sock->ring_ctxs, ring_ctxs, memory_order_release);
 	if (old != NULL)
 		vma_retire(&old->retired, options_end);
+	if (sock->pacing_rate != 0)
+		pace_ring_ctx(sock, ring_ctx, &where);
 	return ring_ctx;
 }
 

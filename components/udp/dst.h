@@ -84,6 +84,8 @@ static inline bool udp_dst_is_to(const struct udp_dst *dst, uint64_t key)
 struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct sockaddr_in *to, bool connected);
 /* dst_lock. What was made of options and ring contexts is made anew. */
 void udp_dst_renew(struct udp_sock *sock, struct vma_engine *engine);
+/* SO_MAX_PACING_RATE: bytes per second, 0: none. Not with dst_lock. */
+void udp_dst_pace(struct udp_sock *sock, uint64_t bytes_per_sec);
 /* The ring context that the socket has for an interface, NULL: none yet. */
 struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex);
 /* A destination of this path; ring context NULL: none is at hand, or the OS sends there. */

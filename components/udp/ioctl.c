@@ -1,7 +1,9 @@
 /* ioctl.c - ioctl and fcntl: the kernel's, but where what is queued here has a better answer. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/net_tstamp.h>
 #include <linux/sockios.h>
+#include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
 #include <time.h>
@@ -102,6 +104,33 @@ static int last_stamp(struct udp_sock *sock, int fd, unsigned long request, void
 	return vma_copy(arg, &coarse, sizeof(coarse));
 }
 
+/*
+ * Where the card stamps what comes for us, it does so for all packets, and nobody has to switch it on. So if the kernel
+ * refuses, for want of a driver that can or of a privilege, a program that wants stamps of received packets is told that
+ * it has them.
+ */
+static int hardware_stamps(int fd, unsigned long request, struct ifreq *arg)
+{
+	struct hwtstamp_config wanted, given = {.tx_type = HWTSTAMP_TX_OFF, .rx_filter = HWTSTAMP_FILTER_ALL};
+	const int rc = vma_inet_os_ioctl(fd, request, arg);
+	struct vma_engine *engine = vma_engine();
+	struct ifreq req;
+	void *config;
+
+	if ((rc != -EOPNOTSUPP && rc != -EPERM) || engine == NULL || vma_copy(&req, arg, sizeof(req)) != 0 ||
+	    vma_copy(&wanted, config = req.ifr_data, sizeof(wanted)) != 0)
+		return rc;
+	if (request == SIOCSHWTSTAMP &&
+	    (wanted.flags != 0 || wanted.tx_type != HWTSTAMP_TX_OFF || wanted.rx_filter == HWTSTAMP_FILTER_NONE))
+		return rc;
+	req.ifr_name[IFNAMSIZ - 1] = '\0';
+	if (vma_os.ioctl(fd, SIOCGIFINDEX, &req) < 0)
+		return rc;
+	if (!vma_device_stamps(engine, (uint32_t)req.ifr_ifindex))
+		return rc;
+	return vma_copy(config, &given, sizeof(given));
+}
+
 int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 {
 	struct udp_sock *sock = udp_sock(file);
@@ -117,6 +146,9 @@ int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 	case SIOCGSTAMPNS_OLD:
 	case SIOCGSTAMPNS_NEW:
 		return last_stamp(sock, fd, request, arg);
+	case SIOCSHWTSTAMP:
+	case SIOCGHWTSTAMP:
+		return hardware_stamps(fd, request, arg);
 	default:
 		return vma_inet_os_ioctl(fd, request, arg);
 	}

@@ -25,6 +25,7 @@
 
 #include "control.h"
 #include "defaults.h"
+#include "dst.h"
 #include "flows.h"
 #include "groups.h"
 #include "fork_shared.h"
@@ -181,10 +182,18 @@ static void set_rx_opt(struct udp_sock *sock, uint32_t rx_opt, bool on)
 		atomic_fetch_and_explicit(&sock->rx_opts, ~rx_opt, memory_order_relaxed);
 }
 
-/* Each of the six names changes the others. Those that are off say 0, and so do those of the other generation. */
+/*
+ * Each of the six names changes the others. Those that are off say 0, and so do those of the other generation.
+ *
+ * The kernel tells a stamp of the hardware if RAW_HARDWARE is set. Programs written for this library's predecessor set
+ * RX_HARDWARE alone, to which the kernel never answers anything.
+ */
 static void mirror_stamps(struct udp_sock *sock, int fd)
 {
 	const unsigned served = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
+	const unsigned hardware = SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
+	const uint32_t wanted = UDP_RX_OPT_STAMPS | UDP_RX_OPT_HW_STAMP;
+	struct vma_engine *engine = vma_engine();
 	const unsigned sent = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_TX_SCHED;
 	unsigned flags = (unsigned)vma_sock_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
 	unsigned flags_new = (unsigned)vma_sock_get_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, 0);
@@ -195,6 +204,10 @@ static void mirror_stamps(struct udp_sock *sock, int fd)
 	set_rx_opt(sock, UDP_RX_OPT_TIMESTAMPNS, fine_new || get_bool(fd, SOL_SOCKET, SO_TIMESTAMPNS_OLD));
 	set_rx_opt(sock, UDP_RX_OPT_TIMESTAMPING, ((flags | flags_new) & served) == served);
 	set_rx_opt(sock, UDP_RX_OPT_STAMP_NEW, coarse_new || fine_new || flags_new != 0);
+	set_rx_opt(sock, UDP_RX_OPT_HW_STAMP, ((flags | flags_new) & hardware) != 0);
+	set_rx_opt(sock, UDP_RX_OPT_STAMP_PKTINFO, ((flags | flags_new) & SOF_TIMESTAMPING_OPT_PKTINFO) != 0);
+	if (engine != NULL && atomic_load_explicit(&sock->rx_opts, memory_order_relaxed) & wanted)
+		vma_devices_stamp(engine);
 	udp_set_os_bit(sock, BIT_TX_STAMPS, ((flags | flags_new) & sent) != 0);
 }
 
@@ -231,6 +244,19 @@ static void mirror_mark(struct udp_sock *sock, int fd)
 	sock->mark = mark;
 	udp_flows_update(sock);
 	udp_dst_reset(sock);
+}
+
+/* All ones of either width: no limit. */
+static void mirror_pace(struct udp_sock *sock, int fd)
+{
+	uint64_t rate = UINT64_MAX;
+	socklen_t len = sizeof(rate);
+
+	if (vma_os.getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &len) != 0)
+		return;
+	if (len == sizeof(uint32_t))
+		rate = (uint32_t)rate == UINT32_MAX ? UINT64_MAX : (uint32_t)rate;
+	udp_dst_pace(sock, rate == UINT64_MAX ? 0 : rate);
 }
 
 /* The kernel does not tell a time that is negative from none. */
@@ -296,6 +322,9 @@ static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const voi
 		break;
 	case SO_MARK:
 		mirror_mark(sock, fd);
+		break;
+	case SO_MAX_PACING_RATE:
+		mirror_pace(sock, fd);
 		break;
 	default:
 		break;
@@ -620,7 +649,8 @@ static void follow_groups(struct udp_sock *sock, int fd)
 void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_fork_shared *fork_shared)
 {
 	static const int socket_names[] = {SO_RCVBUF,    SO_TIMESTAMP_OLD, SO_RXQ_OVFL,  SO_BINDTOIFINDEX,
-	                                   SO_REUSEADDR, SO_REUSEPORT,     SO_BROADCAST, SO_MARK};
+	                                   SO_REUSEADDR, SO_REUSEPORT,     SO_BROADCAST, SO_MARK,
+	                                   SO_MAX_PACING_RATE};
 	static const int ip_names[] = {IP_PKTINFO,      IP_RECVTTL,      IP_RECVTOS,       IP_RECVORIGDSTADDR,
 	                               IP_RECVERR,      IP_TOS,          IP_MULTICAST_TTL, IP_MULTICAST_LOOP,
 	                               IP_MTU_DISCOVER, IP_MULTICAST_ALL};

@@ -19,15 +19,17 @@
 
 /* ---- the sink ---- */
 
-/* Wall-clock time of arrival: the NIC's, or now. */
+/* Wall-clock time of arrival: the NIC's, if that is near, or now. It is not in the future: clocks are only so equal. */
 static uint64_t __attribute__((noinline)) arrival_of(const struct vma_buf *packet)
 {
 	struct timespec now;
+	uint64_t now_ns;
 
-	if (packet->timestamp_ns != 0 && !(packet->flags & VMA_BUF_RX_HW_TIMESTAMP))
-		return packet->timestamp_ns;
 	clock_gettime(CLOCK_REALTIME, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+	now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+	if (packet->timestamp_ns != 0 && !(packet->flags & VMA_BUF_RX_NIC_CLOCK) && packet->timestamp_ns < now_ns)
+		return packet->timestamp_ns;
+	return now_ns;
 }
 
 /* SO_RXQ_OVFL counts for the socket, so over all its queues. */
@@ -47,7 +49,7 @@ fill_rx_opts(struct udp_sock *sock, uint32_t rx_opts, const struct vma_buf *pack
 {
 	if (udp_fork_shared_moved(sock) && !udp_fork_shared_accepts(sock, datagram))
 		return false;
-	if (rx_opts & (UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_LAST_STAMP))
+	if (rx_opts & (UDP_RX_OPT_STAMPS | UDP_RX_OPT_LAST_STAMP))
 		datagram->arrival_ns = arrival_of(packet);
 	if (rx_opts & UDP_RX_OPT_RXQ_OVFL)
 		datagram->drops = drops_of(sock);

@@ -136,8 +136,7 @@ void udp_reinject_give(struct udp_sock *sock)
  */
 static bool may_reinject(const struct udp_sock *sock)
 {
-	const uint32_t lost = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING |
-	                      UDP_RX_OPT_PKTINFO | UDP_RX_OPT_PKTINFO6;
+	const uint32_t lost = UDP_RX_OPT_STAMPS | UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_PKTINFO | UDP_RX_OPT_PKTINFO6;
 
 	return !sock->reuse_addr && !sock->reuse_port && sock->bound_ifindex == 0 &&
 	       (atomic_load_explicit(&sock->rx_opts, memory_order_relaxed) & lost) == 0;

@@ -138,6 +138,10 @@ enum udp_rx_opt { /* what recv has to produce beside the bytes; set by setsockop
 	          UDP_RX_OPT_FORK_SHARED =
 	                  1 << 10, /* to look first for what other processes have changed: fork_shared.h */
 	          UDP_RX_OPT_PKTINFO6 = 1 << 11, /* IPV6_RECVPKTINFO, which tells of IPv4, too */
+	          UDP_RX_OPT_HW_STAMP = 1 << 12, /* SOF_TIMESTAMPING_RAW_HARDWARE, or RX_HARDWARE alone: options.c */
+	          UDP_RX_OPT_STAMP_PKTINFO = 1 << 13, /* SOF_TIMESTAMPING_OPT_PKTINFO: with a stamp of the hardware */
+	          /* All that ask for a stamp by software. */
+	          UDP_RX_OPT_STAMPS = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING,
 };
 
 enum udp_unplain {                      /* why a send is to look twice */
@@ -190,6 +194,7 @@ struct udp_sock {
 	_Atomic uint64_t dst_want[8];               /* destinations that dst_more should have: udp_peer_key, 0: none */
 	struct udp_tx_ring_ctxs *_Atomic ring_ctxs; /* held, by interface; replaced under dst_lock */
 	pthread_mutex_t dst_lock;                   /* a leaf: who replaces dst, dst_more, tx and ring contexts */
+	uint64_t pacing_rate;                       /* SO_MAX_PACING_RATE, bytes per second, 0: none; dst_lock */
 	struct vma_task dst_task;                   /* destinations made by the internal thread */
 	_Atomic bool dst_scheduled;                 /* the task is posted, and holds a reference */
 	_Atomic uint64_t dst_requested_tsc;

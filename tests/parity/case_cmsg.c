@@ -152,7 +152,8 @@ CASE(cmsg_truncated, "control messages that do not fit: MSG_CTRUNC, and what is 
 CASE(cmsg_timestamps, "SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING: alone, together, and off again")
 {
 	int s = cmsg_ready_socket(here), port = port_of(s),
-	    software = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
+	    software = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE,
+	    hardware = SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
 
 	bypass_begin();
 	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1);
@@ -176,8 +177,16 @@ CASE(cmsg_timestamps, "SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING: alone, tog
 	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 0);
 	peer_send(far(), 0, here, port, 50, 6);
 	take_control(s, 0, 512);
+	/* The interface has no hardware that stamps. */
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, hardware));
+	peer_send(far(), 0, here, port, 50, 7);
+	take_control(s, 0, 512);
+	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, hardware | software | SOF_TIMESTAMPING_OPT_PKTINFO));
+	pause_ms(50);
+	peer_send(far(), 0, here, port, 50, 8);
+	take_control(s, 0, 512);
 	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0x7fffffff));
-	bypass_end(6, 0);
+	bypass_end(8, 0);
 }
 
 CASE(cmsg_stamps_are_ordered, "timestamps do not run backwards, and lie between sending and reading")

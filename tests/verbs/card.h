@@ -63,6 +63,8 @@ struct card_qp {
 	bool signals_all;
 	enum ibv_qp_state state;
 	uint32_t sq_taken, rq_taken;
+	uint32_t rate_kbps; /* 0: as fast as it can */
+	uint64_t send_due_ns;
 };
 
 /* What the card counts: `card --control SOCKET show` prints them. */
@@ -155,7 +157,7 @@ int memory_scatter(struct card_qp *qp, const struct card_wqe *wqe, const uint8_t
 int cq_create(struct card_client *client, const struct card_request *request, struct card_reply *reply, int *fd);
 int cq_destroy(struct card_client *client, uint32_t number);
 int qp_create(struct card_client *client, const struct card_request *request, struct card_reply *reply, int *fd);
-int qp_modify(struct card_client *client, uint32_t number, enum ibv_qp_state state);
+int qp_modify(struct card_client *client, const struct card_request *request);
 int qp_destroy(struct card_client *client, uint32_t number);
 struct card_qp *qp_find(struct card_client *client, uint32_t number);
 bool qp_uses_pd(const struct card_client *client, uint32_t pd);
@@ -164,6 +166,7 @@ void qp_receive(struct card_qp *qp, const uint8_t *frame, size_t len, uint32_t f
 bool qps_run(void); /* true: something was done */
 bool qps_have_work(void);
 int64_t cqs_next_ns(void); /* until the next delayed completion; -1: none */
+int64_t qps_next_ns(void); /* until the next frame that waits for its time; -1: none */
 void cqs_deliver_delayed(void);
 
 /* ---- steer.c: rules ---- */

@@ -247,7 +247,7 @@ static int client_do(struct card_client *client, const struct card_request *requ
 	case CARD_QP_CREATE:
 		return client_create_qp(client, request, reply, &fds[0]);
 	case CARD_QP_MODIFY:
-		return qp_modify(client, request->object, (enum ibv_qp_state)request->modify.state);
+		return qp_modify(client, request);
 	case CARD_QP_DESTROY:
 		return qp_destroy(client, request->object);
 	case CARD_FLOW_CREATE:

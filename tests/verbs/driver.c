@@ -206,8 +206,11 @@ static int soft_query_device_ex(struct ibv_context *context, const struct ibv_qu
 	device->max_raw_ethy_qp = CARD_MAX_QPS;
 	device->max_pkeys = 1;
 	device->phys_port_cnt = 1;
-	full.completion_timestamp_mask = UINT64_MAX;
-	full.hca_core_clock = 1000000; /* kHz: stamps are nanoseconds */
+	full.completion_timestamp_mask = SOFT_CLOCK_MASK;
+	full.hca_core_clock = SOFT_CLOCK_KHZ;
+	full.packet_pacing_caps = (struct ibv_packet_pacing_caps){.qp_rate_limit_min = CARD_RATE_MIN_KBPS,
+	                                                          .qp_rate_limit_max = CARD_RATE_MAX_KBPS,
+	                                                          .supported_qpts = 1u << IBV_QPT_RAW_PACKET};
 	full.device_cap_flags_ex = device->device_cap_flags;
 	full.raw_packet_caps = IBV_RAW_PACKET_CAP_IP_CSUM;
 	full.phys_port_cnt_ex = 1;
@@ -248,10 +251,15 @@ static int soft_query_port(struct ibv_context *context, uint8_t port_num, struct
 
 static int soft_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
 {
+	struct timespec now;
+
 	(void)context;
 	if (values->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)
 		return EOPNOTSUPP;
-	clock_gettime(CLOCK_MONOTONIC, &values->raw_clock);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	/* As mlx5 does: the count of ticks is all in the nanoseconds. */
+	values->raw_clock = (struct timespec){
+	        .tv_nsec = (long)soft_clock((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec)};
 	return 0;
 }
 

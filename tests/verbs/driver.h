@@ -13,6 +13,14 @@
 #include "driver_abi.h"
 #include "proto.h"
 
+/* The card's clock, as that of many ConnectX: 6.4 ns a tick, counted in 48 bits. */
+#define SOFT_CLOCK_KHZ 156250
+#define SOFT_CLOCK_MASK ((UINT64_C(1) << 48) - 1)
+static inline uint64_t soft_clock(uint64_t ns)
+{
+	return ns * 5 / 32 & SOFT_CLOCK_MASK;
+}
+
 struct soft_object {
 	struct soft_object *next; /* of the context */
 	const char *kind;         /* "queue pair" */

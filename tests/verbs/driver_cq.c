@@ -287,7 +287,7 @@ static unsigned int cq_ex_read_wc_flags(struct ibv_cq_ex *cq)
 
 static uint64_t cq_ex_read_completion_ts(struct ibv_cq_ex *cq)
 {
-	return cq_ex_current(cq, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)->stamp_ns;
+	return soft_clock(cq_ex_current(cq, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)->stamp_ns);
 }
 
 static uint64_t cq_ex_read_wallclock_ns(struct ibv_cq_ex *cq)

@@ -133,7 +133,7 @@ static void qp_purge(struct soft_qp *qp)
 static bool qp_mask_fits(enum ibv_qp_state from, const struct ibv_qp_attr *attr, int mask)
 {
 	int needs = from == IBV_QPS_RESET && attr->qp_state == IBV_QPS_INIT ? IBV_QP_PORT : 0;
-	int may = attr->qp_state == IBV_QPS_INIT ? IBV_QP_PORT : 0;
+	int may = attr->qp_state == IBV_QPS_INIT ? IBV_QP_PORT : attr->qp_state == IBV_QPS_RTS ? IBV_QP_RATE_LIMIT : 0;
 
 	if ((mask & IBV_QP_CUR_STATE) && attr->cur_qp_state != from)
 		return false;
@@ -157,7 +157,12 @@ int soft_modify_qp(struct ibv_qp *ibv_qp, struct ibv_qp_attr *attr, int attr_mas
 	if (!qp_mask_fits(from, attr, attr_mask))
 		return soft_broken(context, "queue pair 0x%x: ibv_modify_qp from state %d to %d with mask 0x%x",
 		                   ibv_qp->qp_num, from, attr->qp_state, attr_mask);
+	if (attr_mask & IBV_QP_RATE_LIMIT && attr->rate_limit != 0 &&
+	    (attr->rate_limit < CARD_RATE_MIN_KBPS || attr->rate_limit > CARD_RATE_MAX_KBPS))
+		return EINVAL;
 	request.modify.state = attr->qp_state;
+	request.modify.has_rate = (attr_mask & IBV_QP_RATE_LIMIT) != 0;
+	request.modify.rate_kbps = request.modify.has_rate ? attr->rate_limit : 0;
 	pthread_mutex_lock(&qp->sq_lock);
 	pthread_mutex_lock(&qp->rq_lock);
 	error = soft_ask(context, &request, &reply, NULL);

@@ -48,11 +48,13 @@ void loop_remove(int fd)
 	epoll_ctl(loop_epoll, EPOLL_CTL_DEL, fd, NULL);
 }
 
-/* Until the next completion that a fault holds back, rounded up. */
+/* Until the next completion that a fault holds back, or frame that its queue pair's pace does, rounded up. */
 static int loop_timeout_ms(void)
 {
-	int64_t ns = cqs_next_ns();
+	int64_t ns = cqs_next_ns(), paced_ns = qps_next_ns();
 
+	if (ns < 0 || (paced_ns >= 0 && paced_ns < ns))
+		ns = paced_ns;
 	return ns < 0 ? -1 : (int)(ns / 1000000) + 1;
 }
 

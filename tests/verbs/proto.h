@@ -21,6 +21,8 @@
 
 enum {
 	CARD_MAX_SGE = 16,
+	CARD_RATE_MIN_KBPS = 100,
+	CARD_RATE_MAX_KBPS = 10000000,
 	CARD_MAX_INLINE = 256, /* bytes: as much as the entries of a list take */
 	CARD_MAX_QPS = 1024,
 	CARD_MAX_CQS = 1024,
@@ -177,6 +179,7 @@ struct card_request {
 		} qp;
 		struct {
 			uint32_t state;
+			uint32_t has_rate, rate_kbps; /* has_rate: of a queue pair that sends, 0: as fast as it can */
 		} modify;
 		struct {
 			struct card_rule rule;

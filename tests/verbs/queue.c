@@ -9,6 +9,7 @@
 enum {
 	QUEUE_BURST = 64,     /* entries of one queue before the others get their turn */
 	QUEUE_DELAYED = 8192, /* completions that a fault holds back */
+	QUEUE_PACE_BURST_NS = 2000000, /* of a paced queue: the loop sleeps in milliseconds */
 };
 
 struct delayed {
@@ -343,9 +344,10 @@ static void qp_fail(struct card_qp *qp, bool is_send, const struct card_wqe *wqe
 	qp_flush(qp);
 }
 
-int qp_modify(struct card_client *client, uint32_t number, enum ibv_qp_state state)
+int qp_modify(struct card_client *client, const struct card_request *request)
 {
-	struct card_qp *qp = qp_find(client, number);
+	const enum ibv_qp_state state = (enum ibv_qp_state)request->modify.state;
+	struct card_qp *qp = qp_find(client, request->object);
 	bool is_next;
 
 	if (!qp)
@@ -367,7 +369,44 @@ int qp_modify(struct card_client *client, uint32_t number, enum ibv_qp_state sta
 	} else {
 		return EINVAL;
 	}
+	if (state == IBV_QPS_RESET || request->modify.has_rate)
+		qp->rate_kbps = request->modify.has_rate ? request->modify.rate_kbps : 0;
 	return 0;
+}
+
+/* ---- pacing ---- */
+
+/* When the next frame may leave; what the loop has slept too long is made up for, as far as a burst goes. */
+static void qp_pace(struct card_qp *qp, size_t len)
+{
+	uint64_t now = clock_ns(CLOCK_MONOTONIC);
+
+	if (qp->rate_kbps == 0)
+		return;
+	if (qp->send_due_ns + QUEUE_PACE_BURST_NS < now)
+		qp->send_due_ns = now;
+	qp->send_due_ns += len * 8 * 1000000u / qp->rate_kbps;
+}
+
+static bool qp_may_send(const struct card_qp *qp)
+{
+	return qp->rate_kbps == 0 || qp->send_due_ns <= clock_ns(CLOCK_MONOTONIC);
+}
+
+int64_t qps_next_ns(void)
+{
+	uint64_t now = clock_ns(CLOCK_MONOTONIC);
+	int64_t next = -1;
+
+	for (int i = 0; i < CARD_MAX_QPS; i++) {
+		struct card_qp *qp = &card.qps[i];
+		int64_t left = qp->send_due_ns > now ? (int64_t)(qp->send_due_ns - now) : 0;
+
+		if (qp->number && qp->rate_kbps != 0 && qp->state == IBV_QPS_RTS &&
+		    atomic_load(&qp->head->sq_posted) != qp->sq_taken && (next < 0 || left < next))
+			next = left;
+	}
+	return next;
 }
 
 static size_t frame_limit(const uint8_t *frame)
@@ -406,6 +445,7 @@ static int qp_send(struct card_qp *qp, const struct card_wqe *wqe)
 	for (; len < FRAME_MIN; len++)
 		frame[len] = 0;
 	card.counts.tx_frames++;
+	qp_pace(qp, len);
 	port_send(frame, len);
 	return 0;
 }
@@ -415,7 +455,8 @@ static bool qp_run_sends(struct card_qp *qp)
 	struct card_wqe wqe;
 	int done = 0;
 
-	while (done < QUEUE_BURST && qp->state == IBV_QPS_RTS && port_can_send() && qp_next(qp, true, &wqe)) {
+	while (done < QUEUE_BURST && qp->state == IBV_QPS_RTS && port_can_send() && qp_may_send(qp) &&
+	       qp_next(qp, true, &wqe)) {
 		int status = qp_send(qp, &wqe);
 
 		qp_took(qp, true);
@@ -467,7 +508,7 @@ static bool qp_has_work(struct card_qp *qp)
 
 	if (qp->state == IBV_QPS_ERR)
 		return sends || atomic_load(&qp->head->rq_posted) != qp->rq_taken;
-	return qp->state == IBV_QPS_RTS && sends && port_can_send();
+	return qp->state == IBV_QPS_RTS && sends && port_can_send() && qp_may_send(qp);
 }
 
 bool qps_have_work(void)

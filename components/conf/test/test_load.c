@@ -432,7 +432,7 @@ static void test_what_nothing_obeys_is_said_once_when_it_is_set(void **state)
 {
 	(void)state;
 	load_env(ENV("VMA_BF=0", "VMA_FORK=1", "VMA_SOCKETXTREME=1"));
-	assert_non_null(strstr(heard, "VMA_BF is set, and is not available on xdp: it has no effect here"));
+	assert_non_null(strstr(heard, "VMA_BF is set, and has no effect here: Whether small packets"));
 	assert_non_null(strstr(heard, "VMA_FORK is set, and has no effect here"));
 	assert_non_null(strstr(heard, "VMA_SOCKETXTREME is set, and has no effect here"));
 	load_env(ENV("VMA_BF=0"));

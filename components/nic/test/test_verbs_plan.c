@@ -125,6 +125,26 @@ static void test_a_full_queue_always_has_a_completion_on_its_way(void **state)
 			}
 }
 
+/* ---- pace ---- */
+
+static void test_a_pace_is_the_nearest_that_the_device_can(void **state)
+{
+	(void)state;
+	assert_int_equal(verbs_pace_kbps(125, 1, 1000000), 1);
+	assert_int_equal(verbs_pace_kbps(126, 1, 1000000), 2);
+	assert_int_equal(verbs_pace_kbps(1, 1, 1000000), 1);
+	assert_int_equal(verbs_pace_kbps(1000, 100, 1000000), 100);
+	assert_int_equal(verbs_pace_kbps(125000000, 1, 1000000), 1000000);
+}
+
+static void test_no_pace_and_one_above_all_that_the_device_can_are_no_limit(void **state)
+{
+	(void)state;
+	assert_int_equal(verbs_pace_kbps(0, 100, 1000000), 0);
+	assert_int_equal(verbs_pace_kbps(125000001, 1, 1000000), 0);
+	assert_int_equal(verbs_pace_kbps(UINT64_MAX, 1, UINT32_MAX), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -136,6 +156,8 @@ int main(void)
 	        cmocka_unit_test(test_every_so_many_packets_ask_for_a_completion),
 	        cmocka_unit_test(test_without_batching_each_kick_asks_for_one),
 	        cmocka_unit_test(test_a_full_queue_always_has_a_completion_on_its_way),
+	        cmocka_unit_test(test_a_pace_is_the_nearest_that_the_device_can),
+	        cmocka_unit_test(test_no_pace_and_one_above_all_that_the_device_can_are_no_limit),
 	};
 
 	vma_test_filter();

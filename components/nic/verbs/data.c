@@ -144,6 +144,7 @@ struct received {
 	uint32_t len;
 	unsigned flags;
 	enum ibv_wc_status status;
+	uint64_t stamp_ns; /* if there are stamps */
 };
 
 /* A receive that has failed: its buffers are posted again, unless the queue has stopped. */
@@ -168,6 +169,11 @@ static inline uint16_t flags_of(unsigned wc_flags)
 	return wc_flags & IBV_WC_IP_CSUM_OK ? VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK : 0;
 }
 
+static inline enum verbs_stamps stamps_of(const struct verbs_qp *qp)
+{
+	return atomic_load_explicit(&qp->rx_stamps, memory_order_relaxed);
+}
+
 /* Reads the next completion that there is. A poll that has begun has to be ended by stop_reading. */
 static inline bool read_received(struct verbs_qp *qp, bool *reading, struct received *out)
 {
@@ -178,7 +184,7 @@ static inline bool read_received(struct verbs_qp *qp, bool *reading, struct rece
 	if (__builtin_expect(ex == NULL, 0)) {
 		if (ibv_poll_cq(qp->queue.rx_cq, 1, &wc) <= 0)
 			return false;
-		*out = (struct received){wc.wr_id, wc.byte_len, wc.wc_flags, wc.status};
+		*out = (struct received){wc.wr_id, wc.byte_len, wc.wc_flags, wc.status, 0};
 		return true;
 	}
 	if ((*reading ? ibv_next_poll(ex) : ibv_start_poll(ex, &attr)) != 0)
@@ -189,6 +195,8 @@ static inline bool read_received(struct verbs_qp *qp, bool *reading, struct rece
 	if (__builtin_expect(ex->status == IBV_WC_SUCCESS, 1)) {
 		out->len = ibv_wc_read_byte_len(ex);
 		out->flags = ibv_wc_read_wc_flags(ex);
+		if (__builtin_expect(stamps_of(qp) != VERBS_STAMPS_NONE, 0))
+			out->stamp_ns = verbs_stamp_read(qp, stamps_of(qp));
 	}
 	return true;
 }
@@ -213,14 +221,30 @@ static void adopt(struct verbs_qp *qp, struct vma_buf **bufs, const uint16_t *fl
 	vma_stats_add(&qp->stats->rx_bytes, bytes);
 }
 
+/* On buffers that are the user's, the first of each packet. */
+static __attribute__((noinline)) void put_stamps(const struct verbs_qp *qp, struct vma_buf **bufs,
+                                                 const uint64_t *stamps_ns, unsigned n)
+{
+	const bool own = qp->queue.rx_stamps != VERBS_STAMPS_SYSTEM;
+
+	for (unsigned i = 0; i < n; i++) {
+		if (stamps_ns[i] == 0)
+			continue;
+		bufs[i]->timestamp_ns = stamps_ns[i];
+		bufs[i]->flags |= VMA_BUF_RX_HW_TIMESTAMP | (own ? VMA_BUF_RX_NIC_CLOCK : 0);
+	}
+}
+
 /* Packets of one buffer each. */
 static unsigned poll_single(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
+	uint64_t stamps_ns[VERBS_BURST];
 	uint16_t flags[VERBS_BURST];
 	struct received what;
 	bool reading = false;
 	unsigned got = 0;
 
+	what.stamp_ns = 0; /* also of those that come before stamps were asked for, which may be meanwhile */
 	if (n > VERBS_BURST)
 		n = VERBS_BURST;
 	while (got < n && read_received(qp, &reading, &what)) {
@@ -237,12 +261,15 @@ static unsigned poll_single(struct verbs_qp *qp, struct vma_buf **bufs, unsigned
 		buf->data_off = 0;
 		buf->len = buf->packet_len = what.len;
 		flags[got] = flags_of(what.flags);
+		stamps_ns[got] = what.stamp_ns;
 		bufs[got++] = buf;
 	}
 	stop_reading(qp, reading);
 	if (got == 0)
 		return 0;
 	adopt(qp, bufs, flags, got);
+	if (__builtin_expect(stamps_of(qp) != VERBS_STAMPS_NONE, 0))
+		put_stamps(qp, bufs, stamps_ns, got);
 	vma_stats_add(&qp->stats->rx_frames, got);
 	return got;
 }
@@ -271,6 +298,8 @@ static void take_parts(struct verbs_qp *qp, const struct received *what)
 		qp->rx_pending[n++] = buf;
 	}
 	adopt(qp, qp->rx_pending, flags, n);
+	if (__builtin_expect(what->stamp_ns != 0, 0))
+		put_stamps(qp, qp->rx_pending, &what->stamp_ns, 1);
 	qp->rx_pending_at = 0;
 	qp->rx_pending_n = n;
 	vma_stats_add(&qp->stats->rx_frames, 1);
@@ -290,7 +319,7 @@ static unsigned take_pending(struct verbs_qp *qp, struct vma_buf **bufs, unsigne
 /* The next packet, or what it lacked, in rx_pending. False: there is none. */
 static bool poll_pending(struct verbs_qp *qp)
 {
-	struct received what;
+	struct received what = {.stamp_ns = 0};
 	bool reading = false;
 
 	qp->rx_pending_at = qp->rx_pending_n = 0;

@@ -64,6 +64,7 @@ static int read_limits(struct verbs_device *device)
 	const struct verbs_context *extended = verbs_get_ctx_op(device->context, query_device_ex);
 	struct ibv_device_attr_ex attr = {.comp_mask = 0};
 	struct verbs_limits *limits = &device->limits;
+	uint64_t ticks;
 	int rc = ENOSYS;
 
 	if (extended != NULL)
@@ -87,17 +88,28 @@ static int read_limits(struct verbs_device *device)
 	                       attr.raw_packet_caps & IBV_RAW_PACKET_CAP_IP_CSUM;
 	limits->has_moderation =
 	        attr.cq_mod_caps.max_cq_count != 0 && verbs_get_ctx_op(device->context, modify_cq) != NULL;
+	if (attr.packet_pacing_caps.supported_qpts & 1u << IBV_QPT_RAW_PACKET) {
+		limits->pace_min = attr.packet_pacing_caps.qp_rate_limit_min;
+		limits->pace_max = attr.packet_pacing_caps.qp_rate_limit_max;
+	}
+	limits->clock_mask = attr.completion_timestamp_mask;
+	limits->clock_khz = attr.hca_core_clock;
+	limits->has_clock = limits->clock_mask != 0 && verbs_clock_read(device->context, &ticks);
 	return 0;
 }
 
 /* 0; -errno and what was in vain. */
 static int try_device(struct verbs_device *device, const char **what)
 {
-	const struct verbs_queue_attr attr = {
-	        .rx_packets = PROBE_PACKETS, .rx_sges = 1, .tx_packets = PROBE_PACKETS, .tx_sges = 1};
+	const struct verbs_queue_attr attr = {.rx_packets = PROBE_PACKETS,
+	                                      .rx_sges = 1,
+	                                      .tx_packets = PROBE_PACKETS,
+	                                      .tx_sges = 1,
+	                                      .rx_stamps = VERBS_STAMPS_WALL};
 	struct verbs_queue queue = {0};
 	int rc = verbs_queue_open(device, &attr, &queue, what);
 
+	device->limits.has_wall = rc == 0 && queue.rx_stamps == VERBS_STAMPS_WALL;
 	if (rc == 0) {
 		*what = "a flow rule";
 		rc = verbs_flows_probe(device, queue.qp);

@@ -1,5 +1,5 @@
 /*
- * plan - how much memory a queue pair gets, and which sends ask for a completion. Arithmetic only.
+ * plan - how much memory a queue pair gets, how fast it sends, and which sends ask for a completion. Arithmetic only.
  *
  * Threads: none of its own. Memory: the caller's.
  * Example: test/test_verbs_plan.c.
@@ -62,6 +62,18 @@ static inline bool verbs_plan(const struct verbs_plan_in *in, struct verbs_plan 
 	out->rx_quota = out->rx_depth / (in->rx_bufs < 2 ? 2 : in->rx_bufs);
 	return out->tx_depth >= VERBS_DEPTH_MIN && out->rx_depth >= VERBS_DEPTH_MIN &&
 	       out->tx_frames + out->rx_frames <= in->frames_left;
+}
+
+/* ---- pace ---- */
+
+/* Bytes per second as kbit/s of a device, the nearest that it can; 0: no limit, also for what is above all it can. */
+static inline uint32_t verbs_pace_kbps(uint64_t bytes_per_sec, uint32_t min, uint32_t max)
+{
+	const uint64_t kbps = bytes_per_sec / 125 + (bytes_per_sec % 125 != 0);
+
+	if (bytes_per_sec == 0 || kbps > max)
+		return 0;
+	return kbps < min ? min : (uint32_t)kbps;
 }
 
 /* ---- completions ---- */

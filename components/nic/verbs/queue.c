@@ -38,23 +38,49 @@ static void open_domain(struct verbs_queue *queue)
 	}
 }
 
-static struct ibv_cq *open_cq(struct verbs_queue *queue, uint32_t entries, struct ibv_comp_channel *channel,
-                              struct ibv_cq_ex **ex)
+static uint64_t wc_flags_of(enum verbs_stamps stamps)
 {
-	struct ibv_context *context = queue->device->context;
+	switch (stamps) {
+	case VERBS_STAMPS_RAW:
+	case VERBS_STAMPS_SYSTEM:
+		return IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+	case VERBS_STAMPS_WALL:
+		return IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+	default:
+		return 0;
+	}
+}
+
+static struct ibv_cq_ex *try_cq_ex(struct ibv_context *context, uint32_t entries, struct ibv_comp_channel *channel,
+                                   enum verbs_stamps stamps)
+{
 	struct ibv_cq_init_attr_ex attr = {.cqe = entries,
 	                                   .channel = channel,
-	                                   .wc_flags = IBV_WC_EX_WITH_BYTE_LEN,
+	                                   .wc_flags = IBV_WC_EX_WITH_BYTE_LEN | wc_flags_of(stamps),
 	                                   .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
 	                                   .flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED};
+	struct ibv_cq_ex *ex = ibv_create_cq_ex(context, &attr);
 
-	*ex = ibv_create_cq_ex(context, &attr);
-	if (*ex == NULL) {
-		attr.comp_mask = attr.flags = 0;
-		*ex = ibv_create_cq_ex(context, &attr);
+	if (ex != NULL)
+		return ex;
+	attr.comp_mask = attr.flags = 0;
+	return ibv_create_cq_ex(context, &attr);
+}
+
+/* *stamps: those that it is to have, and then those that it has. */
+static struct ibv_cq *open_cq(struct verbs_queue *queue, uint32_t entries, struct ibv_comp_channel *channel,
+                              enum verbs_stamps *stamps, struct ibv_cq_ex **ex)
+{
+	struct ibv_context *context = queue->device->context;
+
+	*ex = try_cq_ex(context, entries, channel, *stamps);
+	if (*ex == NULL && *stamps != VERBS_STAMPS_NONE) {
+		*stamps = VERBS_STAMPS_NONE;
+		*ex = try_cq_ex(context, entries, channel, *stamps);
 	}
 	if (*ex != NULL)
 		return ibv_cq_ex_to_cq(*ex);
+	*stamps = VERBS_STAMPS_NONE;
 	errno = 0;
 	return queue->device->lib->ibv_create_cq(context, (int)entries, NULL, channel, 0);
 }
@@ -130,12 +156,21 @@ static int start_qp(struct verbs_queue *queue)
 	return -rc;
 }
 
+/* Of one that sends: a rate is nothing that it has earlier. */
+int verbs_queue_pace(struct verbs_queue *queue, uint32_t kbps)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .rate_limit = kbps};
+
+	return -queue->device->lib->ibv_modify_qp(queue->qp, &attr, IBV_QP_STATE | IBV_QP_RATE_LIMIT);
+}
+
 int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr *attr, struct verbs_queue *queue,
                      const char **what)
 {
+	enum verbs_stamps tx_stamps = VERBS_STAMPS_NONE;
 	int rc;
 
-	*queue = (struct verbs_queue){.device = device};
+	*queue = (struct verbs_queue){.device = device, .rx_stamps = attr->rx_stamps};
 	device->refs++;
 	open_domain(queue);
 	errno = 0;
@@ -147,10 +182,10 @@ int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr 
 	if (rc < 0)
 		return rc;
 	*what = "a completion queue";
-	queue->rx_cq = open_cq(queue, attr->rx_packets, queue->channel, &queue->rx_cq_ex);
+	queue->rx_cq = open_cq(queue, attr->rx_packets, queue->channel, &queue->rx_stamps, &queue->rx_cq_ex);
 	if (queue->rx_cq == NULL)
 		return error_of_call();
-	queue->tx_cq = open_cq(queue, attr->tx_packets, NULL, &queue->tx_cq_ex);
+	queue->tx_cq = open_cq(queue, attr->tx_packets, NULL, &tx_stamps, &queue->tx_cq_ex);
 	if (queue->tx_cq == NULL)
 		return error_of_call();
 	*what = "a raw packet queue pair";

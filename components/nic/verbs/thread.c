@@ -191,7 +191,7 @@ static void report_revoked(struct nic_verbs *nic)
 /* How long to sleep at most, ms; -1: until something happens. */
 static int thread_work(struct nic_verbs *nic)
 {
-	int look_ms;
+	int look_ms, stamps_ms;
 	bool more;
 
 	pthread_mutex_lock(&nic->lock);
@@ -200,6 +200,7 @@ static int thread_work(struct nic_verbs *nic)
 	verbs_flows_give_up(nic);
 	look_ms = verbs_conflicts_look(nic);
 	more = grow_one(nic);
+	stamps_ms = verbs_stamps_follow(nic);
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_lock(&nic->events);
 	if (report_lost(nic))
@@ -208,6 +209,8 @@ static int thread_work(struct nic_verbs *nic)
 	pthread_mutex_unlock(&nic->events);
 	if (more)
 		return 0;
+	if (stamps_ms >= 0 && (look_ms < 0 || stamps_ms < look_ms))
+		look_ms = stamps_ms;
 	if (next_lost(nic, NULL) != NULL && (look_ms < 0 || look_ms > REBIND_RETRY_MS))
 		return REBIND_RETRY_MS;
 	return look_ms;

@@ -72,7 +72,9 @@ static void describe(struct nic_verbs *nic)
 	info->tso_max_bytes = limits->tso_max;
 	info->caps = (limits->sge_max > 1 ? VMA_NIC_CAP_SG : 0) | (limits->tso_max != 0 ? VMA_NIC_CAP_TSO : 0) |
 	             (limits->has_checksum ? VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_RX_CSUM : 0) |
-	             (limits->has_moderation ? VMA_NIC_CAP_MODERATION : 0) | VMA_NIC_CAP_TO_KERNEL;
+	             (limits->has_moderation ? VMA_NIC_CAP_MODERATION : 0) | VMA_NIC_CAP_TO_KERNEL |
+	             (limits->pace_max != 0 ? VMA_NIC_CAP_PACING : 0) |
+	             (nic->stamps != VERBS_STAMPS_NONE ? VMA_NIC_CAP_HW_TIMESTAMP : 0);
 }
 
 /* ---- open and close ---- */
@@ -129,6 +131,7 @@ static int open_device(struct nic_verbs *nic, const struct verbs_place *place)
 
 	if (rc < 0)
 		return rc;
+	verbs_stamps_of_device(nic);
 	describe(nic);
 	if (rx_bufs_of(nic) <= nic->device->limits.sge_max)
 		return 0;
@@ -204,6 +207,7 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 	nic->base.arena = attr->arena;
 	nic->stats = attr->stats;
 	nic->caches = attr->caches;
+	nic->conversion = attr->hw_ts_conversion;
 	nic->frames_max = verbs_frames_max(attr->arena);
 	nic->wake_fd = nic->claims_fd = nic->raw_fd = nic->diag_fd = -1;
 	snprintf(nic->name, sizeof(nic->name), "%s", lower);
@@ -275,6 +279,7 @@ static int bind_queue(struct verbs_qp *qp, const struct verbs_plan *plan, const 
 	        .tx_sges = device->limits.sge_max,
 	        .inline_bytes = qp->attr.tx_inline,
 	        .tso = device->limits.tso_max != 0,
+	        .rx_stamps = qp->nic->stamps,
 	};
 
 	return verbs_queue_open(device, &attr, &qp->queue, what);
@@ -331,6 +336,10 @@ static int qp_bind(struct verbs_qp *qp)
 	qp->rx_bufs = in.rx_bufs;
 	if (rc == 0)
 		rc = bind_queue(qp, &plan, &what);
+	if (rc == 0 && qp->pace_kbps != 0) {
+		what = "pacing";
+		rc = verbs_queue_pace(&qp->queue, qp->pace_kbps);
+	}
 	if (rc == 0) {
 		what = "memory";
 		rc = bind_memory(qp, &plan);
@@ -354,7 +363,10 @@ static int qp_bind(struct verbs_qp *qp)
 	if (nic->base.info.inline_max < qp->queue.inline_max)
 		nic->base.info.inline_max = qp->queue.inline_max;
 	atomic_store(&qp->broken, false);
+	qp->rx_clock = nic->clock;
+	qp->rx_clock.sampled = false;
 	verbs_data_init(qp);
+	verbs_stamps_start(qp);
 	atomic_store_explicit(&qp->base.rx_pool, qp->rx_memory->pool, memory_order_release);
 	atomic_store_explicit(&qp->base.tx_pool, qp->tx_memory->pool, memory_order_release);
 	return 0;
@@ -552,6 +564,28 @@ static int verbs_to_kernel(struct vma_nic_qp *base, const struct vma_buf *packet
 	return vma_reinject_frame(qp->nic->raw_fd, base->arena, packet);
 }
 
+/* The card allows what it thinks fit for a burst: the same call for it has a minimum that is the firmware's secret. */
+static int verbs_pace(struct vma_nic_qp *base, uint64_t bytes_per_sec, uint32_t burst_bytes)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	const struct verbs_limits *limits;
+	uint32_t kbps;
+	int rc = 0;
+
+	(void)burst_bytes;
+	if (!verbs_opened_here(qp->nic))
+		return -ENODEV;
+	pthread_mutex_lock(&qp->nic->lock);
+	limits = &qp->nic->device->limits;
+	kbps = verbs_pace_kbps(bytes_per_sec, limits->pace_min, limits->pace_max);
+	if (qp->queue.qp != NULL && !vma_nic_qp_lost(base))
+		rc = verbs_queue_pace(&qp->queue, kbps);
+	if (rc == 0)
+		qp->pace_kbps = kbps; /* a rebind sets it again */
+	pthread_mutex_unlock(&qp->nic->lock);
+	return rc;
+}
+
 static uint64_t verbs_now_ns(const struct vma_nic *nic)
 {
 	(void)nic;
@@ -570,6 +604,8 @@ const struct vma_nic_ops vma_nic_verbs_ops = {
         .flow_del = verbs_flow_del,
         .flow_move = verbs_flow_move,
         .moderate = verbs_moderate,
+        .pace = verbs_pace,
+        .stamp = verbs_stamp,
         .post_rx = verbs_post_rx,
         .poll_rx = verbs_poll_rx,
         .tx = verbs_tx,

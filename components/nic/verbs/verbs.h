@@ -8,6 +8,7 @@
  *   flows.c    rules of all queue pairs         thread.c   windows to come, broken queues, events
  *   claims.c   flows that two processes want    verbs.c    open, close, queue pairs, rebind
  *   conflicts.c   flows that kernel sockets want
+ *   clock.h    the card's clock as the system's stamps.c   time stamps of what is received
  *
  *   struct nic_verbs       one vma_nic_open, with a thread of its own
  *     verbs_device         one opening of the RDMA device; after a fatal error another one
@@ -35,6 +36,7 @@
 
 #include "../fork.h"
 #include "../sock_cookies.h"
+#include "clock.h"
 #include "find.h"
 #include "lib.h"
 #include "plan.h"
@@ -57,6 +59,10 @@ struct verbs_limits {
 	uint32_t tso_max;  /* 0: none */
 	bool has_checksum; /* both ways */
 	bool has_moderation;
+	uint64_t clock_mask, clock_khz; /* of the counter in completions; 0: none */
+	bool has_clock;                 /* and it can be read at any time */
+	bool has_wall;                  /* completions also have the time of the clock that PTP disciplines */
+	uint32_t pace_min, pace_max;    /* kbit/s; pace_max 0: it does not pace raw packet queue pairs */
 };
 
 struct verbs_device {
@@ -117,6 +123,7 @@ struct verbs_queue {
 	struct ibv_qp *qp;
 	struct ibv_qp_ex *qp_ex; /* NULL: the provider has only ibv_post_send */
 	uint32_t inline_max;
+	enum verbs_stamps rx_stamps; /* that completions of receives have */
 };
 
 struct verbs_queue_attr {
@@ -124,11 +131,13 @@ struct verbs_queue_attr {
 	uint32_t tx_packets, tx_sges;
 	uint32_t inline_bytes;
 	bool tso;
+	enum verbs_stamps rx_stamps; /* without them, if they cannot be had */
 };
 /* The device's objects, without pools; 0 or -errno, *what: the call that failed. */
 int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr *attr, struct verbs_queue *queue,
                      const char **what);
 void verbs_queue_close(struct verbs_queue *queue); /* accepts a half-built one */
+int verbs_queue_pace(struct verbs_queue *queue, uint32_t kbps); /* 0: no limit */
 
 /* ---- queue pairs ---- */
 
@@ -161,8 +170,11 @@ struct verbs_qp {
 	uint32_t rx_open_n, rx_pending_at, rx_pending_n;
 	bool rx_armed, rx_watched;
 	bool rx_sleeps;                              /* armed and not unarmed since: somebody may sleep on epoll_fd */
+	_Atomic uint8_t rx_stamps;                   /* enum verbs_stamps that are read */
 	struct vma_buf *rx_open[2 * VERBS_SEGS_MAX]; /* the NIC's, and not enough for one more receive */
 	struct vma_buf *rx_pending[2 * VERBS_SEGS_MAX]; /* polled, and not asked for yet */
+	struct verbs_clock rx_clock; /* of the device: how its counter runs */
+	uint64_t rx_stamp_last;
 	struct ibv_recv_wr rx_wr[VERBS_BURST];
 	struct ibv_sge rx_sge[VERBS_BURST * VERBS_SEGS_MAX];
 
@@ -175,8 +187,15 @@ struct verbs_qp {
 	/* control */
 	struct verbs_qp *next __attribute__((aligned(64)));
 	struct vma_nic_qp_attr attr;
+	uint32_t pace_kbps; /* 0: no limit */
 	char name[64];
 	int epoll_fd, wake_fd; /* wake_fd: readable when a rebind is due */
+};
+
+/* What of nic_verbs.clock the receive halves read; stamps.c. */
+struct verbs_line {
+	_Atomic uint32_t seq; /* odd: it is being written; 0: never was */
+	_Atomic uint64_t ticks, ns, slope;
 };
 
 struct nic_verbs {
@@ -195,6 +214,13 @@ struct nic_verbs {
 	struct verbs_flow **flow_buckets;
 	uint32_t flow_buckets_n, flows_n;
 	struct verbs_flow *revoked; /* to be reported by the nic's thread */
+	unsigned conversion;        /* VMA_HW_TS_CONVERSION */
+	enum verbs_stamps stamps;   /* that this device can give for it */
+	bool stamped;               /* somebody wants them */
+	unsigned samples;           /* of this device, up to 2 */
+	uint64_t sampled_ns;        /* when the last one was taken; 0: none was */
+	struct verbs_clock clock;
+	struct verbs_line line;
 	int wake_fd, claims_fd;     /* claims_fd: the epoll set of all claims */
 	int raw_fd;                 /* to the kernel (nic_reinject.h) */
 	int diag_fd;                /* -1: not asked yet; under the lock */
@@ -247,6 +273,15 @@ int verbs_conflicts_look(struct nic_verbs *nic);
 /* ---- claims.c; lock held ---- */
 int verbs_claim(const struct nic_verbs *nic, const struct vma_flow_key *key); /* a descriptor; -EADDRINUSE, ... */
 int verbs_claim_wanted(const struct nic_verbs *nic);
+
+/* ---- stamps.c; lock held but for verbs_stamp and the two reads ---- */
+int verbs_stamp(struct vma_nic *nic);
+void verbs_stamps_of_device(struct nic_verbs *nic); /* it has another one */
+int verbs_stamps_follow(struct nic_verbs *nic);     /* a sample, if it is due; ms until the next one, -1: never */
+void verbs_stamps_start(struct verbs_qp *qp);
+bool verbs_clock_read(struct ibv_context *context, uint64_t *ticks);
+/* Receive half, of the completion at hand. 0: none. */
+uint64_t verbs_stamp_read(struct verbs_qp *qp, enum verbs_stamps stamps) __attribute__((noinline));
 
 /* ---- data.c ---- */
 unsigned verbs_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);

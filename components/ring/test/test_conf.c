@@ -166,6 +166,20 @@ static void test_memory_type_reaches_ordinary_memory_and_windows(void **state)
 	assert_int_equal(spill.batching_mode, 0);
 }
 
+static void test_conversion_of_time_stamps_reaches_the_nic(void **state)
+{
+	char *env[] = {"VMA_HW_TS_CONVERSION=1", NULL}, *none[] = {NULL};
+	struct vma_nic_attr nic = {0};
+
+	(void)state;
+	conf_load(env);
+	vma_ring_conf_nic(&conf, &nic);
+	assert_int_equal(nic.hw_ts_conversion, 1);
+	conf_load(none);
+	vma_ring_conf_nic(&conf, &nic);
+	assert_int_equal(nic.hw_ts_conversion, 3);
+}
+
 static void test_nic_parameter_chooses_the_backend(void **state)
 {
 	static const struct {
@@ -225,6 +239,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_queue_is_no_deeper_than_there_may_be_buffers),
         cmocka_unit_test(test_memory_type_reaches_ordinary_memory_and_windows),
         cmocka_unit_test(test_fewer_frames_than_were_asked_for_are_told_once),
+        cmocka_unit_test(test_conversion_of_time_stamps_reaches_the_nic),
         cmocka_unit_test(test_nic_parameter_chooses_the_backend),
 };
 

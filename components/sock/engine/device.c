@@ -22,6 +22,7 @@
 #define REFUSED_FOR_NS 2000000000ULL
 
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool stamps_wanted; /* with the lock; a forked child has its parent's sockets, and so wants them, too */
 
 /* ---- what can be offloaded ---- */
 
@@ -114,6 +115,8 @@ static int open_device(struct vma_device *device)
 	                                          : VMA_NIC_INHERIT_SAME_USER);
 	if (rc < 0)
 		vma_log_debug("%s: forked children need a right of their own: %s", link.name, strerrordesc_np(-rc));
+	if (stamps_wanted)
+		vma_nic_stamp(device->nic);
 	vma_log_debug("%s: offloaded", link.name);
 	return 0;
 }
@@ -193,6 +196,28 @@ int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_devic
 	rc = device_get(engine, ifindex, out);
 	pthread_mutex_unlock(&devices_lock);
 	return rc;
+}
+
+/* ---- time stamps ---- */
+
+/* A device without is no error: stamps by software are there, too. */
+void vma_devices_stamp(struct vma_engine *engine)
+{
+	pthread_mutex_lock(&devices_lock);
+	for (struct vma_device *device = engine->priv->devices; device != NULL && !stamps_wanted;
+	     device = device->priv->next)
+		if (device->nic != NULL)
+			vma_nic_stamp(device->nic);
+	stamps_wanted = true;
+	pthread_mutex_unlock(&devices_lock);
+}
+
+bool vma_device_stamps(struct vma_engine *engine, uint32_t ifindex)
+{
+	struct vma_device *device;
+
+	return vma_device_get(engine, ifindex, &device) == 0 &&
+	       (vma_nic_info(device->nic)->caps & VMA_NIC_CAP_HW_TIMESTAMP) != 0;
 }
 
 /* ---- fork ---- */

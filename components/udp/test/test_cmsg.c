@@ -91,6 +91,70 @@ static void test_drops_are_told_only_when_there_were_any(void **state)
 	assert_int_equal(cmsgs.used, 0);
 }
 
+/* ---- stamps of the hardware ---- */
+
+static struct udp_cmsgs filled_of(uint32_t rx_opts, const struct vma_buf *packet)
+{
+	struct udp_cmsgs cmsgs = {.capacity = UDP_CMSG_BYTES_MAX};
+	struct udp_datagram stamped = datagram;
+
+	stamped.packet = (struct vma_buf *)packet;
+	udp_cmsg_fill(&cmsgs, rx_opts, &stamped, 1500000000123456789, 7);
+	return cmsgs;
+}
+
+static const struct vma_buf of_hardware = {
+        .flags = VMA_BUF_RX_HW_TIMESTAMP, .timestamp_ns = 1600000000987654321, .packet_len = 92};
+static const struct vma_buf of_nobody = {.packet_len = 92};
+
+static void test_the_cards_stamp_is_the_third_and_stands_alone_if_nothing_else_is_wanted(void **state)
+{
+	struct udp_cmsgs cmsgs = filled_of(UDP_RX_OPT_HW_STAMP, &of_hardware);
+	struct timespec all[3];
+	int seen[4][2];
+
+	(void)state;
+	assert_int_equal(list(cmsgs.bytes, cmsgs.used, seen, 4), 1);
+	assert_int_equal(seen[0][1], SO_TIMESTAMPING);
+	memcpy(all, cmsgs.bytes + CMSG_LEN(0), sizeof(all));
+	assert_int_equal(all[0].tv_sec + all[0].tv_nsec + all[1].tv_sec + all[1].tv_nsec, 0);
+	assert_int_equal(all[2].tv_sec, 1600000000);
+	assert_int_equal(all[2].tv_nsec, 987654321);
+	cmsgs = filled_of(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_TIMESTAMPING, &of_hardware);
+	memcpy(all, cmsgs.bytes + CMSG_LEN(0), sizeof(all));
+	assert_int_equal(all[0].tv_sec, 1500000000);
+	assert_int_equal(all[2].tv_sec, 1600000000);
+	cmsgs = filled_of(UDP_RX_OPT_TIMESTAMPING, &of_hardware); /* not asked for */
+	memcpy(all, cmsgs.bytes + CMSG_LEN(0), sizeof(all));
+	assert_int_equal(all[2].tv_sec + all[2].tv_nsec, 0);
+}
+
+static void test_without_a_stamp_of_the_card_there_is_no_empty_message(void **state)
+{
+	(void)state;
+	assert_int_equal(filled_of(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO, &of_nobody).used, 0);
+	assert_int_equal(filled_of(UDP_RX_OPT_HW_STAMP, NULL).used, 0);
+	assert_int_equal(filled_of(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_TIMESTAMPING, &of_nobody).used,
+	                 CMSG_SPACE(3 * sizeof(struct timespec)));
+}
+
+static void test_beside_the_cards_stamp_interface_and_length_are_told_if_wanted(void **state)
+{
+	struct udp_cmsgs cmsgs = filled_of(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO, &of_hardware);
+	uint32_t about[4];
+	int seen[4][2];
+
+	(void)state;
+	assert_int_equal(list(cmsgs.bytes, cmsgs.used, seen, 4), 2);
+	assert_int_equal(seen[0][1], 58); /* SCM_TIMESTAMPING_PKTINFO */
+	assert_int_equal(seen[1][1], SO_TIMESTAMPING);
+	memcpy(about, cmsgs.bytes + CMSG_LEN(0), sizeof(about));
+	assert_int_equal(about[0], datagram.ifindex);
+	assert_int_equal(about[1], 92);
+	cmsgs = filled_of(all_rx_opts | UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO | UDP_RX_OPT_PKTINFO6, &of_hardware);
+	assert_false(cmsgs.truncated);
+}
+
 /* ---- the kernel as judge ---- */
 
 struct heard {
@@ -176,6 +240,9 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_everything_at_once_fits),
         cmocka_unit_test(test_stamp_in_nanoseconds_overrules_that_in_microseconds),
         cmocka_unit_test(test_new_names_give_new_types),
+	        cmocka_unit_test(test_the_cards_stamp_is_the_third_and_stands_alone_if_nothing_else_is_wanted),
+	        cmocka_unit_test(test_without_a_stamp_of_the_card_there_is_no_empty_message),
+	        cmocka_unit_test(test_beside_the_cards_stamp_interface_and_length_are_told_if_wanted),
         cmocka_unit_test(test_drops_are_told_only_when_there_were_any),
         cmocka_unit_test(test_order_and_cuts_are_the_kernels_at_every_room),
 };

@@ -112,6 +112,30 @@ static void test_software_stamps_of_reception_are_ours_and_those_of_sending_the_
 	assert_false(atomic_load(&sock->os_send));
 }
 
+static void test_stamps_of_the_hardware_are_wished_for_by_either_flag(void **state)
+{
+	(void)state;
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, SOF_TIMESTAMPING_RX_HARDWARE);
+	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_HW_STAMP);
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD,
+	                    SOF_TIMESTAMPING_RAW_HARDWARE | SOF_TIMESTAMPING_OPT_PKTINFO);
+	assert_int_equal(atomic_load(&sock->rx_opts), UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO);
+	assert_false(atomic_load(&sock->os_send));
+	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, 0);
+	assert_int_equal(atomic_load(&sock->rx_opts), 0);
+}
+
+static void test_hardware_stamps_cannot_be_switched_on_where_no_card_gives_them(void **state)
+{
+	struct hwtstamp_config config = {.rx_filter = HWTSTAMP_FILTER_ALL};
+	struct ifreq req = {.ifr_name = "lo", .ifr_data = (char *)&config};
+
+	(void)state;
+	assert_int_equal(options_control(SIOCSHWTSTAMP, &req), -EOPNOTSUPP);
+	assert_int_equal(options_control(SIOCGHWTSTAMP, &req), -EOPNOTSUPP);
+	assert_int_equal(options_control(SIOCSHWTSTAMP, NULL), -EFAULT);
+}
+
 static void test_each_control_message_is_wished_for_by_its_option(void **state)
 {
 	static const struct {
@@ -429,6 +453,8 @@ static const struct CMUnitTest tests[] = {
         T(timeouts_by_old_and_new_names),
         T(time_stamps_exclude_each_other_as_in_the_kernel),
         T(software_stamps_of_reception_are_ours_and_those_of_sending_the_kernel_s),
+        T(stamps_of_the_hardware_are_wished_for_by_either_flag),
+        T(hardware_stamps_cannot_be_switched_on_where_no_card_gives_them),
         T(each_control_message_is_wished_for_by_its_option),
         T(header_options_take_a_byte_as_well_and_end_the_templates),
         T(what_the_kernel_refuses_is_not_mirrored),

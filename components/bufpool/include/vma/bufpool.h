@@ -34,7 +34,8 @@ enum vma_buf_flags {
 	VMA_BUF_RX_L3_CSUM_OK = 1 << 1,   /* the NIC checked the IP header checksum */
 	VMA_BUF_RX_L4_CSUM_OK = 1 << 2,   /* the NIC checked the UDP/TCP checksum */
 	VMA_BUF_RX_L4_CSUM_BAD = 1 << 3,  /* the NIC found it wrong */
-	VMA_BUF_RX_HW_TIMESTAMP = 1 << 4, /* timestamp_ns is the NIC's clock, else the software clock or 0 */
+	VMA_BUF_RX_HW_TIMESTAMP = 1 << 4, /* timestamp_ns is the NIC's, else by software, or 0 */
+	VMA_BUF_RX_NIC_CLOCK = 1 << 5,    /* and in a time of the NIC's own, else CLOCK_REALTIME */
 };
 
 /* One cache line. Written by whoever holds the buffer; refs by every holder. */

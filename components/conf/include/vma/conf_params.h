@@ -7,7 +7,7 @@
  * A row of class effect is obeyed: `make lint` checks that its field is read outside conf. The other classes say why a
  * name has no effect. The banner, the log and the reference page show it, and no code reads the field:
  *
- *   DEVICE       it means something that xdp does not have; shown as "not available on xdp"
+ *   NO_MEANING   no backend has what it is about, and its text says why; shown as "no meaning here"
  *   SUPERSEDED   the library always does more than any of its values says
  *   LATER        it has no effect yet; shown as "no effect here"
  *
@@ -74,9 +74,10 @@
 	  "own (VMA_TCP_3T_RULES, VMA_TCP_2T_RULES).")                                                    \
 	X(INT, ring_limit_per_interface, "VMA_RING_LIMIT_PER_INTERFACE", "Ring limit per interface", 0, SAME, SAME, 0, \
 	  65535, LIMIT, "At most so many rings per interface; what would need more shares them. 0: no limit.")         \
-	Y(DEVICE, INT, ring_dev_mem_tx, "VMA_RING_DEV_MEM_TX", "Ring On Device Memory TX", 0, 16384, SAME, 0, 262144,  \
-	  PLAIN,                                                                                                       \
-	  "Bytes of the card's own memory that a ring sends from.")                                                    \
+	Y(NO_MEANING, INT, ring_dev_mem_tx, "VMA_RING_DEV_MEM_TX", "Ring On Device Memory TX", 0, 16384, SAME, 0,      \
+	  262144, PLAIN,                                                                                               \
+	  "Memory of the card spares it a read of the host's memory for each packet. What is small enough goes "       \
+	  "inline (VMA_TX_MAX_INLINE), which spares the same read, and needs no copy of its own.")                     \
 	X(INT, tcp_max_syn_rate, "VMA_TCP_MAX_SYN_RATE", "TCP max syn rate", 0, SAME, SAME, 0, 100000, LIMIT,          \
 	  "At most so many TCP connection requests are taken per second, by each listening socket on each interface; " \
 	  "the others are dropped, and peers ask again. 0: no limit.")                                                 \
@@ -119,17 +120,21 @@
 	X(INT, rx_udp_poll_os_ratio, "VMA_RX_UDP_POLL_OS_RATIO", "Rx UDP Poll OS Ratio", 100, SAME, SAME, 0,           \
 	  1000000000, PLAIN,                                                                                           \
 	  "The kernel is asked for datagrams once in so many looks. 0: only before sleeping.")                         \
-	Y(LATER, INT, hw_ts_conversion, "VMA_HW_TS_CONVERSION", "HW TS Conversion", 3, SAME, SAME, 0, 4, PLAIN,        \
-	  "How time stamps of the card become those of the host's clock.")                                             \
+	X(INT, hw_ts_conversion, "VMA_HW_TS_CONVERSION", "HW TS Conversion", 3, SAME, SAME, 0, 4, PLAIN,               \
+	  "In which time a card's stamps of received datagrams are (verbs; docs/verbs.md): 0 it gives none, 1 the "    \
+	  "card's own time in nanoseconds, 2 as 3, or as 1 if the card's clock cannot be read, 3 the system's time, "  \
+	  "4 the card's clock that PTP sets, or as 3 if there is none. SO_TIMESTAMPING tells the stamp, if it asks "   \
+	  "for that of the hardware; the other stamps are the card's, too, if they are in the system's time. On xdp "  \
+	  "stamps are by software.")                                                                                   \
 	X(BOOL, rx_poll_yield, "VMA_RX_POLL_YIELD", "Rx Poll Yield", 0, SAME, SAME, 0, 1, SWITCH,                      \
 	  "Who looks without success lets other threads run before it looks again.")                                   \
 	X(INT, rx_prefetch_bytes, "VMA_RX_PREFETCH_BYTES", "Rx Prefetch Bytes", 256, SAME, SAME, 32, 9000, RX_PREFETCH,\
 	  "So many bytes of each received packet are fetched into the cache before it is looked at. More than 2048 "   \
 	  "counts as 2048.")                                                                                           \
-	Y(DEVICE, INT, rx_prefetch_bytes_before_poll, "VMA_RX_PREFETCH_BYTES_BEFORE_POLL",                             \
+	Y(NO_MEANING, INT, rx_prefetch_bytes_before_poll, "VMA_RX_PREFETCH_BYTES_BEFORE_POLL",                         \
 	  "Rx Prefetch Bytes Before Poll", 0, 256, SAME, 0, 9000, PLAIN,                                               \
-	  "So many bytes of the next buffer are fetched into the cache before its packet has come. (On xdp the kernel "\
-	  "takes the next buffer when a packet comes, from a queue that several processes share.)")                    \
+	  "A fetch before the packet has come gets the buffer's old bytes. A card writes the new ones into the "       \
+	  "processor's cache itself, and on xdp it is not known which buffer the next packet gets.")                   \
 	X(INT, rx_cq_drain_rate_nsec, "VMA_RX_CQ_DRAIN_RATE_NSEC", "Rx CQ Drain Rate", 0, SAME, SAME, 0, 1000000000,   \
 	  OFF, "A receive that finds data looks for packets first, if the socket's last such look was so many "        \
 	  "nanoseconds ago. 0: it takes what is queued.")                                                              \
@@ -146,11 +151,14 @@
 	  "1: the flow of a connected UDP socket has no remote address, if the kernel has chosen its port and no other "\
 	  "socket can have it; what others send to the port is then dropped. If it is not set, or 0: the flow is the " \
 	  "peer's, and the kernel refuses what others send.")                                                          \
-	Y(DEVICE, BOOL, eth_mc_l2_only_rules, "VMA_ETH_MC_L2_ONLY_RULES", "ETH MC L2 only rules", 0, SAME, SAME, 0, 1, \
+	Y(NO_MEANING, BOOL, eth_mc_l2_only_rules, "VMA_ETH_MC_L2_ONLY_RULES", "ETH MC L2 only rules", 0, SAME, SAME,   \
+	  0, 1, SWITCH,                                                                                                \
+	  "Rules for multicast name group and port. A rule for Ethernet addresses alone would also bring what no "     \
+	  "socket here asked for, and take it from the kernel.")                                                       \
+	Y(NO_MEANING, BOOL, mc_force_flowtag, "VMA_MC_FORCE_FLOWTAG", "Force Flowtag for MC", 0, SAME, SAME, 0, 1,     \
 	  SWITCH,                                                                                                      \
-	  "Rules of the card for multicast look at Ethernet addresses only.")                                          \
-	Y(DEVICE, BOOL, mc_force_flowtag, "VMA_MC_FORCE_FLOWTAG", "Force Flowtag for MC", 0, SAME, SAME, 0, 1, SWITCH, \
-	  "Rules of the card for multicast mark packets with their flow, also if several sockets want them.")          \
+	  "Packets are not marked: a ring finds their sockets by addresses and ports, whether one socket wants "       \
+	  "them or several.")                                                                                          \
 	X(INT, select_poll, "VMA_SELECT_POLL", "Select Poll (usec)", 100000, -1, -1, -1, 100000000, PLAIN,             \
 	  "select, poll and epoll_wait look for at most so many microseconds before they sleep, and shorter where "    \
 	  "looking does not pay. -1: for ever; 0: they sleep at once. If it is not set, they also sleep at once "      \
@@ -288,12 +296,13 @@
 	  1000, BY_KERNEL,                                                                                             \
 	  "If the kernel cannot resolve a neighbour, it is asked so often again before a connection fails. If it is "  \
 	  "not set: not again, as the kernel.")                                                                        \
-	Y(DEVICE, BOOL, ipoib, "VMA_IPOIB", "IPOIB support", 1, SAME, SAME, 0, 1, SWITCH,                              \
-	  "Offload on IP over InfiniBand.")                                                                            \
+	Y(NO_MEANING, BOOL, ipoib, "VMA_IPOIB", "IPOIB support", 1, SAME, SAME, 0, 1, SWITCH,                          \
+	  "Only Ethernet is offloaded. IP over InfiniBand is always the kernel's.")                                    \
 	Y(LATER, BOOL, socketxtreme, "VMA_SOCKETXTREME", "SocketXtreme mode", 0, SAME, SAME, 0, 1, SWITCH,             \
 	  "The program polls rings itself by the Extra API.")                                                          \
-	Y(DEVICE, BOOL, bf, "VMA_BF", "BF (Blue Flame)", 1, SAME, SAME, 0, 1, SWITCH,                                  \
-	  "Small packets are written into a register of the card.")                                                    \
+	Y(NO_MEANING, BOOL, bf, "VMA_BF", "BF (Blue Flame)", 1, SAME, SAME, 0, 1, SWITCH,                              \
+	  "Whether small packets are written into a register of the card is its driver's decision, which does so "     \
+	  "where it can. MLX5_SHUT_UP_BF=1 in the environment turns it off for mlx5.")                                 \
 	Y(SUPERSEDED, BOOL, fork, "VMA_FORK", "fork() support", 1, SAME, SAME, 0, 1, SWITCH,                           \
 	  "Sockets always work in parent and child after a fork.")                                                     \
 	Y(SUPERSEDED, BOOL, close_on_dup2, "VMA_CLOSE_ON_DUP2", "close on dup2()", 1, SAME, SAME, 0, 1, SWITCH,        \
@@ -314,10 +323,11 @@
 	X(ENUM, nic, "VMA_NIC", "NIC backend", VMA_CONF_NIC_AUTO, SAME, SAME, 0, 0, NIC,                               \
 	  "How interfaces are reached: auto takes verbs where the interface has such a device, else xdp; none leaves " \
 	  "all to the kernel.")                                                                                        \
-	Y(DEVICE, ENUM, tso, "VMA_TSO", "TSO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                                  \
-	  "The card cuts large sends of TCP into segments.")                                                           \
-	Y(DEVICE, ENUM, lro, "VMA_LRO", "LRO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                                  \
-	  "The card joins received segments of TCP.")                                                                  \
+	Y(LATER, ENUM, tso, "VMA_TSO", "TSO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                                   \
+	  "A card cuts large sends of TCP into segments.")                                                             \
+	Y(NO_MEANING, ENUM, lro, "VMA_LRO", "LRO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                              \
+	  "Queue pairs for raw packets get each segment as it came. Those of a connection that came together are "     \
+	  "taken as one by software (VMA_GRO_STREAMS_MAX).")                                                           \
 	X(INT, tcp_send_buffer_size, "VMA_TCP_SEND_BUFFER_SIZE", "TCP send buffer size", 1048576, SAME, SAME, 1,       \
 	  INT32_MAX, SEND_BUFFER,                                                                                      \
 	  "Bytes that a TCP connection without SO_SNDBUF takes for sending. Less than 4608 counts as 4608. If it is "  \

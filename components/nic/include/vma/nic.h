@@ -80,6 +80,9 @@ struct vma_nic_attr {
 	uint32_t window_bytes;      /* xdp: packet memory per device queue; 0: 16 MB */
 	bool huge_pages;            /* xdp: VMA_MEM_ALLOC_TYPE=2 for the window */
 	enum vma_nic_caches caches; /* not the wire's */
+	/* VMA_HW_TS_CONVERSION, verbs: in which time the card's stamps are given, once vma_nic_stamp asks for them: 0 there
+	 * are none, 1 the card's own, in ns; 2 as 3, else 1; 3 CLOCK_REALTIME; 4 the clock that PTP disciplines, else 3 */
+	unsigned hw_ts_conversion;
 	const char *stats_dir;      /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
 };
 
@@ -250,6 +253,7 @@ struct vma_nic_ops {
 	void (*mem_unregister)(struct vma_nic *nic, uint32_t first, uint32_t count);      /* NULL with mem_register */
 	int (*moderate)(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);     /* NULL: none */
 	int (*pace)(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes); /* NULL: none */
+	int (*stamp)(struct vma_nic *nic);                                                /* NULL: none */
 	unsigned (*post_rx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 	unsigned (*poll_rx)(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
 	bool (*rx_is_empty)(const struct vma_nic_qp *qp); /* NULL: never known */
@@ -357,8 +361,13 @@ int vma_nic_kernel_has(const struct vma_nic *nic, const struct vma_flow_key *key
 /* Interrupt moderation: an armed queue reports after `count` packets or `period_usec` from the first. -EOPNOTSUPP
  * where the device has none. */
 int vma_nic_moderate(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);
-/* Limits what this queue pair sends; 0 bytes_per_sec: no limit. -EOPNOTSUPP without VMA_NIC_CAP_PACING. */
+/* Limits what this queue pair sends; 0 bytes_per_sec: no limit. A device rounds to what it can, and may choose the burst
+ * itself. -EOPNOTSUPP without VMA_NIC_CAP_PACING, or the device's error. */
 int vma_nic_pace(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes);
+
+/* From now on received buffers have the NIC's time stamps (VMA_BUF_RX_HW_TIMESTAMP), on all queue pairs, those to come
+ * too. Until then nobody pays for them. -EOPNOTSUPP without VMA_NIC_CAP_HW_TIMESTAMP. */
+int vma_nic_stamp(struct vma_nic *nic);
 
 /*
  * Frames [first, first + count) of the arena may be sent from and received into, until unregister (or close); do it

@@ -107,6 +107,10 @@ struct vma_device {
  * -EPERM, -ENODEV, ... Devices stay until the process ends.
  */
 int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out);
+/* A socket wants time stamps: from now on all devices, those to come too, give them if they can. */
+void vma_devices_stamp(struct vma_engine *engine);
+/* Whether the interface has a device, opened for the question, whose received packets have stamps of the hardware. */
+bool vma_device_stamps(struct vma_engine *engine, uint32_t ifindex);
 /*
  * Whether an interface may be opened at all, by what the kernel says of it: 0, -ENETDOWN (not while it is down), or
  * -EOPNOTSUPP; *why is a sentence without its subject. Needs no engine.

@@ -1,0 +1,199 @@
+/*
+ * stamps - time stamps of received packets: the card's, in the time that VMA_HW_TS_CONVERSION asks for.
+ *
+ * Completion queues are made so that they have stamps, but nobody reads them until vma_nic_stamp says so. From then on
+ * the nic's thread reads both clocks now and then (verbs_stamps_follow), and the hot path takes each stamp along the line
+ * that came of it.
+ *
+ * The line is one for the nic. Its writer is the holder of `lock`; readers are the receive halves. `line_seq` is odd while
+ * the line is written. A reader that meets a change gives up and says 0: no stamp, and its user takes the time of now.
+ */
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include <vma/log.h>
+
+#include "../os.h"
+#include "verbs.h"
+
+#define READINGS 8               /* of which the closest is the sample */
+#define FIRST_SAMPLE_MS 50       /* the second one: the first slope that is measured */
+#define NEXT_SAMPLE_MS 1000
+#define BACKWARD_NS_MAX 1000000u /* that a new line may take a stamp behind the one before; beyond, the clock was set */
+
+static uint64_t realtime_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+bool verbs_clock_read(struct ibv_context *context, uint64_t *ticks)
+{
+	struct ibv_values_ex values = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK};
+	struct verbs_context *extended = verbs_get_ctx_op(context, query_rt_values);
+
+	if (extended == NULL || extended->query_rt_values(context, &values) != 0 ||
+	    (values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK) == 0)
+		return false;
+	/* A count of ticks in the form of a time; some providers fill in the nanoseconds alone, with all of it. */
+	*ticks = (uint64_t)values.raw_clock.tv_sec * 1000000000u + (uint64_t)values.raw_clock.tv_nsec;
+	return true;
+}
+
+/* The moment between two looks at the system's clock that lie closest together. */
+static bool read_both(struct ibv_context *context, uint64_t *ticks, uint64_t *ns)
+{
+	uint64_t closest = UINT64_MAX;
+
+	for (unsigned i = 0; i < READINGS; i++) {
+		const uint64_t before = realtime_ns();
+		uint64_t then, after;
+
+		if (!verbs_clock_read(context, &then))
+			return false;
+		after = realtime_ns();
+		if (after < before || after - before >= closest)
+			continue;
+		closest = after - before;
+		*ticks = then;
+		*ns = before + closest / 2;
+	}
+	return closest != UINT64_MAX;
+}
+
+static void publish_line(struct nic_verbs *nic)
+{
+	struct verbs_line *line = &nic->line;
+	const uint32_t seq = atomic_load_explicit(&line->seq, memory_order_relaxed);
+
+	/* Release fence: whoever sees one of the new values sees the odd number, too, when it looks again. */
+	atomic_store_explicit(&line->seq, seq + 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release);
+	atomic_store_explicit(&line->ticks, nic->clock.ticks, memory_order_relaxed);
+	atomic_store_explicit(&line->ns, nic->clock.ns, memory_order_relaxed);
+	atomic_store_explicit(&line->slope, nic->clock.slope, memory_order_relaxed);
+	atomic_store_explicit(&line->seq, seq + 2, memory_order_release);
+}
+
+/* False: it is being written. */
+static bool read_line(const struct nic_verbs *nic, struct verbs_clock *clock)
+{
+	const struct verbs_line *line = &nic->line;
+	const uint32_t seq = atomic_load_explicit(&line->seq, memory_order_acquire);
+
+	clock->sampled = true;
+	clock->ticks = atomic_load_explicit(&line->ticks, memory_order_relaxed);
+	clock->ns = atomic_load_explicit(&line->ns, memory_order_relaxed);
+	clock->slope = atomic_load_explicit(&line->slope, memory_order_relaxed);
+	/* Acquire fence: pairs with the writer's; the second look is not made before the values were read. */
+	atomic_thread_fence(memory_order_acquire);
+	return (seq & 1) == 0 && seq != 0 && atomic_load_explicit(&line->seq, memory_order_relaxed) == seq;
+}
+
+/* ---- control path; lock held ---- */
+
+static void sample(struct nic_verbs *nic)
+{
+	uint64_t ticks, ns;
+
+	if (!read_both(nic->device->context, &ticks, &ns)) {
+		vma_log_debug("%s: RDMA device %s does not tell its clock", nic->name, nic->device->place.device);
+		return;
+	}
+	verbs_clock_sample(&nic->clock, ticks, ns);
+	publish_line(nic);
+}
+
+void verbs_stamps_of_device(struct nic_verbs *nic)
+{
+	const struct verbs_limits *limits = &nic->device->limits;
+	const bool has_counter = limits->clock_mask != 0 && limits->clock_khz != 0;
+
+	nic->stamps = verbs_stamps_of(nic->conversion, has_counter, limits->has_clock, limits->has_wall);
+	nic->clock = has_counter ? verbs_clock_of(limits->clock_mask, limits->clock_khz) : (struct verbs_clock){0};
+	nic->sampled_ns = 0;
+	if (nic->stamped)
+		verbs_stamps_follow(nic);
+}
+
+int verbs_stamps_follow(struct nic_verbs *nic)
+{
+	uint64_t now, due;
+	bool is_second;
+
+	if (!nic->stamped || nic->stamps != VERBS_STAMPS_SYSTEM || nic->device->broken)
+		return -1;
+	now = os_now_ns();
+	is_second = nic->samples == 1;
+	due = nic->sampled_ns + (is_second ? FIRST_SAMPLE_MS : NEXT_SAMPLE_MS) * UINT64_C(1000000);
+	if (nic->sampled_ns != 0 && now < due)
+		return (int)((due - now) / 1000000) + 1;
+	nic->samples = nic->sampled_ns == 0 ? 1 : nic->samples + (nic->samples < 2);
+	nic->sampled_ns = now;
+	sample(nic);
+	return nic->samples == 1 ? FIRST_SAMPLE_MS : NEXT_SAMPLE_MS;
+}
+
+/* Of a queue pair that was just bound, or exists when stamps are asked for. A lost one gets them when it is bound. */
+void verbs_stamps_start(struct verbs_qp *qp)
+{
+	const struct nic_verbs *nic = qp->nic;
+	const bool stamps = nic->stamped && qp->queue.rx_cq_ex != NULL && qp->queue.rx_stamps == nic->stamps;
+
+	atomic_store_explicit(&qp->rx_stamps, stamps ? nic->stamps : VERBS_STAMPS_NONE, memory_order_relaxed);
+}
+
+int verbs_stamp(struct vma_nic *base)
+{
+	struct nic_verbs *nic = (struct nic_verbs *)base;
+	int rc = 0;
+
+	if (!verbs_opened_here(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	if (nic->stamps == VERBS_STAMPS_NONE)
+		rc = -EOPNOTSUPP;
+	if (rc == 0 && !nic->stamped) {
+		nic->stamped = true;
+		verbs_stamps_follow(nic);
+		for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next)
+			verbs_stamps_start(qp);
+	}
+	pthread_mutex_unlock(&nic->lock);
+	if (rc == 0)
+		verbs_thread_wake(nic);
+	return rc;
+}
+
+/* ---- hot path of those that want stamps; receive half ---- */
+
+/* A line that is new may lie a little below the one before: the stamps of one queue go forward all the same. */
+static uint64_t not_backward(struct verbs_qp *qp, uint64_t ns)
+{
+	if (ns < qp->rx_stamp_last && qp->rx_stamp_last - ns < BACKWARD_NS_MAX)
+		return qp->rx_stamp_last;
+	qp->rx_stamp_last = ns;
+	return ns;
+}
+
+uint64_t verbs_stamp_read(struct verbs_qp *qp, enum verbs_stamps stamps)
+{
+	struct ibv_cq_ex *ex = qp->queue.rx_cq_ex;
+	struct verbs_clock clock = qp->rx_clock;
+
+	switch (stamps) {
+	case VERBS_STAMPS_WALL:
+		return ibv_wc_read_completion_wallclock_ns(ex);
+	case VERBS_STAMPS_RAW:
+		return verbs_clock_ns(&clock, ibv_wc_read_completion_ts(ex));
+	case VERBS_STAMPS_SYSTEM:
+		if (!read_line(qp->nic, &clock))
+			return 0;
+		return not_backward(qp, verbs_clock_ns(&clock, ibv_wc_read_completion_ts(ex)));
+	default:
+		return 0;
+	}
+}
