@@ -49,7 +49,7 @@ for file in usr/lib/libvma.so usr/lib/libvma-debug.so usr/bin/vma usr/bin/vma_st
 	usr/share/man/man5/libvma.conf.5 \
 	usr/lib/pkgconfig/libvma.pc usr/lib/pkgconfig/libvma-stack.pc usr/lib/systemd/system/vmad@.service \
 	etc/libvma.conf etc/security/limits.d/30-libvma-limits.conf usr/share/doc/libvma/preload.md \
-	usr/share/grafana/libvma.json usr/share/doc/libvma/LICENSE usr/share/doc/libvma/NOTICE; do
+	usr/share/grafana/libvma.json usr/share/libvma/verbs_report usr/share/doc/libvma/LICENSE usr/share/doc/libvma/NOTICE; do
 	[ -s "$WORK/root/$file" ] || not_ok "$file is installed"
 done
 find "$WORK/root" -type f -printf '/%P\n' | grep -vE '^/etc/' | sort >"$WORK/found"
