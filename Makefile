@@ -25,7 +25,7 @@ build/deps-packages.stamp: mk/packages-build.txt mk/deps build/deps.stamp
 # Bottom of the architecture first: a component may use only those before it.
 COMPONENTS := log conf rules stats bufpool nic cq ring tcp net sock inet udp stream iomux
 COMPONENTS_TOP_FIRST := iomux stream udp inet sock net tcp ring cq nic bufpool stats rules conf log
-INCLUDES := $(COMPONENTS:%=-Icomponents/%/include)
+INCLUDES := $(COMPONENTS:%=-Icomponents/%/include) -Iinclude
 LIBS_ALL :=
 TESTS_ALL :=
 FUZZERS_ALL :=

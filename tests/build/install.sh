@@ -6,6 +6,7 @@
 cd "$ROOT" || exit 1
 unset MAKEFLAGS MAKELEVEL MFLAGS TALLY
 check "make install" make --no-print-directory install DESTDIR="$WORK/root" PREFIX=/usr
+[ -f "$WORK/root/usr/include/mellanox/vma_extra.h" ] || not_ok "mellanox/vma_extra.h is installed"
 for header in components/*/include/vma/*.h; do
 	[ -f "$WORK/root/usr/include/vma/$(basename "$header")" ] || not_ok "$header is installed"
 done
