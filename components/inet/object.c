@@ -14,7 +14,7 @@ enum vma_sock_reason vma_inet_first_reason(const struct vma_engine *engine)
 {
 	if (engine == NULL)
 		return VMA_SOCK_ENGINE;
-	if (!engine->conf.offloaded_sockets)
+	if (!vma_thread_offloads(engine->conf.offloaded_sockets))
 		return VMA_SOCK_DISABLED;
 	return atomic_load(&vma_sockets_stay) ? VMA_SOCK_IO_URING : VMA_SOCK_NEW;
 }

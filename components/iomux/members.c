@@ -385,7 +385,7 @@ static int members_run(struct members *members, struct iomux_timeout *timeout, s
 	}
 	iomux_policy_get(&policy);
 	/* A handler that waits to run comes second to what is ready. */
-	if (found == 0 && self->signals_held)
+	if (found == 0 && vma_thread_holds(self, VMA_HELD_SIGNALS))
 		found = members_poll_os(members);
 	if (found < 0)
 		return found;

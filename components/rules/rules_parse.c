@@ -401,3 +401,30 @@ int vma_rules_parse(const struct vma_rules_attr *attr, const char *text, size_t 
 	*out = p.out;
 	return (int)p.errors;
 }
+
+int vma_rules_prepend(const struct vma_rules_attr *attr, const struct vma_rules *old, const char *line,
+                      struct vma_rules **out)
+{
+	const uint32_t count = old != NULL ? old->count : 0;
+	struct vma_rules *first, *all;
+	int rc = vma_rules_parse(attr, line, strlen(line), &first);
+
+	*out = NULL;
+	if (rc == -ENOMEM)
+		return rc;
+	all = rc == 0 && first->count == 1 ? rules_create(attr->file, count + 1) : NULL;
+	if (all != NULL) {
+		all->at[0] = first->at[0];
+		all->at[0].line = 0;
+		if (count != 0)
+			memcpy(&all->at[1], old->at, count * sizeof(old->at[0]));
+		all->count = count + 1;
+		all->os_roles = first->os_roles | (old != NULL ? old->os_roles : 0);
+		rc = 0;
+	} else {
+		rc = rc == 0 && first->count == 1 ? -ENOMEM : -EINVAL;
+	}
+	vma_rules_destroy(first);
+	*out = all;
+	return rc;
+}

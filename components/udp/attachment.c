@@ -5,6 +5,7 @@
  * the lock of flows.c.
  */
 #include "endpoint.h"
+#include "extra.h"
 #include "recv.h"
 
 /* Nobody sees it any more, and no flow leads to it. */
@@ -18,6 +19,9 @@ static void attachment_end(struct vma_retired *retired)
 	if (engine != atomic_load_explicit(&vma_engine_now, memory_order_acquire))
 		return;
 	udp_queue_fini(&at->queue, engine->arena);
+	if (at->undecided != NULL)
+		udp_queue_fini(at->undecided, engine->arena);
+	vma_free(at->undecided);
 	vma_ring_ctx_put(at->ring_ctx);
 	vma_free(at);
 }
@@ -32,6 +36,11 @@ struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ri
 	}
 	at = vma_alloc(sizeof(*at));
 	if (at == NULL || udp_queue_init(&at->queue) != 0) {
+		vma_free(at);
+		return NULL;
+	}
+	if (udp_callback_attach(flows->sock, at) != 0) {
+		udp_queue_fini(&at->queue, ring_ctx->device->engine->arena);
 		vma_free(at);
 		return NULL;
 	}
@@ -100,7 +109,7 @@ static struct udp_attachment *take_out_unused(struct udp_flows *flows, bool ende
 	while (*place != NULL) {
 		struct udp_attachment *at = *place;
 
-		if (at->flows == 0 && (ended || udp_queue_is_empty(&at->queue))) {
+		if (at->flows == 0 && (ended || udp_attachment_is_empty(at))) {
 			*place = at->next;
 			at->next = out;
 			out = at;

@@ -173,7 +173,7 @@ void udp_put_cmsgs(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagr
 	struct udp_cmsgs cmsgs = {.capacity = capacity < UDP_CMSG_BYTES_MAX ? capacity : UDP_CMSG_BYTES_MAX};
 	uint32_t spec_dst = datagram->dst;
 
-	if ((rx_opts & ~(uint32_t)UDP_RX_OPT_FORK_SHARED) == 0) {
+	if ((rx_opts & ~(uint32_t)(UDP_RX_OPT_FORK_SHARED | UDP_RX_OPT_CALLBACK)) == 0) {
 		msg->msg_controllen = 0;
 		return;
 	}

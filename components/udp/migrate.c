@@ -143,7 +143,7 @@ static bool has_left_and_read(const struct udp_sock *sock)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 
-	return all != NULL && all->left != 0 && udp_queue_is_empty(&all->at[0]->queue);
+	return all != NULL && all->left != 0 && udp_attachment_is_empty(all->at[0]);
 }
 
 static inline void rx_count(struct udp_sock *sock)

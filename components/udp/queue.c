@@ -18,7 +18,7 @@
 
 #include "datagram_ring.h"
 
-enum { FIRST_SIZE = 16, LARGEST_SIZE = 1 << 20, BYTES_AT_LEAST = 64 };
+enum { FIRST_SIZE = 16, LARGEST_SIZE = 1 << 20 };
 
 static struct udp_queue_chunk *chunk_create(unsigned size)
 {
@@ -52,7 +52,7 @@ void udp_queue_fini(struct udp_queue *queue, struct vma_bufarena *arena)
 
 static inline uint64_t datagram_cost(const struct udp_datagram *datagram)
 {
-	return datagram->len > BYTES_AT_LEAST ? datagram->len : BYTES_AT_LEAST;
+	return datagram->len > UDP_BYTES_AT_LEAST ? datagram->len : UDP_BYTES_AT_LEAST;
 }
 
 /* ---- producer ---- */

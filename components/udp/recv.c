@@ -13,6 +13,7 @@
 #include <vma/probe.h>
 
 #include "cmsg.h"
+#include "extra.h"
 #include "fork_shared.h"
 #include "fork_queue.h"
 #include "recv.h"
@@ -43,25 +44,34 @@ static uint32_t __attribute__((cold)) drops_of(const struct udp_sock *sock)
 	return (uint32_t)drops;
 }
 
-/* False: the socket is not what it was, and does not get it. */
-static bool __attribute__((noinline))
-fill_rx_opts(struct udp_sock *sock, uint32_t rx_opts, const struct vma_buf *packet, struct udp_datagram *datagram)
-{
-	if (udp_fork_shared_moved(sock) && !udp_fork_shared_accepts(sock, datagram))
-		return false;
-	if (rx_opts & (UDP_RX_OPT_STAMPS | UDP_RX_OPT_LAST_STAMP))
-		datagram->arrival_ns = arrival_of(packet);
-	if (rx_opts & UDP_RX_OPT_RXQ_OVFL)
-		datagram->drops = drops_of(sock);
-	return true;
-}
-
 static void __attribute__((cold)) count_drop(const struct udp_sock *sock, uint64_t bytes)
 {
 	if (sock->stats != NULL) {
 		vma_stats_add(&sock->stats->rx_dropped, 1);
 		vma_stats_add(&sock->stats->rx_dropped_bytes, bytes);
 	}
+}
+
+/* QUEUE: for a receiver; TAKEN: a callback will see it first; REFUSED: the socket does not get it. */
+enum rx_opts_say { RX_OPTS_QUEUE, RX_OPTS_TAKEN, RX_OPTS_REFUSED };
+
+static enum rx_opts_say __attribute__((noinline))
+fill_rx_opts(struct udp_attachment *at, uint32_t rx_opts, const struct vma_buf *packet, struct udp_datagram *datagram)
+{
+	struct udp_sock *sock = at->sock;
+
+	if (udp_fork_shared_moved(sock) && !udp_fork_shared_accepts(sock, datagram))
+		return RX_OPTS_REFUSED; /* it is not what it was */
+	if (rx_opts & (UDP_RX_OPT_STAMPS | UDP_RX_OPT_LAST_STAMP | UDP_RX_OPT_CALLBACK))
+		datagram->arrival_ns = arrival_of(packet);
+	if (rx_opts & UDP_RX_OPT_RXQ_OVFL)
+		datagram->drops = drops_of(sock);
+	if ((rx_opts & UDP_RX_OPT_CALLBACK) == 0)
+		return RX_OPTS_QUEUE;
+	if (udp_callback_queue(at, datagram))
+		return RX_OPTS_TAKEN;
+	count_drop(sock, datagram->len);
+	return RX_OPTS_REFUSED;
 }
 
 static inline void count_queued(const struct udp_sock *sock, uint64_t bytes)
@@ -101,8 +111,12 @@ bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct
 	if (__builtin_expect((info->dst[0] & 0xf0) == 0xe0, 0) &&
 	    !udp_group_accepts(sock, datagram.dst, datagram.src, datagram.ifindex))
 		return false;
-	if (__builtin_expect(rx_opts != 0, 0) && !fill_rx_opts(sock, rx_opts, packet, &datagram))
-		return false;
+	if (__builtin_expect(rx_opts != 0, 0)) {
+		const enum rx_opts_say say = fill_rx_opts(at, rx_opts, packet, &datagram);
+
+		if (say != RX_OPTS_QUEUE)
+			return say == RX_OPTS_TAKEN;
+	}
 	if (!udp_queue_push(&at->queue, &datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))) {
 		count_drop(sock, datagram.len);
 		return false;
@@ -478,9 +492,12 @@ static ssize_t __attribute__((cold, noinline)) receive_fork_queued(struct udp_so
 {
 	struct udp_datagram datagram;
 	struct vma_inet_iov_iter iov_iter;
-	ssize_t rc = vma_inet_iov_iter_get(&iov_iter, msg);
+	ssize_t rc = flags & VMA_LEND_FLAG && vma_lend_of(msg)->forced ? -EIO : vma_inet_iov_iter_get(&iov_iter, msg);
 	const uint8_t *bytes = rc == 0 ? udp_fork_queue_take(sock, flags & MSG_PEEK, &datagram) : NULL;
 	size_t len;
+
+	if (rc == -EIO)
+		return rc;
 
 	if (bytes != NULL) {
 		len = cut_datagram(sock, msg, flags, iov_iter.left, &datagram);
@@ -497,6 +514,113 @@ static ssize_t __attribute__((cold, noinline)) receive_fork_queued(struct udp_so
 	return rc;
 }
 
+/* ---- lending ---- */
+
+/* Reader's lock. The packet is held as *id; 0: it cannot be lent. */
+static uint64_t hold_front(struct udp_sock *sock, struct vma_lend *lend, const struct udp_datagram *front,
+                           struct vma_fragment *fragments, unsigned n)
+{
+	struct udp_extra *extra = n != 0 && vma_lend_has_room(lend, n) ? udp_extra_get(sock) : NULL;
+	uint64_t id;
+
+	if (extra == NULL || vma_held_add(&extra->holder, lend->fd, fragments, n, udp_datagram_cost(front),
+	                                  atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), &id) != 0)
+		return 0;
+	return id;
+}
+
+/* A taken datagram: held as id; 0: it could not be, and is the caller's. */
+struct lent {
+	struct udp_datagram datagram;
+	uint64_t id;
+	unsigned n;
+	struct vma_fragment fragments[UDP_FRAGMENTS_MAX];
+};
+
+/* 0, -ENODATA; forced, and it stays where it is: -ENOBUFS, -EIO. */
+static int queue_lend(struct udp_sock *sock, struct udp_queue *queue, struct vma_lend *lend, int flags,
+                      struct lent *lent)
+{
+	const struct udp_datagram *front;
+	int rc = -ENODATA;
+
+	if (udp_queue_is_empty(queue))
+		return -ENODATA;
+	reader_lock(sock);
+	front = udp_queue_front(queue);
+	if (front != NULL) {
+		rc = 0;
+		lent->datagram = *front;
+		lent->n = udp_fragments_of(front, lent->fragments);
+		lent->id = flags & MSG_PEEK ? 0 : hold_front(sock, lend, front, lent->fragments, lent->n);
+		if (lent->id == 0 && lend->forced)
+			rc = vma_lend_has_room(lend, lent->n) ? -EIO : -ENOBUFS;
+		else if (lent->id == 0 && flags & MSG_PEEK)
+			udp_ref_chain(front->packet);
+		else
+			udp_queue_pop(queue);
+		count_length(sock, queue);
+	}
+	reader_unlock(sock);
+	return rc;
+}
+
+static int lend_from_attachments(struct udp_sock *sock, const struct udp_attachments *all, struct vma_lend *lend,
+                                 int flags, struct lent *lent)
+{
+	const uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed), live = all->n - all->left;
+	int rc = -ENODATA;
+
+	for (uint32_t i = 0; rc == -ENODATA && i < all->left; i++)
+		rc = queue_lend(sock, &all->at[i]->queue, lend, flags, lent);
+	for (uint32_t i = 0; rc == -ENODATA && i < live; i++) {
+		const uint32_t at = (first + i) % live;
+
+		rc = queue_lend(sock, &all->at[all->left + at]->queue, lend, flags, lent);
+		if (rc == 0 && live > 1)
+			atomic_store_explicit(&sock->next_ring, flags & MSG_PEEK ? at : at + 1, memory_order_relaxed);
+	}
+	return rc;
+}
+
+/* Describes what is held to the application. */
+static ssize_t give_lent(struct udp_sock *sock, struct vma_lend *lend, int flags, const struct lent *lent)
+{
+	const struct vma_bufarena *arena = vma_engine()->arena;
+	ssize_t len = vma_lend_packet(lend, arena, lent->id, lent->fragments, lent->n);
+
+	lend->msg.msg_flags = flags & MSG_CMSG_CLOEXEC;
+	if (len == 0)
+		len = fill_msg_metadata(sock, &lend->msg, flags, &lent->datagram, lent->datagram.len);
+	count_received(sock, len);
+	if (len >= 0) {
+		if (sock->stats != NULL)
+			vma_stats_add(&sock->stats->rx_zcopy, 1);
+		return len;
+	}
+	count_lost(sock, flags, lent->datagram.len);
+	vma_held_free(&sock->file, lend->fd, lent->id);
+	lend->packets = 0;
+	return len;
+}
+
+static ssize_t __attribute__((cold, noinline))
+receive_lent(struct udp_sock *sock, const struct udp_attachments *all, struct msghdr *msg, int flags)
+{
+	struct vma_lend *lend = vma_lend_of(msg);
+	struct lent lent;
+	ssize_t rc = lend_from_attachments(sock, all, lend, flags, &lent);
+
+	if (rc != 0)
+		return rc;
+	if (lent.id != 0)
+		return give_lent(sock, lend, flags, &lent);
+	rc = finish_datagram(sock, msg, flags, &lend->piece, 1, lend->piece.iov_len, &lent.datagram);
+	if (flags & MSG_PEEK)
+		count_peek(sock, rc);
+	return rc;
+}
+
 ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
@@ -506,8 +630,9 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 
 	if (len != -ENODATA || !udp_has_datagram(all))
 		return len;
-	if (__builtin_expect(flags & MSG_PEEK || !one_piece(msg, &iov), 0))
-		return receive_in_pieces(sock, all, msg, flags);
+	if (__builtin_expect(flags & (MSG_PEEK | VMA_LEND_FLAG) || !one_piece(msg, &iov), 0))
+		return flags & VMA_LEND_FLAG ? receive_lent(sock, all, msg, flags)
+		                             : receive_in_pieces(sock, all, msg, flags);
 	if (!udp_take_datagram(sock, all, false, &datagram))
 		return -ENODATA;
 	return finish_datagram(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
@@ -539,11 +664,11 @@ ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags
 	struct iovec iov;
 
 	vma_inet_flush_sends(vma_thread_self());
-	if (__builtin_expect(all == NULL || flags & (MSG_ERRQUEUE | MSG_PEEK) || file->os_only ||
+	if (__builtin_expect(all == NULL || flags & (MSG_ERRQUEUE | MSG_PEEK | VMA_LEND_FLAG) || file->os_only ||
 	                             atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
 	                             msg->msg_namelen > INT32_MAX || !one_piece(msg, &iov),
 	                     0))
-		return udp_recv_general(sock, fd, msg, flags);
+		return udp_recv_general(sock, fd, msg, flags & ~VMA_LEND_FLAG); /* that is a program's own */
 	if (!udp_take_datagram(sock, all, false, &datagram)) {
 		const int driven = vma_ring_ctxs_progress(all->rings);
 

@@ -23,6 +23,7 @@
 #include "os_sends.h"
 #include "recv.h"
 #include "deferred.h"
+#include "extra.h"
 
 enum {
 	OS_AGAIN_NS = 20000,
@@ -43,6 +44,22 @@ static void recv_count_os(const struct udp_sock *sock, ssize_t len)
 	}
 }
 
+/* Not the C library's function, which is a cancellation point: the thread is inside. */
+static ssize_t recv_from_shadow(int fd, struct msghdr *msg, int flags)
+{
+	ssize_t len;
+
+	if (flags & VMA_LEND_FLAG)
+		return vma_lend_from_os(fd, msg, flags);
+	len = syscall(SYS_recvmsg, fd, msg, flags | MSG_DONTWAIT);
+	return len < 0 ? -errno : len;
+}
+
+static ssize_t recv_os_waits(int fd, struct msghdr *msg, int flags)
+{
+	return flags & VMA_LEND_FLAG ? vma_lend_from_os_waits(fd, msg, flags) : vma_inet_os_recv(fd, msg, flags);
+}
+
 /*
  * The answer of the shadow, -EAGAIN: nothing there. os_attention is taken down before the question, so that what comes
  * after it raises it anew; it stays up while the shadow had something, since there may be more.
@@ -60,10 +77,7 @@ static ssize_t recv_from_os(struct udp_sock *sock, int fd, struct msghdr *msg, i
 	if (fd < 0)
 		return -EAGAIN;
 	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
-	/* Not the C library's function, which is a cancellation point: the thread is inside. */
-	len = syscall(SYS_recvmsg, fd, msg, flags | MSG_DONTWAIT);
-	if (len < 0)
-		len = -errno;
+	len = recv_from_shadow(fd, msg, flags);
 	if (len == -EAGAIN) {
 		atomic_store_explicit(&sock->os_sends_seen, sends, memory_order_relaxed);
 		atomic_store_explicit(&sock->os_polled_tsc, vma_tsc(), memory_order_relaxed);
@@ -339,6 +353,14 @@ static void recv_wake_next(struct udp_sock *sock)
 		vma_waitq_wake(&sock->file.waitq, false);
 }
 
+/* What the call waits for could only come when it has returned. */
+static bool is_in_own_callback(const struct udp_sock *sock)
+{
+	const struct udp_extra *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
+
+	return extra != NULL && vma_callback_is_running_here(&extra->source);
+}
+
 ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	ssize_t len = -EAGAIN;
@@ -353,6 +375,8 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 			len = udp_receive_queued(sock, msg, flags);
 		return len == -EAGAIN || len == -ENODATA ? udp_recv_nothing(sock) : len;
 	}
+	if (is_in_own_callback(sock))
+		return -EDEADLK;
 	if (!recv_waiter_enter(sock))
 		return -EBADF;
 	len = wait_and_receive(sock, fd, msg, flags);
@@ -366,9 +390,9 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 	ssize_t len;
 
 	if (sock->file.os_only || flags & MSG_ERRQUEUE)
-		return vma_inet_os_recv(fd, msg, flags);
+		return recv_os_waits(fd, msg, flags);
 	if (udp_is_deferred(sock) && udp_deferred_enter(sock, fd)) {
-		len = vma_inet_os_recv(fd, msg, flags);
+		len = recv_os_waits(fd, msg, flags);
 		recv_count_os(sock, len);
 		udp_deferred_leave(sock);
 		return len;
@@ -378,7 +402,7 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 		udp_take_up(sock);
 	if (vma_engine() == NULL)
-		return vma_inet_os_recv(fd, msg, flags);
+		return recv_os_waits(fd, msg, flags);
 	len = check_recv_msghdr(msg);
 	if (len != 0)
 		return len;

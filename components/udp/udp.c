@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 
 #include "control.h"
+#include "extra.h"
 #include "flows.h"
 #include "groups.h"
 #include "fork_shared.h"
@@ -164,6 +165,7 @@ static void udp_destroy(struct vma_file *file)
 	udp_fork_queue_destroy(sock);
 	udp_data_destroy(sock);
 	udp_fork_shared_destroy(sock);
+	udp_extra_destroy(sock);
 	vma_inet_stats_put(sock->engine, sock->stats, &sock->stats_count);
 	pthread_mutex_destroy(&sock->reader);
 }
@@ -236,6 +238,7 @@ static __attribute__((cold)) void udp_forked(struct vma_file *file)
 
 	pthread_mutex_init(&sock->reader, NULL);
 	udp_flows_forked(sock);
+	udp_extra_forked(sock);
 	sock->stats = NULL;
 	atomic_store(&sock->stats_count, false);
 	sock->errors_watched = sock->left = false;
@@ -317,7 +320,8 @@ static int udp_exec_export(struct vma_file *file)
 		.sendmsg = (transmit), .poll = udp_poll, .rings = udp_rings, .close = udp_close,                       \
 		.destroy = udp_destroy, .forked = udp_forked, .to_os = udp_to_os, .hand_over = udp_file_hand_over,     \
 		.exec_export = udp_exec_export, .net_changed = udp_net_changed, .dump = udp_dump,                      \
-		.reason = udp_reason, .reason_detail = udp_os_option,                                                  \
+		.reason = udp_reason, .reason_detail = udp_os_option, .recv_lent = udp_recv_lent,                      \
+		.set_callback = udp_set_callback, .network_header = udp_network_header,                                \
 	}
 static const struct vma_file_ops udp_ops = UDP_OPS(udp_recvmsg, udp_sendmsg);
 static const struct vma_file_ops udp_draining_ops = UDP_OPS(udp_recvmsg_draining, udp_sendmsg);

@@ -41,7 +41,8 @@ struct udp_datagram {
 	uint32_t drops;   /* that the socket had seen before it: SO_RXQ_OVFL */
 };
 _Static_assert(sizeof(struct udp_datagram) == 40, "no padding");
-struct udp_queue_chunk; /* a ring of datagrams; full: the producer goes on in one of double size */
+enum { UDP_BYTES_AT_LEAST = 64 }; /* that a datagram counts for */
+struct udp_queue_chunk;           /* a ring of datagrams; full: the producer goes on in one of double size */
 struct udp_queue {
 	/* producer's line */
 	_Alignas(64) struct udp_queue_chunk *tail;
@@ -73,6 +74,7 @@ static inline bool udp_queue_is_empty(const struct udp_queue *queue)
 struct udp_sock;
 struct udp_attachment {
 	struct udp_queue queue;
+	struct udp_queue *_Atomic undecided; /* of a socket with a receive callback: extra.h; NULL: none */
 	struct vma_ring_ctx *ring_ctx;
 	struct udp_sock *sock;
 	struct vma_retired retired;
@@ -81,6 +83,12 @@ struct udp_attachment {
 	bool left; /* its flows have moved to another ring, and none will come: what is queued is older than all else */
 	struct udp_attachment *next; /* flows.c: of this socket */
 };
+static inline bool udp_attachment_is_empty(const struct udp_attachment *at)
+{
+	const struct udp_queue *undecided = atomic_load_explicit(&at->undecided, memory_order_acquire);
+
+	return (undecided == NULL || udp_queue_is_empty(undecided)) && udp_queue_is_empty(&at->queue);
+}
 /* Immutable, replaced under file.lock and retired. The first `left` ones are emptied before all others, in order. */
 struct udp_attachments {
 	struct vma_retired retired;
@@ -140,6 +148,7 @@ enum udp_rx_opt { /* what recv has to produce beside the bytes; set by setsockop
 	          UDP_RX_OPT_PKTINFO6 = 1 << 11, /* IPV6_RECVPKTINFO, which tells of IPv4, too */
 	          UDP_RX_OPT_HW_STAMP = 1 << 12, /* SOF_TIMESTAMPING_RAW_HARDWARE, or RX_HARDWARE alone: options.c */
 	          UDP_RX_OPT_STAMP_PKTINFO = 1 << 13, /* SOF_TIMESTAMPING_OPT_PKTINFO: with a stamp of the hardware */
+	          UDP_RX_OPT_CALLBACK = 1 << 14, /* a receive callback is, or was, set: extra.h */
 	          /* All that ask for a stamp by software. */
 	          UDP_RX_OPT_STAMPS = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING,
 };
@@ -149,6 +158,7 @@ enum udp_unplain {                      /* why a send is to look twice */
 	           UDP_SHARED = 1 << 1, /* with other processes: fork_shared.h */
 };
 
+struct udp_extra;
 struct udp_fork_queue;
 struct udp_fork_shared;
 struct udp_fork_shared_batch;
@@ -235,7 +245,8 @@ struct udp_sock {
 	struct udp_groups *_Atomic groups; /* multicast.c: memberships and filters, immutable; NULL: none, and mc_all */
 	struct vma_net_watch *watch;
 	struct vma_stats_socket *stats;
-	_Atomic uint64_t drops_ended; /* of queues that have ended */
+	_Atomic uint64_t drops_ended;    /* of queues that have ended */
+	struct udp_extra *_Atomic extra; /* the Extra API's; NULL: not used */
 
 	/* by calls that count: migrate.c */
 	_Alignas(64) struct vma_migration rx_migration;

@@ -4,6 +4,7 @@
  * leaves to the kernel.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 
 #include <vma/log.h>
@@ -14,7 +15,7 @@
 
 enum { ERRORS_SHOWN = 10 };
 
-static struct vma_rules *process_rules; /* NULL: none; written once, before an engine is published */
+static struct vma_rules *process_rules; /* NULL: none; see vma_engine_add_rule for changes */
 static bool are_read;
 
 /* ---- reading ---- */
@@ -90,6 +91,29 @@ static void read_rules(const struct vma_conf *conf)
 	} else if (read_file(conf, conf->config_file, false) == -ENOENT) {
 		read_file(conf, OTHER_FILE, false);
 	}
+}
+
+/* What was there before is never freed: readers may be looking, and rules are few. */
+int vma_engine_add_rule(struct vma_engine *engine, const char *line)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	struct listener listener = {.file = "add_conf_rule"};
+	const struct vma_rules_attr attr = {.file = process_rules != NULL ? process_rules->file : "add_conf_rule",
+	                                    .program = program_invocation_short_name,
+	                                    .id = engine->conf.application_id,
+	                                    .tell = log_message,
+	                                    .arg = &listener};
+	struct vma_rules *fresh;
+	int rc;
+
+	pthread_mutex_lock(&lock);
+	rc = vma_rules_prepend(&attr, process_rules, line, &fresh);
+	if (rc == 0) {
+		process_rules = fresh;
+		engine->rules = fresh;
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
 }
 
 int engine_rules_start(struct vma_engine *engine)

@@ -112,7 +112,7 @@ static int signals_end(void **state)
 		assert_false(is_blocked(used[i]));
 	}
 	assert_int_equal(vma_thread_self()->inside, 0);
-	assert_false(vma_thread_self()->signals_held);
+	assert_false(vma_thread_holds(vma_thread_self(), VMA_HELD_SIGNALS));
 	return 0;
 }
 

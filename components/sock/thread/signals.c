@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include <vma/log.h>
+#include <vma/sock_callback.h>
 #include <vma/sock_os.h>
 
 #include "thread.h"
@@ -132,7 +133,7 @@ static void put_back_signal(struct vma_thread *self, int sig, siginfo_t *info, u
 	block_all_signals(&mask);
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, NULL, KERNEL_MASK_BYTES);
 	memcpy(&self->mask, &context->uc_sigmask, KERNEL_MASK_BYTES);
-	self->signals_held = true;
+	atomic_fetch_or_explicit(&self->held, VMA_HELD_SIGNALS, memory_order_relaxed);
 	block_all_signals(&context->uc_sigmask);
 	if (index >= 0)
 		defer_signal(self, index, info);
@@ -140,7 +141,7 @@ static void put_back_signal(struct vma_thread *self, int sig, siginfo_t *info, u
 		queue_again(sig, info);
 }
 
-void vma_leave_signals(struct vma_thread *self)
+static void leave_signals(struct vma_thread *self)
 {
 	sigset_t mask;
 	int saved = errno;
@@ -148,10 +149,19 @@ void vma_leave_signals(struct vma_thread *self)
 	if (self->deferred_signals != 0)
 		requeue_deferred_signals(self);
 	memcpy(&mask, &self->mask, KERNEL_MASK_BYTES);
-	self->signals_held = false;
+	atomic_fetch_and_explicit(&self->held, (uint8_t)~VMA_HELD_SIGNALS, memory_order_relaxed);
 	atomic_signal_fence(memory_order_seq_cst);
 	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, KERNEL_MASK_BYTES);
 	errno = saved;
+}
+
+/* Signals first: a callback may take long. */
+void vma_leave_held(struct vma_thread *self)
+{
+	if (vma_thread_holds(self, VMA_HELD_SIGNALS))
+		leave_signals(self);
+	if (vma_thread_holds(self, VMA_HELD_CALLBACKS))
+		vma_callbacks_run(self);
 }
 
 /* The default action, by the kernel's own hand. It is installed first: a fault in what is told then ends the process. */

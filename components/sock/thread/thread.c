@@ -13,6 +13,7 @@
 
 #include <vma/log.h>
 #include <vma/sock.h>
+#include <vma/sock_callback.h>
 #include <vma/sock_os.h>
 
 #include "thread.h"
@@ -125,7 +126,9 @@ struct vma_thread *vma_thread_self_slow(void)
 		if (self == NULL)
 			self = thread_create(tid);
 		self->inside = 0;
-		self->signals_held = self->copying = false;
+		self->copying = false;
+		self->held = 0;
+		self->in_callback = NULL;
 		self->tx_ring = NULL;
 		self->tx_burst = self->tx_batched = self->tx_batch = 0;
 		self->wakeup_unused = self->gathers = self->tx_short_lived = false;
@@ -136,6 +139,7 @@ struct vma_thread *vma_thread_self_slow(void)
 		self->overdue_rings = 0;
 		self->is_internal = false;
 		self->bound_core = 0;
+		self->posix = pthread_self();
 		pthread_setspecific(key, self);
 		vma_thread_cache = self;
 	}
@@ -216,8 +220,10 @@ __attribute__((cold)) void vma_threads_forked_child(void)
 	pthread_mutex_init(&table_lock, NULL);
 	pthread_mutex_init(&retired_lock, NULL);
 	vma_signals_forked_child();
+	vma_callbacks_forked_child();
 	vma_wait_forked_child();
 	thread_cores_forked_child(self);
+	thread_offload_forked_child();
 	if (used == 0)
 		return;
 	vma_sections_are_light = vma_sections_are_light && register_barrier();

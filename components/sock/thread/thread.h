@@ -35,5 +35,6 @@ void vma_wait_forked_child(void);
 /* core.c: the thread ends; in a forked child, self is its only thread, or NULL. */
 void thread_core_release(struct vma_thread *self);
 void thread_cores_forked_child(struct vma_thread *self);
+void thread_offload_forked_child(void);
 
 #endif

@@ -109,7 +109,8 @@ static int wait_spin(struct vma_wait *wait, uint32_t signals)
 		return 0;
 	do {
 		rc = wait_poll_once(wait, &polls);
-		if (rc != 0 || (polls.done % POLLS_INSIDE_MAX != 0 && wait->self->woke == NULL))
+		if (rc != 0 || (polls.done % POLLS_INSIDE_MAX != 0 && wait->self->woke == NULL &&
+		                !vma_thread_holds(wait->self, VMA_HELD_CALLBACKS)))
 			continue;
 		wait_step_outside(wait, wait->yield || wait->self->woke != NULL || state.too_many_spinners);
 		rc = wait_interrupted(wait, signals);

@@ -19,6 +19,7 @@
 #include <vma/packet.h>
 #include <vma/test.h>
 
+#include "../extra.h"
 #include "../flows.h"
 #include "../recv.h"
 #include "../udp_priv.h"
@@ -178,6 +179,7 @@ static int fixture_bind(struct vma_file *file, int fd, const struct sockaddr *ad
 static void fixture_destroy_sock(struct vma_file *file)
 {
 	udp_data_destroy(udp_sock(file));
+	udp_extra_destroy(udp_sock(file));
 	vma_free(udp_sock(file)->stats);
 }
 

@@ -105,6 +105,12 @@ void vma_rules_text_put(char *text); /* NULL is fine */
 
 /* What holds for the program. The number of errors, each of which has been told; -ENOMEM, -EFBIG: *out is NULL. */
 int vma_rules_parse(const struct vma_rules_attr *attr, const char *text, size_t size, struct vma_rules **out);
+/*
+ * One more rule, which goes before those of `old` (NULL: there are none): a single statement `use`, in attr's file's
+ * name as its line 0. 0; -EINVAL: it is none, or more than one (attr's tell hears why); -ENOMEM. `old` stays as it is.
+ */
+int vma_rules_prepend(const struct vma_rules_attr *attr, const struct vma_rules *old, const char *line,
+                      struct vma_rules **out);
 void vma_rules_destroy(struct vma_rules *rules); /* NULL is fine */
 
 /* The first rule of this role that the names match; NULL: none. `second` is not looked at where the role has one name. */

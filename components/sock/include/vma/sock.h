@@ -30,6 +30,8 @@
 #include <vma/sock_thread.h>
 
 struct vma_file;
+struct vma_lend;
+struct vma_recv_callback;
 struct iovec;
 
 /* VMA_FILE_EXEC: a socket that the program has inherited through exec, and has not used (engine/inherited.c). */
@@ -95,6 +97,15 @@ struct vma_file_ops {
 	 */
 	ssize_t (*recvmsg)(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 	ssize_t (*sendmsg)(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
+	/*
+	 * The Extra API's (<mellanox/vma_extra.h>): recvfrom_zcopy, with a message of <vma/inet_held.h>, whose
+	 * `packets` says whether packets were given or bytes were copied; register_recv_callback; the headers of the
+	 * next message, of which at most `size` bytes are written, and how many there are (-ENOTCONN). -errno. NULL:
+	 * -EOPNOTSUPP.
+	 */
+	ssize_t (*recv_lent)(struct vma_file *file, int fd, struct vma_lend *lend, int flags);
+	int (*set_callback)(struct vma_file *file, const struct vma_recv_callback *callback);
+	ssize_t (*network_header)(struct vma_file *file, void *to, size_t size);
 	/*
 	 * The offloaded half of readiness as EPOLL* bits, without lock or system call. For sockets EPOLLOUT and what
 	 * else the shadow is not to be asked for is in `own`.

@@ -33,7 +33,7 @@ struct vma_tcp_conn;
 
 struct vma_engine {
 	struct vma_conf conf;
-	const struct vma_rules *rules; /* which sockets are the kernel's; NULL: none is by a rule */
+	const struct vma_rules *_Atomic rules; /* which sockets are the kernel's; NULL: none is by a rule */
 	struct vma_stats *stats;
 	struct vma_stats_process *process_stats;           /* the process's own; never NULL, as the next */
 	struct vma_stats_iomux *select_stats, *poll_stats; /* by whoever calls: what two count at a time may be lost */
@@ -47,6 +47,11 @@ struct vma_engine {
 extern struct vma_engine *_Atomic vma_engine_now __attribute__((visibility("hidden")));
 /* New sockets are the kernel's: the program may use them where no call shows it (io_uring). Never taken back. */
 extern _Atomic bool vma_sockets_stay __attribute__((visibility("hidden")));
+/*
+ * A rule in a line of libvma.conf goes before all others, for sockets that are decided from now on, of this process and
+ * of those that it forks. 0, -EINVAL (the log says why), -ENOMEM.
+ */
+int vma_engine_add_rule(struct vma_engine *engine, const char *line);
 struct vma_engine *vma_engine_start(void); /* NULL: it cannot, and the log has said why, once */
 /* The process's engine, started on first use. */
 static inline struct vma_engine *vma_engine(void)

@@ -26,6 +26,7 @@
 #include <vma/ck_tsan.h> /* before ck's */
 
 #include <ck_epoch.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -36,6 +37,7 @@
 struct vma_ring;
 struct vma_wait;
 struct vma_file;
+struct vma_callback_source;
 
 #define VMA_THREAD_RING_CTXS                                                                                           \
 	16 /* rings that one sleep watches; further ones are left to other sleepers and the internal thread            \
@@ -43,7 +45,7 @@ struct vma_file;
 
 struct vma_thread {
 	uint32_t inside;          /* depth */
-	bool signals_held;        /* leave gives `mask` back, and the kernel delivers what waits */
+	_Atomic uint8_t held;     /* enum vma_held: what waits until the thread leaves */
 	bool copying;             /* a fault now is EFAULT: see vma_copy */
 	uint32_t signals;         /* handlers that ran in this thread */
 	uint32_t interrupts;      /* those of them without SA_RESTART */
@@ -69,10 +71,12 @@ struct vma_thread {
 	bool wakeup_unused;  /* the wait ends with nothing: a wake-up spent on it goes to another (vma_waitq_remove) */
 	bool spinning;       /* counted as a spinner */
 	bool is_internal;    /* the library's own thread */
+	pthread_t posix;     /* its name among the program's */
 	uint32_t bound_core; /* and 1: vma_thread_bind_core; 0: it is not bound */
-	uint64_t accept_rings;   /* asleep: the rings whose listeners it waits for, by bit */
-	uint64_t busy_polls;     /* rings, by bit, whose sleepers it drives for: wait/busy_poller.c */
-	struct vma_thread *woke; /* the last whom it has woken, until that one is seen to be up */
+	struct vma_callback_source *in_callback; /* runs a function of the application's: sock_callback.h */
+	uint64_t accept_rings;                   /* asleep: the rings whose listeners it waits for, by bit */
+	uint64_t busy_polls;                     /* rings, by bit, whose sleepers it drives for: wait/busy_poller.c */
+	struct vma_thread *woke;                 /* the last whom it has woken, until that one is seen to be up */
 	ck_epoch_record_t epoch;
 
 	/* shared */
@@ -88,6 +92,14 @@ struct vma_thread {
  * has woken it until it is up; also of one that was awake, until it sleeps again or ends a wait.
  */
 enum vma_thread_state { VMA_THREAD_AWAKE, VMA_THREAD_GOING, VMA_THREAD_ASLEEP, VMA_THREAD_WOKEN };
+
+/* SIGNALS: leave gives `mask` back, and the kernel delivers what waits. CALLBACKS: set by any thread. */
+enum vma_held { VMA_HELD_SIGNALS = 1 << 0, VMA_HELD_CALLBACKS = 1 << 1 };
+
+static inline bool vma_thread_holds(const struct vma_thread *self, enum vma_held what)
+{
+	return (atomic_load_explicit(&self->held, memory_order_relaxed) & what) != 0;
+}
 
 /* NULL until the thread's first vma_thread_self. */
 extern __thread struct vma_thread *vma_thread_cache __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -115,6 +127,13 @@ static inline void vma_thread_set_tx_batch(struct vma_thread *self, int n)
  */
 uint32_t vma_thread_bind_core(struct vma_thread *self);
 uint32_t vma_thread_core(void); /* on which the calling thread runs */
+/*
+ * offload.c: the sockets that a thread of this name makes from now on are offloaded, or the kernel's, whatever
+ * VMA_OFFLOADED_SOCKETS says. -ESRCH: there is no such thread; -ENOMEM.
+ */
+int vma_thread_set_offload(pthread_t thread, bool offload);
+/* Of the calling thread; `otherwise` if nothing was said. */
+bool vma_thread_offloads(bool otherwise);
 /* Threads that exist: index 0..count-1; NULL for one that is free. */
 unsigned vma_thread_count(void);
 struct vma_thread *vma_thread_at(unsigned index);
@@ -154,17 +173,17 @@ static inline struct vma_thread *vma_enter(void)
 	vma_section_begin(&self->epoch);
 	return self;
 }
-void vma_leave_signals(struct vma_thread *self) __attribute__((cold));
+void vma_leave_held(struct vma_thread *self) __attribute__((cold));
 static inline void vma_leave(struct vma_thread *self)
 {
 	__tsan_release(&vma_tsan_inside);
 	ck_epoch_end(&self->epoch, NULL);
 	atomic_signal_fence(memory_order_seq_cst);
 	self->inside--;
-	/* Before this a signal is held, and seen here; after it, it is not held any more. */
+	/* Before this a signal is held, and seen here; after it, it is not held any more. Callbacks: sock_callback.h. */
 	atomic_signal_fence(memory_order_seq_cst);
-	if (__builtin_expect(self->signals_held, 0) && self->inside == 0)
-		vma_leave_signals(self);
+	if (__builtin_expect(atomic_load_explicit(&self->held, memory_order_relaxed) != 0, 0) && self->inside == 0)
+		vma_leave_held(self);
 }
 
 /* ---- memory: control objects (jemalloc with arenas of our own; libc's malloc under a sanitizer) ---- */

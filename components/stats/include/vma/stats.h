@@ -162,7 +162,10 @@
 	X(rx_peek_bytes, "bytes of those")                                                                             \
 	X(rx_lost, "datagrams taken from the queue that no receive has got (EFAULT, or given to the kernel)")          \
 	X(rx_lost_bytes, "bytes of those, and what was cut from datagrams")                                            \
-	X(rx_os_errors, "receives through the kernel that failed")
+	X(rx_os_errors, "receives through the kernel that failed")                                                     \
+	X(rx_zcopy, "datagrams received without a copy (Extra API); they are received ones as well")                   \
+	X(rx_callbacks, "packets that a receive callback was asked about")                                             \
+	X(rx_hold_refused, "packets dropped before a receive callback: the socket held as many as it may")
 
 /* Receivers', as the list before. */
 #define VMA_STATS_SOCKET_RX_MAX(X)                                                                                     \
@@ -215,7 +218,8 @@
 	X(tx_drops, "datagrams dropped: queue full")                                                                   \
 	X(tx_errors, "sends that failed")                                                                              \
 	X(tx_waits, "sends that waited for room")                                                                      \
-	X(tx_os_errors, "sends through the kernel that failed")
+	X(tx_os_errors, "sends through the kernel that failed")                                                        \
+	X(tx_dummies, "dummy messages (VMA_SND_FLAGS_DUMMY)")
 
 /* One per process. What several threads may count at a time is added atomically: it is rare. */
 #define VMA_STATS_PROCESS(X)                                                                                           \

@@ -1,0 +1,91 @@
+/* lend - what recvfrom_zcopy writes into the application's buffer, and the kernel's part of such a call. */
+#include <errno.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <vma/inet.h>
+#include <vma/inet_held.h>
+
+/* As messages of programs: see interpose. */
+#define BYTES_MAX ((size_t)INT32_MAX & ~(size_t)4095)
+
+void vma_lend_init(struct vma_lend *lend, int fd, void *buf, size_t len, bool forced)
+{
+	*lend = (struct vma_lend){
+	        .piece = {.iov_base = buf, .iov_len = len < BYTES_MAX ? len : BYTES_MAX},
+	        .used = sizeof(struct vma_packets_t),
+	        .forced = forced,
+	        .fd = fd,
+	};
+	lend->msg.msg_iov = &lend->piece;
+	lend->msg.msg_iovlen = 1;
+}
+
+static size_t description_bytes(size_t n)
+{
+	return sizeof(struct vma_packet_t) + n * sizeof(struct iovec);
+}
+
+bool vma_lend_has_room(const struct vma_lend *lend, size_t n)
+{
+	return lend->piece.iov_len >= lend->used && lend->piece.iov_len - lend->used >= description_bytes(n);
+}
+
+static int describe_piece(const struct vma_bufarena *arena, const struct vma_fragment *fragment, char *to)
+{
+	const struct iovec iov = {.iov_base = vma_buf_data(arena, fragment->buf) + fragment->off,
+	                          .iov_len = fragment->len};
+
+	return vma_copy(to, &iov, sizeof(iov));
+}
+
+int vma_lend_packet(struct vma_lend *lend, const struct vma_bufarena *arena, uint64_t id,
+                    const struct vma_fragment *fragments, size_t n)
+{
+	char *buf = lend->piece.iov_base, *to = buf + lend->used;
+	const struct vma_packet_t packet = {.packet_id = (void *)(uintptr_t)id, .sz_iov = n};
+	const size_t packets = lend->packets + 1;
+
+	if (vma_copy(to, &packet, sizeof(packet)) != 0)
+		return -EFAULT;
+	for (size_t i = 0; i < n; i++) {
+		if (describe_piece(arena, &fragments[i], to + description_bytes(i)) != 0)
+			return -EFAULT;
+	}
+	if (vma_copy(buf + offsetof(struct vma_packets_t, n_packet_num), &packets, sizeof(packets)) != 0)
+		return -EFAULT;
+	lend->used += description_bytes(n);
+	lend->packets = packets;
+	return 0;
+}
+
+static ssize_t recv_now(int fd, struct msghdr *msg, int flags)
+{
+	const ssize_t rc = syscall(SYS_recvmsg, fd, msg, flags | MSG_DONTWAIT);
+
+	return rc < 0 ? -errno : rc;
+}
+
+static ssize_t lend_from_os(int fd, struct msghdr *msg, int flags,
+                            ssize_t (*receive)(int fd, struct msghdr *msg, int flags))
+{
+	struct msghdr look = {0};
+	ssize_t rc;
+
+	flags &= ~(VMA_LEND_FLAG | MSG_VMA_ZCOPY_FORCE);
+	if (!vma_lend_of(msg)->forced || flags & MSG_ERRQUEUE)
+		return receive(fd, msg, flags);
+	rc = receive(fd, &look, flags | MSG_PEEK);
+	return rc < 0 ? rc : -EIO;
+}
+
+ssize_t vma_lend_from_os(int fd, struct msghdr *msg, int flags)
+{
+	return lend_from_os(fd, msg, flags, recv_now);
+}
+
+ssize_t vma_lend_from_os_waits(int fd, struct msghdr *msg, int flags)
+{
+	return lend_from_os(fd, msg, flags, vma_inet_os_recv);
+}

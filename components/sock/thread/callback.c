@@ -1,0 +1,214 @@
+/* callback - sources of callbacks that wait, and threads of the program that run them when they leave. */
+#include <errno.h>
+#include <pthread.h>
+
+#include <vma/sock_callback.h>
+
+#include "thread.h"
+
+#define SOURCES_MAX 16 /* run at one leave: what is left makes the thread look again soon */
+
+/* Producers push here, without a lock; who takes takes all, so a pointer that comes back does no harm. */
+static struct vma_callback_source *_Atomic posted;
+/* Runners' own, in the order of posting. */
+static pthread_mutex_t taken_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vma_callback_source *taken;
+static _Atomic bool ended;
+/* In place of a source while a thread looks for one. */
+static struct vma_callback_source none;
+
+/* ---- producers ---- */
+
+static void mark_thread(struct vma_thread *thread)
+{
+	if (!vma_thread_holds(thread, VMA_HELD_CALLBACKS))
+		atomic_fetch_or(&thread->held, VMA_HELD_CALLBACKS);
+}
+
+/* This one is the library's, or has other callbacks to come back from. */
+static void mark_all_threads(struct vma_file *file)
+{
+	const unsigned count = vma_thread_count();
+
+	for (unsigned i = 0; i < count; i++) {
+		struct vma_thread *thread = vma_thread_at(i);
+
+		if (thread != NULL && !thread->is_internal)
+			mark_thread(thread);
+	}
+	vma_file_ready(file, VMA_FILE_READABLE);
+}
+
+static void push_source(struct vma_callback_source *source)
+{
+	struct vma_callback_source *first = atomic_load_explicit(&posted, memory_order_relaxed);
+
+	do
+		source->next = first;
+	while (!atomic_compare_exchange_weak(&posted, &first, source));
+}
+
+void vma_callback_post(struct vma_callback_source *source)
+{
+	struct vma_thread *self = vma_thread_cache;
+
+	if (atomic_exchange(&source->queued, true))
+		return;
+	vma_file_get(source->file);
+	push_source(source);
+	if (self != NULL && !self->is_internal && self->in_callback == NULL)
+		mark_thread(self);
+	else
+		mark_all_threads(source->file);
+}
+
+/* ---- runners ---- */
+
+static struct vma_callback_source *reversed(struct vma_callback_source *source)
+{
+	struct vma_callback_source *before = NULL;
+
+	while (source != NULL) {
+		struct vma_callback_source *next = source->next;
+
+		source->next = before;
+		before = source;
+		source = next;
+	}
+	return before;
+}
+
+/* Inside, so that no handler comes while the lock is held. The reference passes to the caller. NULL: there is none. */
+static struct vma_callback_source *take_source(void)
+{
+	struct vma_callback_source *source;
+
+	pthread_mutex_lock(&taken_lock);
+	if (taken == NULL)
+		taken = reversed(atomic_exchange(&posted, NULL));
+	source = taken;
+	if (source != NULL)
+		taken = source->next;
+	pthread_mutex_unlock(&taken_lock);
+	return source;
+}
+
+/* The end of a run, also by cancellation: whoever came meanwhile and left has said so. */
+static void release_source(void *arg)
+{
+	struct vma_callback_source *source = arg;
+	struct vma_thread *self = vma_enter();
+
+	self->in_callback = &none;
+	atomic_store(&source->running, false);
+	if (atomic_exchange(&source->again, false))
+		vma_callback_post(source);
+	vma_file_put(source->file);
+	vma_leave(self);
+}
+
+static void run_cancelled(void *arg)
+{
+	release_source(arg);
+	vma_thread_cache->in_callback = NULL;
+}
+
+/*
+ * Another thread may run it at the moment. This one says that there is more (A), then tries again (B); that one gives
+ * `running` back (C), then looks whether somebody has said so (D). Sequentially consistent: B succeeds, or D sees A.
+ */
+static bool acquire_source(struct vma_callback_source *source)
+{
+	if (!atomic_exchange(&source->running, true))
+		return true;
+	atomic_store(&source->again, true);
+	return !atomic_exchange(&source->running, true);
+}
+
+static void run_source(struct vma_thread *self, struct vma_callback_source *source)
+{
+	bool more;
+
+	self->in_callback = source;
+	pthread_cleanup_push(run_cancelled, source);
+	more = source->run(source);
+	pthread_cleanup_pop(0);
+	if (more)
+		atomic_store(&source->again, true);
+	release_source(source);
+}
+
+static bool run_next(struct vma_thread *self)
+{
+	struct vma_callback_source *source;
+
+	vma_enter();
+	source = take_source();
+	if (source != NULL) {
+		atomic_exchange(&source->queued, false);
+		if (!acquire_source(source)) {
+			vma_file_put(source->file);
+			vma_leave(self);
+			return true;
+		}
+	}
+	vma_leave(self);
+	if (source == NULL)
+		return false;
+	run_source(self, source);
+	return true;
+}
+
+static bool sources_wait(void)
+{
+	bool wait;
+
+	vma_enter();
+	pthread_mutex_lock(&taken_lock);
+	wait = taken != NULL || atomic_load(&posted) != NULL;
+	pthread_mutex_unlock(&taken_lock);
+	vma_leave(vma_thread_cache);
+	return wait;
+}
+
+/*
+ * As around a handler of the application, this thread must not leave anybody waiting for it meanwhile; and a sleep that
+ * it was about to begin ends at once, for what it had looked at before may have changed.
+ */
+void vma_callbacks_run(struct vma_thread *self)
+{
+	const int saved = errno;
+
+	if (self->in_callback != NULL) /* it looks again when it comes back */
+		return;
+	atomic_fetch_and(&self->held, (uint8_t)~VMA_HELD_CALLBACKS);
+	if (atomic_load_explicit(&ended, memory_order_relaxed))
+		return;
+	vma_wait_interrupted(self);
+	self->in_callback = &none;
+	for (unsigned n = 0; n < SOURCES_MAX && run_next(self); n++)
+		self->in_callback = &none;
+	if (sources_wait())
+		mark_thread(self);
+	self->in_callback = NULL;
+	vma_wait_resumed(self);
+	errno = saved;
+}
+
+bool vma_callback_is_running_here(const struct vma_callback_source *source)
+{
+	return vma_thread_cache != NULL && vma_thread_cache->in_callback == source;
+}
+
+void vma_callbacks_end(void)
+{
+	atomic_store(&ended, true);
+}
+
+/* What was posted is the parent's; files take their references back by themselves. */
+__attribute__((cold)) void vma_callbacks_forked_child(void)
+{
+	pthread_mutex_init(&taken_lock, NULL);
+	atomic_store(&posted, NULL);
+	taken = NULL;
+}

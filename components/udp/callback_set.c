@@ -1,0 +1,80 @@
+/* callback_set.c - register_recv_callback: from now on the sinks of a socket make a detour. The argument is in extra.h. */
+#include <errno.h>
+#include <pthread.h>
+
+#include "deferred.h"
+#include "endpoint.h"
+#include "extra.h"
+
+static int detour_attachments(struct udp_flows *flows)
+{
+	for (struct udp_attachment *at = flows->attachments; at != NULL; at = at->next) {
+		const int rc = udp_callback_detour(at);
+
+		if (rc != 0)
+			return rc;
+	}
+	return 0;
+}
+
+/* file.lock. The argument stands in extra.h. */
+static int begin_detour(struct udp_sock *sock, struct udp_extra *extra)
+{
+	struct udp_flows *flows = sock->flows;
+	int rc = 0;
+
+	udp_flows_lock();
+	atomic_store_explicit(&extra->detour, true, memory_order_relaxed);
+	if (flows != NULL)
+		rc = detour_attachments(flows);
+	if (rc == 0)
+		atomic_fetch_or(&sock->rx_opts, UDP_RX_OPT_CALLBACK);
+	else
+		atomic_store_explicit(&extra->detour, false, memory_order_relaxed);
+	for (struct udp_attachment *at = rc == 0 && flows != NULL ? flows->attachments : NULL; at != NULL;
+	     at = at->next) {
+		if (vma_ring_acquire(at->ring_ctx->ring))
+			vma_ring_release(at->ring_ctx->ring);
+	}
+	udp_flows_unlock();
+	return rc;
+}
+
+static void callback_end(struct vma_retired *retired)
+{
+	vma_free(retired);
+}
+_Static_assert(offsetof(struct udp_callback, retired) == 0, "callback_end");
+
+int udp_set_callback(struct vma_file *file, const struct vma_recv_callback *callback)
+{
+	struct udp_sock *sock = udp_sock(file);
+	struct udp_extra *extra = udp_extra_get(sock);
+	struct udp_callback *fresh = NULL, *old;
+	int rc = 0;
+
+	if (extra == NULL)
+		return -ENOMEM;
+	if (callback->function != NULL) {
+		fresh = vma_alloc(sizeof(*fresh));
+		if (fresh == NULL)
+			return -ENOMEM;
+		fresh->now = *callback;
+	}
+	pthread_mutex_lock(&file->lock);
+	if (file->os_only || vma_file_has_ended(file))
+		rc = -EINVAL;
+	else if (fresh != NULL && udp_is_deferred(sock) && !udp_deferred_end(sock, atomic_load(&file->fd)))
+		rc = -EINVAL;
+	else if (fresh != NULL && !atomic_load_explicit(&extra->detour, memory_order_relaxed))
+		rc = begin_detour(sock, extra);
+	if (rc == 0) {
+		old = atomic_exchange(&extra->callback, fresh);
+		if (old != NULL)
+			vma_retire(&old->retired, callback_end);
+	}
+	pthread_mutex_unlock(&file->lock);
+	if (rc != 0)
+		vma_free(fresh);
+	return rc;
+}

@@ -1,0 +1,86 @@
+/* extra.c - the object behind the Extra API's calls on a socket, and the headers of its next message. */
+#include <errno.h>
+
+#include "deferred.h"
+#include "dst.h"
+#include "endpoint.h"
+#include "extra.h"
+#include "frame.h"
+
+struct udp_extra *udp_extra_get(struct udp_sock *sock)
+{
+	struct udp_extra *extra = atomic_load_explicit(&sock->extra, memory_order_acquire), *none = NULL;
+
+	if (extra != NULL)
+		return extra;
+	extra = vma_alloc(sizeof(*extra));
+	if (extra == NULL)
+		return NULL;
+	extra->sock = sock;
+	extra->holder.file = &sock->file;
+	extra->source.file = &sock->file;
+	extra->source.run = udp_callback_run;
+	if (atomic_compare_exchange_strong(&sock->extra, &none, extra))
+		return extra;
+	vma_free(extra);
+	return none;
+}
+
+/* What is held is the parent's, and counts there. A callback that is running goes on, here as well. */
+void udp_extra_forked(struct udp_sock *sock)
+{
+	struct udp_extra *extra = atomic_load(&sock->extra);
+
+	if (extra == NULL)
+		return;
+	atomic_store(&extra->holder.bytes, 0);
+	atomic_store(&extra->holder.packets, 0);
+	atomic_store(&extra->source.again, false);
+	if (!vma_callback_is_running_here(&extra->source))
+		atomic_store(&extra->source.running, false);
+	if (atomic_exchange(&extra->source.queued, false))
+		vma_file_put(&sock->file);
+}
+
+void udp_extra_destroy(struct udp_sock *sock)
+{
+	struct udp_extra *extra = atomic_exchange(&sock->extra, NULL);
+
+	if (extra == NULL)
+		return;
+	vma_free(atomic_load(&extra->callback));
+	vma_free(extra);
+}
+
+unsigned udp_fragments_of(const struct udp_datagram *datagram, struct vma_fragment *fragments)
+{
+	uint32_t off = datagram->packet->payload_off;
+	size_t left = datagram->len;
+	unsigned n = 0;
+
+	for (struct vma_buf *buf = datagram->packet; buf != NULL && n < UDP_FRAGMENTS_MAX; buf = buf->next, off = 0) {
+		const size_t here = buf->len - off < left ? buf->len - off : left;
+
+		fragments[n++] = (struct vma_fragment){.buf = buf, .off = off, .len = (uint32_t)here};
+		left -= here;
+	}
+	return left == 0 ? n : 0;
+}
+
+ssize_t udp_network_header(struct vma_file *file, void *to, size_t size)
+{
+	struct udp_sock *sock = udp_sock(file);
+	uint8_t frame[VMA_PKT_UDP_HEADERS_MAX + 2];
+	const struct udp_dst *dst;
+	struct udp_dst own;
+	uint16_t flags = 0;
+
+	if (file->os_only || udp_is_deferred(sock) || !atomic_load_explicit(&sock->connected, memory_order_relaxed))
+		return -ENOTCONN;
+	dst = udp_dst_find(sock, 0, &own);
+	if (dst == NULL || dst->ring_ctx == NULL)
+		return -ENOTCONN;
+	frame_finish(dst, frame, 0, 0, &flags);
+	memcpy(to, frame, size < dst->headers_len ? size : dst->headers_len);
+	return dst->headers_len;
+}

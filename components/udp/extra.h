@@ -1,0 +1,67 @@
+/*
+ * extra.h - what the Extra API adds to a socket (<mellanox/vma_extra.h>): packets that the application holds, and its
+ * receive callback.
+ *
+ *   sink ──┬─ no callback was ever set ──> queue
+ *          └─ else ──> undecided queue of the attachment ── callback.c, in a thread of the program:
+ *                        DROP: put   RECV ──> queue   HOLD ──> the application
+ *
+ * The sink remains the one producer of the undecided queue. The queue itself then has one producer, too: the thread
+ * that runs the source, one at a time. Between the two is set_callback: it first makes sinks see the callback
+ * (rx_opts), then waits for each ring's receive flag once, so that no sink that has not seen it is still pushing. This
+ * is for good: a socket that had a callback keeps the detour when it has none any more.
+ *
+ * Memory: made when it is first needed, ends with the socket.
+ */
+#ifndef VMA_UDP_EXTRA_H
+#define VMA_UDP_EXTRA_H
+
+#include <vma/inet_held.h>
+#include <vma/sock_callback.h>
+
+#include "udp_priv.h"
+
+/* Immutable, replaced under file.lock and retired. */
+struct udp_callback {
+	struct vma_retired retired;
+	struct vma_recv_callback now;
+};
+
+struct udp_extra {
+	struct udp_sock *sock;
+	struct vma_holder holder;
+	struct vma_callback_source source;
+	struct udp_callback *_Atomic callback; /* NULL: none */
+	_Atomic bool detour;                   /* one was set */
+};
+
+/* A datagram of 64 KB has 119 where a fragment has 576 bytes. */
+enum { UDP_FRAGMENTS_MAX = 128 };
+
+/* NULL: no memory. Any thread. */
+struct udp_extra *udp_extra_get(struct udp_sock *sock);
+/* In the child; nobody sees the socket any more. */
+void udp_extra_forked(struct udp_sock *sock);
+void udp_extra_destroy(struct udp_sock *sock);
+
+/* ops */
+int udp_set_callback(struct vma_file *file, const struct vma_recv_callback *callback);
+ssize_t udp_recv_lent(struct vma_file *file, int fd, struct vma_lend *lend, int flags);
+ssize_t udp_network_header(struct vma_file *file, void *to, size_t size);
+
+/* callback.c: makes the attachment's undecided queue; _attach: if the socket needs one. 0, -ENOMEM. */
+int udp_callback_detour(struct udp_attachment *at);
+int udp_callback_attach(const struct udp_sock *sock, struct udp_attachment *at);
+/* For the sink: the packet waits for its verdict. False: the queue is full. */
+bool udp_callback_queue(struct udp_attachment *at, const struct udp_datagram *datagram);
+bool udp_callback_run(struct vma_callback_source *source);
+
+/* The pieces of a datagram's payload: how many; 0: more than there is room for. */
+unsigned udp_fragments_of(const struct udp_datagram *datagram, struct vma_fragment *fragments);
+/* What a datagram counts for, queued or held. */
+static inline uint32_t udp_datagram_cost(const struct udp_datagram *datagram)
+{
+	return datagram->len > UDP_BYTES_AT_LEAST ? datagram->len : UDP_BYTES_AT_LEAST;
+}
+
+#endif

@@ -1,0 +1,29 @@
+/*
+ * zcopy.c - recvfrom_zcopy: as recv, but the application gets the packet where it lies, if that can be.
+ *
+ * The call goes the ways of recv (recv.c, recv_wait.c) with VMA_LEND_FLAG, which are the same but for the last step:
+ * what is in a queue is lent (udp_take_lendable), and the kernel's is copied, or refused (vma_lend_from_os).
+ */
+#include <errno.h>
+
+#include "extra.h"
+#include "recv.h"
+
+ssize_t udp_recv_lent(struct vma_file *file, int fd, struct vma_lend *lend, int flags)
+{
+	struct udp_sock *sock = udp_sock(file);
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
+	ssize_t len;
+
+	flags = (flags & ~(MSG_VMA_ZCOPY | MSG_VMA_ZCOPY_FORCE)) | VMA_LEND_FLAG;
+	vma_inet_flush_sends(vma_thread_self());
+	if (all != NULL && !(flags & (MSG_ERRQUEUE | MSG_PEEK)) && !file->os_only &&
+	    !atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
+		len = udp_receive_queued(sock, &lend->msg, flags);
+		if (len == -ENODATA && vma_ring_ctxs_progress(all->rings) > 0)
+			len = udp_receive_queued(sock, &lend->msg, flags);
+		if (len != -ENODATA)
+			return len;
+	}
+	return udp_recv_general(sock, fd, &lend->msg, flags);
+}
