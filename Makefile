@@ -23,8 +23,8 @@ build/deps-packages.stamp: mk/packages-build.txt mk/deps build/deps.stamp
 	$(Q)DEPS='$(PACKAGES)' mk/deps $@ mk/packages-build.txt
 
 # Bottom of the architecture first: a component may use only those before it.
-COMPONENTS := log conf rules stats bufpool nic cq ring tcp net sock inet udp stream iomux
-COMPONENTS_TOP_FIRST := iomux stream udp inet sock net tcp ring cq nic bufpool stats rules conf log
+COMPONENTS := log conf rules stats bufpool nic cq ring tcp net sock inet udp stream iomux extra
+COMPONENTS_TOP_FIRST := extra iomux stream udp inet sock net tcp ring cq nic bufpool stats rules conf log
 INCLUDES := $(COMPONENTS:%=-Icomponents/%/include) -Iinclude
 LIBS_ALL :=
 TESTS_ALL :=

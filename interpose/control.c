@@ -5,6 +5,7 @@
 #include <vma/log.h>
 
 #include "call.h"
+#include "extra.h"
 
 /*
  * The cancellation points among them (connect, accept) are so in the C library when the op ends up there; an op that
@@ -29,8 +30,16 @@
 	}
 
 CONTROL_CALL(int, shutdown, (int fd, int how), fd, (fd, how), (call.file, fd, how))
-CONTROL_CALL(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *len), fd,
-             (fd, level, name, value, len), (call.file, fd, level, name, value, len))
+CALL_OURS(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *len), fd,
+          (fd, level, name, value, len), (call.file, fd, level, name, value, len))
+EXPORT(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *len))
+{
+	if (IS_PLAIN(fd))
+		return vma_os.getsockopt(fd, level, name, value, len);
+	if (fd == -1 && extra_get_api(level, name, value, len))
+		return 0;
+	return getsockopt_ours(fd, level, name, value, len);
+}
 CONTROL_CALL(int, getsockname, (int fd, struct sockaddr *addr, socklen_t *len), fd, (fd, addr, len),
              (call.file, fd, addr, len))
 CONTROL_CALL(int, getpeername, (int fd, struct sockaddr *addr, socklen_t *len), fd, (fd, addr, len),

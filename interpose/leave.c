@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <vma/sock_callback.h>
 #include <vma/sock_engine.h>
 #include <vma/stream.h>
 #include <vma/udp.h>
@@ -23,6 +24,7 @@ static void sockets_end_at_exit(void)
 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL &&
 	    (self == NULL || self->inside == 0) && !process_is_borrowed()) {
+		vma_callbacks_end();
 		vma_udp_exit();
 		vma_stream_exit();
 		vma_engine_exit();

@@ -1,0 +1,33 @@
+/*
+ * extra - the VMA Extra API behind its functions. <mellanox/vma_extra.h> has the contracts; here are 0, a count or a
+ * negative errno in the place of errno.
+ *
+ * `file` is what stands under the descriptor, NULL: nothing of ours.
+ *
+ * Threads: any, inside.
+ * Progress: recvfrom waits as a receive call does.
+ * Memory: the program's, read and written by vma_copy.
+ * Example: test/test_packets.c.
+ */
+#ifndef VMA_EXTRA_COMPONENT_H
+#define VMA_EXTRA_COMPONENT_H
+
+#include <mellanox/vma_extra.h>
+
+#include <vma/sock.h>
+
+/* VMA_EXTRA_API_* of the functions that work. */
+uint64_t vma_extra_mask(void);
+
+int vma_extra_register_recv_callback(struct vma_file *file, vma_recv_callback_t function, void *context);
+/* -EBADF: fd is the kernel's, and so is the call. *flags is written. */
+ssize_t vma_extra_recvfrom(struct vma_file *file, int fd, void *buf, size_t len, int *flags, struct sockaddr *from,
+                           socklen_t *fromlen);
+int vma_extra_free_packets(const struct vma_file *file, int fd, const struct vma_packet_t *packets, size_t count);
+int vma_extra_get_rings_num(struct vma_file *file);
+int vma_extra_get_network_header(struct vma_file *file, void *to, uint16_t *len);
+int vma_extra_dump(struct vma_file *file, int fd, int level);
+int vma_extra_add_rule(const char *line);
+int vma_extra_offload_thread(int offload, pthread_t thread);
+
+#endif

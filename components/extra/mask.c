@@ -1,0 +1,9 @@
+/* mask - the functions that work. They do so on every device: none of them asks a device for more than frames. */
+#include <vma/extra.h>
+
+uint64_t vma_extra_mask(void)
+{
+	return VMA_EXTRA_API_REGISTER_RECV_CALLBACK | VMA_EXTRA_API_RECVFROM_ZCOPY | VMA_EXTRA_API_FREE_PACKETS |
+	       VMA_EXTRA_API_ADD_CONF_RULE | VMA_EXTRA_API_THREAD_OFFLOAD | VMA_EXTRA_API_DUMP_FD_STATS |
+	       VMA_EXTRA_API_GET_SOCKET_RINGS_NUM | VMA_EXTRA_API_GET_SOCKET_NETWORK_HEADER;
+}

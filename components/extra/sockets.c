@@ -1,0 +1,87 @@
+/* sockets - what a socket tells of itself, and what the program tells of sockets to come. */
+#include <errno.h>
+
+#include <vma/extra.h>
+#include <vma/sock_engine.h>
+
+enum { HEADERS_MAX = 256 };
+
+static bool is_offloaded_socket(const struct vma_file *file)
+{
+	return file != NULL && (file->kind == VMA_FILE_UDP || file->kind == VMA_FILE_TCP) && !file->os_only;
+}
+
+int vma_extra_get_rings_num(struct vma_file *file)
+{
+	if (!is_offloaded_socket(file) || file->ops->rings == NULL)
+		return -EINVAL;
+	return __builtin_popcountll(file->ops->rings(file));
+}
+
+int vma_extra_get_network_header(struct vma_file *file, void *to, uint16_t *len)
+{
+	uint8_t headers[HEADERS_MAX];
+	uint16_t room, have;
+	ssize_t rc;
+
+	if (len == NULL || file == NULL || (file->kind != VMA_FILE_UDP && file->kind != VMA_FILE_TCP))
+		return -EINVAL;
+	if (vma_copy(&room, len, sizeof(room)) != 0)
+		return -EFAULT;
+	rc = !file->os_only && file->ops->network_header != NULL
+	             ? file->ops->network_header(file, headers, sizeof(headers))
+	             : -ENOTCONN;
+	if (rc < 0)
+		return (int)rc;
+	have = (uint16_t)rc;
+	if (to != NULL && room < have)
+		return -ENOBUFS;
+	if (to != NULL && vma_copy(to, headers, have) != 0)
+		return -EFAULT;
+	return vma_copy(len, &have, sizeof(have));
+}
+
+static void dump_file(struct vma_file *file, void *arg)
+{
+	if (file->ops->dump != NULL)
+		file->ops->dump(file, atomic_load(&file->fd), *(enum vma_log_level *)arg);
+}
+
+int vma_extra_dump(struct vma_file *file, int fd, int level)
+{
+	enum vma_log_level log_level = (enum vma_log_level)level;
+
+	if (level < VMA_LOG_NONE || level > VMA_LOG_ALL)
+		return -EINVAL;
+	if (fd != 0 && (file == NULL || file->ops->dump == NULL))
+		return -EBADF;
+	if (level == VMA_LOG_NONE)
+		return 0;
+	if (fd == 0)
+		vma_file_each(dump_file, &log_level);
+	else
+		file->ops->dump(file, fd, log_level);
+	return 0;
+}
+
+int vma_extra_add_rule(const char *line)
+{
+	struct vma_engine *engine = vma_engine();
+	char own[512];
+	size_t n = 0;
+
+	if (engine == NULL)
+		return -ENODEV;
+	do {
+		if (n == sizeof(own))
+			return -EINVAL;
+		if (vma_copy(&own[n], line + n, 1) != 0)
+			return -EFAULT;
+	} while (own[n++] != '\0');
+	return vma_engine_add_rule(engine, own);
+}
+
+int vma_extra_offload_thread(int offload, pthread_t thread)
+{
+	return offload == 0 || offload == 1 ? vma_thread_set_offload(thread, offload != 0) : -EINVAL;
+}

@@ -1,0 +1,239 @@
+/*
+ * extra - the table of functions that vma_get_api() answers with: each enters, asks the component `extra`, leaves, and
+ * sets errno.
+ */
+#include <mellanox/vma_extra.h>
+
+#include <vma/extra.h>
+
+#include "call.h"
+#include "extra.h"
+#include "message.h"
+
+/* Inside, whatever stands under the number: NULL where nothing of ours does, or the library's own. */
+static void extra_enter(struct call *call, int fd)
+{
+	process_check_copied();
+	call->saved_errno = errno;
+	call->self = vma_enter();
+	call->file = vma_fd_lookup(fd);
+	if (call->file != NULL && call->file->kind == VMA_FILE_INTERNAL)
+		call->file = NULL;
+	vma_inet_flush_sends(call->self);
+}
+
+static int extra_register_recv_callback(int s, vma_recv_callback_t callback, void *context)
+{
+	struct call call;
+
+	extra_enter(&call, s);
+	return (int)call_end(&call, vma_extra_register_recv_callback(call.file, callback, context));
+}
+
+/* The kernel's recvmsg: of such a socket nothing is given without a copy. */
+static int recvfrom_kernel(int s, void *buf, size_t len, int *flags, struct sockaddr *from, socklen_t *fromlen)
+{
+	const bool forced = (*flags & MSG_VMA_ZCOPY_FORCE) != 0;
+	struct iovec piece = {.iov_base = buf, .iov_len = len};
+	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
+	ssize_t rc;
+
+	if (forced)
+		msg = (struct msghdr){0};
+	if (from != NULL && fromlen != NULL) {
+		msg.msg_name = from;
+		msg.msg_namelen = *fromlen;
+	}
+	rc = vma_os.recvmsg(s, &msg, (*flags & ~(MSG_VMA_ZCOPY | MSG_VMA_ZCOPY_FORCE)) | (forced ? MSG_PEEK : 0));
+	if (rc < 0)
+		return -1;
+	if (forced) {
+		errno = EIO;
+		return -1;
+	}
+	*flags = msg.msg_flags;
+	if (from != NULL && fromlen != NULL)
+		*fromlen = msg.msg_namelen;
+	return (int)rc;
+}
+
+static int extra_recvfrom_zcopy(int s, void *buf, size_t len, int *flags, struct sockaddr *from, socklen_t *fromlen)
+{
+	struct call call;
+	ssize_t rc;
+
+	pthread_testcancel();
+	extra_enter(&call, s);
+	rc = vma_extra_recvfrom(call.file, s, buf, len, flags, from, fromlen);
+	if (rc == -EBADF) {
+		call_leave(&call);
+		return recvfrom_kernel(s, buf, len, flags, from, fromlen);
+	}
+	return (int)call_end(&call, rc);
+}
+
+static int extra_free_packets(int s, struct vma_packet_t *packets, size_t count)
+{
+	struct call call;
+
+	extra_enter(&call, s);
+	return (int)call_end(&call, vma_extra_free_packets(call.file, s, packets, count));
+}
+
+static int extra_add_conf_rule(const char *config_line)
+{
+	struct call call;
+
+	process_start();
+	extra_enter(&call, -1);
+	return (int)call_end(&call, vma_extra_add_rule(config_line));
+}
+
+static int extra_thread_offload(int offload, pthread_t tid)
+{
+	struct call call;
+
+	process_start();
+	extra_enter(&call, -1);
+	return (int)call_end(&call, vma_extra_offload_thread(offload, tid));
+}
+
+static int extra_dump_fd_stats(int fd, int log_level)
+{
+	struct call call;
+
+	extra_enter(&call, fd);
+	return (int)call_end(&call, vma_extra_dump(call.file, fd, log_level));
+}
+
+static int extra_get_socket_rings_num(int fd)
+{
+	struct call call;
+
+	extra_enter(&call, fd);
+	return (int)call_end(&call, vma_extra_get_rings_num(call.file));
+}
+
+static int extra_get_socket_network_header(int fd, void *ptr, uint16_t *len)
+{
+	struct call call;
+
+	extra_enter(&call, fd);
+	return (int)call_end(&call, vma_extra_get_network_header(call.file, ptr, len));
+}
+
+/* ---- what is missing in the mask ---- */
+
+static int not_supported(void)
+{
+	errno = EOPNOTSUPP;
+	return -1;
+}
+
+static int extra_socketxtreme_poll(int fd, struct vma_completion_t *completions, unsigned int n, int flags)
+{
+	(void)fd, (void)completions, (void)n, (void)flags;
+	return not_supported();
+}
+
+static int extra_get_socket_rings_fds(int fd, int *ring_fds, int n)
+{
+	(void)fd, (void)ring_fds, (void)n;
+	return not_supported();
+}
+
+static int extra_get_socket_tx_ring_fd(int fd, struct sockaddr *to, socklen_t len)
+{
+	(void)fd, (void)to, (void)len;
+	return not_supported();
+}
+
+static int extra_socketxtreme_free_vma_packets(struct vma_packet_desc_t *packets, int n)
+{
+	(void)packets, (void)n;
+	return not_supported();
+}
+
+static int extra_socketxtreme_buff(struct vma_buff_t *buff)
+{
+	(void)buff;
+	return not_supported();
+}
+
+static int extra_add_ring_profile(struct vma_ring_type_attr *profile, vma_ring_profile_key *key)
+{
+	(void)profile, (void)key;
+	return not_supported();
+}
+
+static int extra_get_ring_direct_descriptors(int fd, struct vma_mlx_hw_device_data *data)
+{
+	(void)fd, (void)data;
+	return not_supported();
+}
+
+static int extra_register_memory_on_ring(int fd, void *addr, size_t length, uint32_t *key)
+{
+	(void)fd, (void)addr, (void)length, (void)key;
+	return not_supported();
+}
+
+static int extra_deregister_memory_on_ring(int fd, void *addr, size_t length)
+{
+	(void)fd, (void)addr, (void)length;
+	return not_supported();
+}
+
+static int extra_modify_ring(struct vma_modify_ring_attr *data)
+{
+	(void)data;
+	return not_supported();
+}
+
+static int extra_ioctl(void *cmsg_hdr, size_t cmsg_len)
+{
+	(void)cmsg_hdr, (void)cmsg_len;
+	return not_supported();
+}
+
+/* ---- the table ---- */
+
+static struct vma_api_t api = {
+        .register_recv_callback = extra_register_recv_callback,
+        .recvfrom_zcopy = extra_recvfrom_zcopy,
+        .free_packets = extra_free_packets,
+        .add_conf_rule = extra_add_conf_rule,
+        .thread_offload = extra_thread_offload,
+        .socketxtreme_poll = extra_socketxtreme_poll,
+        .get_socket_rings_num = extra_get_socket_rings_num,
+        .get_socket_rings_fds = extra_get_socket_rings_fds,
+        .get_socket_tx_ring_fd = extra_get_socket_tx_ring_fd,
+        .socketxtreme_free_vma_packets = extra_socketxtreme_free_vma_packets,
+        .socketxtreme_ref_vma_buff = extra_socketxtreme_buff,
+        .socketxtreme_free_vma_buff = extra_socketxtreme_buff,
+        .dump_fd_stats = extra_dump_fd_stats,
+        .vma_add_ring_profile = extra_add_ring_profile,
+        .get_socket_network_header = extra_get_socket_network_header,
+        .get_ring_direct_descriptors = extra_get_ring_direct_descriptors,
+        .register_memory_on_ring = extra_register_memory_on_ring,
+        .deregister_memory_on_ring = extra_deregister_memory_on_ring,
+        .vma_modify_ring = extra_modify_ring,
+        .ioctl = extra_ioctl,
+};
+
+static void mask_init(void)
+{
+	api.vma_extra_supported_mask = vma_extra_mask();
+}
+
+bool extra_get_api(int level, int name, void *value, const socklen_t *len)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	if (level != SOL_SOCKET || name != SO_VMA_GET_API || value == NULL || len == NULL ||
+	    *len < sizeof(struct vma_api_t *))
+		return false;
+	pthread_once(&once, mask_init);
+	*(struct vma_api_t **)value = &api;
+	return true;
+}

@@ -1,0 +1,11 @@
+/* extra - the question of vma_get_api(), which comes as a socket option of no socket. */
+#ifndef VMA_INTERPOSE_EXTRA_H
+#define VMA_INTERPOSE_EXTRA_H
+
+#include <stdbool.h>
+#include <sys/socket.h>
+
+/* getsockopt(-1, ...): whether this is the question, which then is answered. */
+bool extra_get_api(int level, int name, void *value, const socklen_t *len);
+
+#endif
