@@ -3,9 +3,19 @@
  *
  * Sends in a row may share a kick (udp): these calls, unlike all others, do not make held back frames leave.
  */
+#include <mellanox/vma_extra.h>
+
 #include "message.h"
 #include "more.h"
 #include "rights.h"
+
+/* Dummy messages of the Extra API: the kernel does not know them. */
+#define IS_DUMMY(flags) __builtin_expect(((flags)&VMA_SND_FLAGS_DUMMY) != 0, 0)
+static int __attribute__((cold, noinline)) refuse_dummy(void)
+{
+	errno = EINVAL;
+	return -1;
+}
 
 static bool call_send_bytes(int fd, const void *data, size_t size, int flags, const struct sockaddr *addr,
                             socklen_t len, ssize_t *result)
@@ -33,15 +43,15 @@ static __attribute__((noinline)) ssize_t sendto_ours(int fd, const void *data, s
 {
 	ssize_t result;
 
-	return call_send_bytes(fd, data, size, flags, addr, len, &result)
-	               ? result
-	               : vma_os.sendto(fd, data, size, flags, addr, len);
+	if (call_send_bytes(fd, data, size, flags, addr, len, &result))
+		return result;
+	return IS_DUMMY(flags) ? refuse_dummy() : vma_os.sendto(fd, data, size, flags, addr, len);
 }
 
 EXPORT(ssize_t, send, (int fd, const void *data, size_t size, int flags))
 {
 	if (IS_PLAIN(fd))
-		return vma_os.send(fd, data, size, flags);
+		return IS_DUMMY(flags) ? refuse_dummy() : vma_os.send(fd, data, size, flags);
 	return sendto_ours(fd, data, size, flags, NULL, 0);
 }
 ALIAS(ssize_t, __send, send, (int fd, const void *data, size_t size, int flags))
@@ -49,7 +59,7 @@ ALIAS(ssize_t, __send, send, (int fd, const void *data, size_t size, int flags))
 EXPORT(ssize_t, sendto, (int fd, const void *data, size_t size, int flags, const struct sockaddr *addr, socklen_t len))
 {
 	if (IS_PLAIN(fd))
-		return vma_os.sendto(fd, data, size, flags, addr, len);
+		return IS_DUMMY(flags) ? refuse_dummy() : vma_os.sendto(fd, data, size, flags, addr, len);
 	return sendto_ours(fd, data, size, flags, addr, len);
 }
 
@@ -162,7 +172,7 @@ static __attribute__((noinline)) ssize_t sendmsg_ours(int fd, const struct msghd
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
-		return sendmsg_plain(fd, msg, flags);
+		return IS_DUMMY(flags) ? refuse_dummy() : sendmsg_plain(fd, msg, flags);
 	rc = send_message(call.file, fd, msg, flags);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
@@ -175,6 +185,8 @@ EXPORT(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
 {
 	if (!IS_PLAIN(fd))
 		return sendmsg_ours(fd, msg, flags);
+	if (IS_DUMMY(flags))
+		return refuse_dummy();
 	if (rights_matter())
 		return sendmsg_plain(fd, msg, flags);
 	return vma_os.sendmsg(fd, msg, flags);
@@ -222,7 +234,7 @@ static __attribute__((noinline)) int sendmmsg_ours(int fd, struct mmsghdr *msgs,
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
-		return sendmmsg_plain(fd, msgs, n, flags);
+		return IS_DUMMY(flags) ? refuse_dummy() : sendmmsg_plain(fd, msgs, n, flags);
 	rc = send_messages(call.file, fd, msgs, n, flags);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
@@ -235,6 +247,8 @@ EXPORT(int, sendmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags))
 {
 	if (!IS_PLAIN(fd))
 		return sendmmsg_ours(fd, msgs, n, flags);
+	if (IS_DUMMY(flags))
+		return refuse_dummy();
 	if (rights_matter())
 		return sendmmsg_plain(fd, msgs, n, flags);
 	return vma_os.sendmmsg(fd, msgs, n, flags);

@@ -57,6 +57,8 @@ static void dump_counts(const struct vma_stats_socket *s, enum vma_log_level lev
 	              "Tx Offload : %" PRIu64 " / %" PRIu64 " / %" PRIu64 " / %" PRIu64
 	              " [kilobytes/packets/drops/errors]",
 	              N(tx_bytes) / 1024, N(tx_packets), N(tx_drops), N(tx_errors));
+	if (N(tx_dummies) != 0)
+		vma_log_write(level, "Tx Dummy messages : %" PRIu64, N(tx_dummies));
 	if (N(tx_os_packets) + N(tx_os_errors) != 0)
 		vma_log_write(level, "Tx OS info : %" PRIu64 " / %" PRIu64 " / %" PRIu64 " [kilobytes/packets/errors]",
 		              N(tx_os_bytes) / 1024, N(tx_os_packets), N(tx_os_errors));

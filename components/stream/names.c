@@ -149,6 +149,8 @@ int stream_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, soc
 	else
 		name.sin_port = sock->reserved.sin_port;
 	pthread_mutex_unlock(&file->lock);
+	if (sock->engine != NULL && sock->engine->conf.trigger_dummy_send_getsockname)
+		stream_send_dummy(sock);
 	if (ours)
 		return vma_name_give(file->family, &name, addr, len);
 	return vma_os.getsockname(fd, addr, len) < 0 ? -errno : 0;

@@ -19,6 +19,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <mellanox/vma_extra.h>
+
 #include "stream_priv.h"
 
 enum { SPANS = 8, QUEUED_MAX = 8, QUEUED_NS = 20000, AT_ONCE = 32768 };
@@ -376,6 +378,8 @@ static bool send_is_os(const struct stream_sock *sock)
 /* With MSG_FASTOPEN it connects, and the connection is the kernel's. */
 static ssize_t send_by_os(struct stream_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
+	if (flags & VMA_SND_FLAGS_DUMMY)
+		return -EINVAL;
 	if (flags & MSG_FASTOPEN && !sock->file.os_only && stream_phase(sock) == STREAM_FRESH) {
 		pthread_mutex_lock(&sock->file.lock);
 		sock->file.os_only = true;
@@ -433,6 +437,65 @@ send_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
 	return (done > 0 ? done : 0) + (more > 0 ? more : 0);
 }
 
+/* ---- dummies ---- */
+
+/* Into the fifo's room, which is not committed; from there as a segment. The writer's turn is held. */
+static ssize_t copy_dummy(struct writing *w, struct vma_tcp_conn *conn)
+{
+	const size_t wanted = w->iov_iter->left < AT_ONCE ? w->iov_iter->left : AT_ONCE;
+	struct iovec spans[SPANS];
+	ssize_t copied;
+	int n;
+
+	if (wanted == 0)
+		return 0;
+	n = vma_tcp_tx_reserve(conn, wanted, spans, SPANS);
+	if (n <= 0)
+		return n < 0 ? n : -EAGAIN;
+	copied = copy_iov_iter(w, spans, n);
+	if (copied > 0)
+		vma_tcp_tx_dummy(conn, spans[0].iov_base,
+		                 spans[0].iov_len < (size_t)copied ? spans[0].iov_len : (size_t)copied);
+	return copied;
+}
+
+/* Its length, also of what would not fit now; nothing is waited for, and no error that waits is taken. */
+static ssize_t __attribute__((cold, noinline)) send_dummy(struct writing *w)
+{
+	struct stream_sock *sock = w->sock;
+	struct vma_tcp_conn *conn = stream_conn(sock);
+	const size_t left = w->iov_iter->left;
+	ssize_t rc = -EBADF;
+
+	if (stream_phase(sock) == STREAM_CONNECTING)
+		return -EAGAIN;
+	if (conn == NULL || is_broken(sock) || stream_phase(sock) != STREAM_CONNECTED)
+		return -EPIPE;
+	stream_io_lock_acquire(&sock->writer);
+	if (!stream_has_ended(sock))
+		rc = sock->file.os_only ? -EINVAL : copy_dummy(w, conn);
+	stream_io_lock_release(&sock->writer);
+	if (rc < 0)
+		return rc;
+	if (sock->stats != NULL)
+		vma_stats_add(&sock->stats->tx_dummies, 1);
+	return (ssize_t)left;
+}
+
+void stream_send_dummy(struct stream_sock *sock)
+{
+	static const char byte[1];
+	struct iovec piece = {.iov_base = (char *)(uintptr_t)byte, .iov_len = sizeof(byte)};
+	const struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
+	struct vma_inet_iov_iter iov_iter;
+	struct writing w = {.sock = sock, .iov_iter = &iov_iter};
+
+	if (!send_is_os(sock) && vma_inet_iov_iter_get(&iov_iter, &msg) == 0) {
+		send_dummy(&w);
+		vma_inet_iov_iter_put(&iov_iter);
+	}
+}
+
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
@@ -445,8 +508,13 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 		return send_by_os(sock, fd, msg, flags);
 	}
 	rc = vma_inet_iov_iter_get(&iov_iter, msg);
-	if (rc == 0 && flags & MSG_FASTOPEN)
-		rc = -EISCONN;
+	if (__builtin_expect(rc == 0 && flags & (MSG_FASTOPEN | VMA_SND_FLAGS_DUMMY), 0)) {
+		rc = flags & VMA_SND_FLAGS_DUMMY ? send_dummy(&w) : -EISCONN;
+		vma_inet_iov_iter_put(&iov_iter);
+		if (rc < 0)
+			stream_count_sent(sock, rc);
+		return rc;
+	}
 	if (rc == 0) {
 		w.refused = msg->msg_controllen != 0 ? stream_check_control(msg) : 0;
 		rc = send_ours(&w);

@@ -468,6 +468,7 @@ struct stream_wait_for {
  * is not to be restarted (as SIGNAL(7) says of a call with this timeout).
  */
 int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what);
+void stream_send_dummy(struct stream_sock *sock); /* send.c: one byte, if it is connected; inside, no lock */
 bool stream_is_readable(int fd); /* asks the kernel, once */
 
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);

@@ -84,3 +84,15 @@ ssize_t udp_network_header(struct vma_file *file, void *to, size_t size)
 	memcpy(to, frame, size < dst->headers_len ? size : dst->headers_len);
 	return dst->headers_len;
 }
+
+/* VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME: for programs that ask before they send. */
+int udp_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len)
+{
+	struct udp_sock *sock = udp_sock(file);
+
+	if (vma_os.getsockname(fd, addr, len) < 0)
+		return -errno;
+	if (sock->engine != NULL && sock->engine->conf.trigger_dummy_send_getsockname)
+		udp_send_dummy(sock, fd);
+	return 0;
+}

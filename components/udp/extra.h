@@ -48,6 +48,10 @@ void udp_extra_destroy(struct udp_sock *sock);
 int udp_set_callback(struct vma_file *file, const struct vma_recv_callback *callback);
 ssize_t udp_recv_lent(struct vma_file *file, int fd, struct vma_lend *lend, int flags);
 ssize_t udp_network_header(struct vma_file *file, void *to, size_t size);
+int udp_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
+
+/* send.c: an empty dummy message to the peer that it is connected to. */
+void udp_send_dummy(struct udp_sock *sock, int fd);
 
 /* callback.c: makes the attachment's undecided queue; _attach: if the socket needs one. 0, -ENOMEM. */
 int udp_callback_detour(struct udp_attachment *at);

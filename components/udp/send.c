@@ -16,6 +16,7 @@
 #include "fork_shared.h"
 #include "os_sends.h"
 #include "deferred.h"
+#include "extra.h"
 
 enum {
 	/* What we do as the kernel does. MSG_CONFIRM is a hint to the neighbour table, which we leave as it is. */
@@ -409,6 +410,68 @@ send_os_for_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int f
 	return sent;
 }
 
+/* ---- dummies ---- */
+
+/* The frame of a message, and not sent. -EINVAL: the message itself would go through the kernel. */
+static ssize_t send_dummy_to(struct udp_sock *sock, const struct udp_dst *dst, const struct vma_inet_iov_iter *iov_iter)
+{
+	struct vma_ring *ring = dst->ring_ctx->ring;
+	struct vma_bufarena *arena = dst->engine->arena;
+	struct vma_buf *buf = vma_ring_tx_buf(ring);
+	struct vma_nic_seg seg = {.buf = buf};
+	uint8_t *frame;
+	int rc;
+
+	if (buf == NULL)
+		return -EAGAIN;
+	frame = (uint8_t *)vma_buf_data(arena, buf);
+	rc = udp_gather_iov(frame + dst->headers_len, iov_iter->iov, iov_iter->n);
+	if (rc == 0) {
+		seg.off = buf->data_off;
+		seg.len = frame_finish(dst, frame, (uint32_t)iov_iter->left, 0, &seg.flags);
+		vma_ring_send_dummy(ring, &seg);
+		if (sock->stats != NULL)
+			vma_stats_add(&sock->stats->tx_dummies, 1);
+	}
+	vma_buf_put(arena, buf);
+	return rc == 0 ? (ssize_t)iov_iter->left : rc;
+}
+
+static ssize_t __attribute__((cold, noinline))
+send_dummy(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+{
+	struct vma_inet_iov_iter iov_iter;
+	const struct udp_dst *dst;
+	struct udp_dst own;
+	ssize_t rc;
+	uint64_t key;
+
+	flags &= ~VMA_SND_FLAGS_DUMMY;
+	if (!sock->file.os_only && !udp_is_deferred(sock) && !is_ready(sock))
+		get_ready(sock, fd);
+	if (is_for_os(sock, flags) || udp_is_deferred(sock) || (msg->msg_control != NULL && msg->msg_controllen != 0) ||
+	    !address_key(sock, msg, &key))
+		return -EINVAL;
+	rc = vma_inet_iov_iter_get(&iov_iter, msg);
+	if (rc == 0) {
+		dst = udp_dst_find(sock, key, &own);
+		rc = dst != NULL && dst->ring_ctx != NULL && iov_iter.left <= dst->max_payload &&
+		                     !has_local_members(dst)
+		             ? send_dummy_to(sock, dst, &iov_iter)
+		             : -EINVAL;
+	}
+	vma_inet_iov_iter_put(&iov_iter);
+	return rc;
+}
+
+void udp_send_dummy(struct udp_sock *sock, int fd)
+{
+	const struct msghdr msg = {0};
+
+	if (atomic_load_explicit(&sock->connected, memory_order_relaxed))
+		send_dummy(sock, fd, &msg, VMA_SND_FLAGS_DUMMY);
+}
+
 static ssize_t __attribute__((noinline))
 send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
@@ -419,6 +482,8 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
+	if (flags & VMA_SND_FLAGS_DUMMY)
+		return send_dummy(sock, fd, msg, flags);
 	if (__builtin_expect(atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed) != 0, 0) &&
 	    !sock->file.os_only) {
 		udp_watch_errors(sock, fd);

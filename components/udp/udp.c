@@ -322,6 +322,7 @@ static int udp_exec_export(struct vma_file *file)
 		.exec_export = udp_exec_export, .net_changed = udp_net_changed, .dump = udp_dump,                      \
 		.reason = udp_reason, .reason_detail = udp_os_option, .recv_lent = udp_recv_lent,                      \
 		.set_callback = udp_set_callback, .network_header = udp_network_header,                                \
+		.getsockname = udp_getsockname,                                                                        \
 	}
 static const struct vma_file_ops udp_ops = UDP_OPS(udp_recvmsg, udp_sendmsg);
 static const struct vma_file_ops udp_draining_ops = UDP_OPS(udp_recvmsg_draining, udp_sendmsg);

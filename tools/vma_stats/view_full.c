@@ -40,6 +40,8 @@ static void print_offload(const struct view_input *in, const struct vma_stats_so
 		        " [kilobytes/packets/drops/errors]\n",
 		        view_kb(&s->tx_bytes), view_count(&s->tx_packets), view_count(&s->tx_drops),
 		        view_count(&s->tx_errors));
+	if (view_count(&s->tx_dummies) != 0)
+		fprintf(out, "Tx Dummy messages : %" PRIu64 "\n", view_count(&s->tx_dummies));
 	if (view_count(&s->tx_os_packets) + view_count(&s->tx_os_errors) != 0)
 		fprintf(out, "Tx OS info: %" PRIu64 " / %" PRIu64 " / %" PRIu64 " [kilobytes/packets/errors]\n",
 		        view_kb(&s->tx_os_bytes), view_count(&s->tx_os_packets), view_count(&s->tx_os_errors));

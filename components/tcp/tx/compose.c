@@ -203,3 +203,45 @@ struct tcp_seg *tcp_compose_segment(struct vma_tcp_conn *conn, uint32_t n, const
 	segs_append(conn->pcb, seg, n);
 	return seg;
 }
+
+/* ---- dummies ---- */
+
+/* As send_frame, but for what it changes: numbers, windows, counters, and what is on its way out. */
+static void compose_dummy(struct vma_tcp_conn *conn, const void *bytes, uint32_t n)
+{
+	const uint32_t hdr_len = TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT, l4_len = hdr_len + n;
+	const uint64_t addresses = frame_address_sum(&conn->key);
+	struct vma_tcp *tcp = conn->tcp;
+	struct vma_nic_seg seg = {.len = conn->path.len + l4_len};
+	struct compose_fields w;
+	uint64_t sum;
+	uint32_t off;
+	uint8_t *to;
+
+	if (frame_buf_try(tcp, seg.len, &seg.buf, &off) != ERR_OK)
+		return;
+	seg.off = off;
+	frame_write_path(conn, (uint8_t *)vma_buf_frame(tcp->arena, seg.buf) + off, addresses, l4_len);
+	to = (uint8_t *)vma_buf_frame(tcp->arena, seg.buf) + off + conn->path.ip_off + VMA_PKT_IP4_HLEN;
+	w = compose_words_of(conn, true, true);
+	sum = frame_pseudo_sum(addresses, l4_len) + write_words(to, &w, true) + w.flags;
+	sum += copy_sum_even(to + hdr_len, bytes, n);
+	vma_pkt_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
+	vma_ring_send_dummy(tcp->ring, &seg);
+	vma_buf_put(tcp->arena, seg.buf);
+}
+
+void vma_tcp_tx_dummy(struct vma_tcp_conn *conn, const void *bytes, size_t n)
+{
+	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(conn));
+	size_t room;
+
+	if (!vma_ring_try(ring))
+		return;
+	/* It may have moved to another ring meanwhile, or have ended. */
+	if (vma_tcp_ring(vma_tcp_stack(conn)) == ring && conn->pcb != NULL && is_simple(conn)) {
+		room = (size_t)conn->pcb->mss - LWIP_TCP_OPT_LEN_TS_OUT;
+		compose_dummy(conn, bytes, (uint32_t)(n < room ? n : room));
+	}
+	vma_ring_release(ring);
+}

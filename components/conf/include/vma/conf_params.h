@@ -317,9 +317,9 @@
 	  "Congestion control of TCP connections that do not set TCP_CONGESTION: 0 NewReno, 1 Cubic, 2 none, 3 BBR. "  \
 	  "If it is not set: what the kernel would use (net.ipv4.tcp_congestion_control), or Cubic if that is none of "\
 	  "these.")                                                                                                    \
-	Y(LATER, BOOL, trigger_dummy_send_getsockname, "VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME",                           \
+	X(BOOL, trigger_dummy_send_getsockname, "VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME",                           \
 	  "Trig dummy send getsockname()", 0, SAME, 1, 0, 1, SWITCH,                                                   \
-	  "getsockname of a connected socket warms the path of a send.")                                               \
+	  "1: getsockname of a connected socket sends a dummy message, so that caches are warm for the next one.")                                               \
 	X(ENUM, nic, "VMA_NIC", "NIC backend", VMA_CONF_NIC_AUTO, SAME, SAME, 0, 0, NIC,                               \
 	  "How interfaces are reached: auto takes verbs where the interface has such a device, else xdp; none leaves " \
 	  "all to the kernel.")                                                                                        \

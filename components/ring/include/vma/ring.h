@@ -304,6 +304,11 @@ enum vma_ring_send_flags {
  * the queue are full: the rest remains the caller's.
  */
 unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned flags);
+/*
+ * A frame that vma_ring_send would take goes the same way, as far as to the device's queue, and is not sent: what the
+ * next one needs is in the caches then. The buffer stays the caller's. Nothing is done while another thread sends.
+ */
+void vma_ring_send_dummy(struct vma_ring *ring, const struct vma_nic_seg *seg);
 /* Kicks what SEND_LATER left. */
 void vma_ring_flush(struct vma_ring *ring);
 /*

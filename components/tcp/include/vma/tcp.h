@@ -424,6 +424,11 @@ uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn); /* SIOCOUTQNSD */
  * will come), -ENOMEM, -EPIPE (shut down or over). Nothing is sent before tx_commit, which may take less.
  */
 int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsigned n);
+/*
+ * A segment of these bytes (what one segment has room for) is made as the next one would be, and is not sent: no state
+ * changes. Nothing is done while another thread drives the ring. Any thread, inside.
+ */
+void vma_tcp_tx_dummy(struct vma_tcp_conn *conn, const void *bytes, size_t n) __attribute__((cold));
 enum vma_tcp_tx_flags {
 	VMA_TCP_TX_MORE = 1 << 0,   /* MSG_MORE: more follows, do not send a short segment for it */
 	VMA_TCP_TX_URGENT = 1 << 1, /* the last byte is urgent */
