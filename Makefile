@@ -34,7 +34,7 @@ TOOL_TESTS :=
 include mk/compile.mk
 include mk/sources.mk
 include $(COMPONENTS:%=components/%/Makefile)
--include $(wildcard tools/*/Makefile) $(wildcard interpose/Makefile) $(wildcard tests/*/Makefile) $(wildcard examples/Makefile) $(wildcard bench/Makefile)
+-include $(wildcard tools/*/Makefile) $(wildcard interpose/Makefile) $(wildcard tests/*/Makefile) $(wildcard examples/Makefile) $(wildcard examples/*/Makefile) $(wildcard bench/Makefile)
 
 include mk/install.mk
 

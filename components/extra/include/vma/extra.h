@@ -7,7 +7,7 @@
  * Threads: any, inside.
  * Progress: recvfrom waits as a receive call does.
  * Memory: the program's, read and written by vma_copy.
- * Example: test/test_packets.c.
+ * Example: test/test_abi.c; udp/test/test_extra.c.
  */
 #ifndef VMA_EXTRA_COMPONENT_H
 #define VMA_EXTRA_COMPONENT_H

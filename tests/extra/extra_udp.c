@@ -1,0 +1,478 @@
+/*
+ * extra_udp - the Extra API on UDP sockets, for tests/e2e/extra.sh.
+ *
+ *   send ADDRESS PORT COUNT           numbered datagrams, by plain calls
+ *   zcopy ADDRESS PORT COUNT          receives so many without a copy, gives each back
+ *   callback ADDRESS PORT COUNT       one third dropped, one received, one held and freed by another thread
+ *   hold ADDRESS PORT COUNT           holds all that it may, never frees; waits for a line, then ends
+ *   closed ADDRESS PORT COUNT         the same, but closes the socket, and frees afterwards
+ *   misuse ADDRESS PORT               frees twice, frees strangers, closes its socket in the callback, ...
+ *   dummy ADDRESS PORT udp|tcp        dummy messages
+ *   missing                           what the mask does not name
+ * After "ready" packets may come. The last line says what was seen.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <mellanox/vma_extra.h>
+
+enum { BYTES = 64, PATIENCE_MS = 60000, HELD_MAX = 8192 };
+
+static struct vma_api_t *api;
+static unsigned count, wrong, seen_total;
+static struct sockaddr_in address;
+
+struct datagram {
+	uint32_t number;
+	uint8_t fill[BYTES - 4];
+};
+
+static void fill_datagram(struct datagram *datagram, uint32_t number)
+{
+	datagram->number = number;
+	for (unsigned i = 0; i < sizeof(datagram->fill); i++)
+		datagram->fill[i] = (uint8_t)(number * 7 + i);
+}
+
+static bool is_whole(const void *bytes, size_t len)
+{
+	struct datagram got, wanted;
+
+	if (len != sizeof(got))
+		return false;
+	memcpy(&got, bytes, sizeof(got));
+	fill_datagram(&wanted, got.number);
+	return memcmp(&got, &wanted, sizeof(got)) == 0;
+}
+
+static void fail(const char *what)
+{
+	printf("FAILED %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static void ready(void)
+{
+	printf("ready\n");
+	fflush(stdout);
+}
+
+static int bound_socket(void)
+{
+	const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
+		fail("bind");
+	return fd;
+}
+
+static bool wait_readable(int fd, int ms)
+{
+	struct pollfd pfd = {.fd = fd, .events = POLLIN};
+
+	return poll(&pfd, 1, ms) > 0;
+}
+
+/* ---- send ---- */
+
+static int run_send(void)
+{
+	const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	struct datagram datagram;
+
+	for (uint32_t i = 0; i < count; i++) {
+		fill_datagram(&datagram, i);
+		if (sendto(fd, &datagram, sizeof(datagram), 0, (struct sockaddr *)&address, sizeof(address)) < 0)
+			fail("sendto");
+		if (i % 16 == 15)
+			usleep(1000);
+	}
+	return 0;
+}
+
+/* ---- zcopy ---- */
+
+union room {
+	struct vma_packets_t packets;
+	char bytes[512];
+};
+
+static int run_zcopy(void)
+{
+	const int fd = bound_socket();
+	unsigned zcopy = 0, copied = 0;
+	union room room;
+
+	ready();
+	while (zcopy + copied < count && wait_readable(fd, PATIENCE_MS)) {
+		struct sockaddr_in from;
+		socklen_t len = sizeof(from);
+		int flags = MSG_DONTWAIT;
+		const int n = api->recvfrom_zcopy(fd, &room, sizeof(room), &flags, (struct sockaddr *)&from, &len);
+
+		if (n < 0 && errno == EAGAIN)
+			continue;
+		if (n < 0)
+			fail("recvfrom_zcopy");
+		if (flags & MSG_VMA_ZCOPY) {
+			const struct vma_packet_t *packet = &room.packets.pkts[0];
+
+			zcopy++;
+			wrong += room.packets.n_packet_num != 1 || packet->sz_iov != 1 ||
+			         !is_whole(packet->iov[0].iov_base, (size_t)n);
+			wrong += api->free_packets(fd, room.packets.pkts, room.packets.n_packet_num) != 0;
+		} else {
+			copied++;
+			wrong += !is_whole(&room, (size_t)n);
+		}
+		wrong += from.sin_family != AF_INET || len != sizeof(from);
+	}
+	printf("zcopy %u copied %u wrong %u\n", zcopy, copied, wrong);
+	return 0;
+}
+
+/* ---- callback ---- */
+
+static struct held {
+	void *id;
+	const void *bytes;
+} held[HELD_MAX];
+static _Atomic unsigned n_held, n_freed;
+static unsigned dropped, passed;
+static _Atomic bool over;
+static int callback_fd;
+
+static vma_recv_callback_retval_t by_number(int fd, size_t n, struct iovec iov[], struct vma_info_t *info,
+                                            void *context)
+{
+	struct datagram datagram;
+
+	wrong += fd != callback_fd || context != &seen_total || n != 1 || info->struct_sz != sizeof(*info) ||
+	         info->payload_sz != iov[0].iov_len || info->dst->sin_port != address.sin_port ||
+	         info->sw_timestamp.tv_sec == 0 || !is_whole(iov[0].iov_base, iov[0].iov_len);
+	seen_total++;
+	memcpy(&datagram, iov[0].iov_base, sizeof(datagram));
+	if (datagram.number % 3 == 0) {
+		dropped++;
+		return VMA_PACKET_DROP;
+	}
+	if (datagram.number % 3 == 1)
+		return VMA_PACKET_RECV;
+	held[n_held] = (struct held){.id = info->packet_id, .bytes = iov[0].iov_base};
+	n_held++;
+	return VMA_PACKET_HOLD;
+}
+
+static void free_next(void)
+{
+	struct vma_packet_t packet = {.packet_id = held[n_freed].id, .sz_iov = 0};
+
+	wrong += !is_whole(held[n_freed].bytes, BYTES);
+	wrong += api->free_packets(callback_fd, &packet, 1) != 0;
+	n_freed++;
+}
+
+static void *free_held(void *arg)
+{
+	(void)arg;
+	while (!over || n_freed < n_held) {
+		if (n_freed < n_held)
+			free_next();
+		else
+			usleep(200);
+	}
+	return NULL;
+}
+
+static int run_callback(void)
+{
+	const int fd = callback_fd = bound_socket(), set = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN};
+	char bytes[BYTES];
+	pthread_t thread;
+
+	if (api->register_recv_callback(fd, by_number, &seen_total) != 0)
+		fail("register_recv_callback");
+	epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+	pthread_create(&thread, NULL, free_held, NULL);
+	ready();
+	while (seen_total < count || passed < (count + 1) / 3) {
+		const int n = epoll_wait(set, &event, 1, seen_total < count ? PATIENCE_MS : 2000);
+
+		if (n == 0)
+			break;
+		while (n > 0 && recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) > 0) {
+			passed++;
+			wrong += !is_whole(bytes, sizeof(bytes));
+		}
+	}
+	over = true;
+	pthread_join(thread, NULL);
+	printf("seen %u dropped %u received %u freed %u wrong %u\n", seen_total, dropped, passed, n_freed, wrong);
+	return 0;
+}
+
+/* ---- hold, closed ---- */
+
+static vma_recv_callback_retval_t hold(int fd, size_t n, struct iovec iov[], struct vma_info_t *info, void *context)
+{
+	(void)fd, (void)n, (void)context;
+	held[n_held] = (struct held){.id = info->packet_id, .bytes = iov[0].iov_base};
+	n_held++;
+	return VMA_PACKET_HOLD;
+}
+
+static void hold_all(int fd)
+{
+	char bytes[BYTES];
+
+	callback_fd = fd;
+	if (api->register_recv_callback(fd, hold, NULL) != 0)
+		fail("register_recv_callback");
+	ready();
+	while (n_held < count) {
+		const unsigned before = n_held;
+
+		if (recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) >= 0)
+			wrong++;
+		if (before == n_held && !wait_readable(fd, 20) && n_held == before && n_held != 0 &&
+		    !wait_readable(fd, 2000) && n_held == before)
+			break;
+	}
+	printf("held %u\n", n_held);
+	fflush(stdout);
+}
+
+static int run_hold(void)
+{
+	char line[8];
+
+	hold_all(bound_socket());
+	return fgets(line, sizeof(line), stdin) == NULL;
+}
+
+static int run_closed(void)
+{
+	const int fd = bound_socket();
+
+	hold_all(fd);
+	close(fd);
+	while (n_freed < n_held)
+		free_next();
+	n_freed--;
+	{
+		struct vma_packet_t packet = {.packet_id = held[0].id};
+
+		wrong += api->free_packets(fd, &packet, 1) != -1 || errno != EINVAL;
+	}
+	printf("freed %u wrong %u\n", n_freed + 1, wrong);
+	return 0;
+}
+
+/* ---- misuse ---- */
+
+static void expect(int rc, int error, const char *what)
+{
+	if (error == 0 ? rc < 0 : rc != -1 || errno != error) {
+		printf("wrong: %s: %d, %s\n", what, rc, strerror(errno));
+		wrong++;
+	}
+}
+
+static int run_twice(int fd, int other)
+{
+	union room room;
+	int flags = MSG_VMA_ZCOPY_FORCE, rc;
+	struct vma_packet_t none = {0};
+
+	do {
+		wait_readable(fd, PATIENCE_MS);
+		flags = MSG_DONTWAIT | MSG_VMA_ZCOPY_FORCE;
+		rc = api->recvfrom_zcopy(fd, &room, sizeof(room), &flags, NULL, NULL);
+	} while (rc < 0 && errno == EAGAIN);
+	expect(rc, 0, "a forced receive");
+	expect(api->free_packets(other, room.packets.pkts, 1), ENOENT, "another socket's packet");
+	expect(api->free_packets(fd, room.packets.pkts, 1), 0, "the first free");
+	expect(api->free_packets(fd, room.packets.pkts, 1), ENOENT, "the second free");
+	expect(api->free_packets(fd, &none, 1), ENOENT, "no packet");
+	expect(api->free_packets(fd, (struct vma_packet_t *)8, 1), EFAULT, "a bad pointer");
+	return 0;
+}
+
+static _Atomic unsigned calls;
+static vma_recv_callback_retval_t other_callback(int fd, size_t n, struct iovec iov[], struct vma_info_t *info, void *c)
+{
+	(void)fd, (void)n, (void)iov, (void)info, (void)c;
+	calls += 100;
+	return VMA_PACKET_RECV;
+}
+
+/* Registers another, receives, and with context closes its socket. */
+static vma_recv_callback_retval_t rude(int fd, size_t n, struct iovec iov[], struct vma_info_t *info, void *context)
+{
+	struct vma_packet_t packet = {.packet_id = info->packet_id};
+	char byte;
+
+	(void)n, (void)iov;
+	calls++;
+	expect((int)recv(fd, &byte, 1, 0), EDEADLK, "a blocking receive in the callback");
+	expect((int)recv(fd, &byte, 1, MSG_DONTWAIT), EAGAIN, "a receive in the callback");
+	if (context == NULL) {
+		expect(api->register_recv_callback(fd, other_callback, NULL), 0, "another callback");
+		return VMA_PACKET_RECV;
+	}
+	expect(close(fd), 0, "a close in the callback");
+	expect(api->free_packets(fd, &packet, 1), 0, "a free in the callback, after the close");
+	return VMA_PACKET_RECV;
+}
+
+static void wait_calls(int fd, unsigned until)
+{
+	char byte;
+
+	for (int ms = 0; calls < until && ms < PATIENCE_MS; ms++) {
+		recv(fd, &byte, 1, MSG_DONTWAIT);
+		usleep(1000);
+	}
+}
+
+static int run_misuse(void)
+{
+	const int fd = bound_socket(), other = socket(AF_INET, SOCK_DGRAM, 0), unix_fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+	struct sockaddr_in any = {.sin_family = AF_INET};
+	struct vma_packet_t none = {0};
+	uint16_t len = 0;
+
+	bind(other, (struct sockaddr *)&any, sizeof(any));
+	expect(api->register_recv_callback(unix_fd, rude, NULL), EINVAL, "a callback of a unix socket");
+	expect(api->register_recv_callback(-1, rude, NULL), EINVAL, "a callback of no descriptor");
+	expect(api->free_packets(unix_fd, &none, 1), EINVAL, "a unix socket's packet");
+	expect(api->get_socket_rings_num(unix_fd), EINVAL, "a unix socket's rings");
+	expect(api->get_socket_network_header(unix_fd, NULL, &len), EINVAL, "a unix socket's headers");
+	expect(api->get_socket_network_header(fd, NULL, &len), ENOTCONN, "headers of what is not connected");
+	expect(api->add_conf_rule("use vma"), EINVAL, "half a rule");
+	expect(api->thread_offload(2, pthread_self()), EINVAL, "an offload that is neither");
+	expect(api->dump_fd_stats(unix_fd, 5), EBADF, "a unix socket's counters");
+	expect(api->dump_fd_stats(fd, 77), EINVAL, "a level that is none");
+	ready();
+	run_twice(fd, other);
+	expect(api->get_socket_rings_num(fd) == 1 ? 0 : -1, 0, "one ring");
+	expect(api->register_recv_callback(fd, rude, NULL), 0, "the rude callback");
+	wait_calls(fd, 101);
+	expect(api->register_recv_callback(fd, rude, &calls), 0, "the one that closes");
+	calls = 0;
+	wait_calls(fd, 1);
+	sleep(1);
+	wrong += calls != 1;
+	printf("calls %u wrong %u\n", calls, wrong);
+	return 0;
+}
+
+/* ---- dummy ---- */
+
+static int run_dummy(bool tcp)
+{
+	const int fd = socket(AF_INET, tcp ? SOCK_STREAM : SOCK_DGRAM, 0), pipe_fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+	char bytes[100] = {0};
+	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
+	struct mmsghdr msgs[2] = {{.msg_hdr = {.msg_iov = &iov, .msg_iovlen = 1}},
+	                          {.msg_hdr = {.msg_iov = &iov, .msg_iovlen = 1}}};
+	uint8_t headers[128];
+	uint16_t len = sizeof(headers);
+
+	expect((int)send(pipe_fd, bytes, 1, VMA_SND_FLAGS_DUMMY), EINVAL, "a dummy of a unix socket");
+	expect((int)sendmsg(pipe_fd, &msgs[0].msg_hdr, VMA_SND_FLAGS_DUMMY), EINVAL, "its message");
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
+		fail("connect");
+	for (int i = 0; i < 8; i++) { /* the neighbour is known, and the socket sends by itself */
+		if (send(fd, "real", 4, 0) != 4)
+			fail("send");
+		usleep(50000);
+	}
+	ready();
+	for (int i = 0; i < 100; i++) {
+		expect(send(fd, bytes, 10, VMA_SND_FLAGS_DUMMY) == 10 ? 0 : -1, 0, "send");
+		expect(sendto(fd, bytes, 20, VMA_SND_FLAGS_DUMMY, NULL, 0) == 20 ? 0 : -1, 0, "sendto");
+		expect(sendmsg(fd, &msgs[0].msg_hdr, VMA_SND_FLAGS_DUMMY) == 100 ? 0 : -1, 0, "sendmsg");
+		expect(sendmmsg(fd, msgs, 2, VMA_SND_FLAGS_DUMMY) == 2 ? 0 : -1, 0, "sendmmsg");
+	}
+	if (!tcp) {
+		expect(api->get_socket_network_header(fd, NULL, &len), 0, "the headers' length");
+		expect(len == 42 ? 0 : -1, 0, "42 bytes");
+		len = 10;
+		expect(api->get_socket_network_header(fd, headers, &len), ENOBUFS, "too little room");
+		len = sizeof(headers);
+		expect(api->get_socket_network_header(fd, headers, &len), 0, "the headers");
+		expect(memcmp(headers + 30, &address.sin_addr, 4) == 0 ? 0 : -1, 0, "the peer's address in them");
+	}
+	expect(api->dump_fd_stats(fd, 3), 0, "the dump");
+	if (send(fd, "last", 4, 0) != 4)
+		fail("send");
+	usleep(300000);
+	printf("wrong %u\n", wrong);
+	return 0;
+}
+
+/* ---- missing ---- */
+
+static int run_missing(void)
+{
+	struct vma_completion_t completion;
+	int fd;
+
+	expect(api->socketxtreme_poll(0, &completion, 1, 0), EOPNOTSUPP, "socketxtreme_poll");
+	expect(api->get_socket_rings_fds(0, &fd, 1), EOPNOTSUPP, "get_socket_rings_fds");
+	expect(api->get_socket_tx_ring_fd(0, NULL, 0), EOPNOTSUPP, "get_socket_tx_ring_fd");
+	expect(api->socketxtreme_free_vma_packets(NULL, 0), EOPNOTSUPP, "socketxtreme_free_vma_packets");
+	expect(api->socketxtreme_ref_vma_buff(NULL), EOPNOTSUPP, "socketxtreme_ref_vma_buff");
+	expect(api->socketxtreme_free_vma_buff(NULL), EOPNOTSUPP, "socketxtreme_free_vma_buff");
+	expect(api->vma_add_ring_profile(NULL, NULL), EOPNOTSUPP, "vma_add_ring_profile");
+	expect(api->get_ring_direct_descriptors(0, NULL), EOPNOTSUPP, "get_ring_direct_descriptors");
+	expect(api->register_memory_on_ring(0, NULL, 0, NULL), EOPNOTSUPP, "register_memory_on_ring");
+	expect(api->deregister_memory_on_ring(0, NULL, 0), EOPNOTSUPP, "deregister_memory_on_ring");
+	expect(api->vma_modify_ring(NULL), EOPNOTSUPP, "vma_modify_ring");
+	expect(api->ioctl(NULL, 0), EOPNOTSUPP, "ioctl");
+	printf("wrong %u mask %llx\n", wrong, (unsigned long long)api->vma_extra_supported_mask);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *role = argc > 1 ? argv[1] : "";
+
+	if (argc > 3) {
+		address = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[3]))};
+		inet_pton(AF_INET, argv[2], &address.sin_addr);
+	}
+	count = argc > 4 ? (unsigned)atoi(argv[4]) : 0;
+	if (strcmp(role, "send") == 0)
+		return run_send();
+	api = vma_get_api();
+	if (api == NULL) {
+		printf("no api: %s\n", strerror(errno));
+		return 1;
+	}
+	if (strcmp(role, "zcopy") == 0)
+		return run_zcopy();
+	if (strcmp(role, "callback") == 0)
+		return run_callback();
+	if (strcmp(role, "hold") == 0)
+		return run_hold();
+	if (strcmp(role, "closed") == 0)
+		return run_closed();
+	if (strcmp(role, "misuse") == 0)
+		return run_misuse();
+	if (strcmp(role, "dummy") == 0)
+		return run_dummy(argc > 4 && strcmp(argv[4], "tcp") == 0);
+	if (strcmp(role, "missing") == 0)
+		return run_missing();
+	return 2;
+}
