@@ -120,7 +120,8 @@ for at in both server client; do
 	fi
 	start hold a env ${client_with:+"$client_with"} /usr/bin/python3 "$WORK/connect.py" hold "$IP_B" $PORT "$WORK/robbed"
 	wait_for 10 log_has hold holds
-	check "$at: a port that another process has to the same peer is not available" \
+	# Over verbs nobody knows of another process's connection (docs/devices.md).
+	[ "$NIC" = verbs ] || check "$at: a port that another process has to the same peer is not available" \
 		client /usr/bin/python3 "$WORK/connect.py" rob "$IP_B" $PORT
 	touch "$WORK/robbed"
 	check "$at: whose connection is none the worse" wait_for 10 log_has hold whole

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <vma/test.h>
@@ -111,10 +112,62 @@ static void test_a_stranger_may_not_ask_and_holds_the_thread_up_for_a_few_bytes_
 		close(fds[i]);
 }
 
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void test_who_gives_a_flow_up_has_it_back_only_when_nobody_asks_any_more(void **state)
+{
+	const struct vma_flow_key key = listener_key(7000);
+	const int first = claim(7000);
+	uint64_t renewed_ms;
+	int rc;
+
+	(void)state;
+	assert_true(first >= 0);
+	assert_int_equal(claim(7000), -EADDRINUSE);
+	assert_int_equal(verbs_claim_wanted(&nic), first);
+	assert_int_equal(verbs_contest_take(&nic, &key), -ENOENT);
+	verbs_contest_begin(&nic, &key, first);
+	usleep(1500000);
+	assert_int_equal(claim(7000), -EADDRINUSE); /* the other one asks again */
+	assert_int_equal(verbs_claim_wanted(&nic), first);
+	renewed_ms = now_ms();
+	verbs_contest_renew(&nic, first);
+	while ((rc = verbs_contest_take(&nic, &key)) == -EADDRINUSE)
+		usleep(10000);
+	assert_int_equal(rc, first);
+	assert_true(now_ms() - renewed_ms >= 2900);
+	assert_int_equal(verbs_contests_expire(&nic), -1);
+	assert_int_equal(claim(7000), -EADDRINUSE); /* it was never free */
+	close(first);
+}
+
+static void test_a_contest_that_nobody_takes_up_ends(void **state)
+{
+	const struct vma_flow_key key = listener_key(7000);
+	int first = claim(7000), ms;
+
+	(void)state;
+	verbs_contest_begin(&nic, &key, first);
+	while ((ms = verbs_contests_expire(&nic)) >= 0)
+		usleep((unsigned)ms * 1000);
+	first = claim(7000);
+	assert_true(first >= 0);
+	close(first);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_second_claim_is_refused_and_the_first_one_asked, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_stranger_may_not_ask_and_holds_the_thread_up_for_a_few_bytes_only, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_who_gives_a_flow_up_has_it_back_only_when_nobody_asks_any_more, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_a_contest_that_nobody_takes_up_ends, setup, teardown),
 };
 
 VMA_TEST_MAIN(tests)

@@ -6,12 +6,16 @@
  * finds the name taken is refused, and sends a byte there. The holder's nic then gives its flow up, too: if two want it,
  * it is the kernel's, which knows how to share it.
  *
+ * Both will ask again, now and then. So the holder keeps the name for a contest: it is refused its own flow as well, until
+ * CONTEST_MS have passed since the last byte. If the other has gone by then, the holder may have its flow again.
+ *
  * The name belongs to the network namespace, and ends with its process. Only root's processes and those of the holder's
  * user may make it give up.
  */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/un.h>
@@ -20,7 +24,9 @@
 #include "../os.h"
 #include "verbs.h"
 
-#define BYTES_A_LOOK 16 /* any process of the host may send some, and the nic's lock is held */
+#define CONTEST_MS 3000   /* a socket asks again every second */
+#define CONTESTS_MAX 1024 /* each keeps a descriptor */
+#define BYTES_A_LOOK 16   /* any process of the host may send some, and the nic's lock is held */
 
 static socklen_t claim_name(const struct nic_verbs *nic, const struct vma_flow_key *key, struct sockaddr_un *name)
 {
@@ -90,4 +96,98 @@ int verbs_claim_wanted(const struct nic_verbs *nic)
 		if (asked_to_give_up(event.data.fd))
 			return event.data.fd;
 	return -1;
+}
+
+/* ---- contests ---- */
+
+struct verbs_contest {
+	struct verbs_contest *next;
+	struct vma_flow_key key;
+	int fd;
+	uint64_t until_ms;
+};
+
+/* The claim goes on; its descriptor is the contest's. */
+static void contest_end(struct nic_verbs *nic, struct verbs_contest **place)
+{
+	struct verbs_contest *contest = *place;
+
+	*place = contest->next;
+	nic->contests_n--;
+	free(contest);
+}
+
+/* Without room or memory the name is free at once: the two may take turns. */
+void verbs_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, int fd)
+{
+	struct verbs_contest *contest = nic->contests_n < CONTESTS_MAX ? malloc(sizeof(*contest)) : NULL;
+
+	if (contest == NULL) {
+		nic_fd_close(fd);
+		return;
+	}
+	*contest = (struct verbs_contest){
+	        .next = nic->contests, .key = *key, .fd = fd, .until_ms = os_now_ms() + CONTEST_MS};
+	nic->contests = contest;
+	nic->contests_n++;
+}
+
+void verbs_contest_renew(struct nic_verbs *nic, int fd)
+{
+	for (struct verbs_contest *contest = nic->contests; contest != NULL; contest = contest->next)
+		if (contest->fd == fd)
+			contest->until_ms = os_now_ms() + CONTEST_MS;
+}
+
+/* The claim of a contest that is over; -EADDRINUSE: it is not; -ENOENT: there is none. */
+int verbs_contest_take(struct nic_verbs *nic, const struct vma_flow_key *key)
+{
+	struct verbs_contest **place = &nic->contests;
+	int fd;
+
+	while (*place != NULL && memcmp(&(*place)->key, key, sizeof(*key)) != 0)
+		place = &(*place)->next;
+	if (*place == NULL)
+		return -ENOENT;
+	if (os_now_ms() < (*place)->until_ms)
+		return -EADDRINUSE;
+	fd = (*place)->fd;
+	contest_end(nic, place);
+	return fd;
+}
+
+/* Nobody has asked for these again, the holder neither. */
+int verbs_contests_expire(struct nic_verbs *nic)
+{
+	const uint64_t now_ms = os_now_ms();
+	struct verbs_contest **place = &nic->contests;
+	uint64_t next_ms = UINT64_MAX;
+
+	while (*place != NULL) {
+		/* As long again, so that the holder comes first. */
+		const uint64_t until_ms = (*place)->until_ms + CONTEST_MS;
+
+		if (until_ms <= now_ms) {
+			nic_fd_close((*place)->fd);
+			contest_end(nic, place);
+			continue;
+		}
+		next_ms = until_ms < next_ms ? until_ms : next_ms;
+		place = &(*place)->next;
+	}
+	return next_ms != UINT64_MAX ? (int)(next_ms - now_ms) : -1;
+}
+
+void verbs_contests_child_close(const struct nic_verbs *nic)
+{
+	for (const struct verbs_contest *contest = nic->contests; contest != NULL; contest = contest->next)
+		os_close(contest->fd);
+}
+
+void verbs_contests_fini(struct nic_verbs *nic)
+{
+	while (nic->contests != NULL) {
+		nic_fd_close(nic->contests->fd);
+		contest_end(nic, &nic->contests);
+	}
 }

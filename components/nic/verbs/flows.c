@@ -199,7 +199,9 @@ static int flow_take_rule(struct verbs_flow *flow)
 	int rc = 0;
 
 	if (key->peer_port_be == 0) {
-		flow->claim_fd = verbs_claim(nic, key);
+		flow->claim_fd = verbs_contest_take(nic, key);
+		if (flow->claim_fd == -ENOENT)
+			flow->claim_fd = verbs_claim(nic, key);
 		rc = flow->claim_fd < 0 ? flow->claim_fd : verbs_conflicts_refuse(nic, &flow->rule);
 	}
 	if (rc < 0)
@@ -438,8 +440,13 @@ void verbs_flows_give_up(struct nic_verbs *nic)
 	while ((fd = verbs_claim_wanted(nic)) >= 0) {
 		struct verbs_flow **place = place_of_claim(nic, fd);
 
-		if (place != NULL)
-			flow_revoke(nic, place);
+		if (place == NULL) {
+			verbs_contest_renew(nic, fd);
+			continue;
+		}
+		(*place)->claim_fd = -1;
+		verbs_contest_begin(nic, &(*place)->rule.key, fd);
+		flow_revoke(nic, place);
 	}
 }
 
@@ -463,6 +470,7 @@ void verbs_flows_child_close(const struct nic_verbs *nic)
 		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next)
 			if (flow->claim_fd >= 0)
 				os_close(flow->claim_fd);
+	verbs_contests_child_close(nic);
 }
 
 bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key)
@@ -481,6 +489,7 @@ bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct 
 /* All queue pairs have ended, and their flows with them. */
 void verbs_flows_fini(struct nic_verbs *nic)
 {
+	verbs_contests_fini(nic);
 	free(nic->flow_buckets);
 	nic->flow_buckets = NULL;
 	nic->flow_buckets_n = 0;

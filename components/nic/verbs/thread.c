@@ -188,19 +188,25 @@ static void report_revoked(struct nic_verbs *nic)
 
 /* ---- the loop ---- */
 
+/* -1: never. */
+static int earlier_ms(int a, int b)
+{
+	return a < 0 || (b >= 0 && b < a) ? b : a;
+}
+
 /* How long to sleep at most, ms; -1: until something happens. */
 static int thread_work(struct nic_verbs *nic)
 {
-	int look_ms, stamps_ms;
+	int look_ms;
 	bool more;
 
 	pthread_mutex_lock(&nic->lock);
 	take_asyncs(nic);
 	check_broken(nic);
 	verbs_flows_give_up(nic);
-	look_ms = verbs_conflicts_look(nic);
+	look_ms = earlier_ms(verbs_conflicts_look(nic), verbs_contests_expire(nic));
 	more = grow_one(nic);
-	stamps_ms = verbs_stamps_follow(nic);
+	look_ms = earlier_ms(look_ms, verbs_stamps_follow(nic));
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_lock(&nic->events);
 	if (report_lost(nic))
@@ -209,11 +215,7 @@ static int thread_work(struct nic_verbs *nic)
 	pthread_mutex_unlock(&nic->events);
 	if (more)
 		return 0;
-	if (stamps_ms >= 0 && (look_ms < 0 || stamps_ms < look_ms))
-		look_ms = stamps_ms;
-	if (next_lost(nic, NULL) != NULL && (look_ms < 0 || look_ms > REBIND_RETRY_MS))
-		return REBIND_RETRY_MS;
-	return look_ms;
+	return next_lost(nic, NULL) != NULL ? earlier_ms(look_ms, REBIND_RETRY_MS) : look_ms;
 }
 
 /* The number may change with the device, which only a callback of this very thread or a rebind exchanges: both wake. */

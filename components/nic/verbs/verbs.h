@@ -225,6 +225,8 @@ struct nic_verbs {
 	int raw_fd;                 /* to the kernel (nic_reinject.h) */
 	int diag_fd;                /* -1: not asked yet; under the lock */
 	uint64_t look_ms;           /* conflicts.c: the next look */
+	struct verbs_contest *contests;
+	uint32_t contests_n;
 	_Atomic bool closing;
 	pthread_t thread;
 };
@@ -273,6 +275,13 @@ int verbs_conflicts_look(struct nic_verbs *nic);
 /* ---- claims.c; lock held ---- */
 int verbs_claim(const struct nic_verbs *nic, const struct vma_flow_key *key); /* a descriptor; -EADDRINUSE, ... */
 int verbs_claim_wanted(const struct nic_verbs *nic);
+/* A flow has been given up since another process wants it. The claim, whose descriptor this is, is kept meanwhile. */
+void verbs_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, int fd);
+void verbs_contest_renew(struct nic_verbs *nic, int fd); /* it was wanted again */
+int verbs_contest_take(struct nic_verbs *nic, const struct vma_flow_key *key);
+int verbs_contests_expire(struct nic_verbs *nic); /* how long to the next, ms; -1: there is none */
+void verbs_contests_child_close(const struct nic_verbs *nic);
+void verbs_contests_fini(struct nic_verbs *nic);
 
 /* ---- stamps.c; lock held but for verbs_stamp and the two reads ---- */
 int verbs_stamp(struct vma_nic *nic);

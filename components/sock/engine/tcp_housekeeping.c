@@ -45,6 +45,10 @@
 #define STEER_AT_ONCE 16   /* each may cost a conversation with vmad; timers are to be kept meanwhile */
 #define PRUNE_NS MS        /* rules that nobody needs any more: so many as end in this time are deleted together */
 #define PRUNE_AT_ONCE 64   /* as for steering */
+/* Of a device that has no block of ports: what comes late for a connection that has ended is the rule's for so long, and
+ * not the kernel's to reset. */
+#define PRUNE_LATE_NS (200 * MS)
+#define PRUNE_LATE_AT_ONCE 4096
 #define RETIRE_NS (10 * MS)
 #define RETIRE_TIMES 3 /* so many turns after an end, nobody inside has seen it */
 #define ABANDONED_NS (100 * MS)
@@ -227,6 +231,13 @@ static uint64_t housekeeping_run_control(struct vma_ring_ctx *ring_ctx, struct v
 	return vma_tcp_run_control(tcp) == -EBUSY ? now + CHECK_INTERVAL_MIN_NS : NO_DEADLINE;
 }
 
+static uint64_t prune_due(const struct vma_ring_ctx *ring_ctx, uint64_t now)
+{
+	const uint64_t due = atomic_load(&ring_ctx->prune_ns), soon = now + PRUNE_NS;
+
+	return due > soon ? due : soon;
+}
+
 static void housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct round *round = arg;
@@ -245,7 +256,7 @@ static void housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 	if (!ring_ctx->armed)
 		make_earlier(&round->next, ring_ctx->check_ns);
 	if (atomic_load(&ring_ctx->to_prune))
-		make_earlier(&round->next, round->now + PRUNE_NS);
+		make_earlier(&round->next, prune_due(ring_ctx, round->now));
 }
 
 /*
@@ -293,27 +304,40 @@ static void housekeeping_check_due(struct vma_ring_ctx *ring_ctx, void *arg)
 	if (tcp != NULL && vma_tcp_control_waits(tcp))
 		make_earlier(arg, atomic_load_explicit(&ring_ctx->control_ns, memory_order_relaxed));
 	if (atomic_load(&ring_ctx->to_prune))
-		make_earlier(arg, vma_now_ns() + PRUNE_NS);
+		make_earlier(arg, prune_due(ring_ctx, vma_now_ns()));
 }
 
 /* ---- rules of the NIC that outlive their connections ---- */
+
+static bool prunes_late(const struct vma_ring_ctx *ring_ctx)
+{
+	return ring_ctx->device->nic->info.caps & VMA_NIC_CAP_TO_KERNEL;
+}
 
 /* With the receive flag. Cleared before the thread looks for them: what comes after that sets it again. */
 void tcp_housekeeping_prune(void *arg)
 {
 	struct vma_ring_ctx *ring_ctx = arg;
+	uint64_t due;
 
-	if (atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed) ||
-	    atomic_exchange(&ring_ctx->to_prune, true))
+	if (atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed))
 		return;
-	internal_wake_by(vma_now_ns() + PRUNE_NS);
+	due = vma_now_ns() + (prunes_late(ring_ctx) ? PRUNE_LATE_NS : PRUNE_NS);
+	atomic_store(&ring_ctx->prune_ns, due); /* before it counts */
+	if (!atomic_exchange(&ring_ctx->to_prune, true))
+		internal_wake_by(due);
 }
 
 static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg)
 {
+	const bool late = prunes_late(ring_ctx);
+
 	(void)arg;
-	if (atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed) &&
-	    atomic_exchange(&ring_ctx->to_prune, false) && vma_ring_prune(ring_ctx->ring, PRUNE_AT_ONCE))
+	if (!atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed) ||
+	    (late && vma_now_ns() < atomic_load(&ring_ctx->prune_ns)))
+		return;
+	if (atomic_exchange(&ring_ctx->to_prune, false) &&
+	    vma_ring_prune(ring_ctx->ring, late ? PRUNE_LATE_AT_ONCE : PRUNE_AT_ONCE))
 		atomic_store(&ring_ctx->to_prune, true);
 }
 

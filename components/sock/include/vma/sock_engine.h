@@ -167,6 +167,7 @@ struct vma_ring_ctx {
 	struct vma_tcp *_Atomic tcp; /* NULL: nobody has asked for it */
 	_Atomic bool abandoned;      /* the last reference is the internal thread's, for connections that end on it */
 	_Atomic bool to_prune;       /* rules of the NIC wait to be deleted */
+	_Atomic uint64_t prune_ns;   /* and not before */
 	_Atomic bool to_sweep;       /* its ring has exemptions */
 	_Atomic uint64_t control_ns; /* when vma_tcp_run_control is to be called, if something waits for it */
 
