@@ -34,6 +34,7 @@ struct place {
 	_Atomic int fd;
 	_Atomic uint32_t next; /* free places: the next one's index and 1 */
 	uint32_t bytes, n;
+	uint64_t connection;
 	struct vma_buf *bufs[FRAGMENTS_IN_PLACE];
 	struct vma_buf **more; /* more fragments than fit: all of them */
 };
@@ -163,7 +164,7 @@ static void place_give_back(struct place *place, uint32_t index)
 }
 
 int vma_held_add(struct vma_holder *holder, int fd, const struct vma_fragment *fragments, unsigned n, uint32_t bytes,
-                 uint64_t limit, uint64_t *id)
+                 uint64_t limit, uint64_t connection, uint64_t *id)
 {
 	struct place *place;
 	uint32_t index;
@@ -184,6 +185,7 @@ int vma_held_add(struct vma_holder *holder, int fd, const struct vma_fragment *f
 	atomic_fetch_add_explicit(&holder->packets, 1, memory_order_relaxed);
 	vma_file_get(holder->file);
 	place->bytes = bytes;
+	place->connection = connection;
 	place->engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 	atomic_store_explicit(&place->holder, holder, memory_order_relaxed);
 	atomic_store_explicit(&place->fd, fd, memory_order_relaxed);
@@ -243,7 +245,7 @@ int vma_held_free(const struct vma_file *file, int fd, uint64_t id)
 {
 	struct place *place = place_of(id);
 	struct vma_holder *holder;
-	uint64_t word;
+	uint64_t word, connection;
 	uint32_t bytes;
 	bool mine;
 
@@ -255,6 +257,7 @@ int vma_held_free(const struct vma_file *file, int fd, uint64_t id)
 		return -ENOENT;
 	mine = is_mine(place);
 	bytes = place->bytes;
+	connection = place->connection;
 	if (mine) {
 		vma_buf_put_burst(place->engine->arena, place->n > FRAGMENTS_IN_PLACE ? place->more : place->bufs,
 		                  place->n);
@@ -262,7 +265,7 @@ int vma_held_free(const struct vma_file *file, int fd, uint64_t id)
 	}
 	place_give_back(place, index_of(id));
 	if (mine && holder->returned != NULL)
-		holder->returned(holder, bytes);
+		holder->returned(holder, connection, bytes);
 	vma_file_put(holder->file);
 	return mine ? 0 : -ENOENT;
 }

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <netinet/tcp.h>
 
+#include "extra.h"
 #include "stream_priv.h"
 
 enum { SPANS = 8 };
@@ -130,7 +131,7 @@ static int recv_wait_for_bytes(struct stream_sock *sock, size_t seen, uint64_t d
 	                                     .spin_loops = vma_engine()->conf.rx_poll,
 	                                     .shadow_fd = -1};
 
-	return stream_wait(sock, &what);
+	return stream_is_in_own_callback(sock) ? -EDEADLK : stream_wait(sock, &what);
 }
 
 /* ---- the loop ---- */

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "extra.h"
 #include "stream_priv.h"
 
 /* ---- what others ask ---- */
@@ -162,6 +163,7 @@ static void stream_destroy(struct vma_file *file)
 	stream_passed_free(sock);
 	stream_fork_queue_free(sock);
 	stream_options_free(sock);
+	stream_extra_destroy(sock);
 	vma_inet_stats_put(sock->engine, sock->stats, &sock->stats_count);
 	fini_io_locks(sock);
 }
@@ -210,6 +212,7 @@ static __attribute__((cold)) void stream_forked(struct vma_file *file)
 	atomic_store(&sock->os_accept, false);
 	stream_listen_forked(sock);
 	stream_passed_forked(sock);
+	stream_extra_forked(sock);
 	if (file->os_only)
 		return;
 	if (stream_phase(sock) == STREAM_LISTENING) {
@@ -272,7 +275,7 @@ static void stream_touch(struct vma_file *file, int fd)
 		.close = stream_close_file, .destroy = stream_destroy, .forked = stream_forked, .to_os = to_os,        \
 		.hand_over = stream_file_hand_over, .exec_export = stream_exec_export, .touch = stream_touch,          \
 		.net_changed = net_changed, .dump = stream_dump, .reason = stream_reason_of,                           \
-		.reason_detail = stream_os_option,                                                                     \
+		.reason_detail = stream_os_option, .recv_lent = stream_recv_lent, .set_callback = stream_set_callback, \
 	}
 static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg, stream_sendmsg),
                                  ops_with_looks = STREAM_OPS(stream_recvmsg_with_looks, stream_sendmsg),

@@ -59,6 +59,8 @@ struct stream_set {
 	uint8_t value[32];
 };
 
+struct stream_extra;
+
 struct stream_sock {
 	struct vma_file file;
 
@@ -83,6 +85,7 @@ struct stream_sock {
 	struct stream_io_lock reader;
 	struct vma_spin rx_spin;
 	const struct vma_stream_inspector *_Atomic inspector; /* zcopy.c; NULL: none */
+	struct stream_extra *_Atomic extra;                   /* extra.h; NULL: not made */
 	_Atomic uint32_t waiting;    /* calls that wait: the socket outlives its last descriptor for them */
 	_Atomic bool close_due;      /* it is closed when the last of them leaves */
 	_Atomic int lingering_fd;    /* the shadow after close, a number of the library's; 0: none */

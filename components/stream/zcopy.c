@@ -63,9 +63,12 @@ static ssize_t await_bytes(struct vma_file *file, int fd, int flags)
 	return file->ops->recvmsg(file, fd, &msg, (flags & ~MSG_WAITALL) | MSG_PEEK);
 }
 
-static ssize_t recv_copied(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+static ssize_t recv_copied(struct vma_file *file, int fd, struct msghdr *msg, int flags,
+                           const struct vma_stream_taker *taker)
 {
-	return file->ops->recvmsg(file, fd, msg, flags & ~MSG_WAITALL);
+	flags &= ~MSG_WAITALL;
+	return taker->copy != NULL ? taker->copy(taker->arg, file, fd, msg, flags)
+	                           : file->ops->recvmsg(file, fd, msg, flags);
 }
 
 ssize_t vma_stream_recv_pieces(struct vma_file *file, int fd, struct msghdr *msg, int flags,
@@ -76,7 +79,7 @@ ssize_t vma_stream_recv_pieces(struct vma_file *file, int fd, struct msghdr *msg
 
 	*taken = false;
 	if (flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE | MSG_TRUNC))
-		return file->ops->recvmsg(file, fd, msg, flags);
+		return recv_copied(file, fd, msg, flags, taker);
 	rc = stream_take_queued(sock, taker);
 	if (rc == 0) {
 		rc = await_bytes(file, fd, flags);
@@ -87,7 +90,7 @@ ssize_t vma_stream_recv_pieces(struct vma_file *file, int fd, struct msghdr *msg
 		stream_drive_overdue(vma_thread_self());
 	}
 	if (rc == 0)
-		return recv_copied(file, fd, msg, flags);
+		return recv_copied(file, fd, msg, flags, taker);
 	*taken = rc > 0;
 	msg->msg_namelen = 0;
 	msg->msg_controllen = 0;

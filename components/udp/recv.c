@@ -524,7 +524,7 @@ static uint64_t hold_front(struct udp_sock *sock, struct vma_lend *lend, const s
 	uint64_t id;
 
 	if (extra == NULL || vma_held_add(&extra->holder, lend->fd, fragments, n, udp_datagram_cost(front),
-	                                  atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), &id) != 0)
+	                                  atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), 0, &id) != 0)
 		return 0;
 	return id;
 }

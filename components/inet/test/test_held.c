@@ -16,9 +16,10 @@ static struct fake_file *fake, *other;
 static struct vma_holder holder, others;
 static _Atomic unsigned returned;
 
-static void on_returned(struct vma_holder *of, uint32_t bytes)
+static void on_returned(struct vma_holder *of, uint64_t connection, uint32_t bytes)
 {
 	(void)of, (void)bytes;
+	assert_int_equal(connection, 7);
 	atomic_fetch_add(&returned, 1);
 }
 
@@ -64,7 +65,7 @@ static uint64_t hold(unsigned n, uint32_t bytes, uint64_t limit, int wanted)
 
 	for (unsigned i = 0; i < n; i++)
 		fragments[i] = (struct vma_fragment){.buf = get_buf(), .len = 1};
-	rc = vma_held_add(&holder, FD, fragments, n, bytes, limit, &id);
+	rc = vma_held_add(&holder, FD, fragments, n, bytes, limit, 7, &id);
 	assert_int_equal(rc, wanted);
 	for (unsigned i = 0; rc != 0 && i < n; i++)
 		vma_buf_put(vma_engine()->arena, fragments[i].buf);
@@ -126,7 +127,7 @@ static void test_packet_that_is_taken_back_is_the_callers(void **state)
 	uint64_t id;
 
 	(void)state;
-	assert_int_equal(vma_held_add(&holder, FD, &fragment, 1, 10, 1000, &id), 0);
+	assert_int_equal(vma_held_add(&holder, FD, &fragment, 1, 10, 1000, 7, &id), 0);
 	assert_true(vma_held_take_back(&holder, id));
 	assert_false(vma_held_take_back(&holder, id));
 	assert_int_equal(atomic_load(&returned), 0);

@@ -39,17 +39,21 @@ struct vma_holder {
 	struct vma_file *file;  /* whose it is part of */
 	_Atomic uint64_t bytes; /* held now, each packet counting as much as vma_held_add was told */
 	_Atomic uint64_t packets;
-	/* A packet of `bytes` has come back. Any thread, inside; the socket may be closed. NULL: nobody wants to know. */
-	void (*returned)(struct vma_holder *holder, uint32_t bytes);
+	/*
+	 * A packet of `bytes` has come back, added for that connection. Any thread, inside; the socket may be closed.
+	 * NULL: nobody wants to know.
+	 */
+	void (*returned)(struct vma_holder *holder, uint64_t connection, uint32_t bytes);
 };
 
 /*
  * Holds a packet of n fragments, at least one; one reference of each fragment's buffer passes to the table. `bytes` is
  * what it counts for; it is refused if the holder would have more than `limit`, but for a packet alone. fd: the number
- * by which the application knows the socket. 0, or the references stay the caller's: -ENOBUFS (limit), -ENOMEM.
+ * by which the application knows the socket. connection: for `returned`. 0, or the references stay the caller's:
+ * -ENOBUFS (limit), -ENOMEM.
  */
 int vma_held_add(struct vma_holder *holder, int fd, const struct vma_fragment *fragments, unsigned n, uint32_t bytes,
-                 uint64_t limit, uint64_t *id);
+                 uint64_t limit, uint64_t connection, uint64_t *id);
 /*
  * The packet is not held any more, and its references are the caller's, who has the buffers. False: it was freed
  * meanwhile. `returned` is not called.

@@ -92,10 +92,11 @@ void vma_stream_listens(int fd) __attribute__((cold));
 /*
  * Is offered the first bytes of the stream: len bytes from vma_buf_data(buf) + off on, of the connection with that
  * number. 0: it has them, with a reference of its own, until vma_stream_held_returned; more is offered. 1: it has no
- * room. -errno.
+ * room. -errno. copy: in place of a recvmsg with msg, where bytes would be copied; NULL: that is as well.
  */
 struct vma_stream_taker {
 	int (*take)(void *arg, uint64_t number, struct vma_buf *buf, uint32_t off, uint32_t len);
+	ssize_t (*copy)(void *arg, struct vma_file *file, int fd, struct msghdr *msg, int flags);
 	void *arg;
 };
 /*
