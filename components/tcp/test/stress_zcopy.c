@@ -49,7 +49,7 @@ static struct vma_tcp *ztcp[2];
 static const uint8_t zip[2][16] = {{10, 0, 0, 1}, {10, 0, 0, 2}};
 static struct vma_tcp_listener *zlistener;
 static struct zend *_Atomic zwaiting[PAIRS * 2];
-static _Atomic bool zstop;
+static _Atomic bool zstop, zpairs_done; /* pairs may wait for what holders give back */
 static _Atomic uint64_t zconnections, zheld;
 static struct vma_tcp_memory zmemory;
 static pthread_mutex_t parked_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -171,7 +171,7 @@ static void *parked_work(void *arg)
 {
 	uint32_t seed = (uint32_t)(uintptr_t)arg;
 
-	while (!atomic_load(&zstop)) {
+	while (!atomic_load(&zpairs_done)) {
 		if (zcopy_random(&seed) % 4 == 0 || !parked_return_one(zcopy_random(&seed)))
 			sched_yield();
 	}
@@ -463,6 +463,7 @@ static void test_held_and_inspected_pieces_are_neither_lost_nor_kept(void **stat
 	atomic_store(&zstop, true);
 	for (int i = 0; i < PAIRS; i++)
 		pthread_join(pairs[i], NULL);
+	atomic_store(&zpairs_done, true);
 	for (int i = 0; i < 2; i++)
 		pthread_join(holders[i], NULL);
 	while (parked_return_one(0))
