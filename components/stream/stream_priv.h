@@ -496,6 +496,9 @@ static inline void stream_drive_overdue(struct vma_thread *self)
 void stream_count_received(const struct stream_sock *sock, ssize_t len, int flags); /* in the socket's statistics */
 /* zcopy.c. Under the ring's flag: bytes have come that are to be inspected. */
 void stream_arrived(struct stream_sock *sock, struct vma_tcp_conn *conn);
+/* What waits to be inspected is received, but for what an inspector has in hand. Also under the flag. Whether it was
+ * anything. */
+bool stream_receive_uninspected(struct vma_tcp_conn *conn);
 
 /* errqueue.c: notices that zero-copy sends are done (they are copied, so at once). */
 void stream_zerocopy_sent(struct stream_sock *sock);

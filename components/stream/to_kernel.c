@@ -143,9 +143,11 @@ static void kernel_start_connection(struct move *m, int incomplete)
 /* Nobody drives, reads or writes. */
 static int move_to_kernel(struct move *m)
 {
-	int incomplete = 0;
-	int rc = vma_tcp_export_begin(m->conn, &m->exported);
+	int incomplete = 0, rc;
 
+	if (vma_tcp_rx_waits(m->conn))
+		stream_receive_uninspected(m->conn); /* nobody inspects what the kernel has */
+	rc = vma_tcp_export_begin(m->conn, &m->exported);
 	if (rc == 0)
 		rc = move_repair(m, &incomplete);
 	if (rc < 0)

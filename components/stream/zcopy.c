@@ -137,8 +137,8 @@ static enum vma_tcp_verdict judge_all_received(struct vma_tcp_conn *conn, const 
 	return VMA_TCP_RECV;
 }
 
-/* The inspection has ended, or is about to: what still comes that way is received. Also under the ring's flag. */
-static bool receive_uninspected(struct vma_tcp_conn *conn)
+/* The inspection has ended, or is about to. */
+bool stream_receive_uninspected(struct vma_tcp_conn *conn)
 {
 	static const struct vma_tcp_inspector all = {.judge = judge_all_received};
 
@@ -151,7 +151,7 @@ void stream_arrived(struct stream_sock *sock, struct vma_tcp_conn *conn)
 
 	if (inspector != NULL)
 		inspector->arrived(&sock->file);
-	else if (receive_uninspected(conn))
+	else if (stream_receive_uninspected(conn))
 		stream_ready(sock, EPOLLIN | EPOLLRDNORM);
 }
 
@@ -197,7 +197,7 @@ int vma_stream_set_inspector(struct vma_file *file, const struct vma_stream_insp
 	pthread_mutex_unlock(&file->lock);
 	if (conn == NULL)
 		return rc;
-	if (rc == 0 && inspector == NULL && receive_uninspected(conn))
+	if (rc == 0 && inspector == NULL && stream_receive_uninspected(conn))
 		stream_ready(sock, EPOLLIN | EPOLLRDNORM);
 	vma_tcp_conn_put(conn);
 	return rc;

@@ -396,20 +396,27 @@ static struct tcp_zcopy *zcopy_new(struct vma_tcp *tcp)
 	return z;
 }
 
-int vma_tcp_zcopy_begin(struct vma_tcp_conn *conn)
+/* The connection's, made if there is none; NULL: no memory. */
+static struct tcp_zcopy *zcopy_make(struct vma_tcp_conn *conn)
 {
-	struct tcp_zcopy *z = zcopy_of(conn), *none = NULL;
+	struct tcp_zcopy *z = zcopy_of(conn), *present = NULL;
 	struct vma_tcp *tcp = tcp_stack_now(conn);
 
 	if (z != NULL)
-		return 0;
+		return z;
 	z = zcopy_new(tcp);
-	if (z == NULL)
-		return -ENOMEM;
-	if (!atomic_compare_exchange_strong(&conn->zcopy, &none, z)) {
-		tcp_free_memory(tcp, z); /* another thread was first */
+	if (z == NULL || atomic_compare_exchange_strong(&conn->zcopy, &present, z))
+		return z;
+	tcp_free_memory(tcp, z); /* another thread was first */
+	return present;
+}
+
+int vma_tcp_zcopy_begin(struct vma_tcp_conn *conn)
+{
+	if (zcopy_of(conn) != NULL)
 		return 0;
-	}
+	if (zcopy_make(conn) == NULL)
+		return -ENOMEM;
 	tcp_post(conn, TCP_WORK_ZCOPY);
 	return 0;
 }
@@ -423,11 +430,11 @@ uint64_t vma_tcp_zcopy_number(const struct vma_tcp_conn *conn)
 
 int vma_tcp_set_inspected(struct vma_tcp_conn *conn, bool on)
 {
-	const int rc = vma_tcp_zcopy_begin(conn);
+	struct tcp_zcopy *z = zcopy_make(conn);
 
-	if (rc != 0)
-		return rc;
-	atomic_store(&zcopy_of(conn)->wants_inspection, on);
+	if (z == NULL)
+		return -ENOMEM;
+	atomic_store(&z->wants_inspection, on);
 	tcp_post(conn, TCP_WORK_ZCOPY);
 	return 0;
 }

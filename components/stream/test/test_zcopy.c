@@ -493,6 +493,25 @@ static void test_end_of_stream_comes_after_the_verdict(void **state)
 	zcopy_pair_end(&p);
 }
 
+/* Here the kernel has no way to the peer, so the connection stays: with what the kernel would have got. */
+static void test_what_waits_is_received_for_the_kernel(void **state)
+{
+	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct vma_file *file = vma_fd_lookup(p.fd);
+
+	(void)state;
+	watch_begin(p.fd, VMA_TCP_DROP);
+	fixture_drive();
+	fixture_peer_send(p.peer, out, 100);
+	fixture_until(atomic_load(&watch.arrived) != 0);
+	CALL(int, (stream_file_hand_over(file), 0));
+	assert_false(file->os_only);
+	assert_int_equal(do_recv(p.fd, in, sizeof(in), 0), 100);
+	assert_memory_equal(in, out, 100);
+	assert_int_equal(watch.seen, 0);
+	zcopy_pair_end(&p);
+}
+
 static void *watch_late(void *arg)
 {
 	const int *fd = arg;
@@ -542,6 +561,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_close_in_a_verdict_sends_rst_if_they_are_left_unread),
         cmocka_unit_test(test_what_waits_is_received_when_the_inspector_goes),
         cmocka_unit_test(test_end_of_stream_comes_after_the_verdict),
+        cmocka_unit_test(test_what_waits_is_received_for_the_kernel),
         cmocka_unit_test(test_reader_hears_of_the_end_after_the_last_verdict),
 };
 
