@@ -190,8 +190,8 @@
 	X(tcp_out_of_order, "segments received out of order")                                                          \
 	X(tcp_bytes_out, "bytes sent, with those that were sent again")                                                \
 	X(tcp_zcopy_bytes, "bytes received in order that zero-copy receive left in their frames")                      \
-	X(tcp_zcopy_copied_bytes, "bytes copied although it was asked for: out of order, or more frames than a bound "       \
-	                    "allows")
+	X(tcp_zcopy_copied_bytes, "bytes copied although it was asked for: out of order, or more frames than a bound " \
+	                          "allows")
 
 #define VMA_STATS_SOCKET_TCP_NOW(X)                                                                                    \
 	X(tcp_state, "state, as TCP_INFO numbers it; 0: no connection and no listener")                                \
