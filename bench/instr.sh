@@ -5,7 +5,8 @@
 #   make bench-instr            fails when a phase costs over 2 % (and over one instruction) more than the file says
 #   make bench-instr UPDATE=1   writes the file anew: a change that raises a figure says why in its commit
 #
-# Two figures per phase: all instructions, and those outside the wire itself, which stands for a device. Phases that end
+# Two figures per phase: all instructions, and those outside the wire itself, which stands for a device; for the verbs
+# backend (the phases verbs_*), those outside a provider that does nothing. Phases that end
 # in "single" are with VMA_THREAD_MODE=0: they must cost less than without; those of a burst, whose packets share the
 # flags, no more. What a message or segment costs in TCP must not grow with the number of connections (the last number
 # of a phase's name; "bbr" is one without time stamps, with BBR).
@@ -15,8 +16,10 @@ build=${BUILD:-build}
 known=bench/instructions.txt
 packets=4096
 ring=$build/bench/instr_ring udp=$build/components/udp/test/instr_udp tcp=$build/components/tcp/test/instr_tcp
+verbs=$build/components/nic/test/instr_verbs
 phases="$ring:send_one $ring:send_burst $ring:receive_one $ring:receive_burst $ring:poll_empty $udp:send $udp:sendto
 	$udp:send_later $udp:deliver $udp:receive $udp:receive_driven $udp:receive_waited $udp:receive_empty"
+for phase in send send_inline receive post empty; do phases="$phases $verbs:verbs_$phase"; done
 for phase in tcp_send tcp_receive tcp_bulk_out tcp_bulk_in; do
 	for group in 1 100 10000 bbr; do phases="$phases $tcp:${phase}_$group"; done
 done
@@ -46,7 +49,7 @@ count() { # PROGRAM PHASE ["single"]
 		{ gsub(",", "", $1) }
 		/PROGRAM TOTALS/ { all = $1 }
 		# A function has a line for the file that it stands in and one for calls to it: the larger is the whole.
-		match($0, /:wire_(poll_rx|post_rx|tx|kick|reap_tx)( |$)/) {
+		match($0, /:(wire_(poll_rx|post_rx|tx|kick|reap_tx)|fake_[a-z_]+)( |$)/) {
 			name = substr($0, RSTART, RLENGTH)
 			sub(/ $/, "", name)
 			if ($1 + 0 > cost[name]) cost[name] = $1 + 0

@@ -648,9 +648,8 @@ static void follow_groups(struct udp_sock *sock, int fd)
 /* Most of these change nothing, and then cost nothing but the question. */
 void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_fork_shared *fork_shared)
 {
-	static const int socket_names[] = {SO_RCVBUF,    SO_TIMESTAMP_OLD, SO_RXQ_OVFL,  SO_BINDTOIFINDEX,
-	                                   SO_REUSEADDR, SO_REUSEPORT,     SO_BROADCAST, SO_MARK,
-	                                   SO_MAX_PACING_RATE};
+	static const int socket_names[] = {SO_RCVBUF,    SO_TIMESTAMP_OLD, SO_RXQ_OVFL, SO_BINDTOIFINDEX,  SO_REUSEADDR,
+	                                   SO_REUSEPORT, SO_BROADCAST,     SO_MARK,     SO_MAX_PACING_RATE};
 	static const int ip_names[] = {IP_PKTINFO,      IP_RECVTTL,      IP_RECVTOS,       IP_RECVORIGDSTADDR,
 	                               IP_RECVERR,      IP_TOS,          IP_MULTICAST_TTL, IP_MULTICAST_LOOP,
 	                               IP_MTU_DISCOVER, IP_MULTICAST_ALL};

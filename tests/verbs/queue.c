@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 enum {
-	QUEUE_BURST = 64,     /* entries of one queue before the others get their turn */
-	QUEUE_DELAYED = 8192, /* completions that a fault holds back */
+	QUEUE_BURST = 64,              /* entries of one queue before the others get their turn */
+	QUEUE_DELAYED = 8192,          /* completions that a fault holds back */
 	QUEUE_PACE_BURST_NS = 2000000, /* of a paced queue: the loop sleeps in milliseconds */
 };
 

@@ -57,9 +57,8 @@ FAKE int fake_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_re
 	return 0;
 }
 
-FAKE int fake_rx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+static inline int next_receive(struct ibv_cq_ex *cq)
 {
-	(void)attr;
 	if (fake.due == 0 || fake.posted_from == fake.posted_to)
 		return ENOENT;
 	fake.due--;
@@ -68,9 +67,15 @@ FAKE int fake_rx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 	return 0;
 }
 
+FAKE int fake_rx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+{
+	(void)attr;
+	return next_receive(cq);
+}
+
 FAKE int fake_rx_next(struct ibv_cq_ex *cq)
 {
-	return fake_rx_start(cq, NULL);
+	return next_receive(cq);
 }
 
 FAKE void fake_end(struct ibv_cq_ex *cq)
@@ -96,9 +101,8 @@ FAKE uint64_t fake_stamp(struct ibv_cq_ex *cq)
 	return fake.stamp;
 }
 
-FAKE int fake_tx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+static inline int next_sent(struct ibv_cq_ex *cq)
 {
-	(void)attr;
 	if (fake.signalled_from == fake.signalled_to)
 		return ENOENT;
 	cq->wr_id = fake.signalled[fake.signalled_from++ % FAKE_DEPTH];
@@ -106,9 +110,15 @@ FAKE int fake_tx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 	return 0;
 }
 
+FAKE int fake_tx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+{
+	(void)attr;
+	return next_sent(cq);
+}
+
 FAKE int fake_tx_next(struct ibv_cq_ex *cq)
 {
-	return fake_tx_start(cq, NULL);
+	return next_sent(cq);
 }
 
 FAKE void fake_wr_start(struct ibv_qp_ex *qp)
@@ -156,11 +166,11 @@ static void fake_pool(struct vma_bufpool **pool, const char *name)
 	const struct vma_bufpool_attr attr = {.arena = fake.arena, .name = name, .batch = 16, .batching_mode = 1};
 	uint32_t first;
 
-	if (vma_bufpool_create(&attr, pool) != 0 ||
-	    vma_bufarena_map_memory(fake.arena, 2 * FAKE_DEPTH, &first) != 0 ||
+	if (vma_bufpool_create(&attr, pool) != 0 || vma_bufarena_map_memory(fake.arena, 2 * FAKE_DEPTH, &first) != 0 ||
 	    vma_bufpool_add(*pool, first, 2 * FAKE_DEPTH) != 0)
 		abort();
-	for (uint32_t unit = first >> VERBS_UNIT_SHIFT; unit <= (first + 2 * FAKE_DEPTH - 1) >> VERBS_UNIT_SHIFT; unit++)
+	for (uint32_t unit = first >> VERBS_UNIT_SHIFT; unit <= (first + 2 * FAKE_DEPTH - 1) >> VERBS_UNIT_SHIFT;
+	     unit++)
 		atomic_store(&fake.lkeys[unit], UINT64_C(1) << 32 | (100 + unit));
 }
 

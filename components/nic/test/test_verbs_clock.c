@@ -80,13 +80,13 @@ static void test_each_conversion_takes_the_best_that_it_allows(void **state)
 		bool counter, sample, wall;
 		enum verbs_stamps stamps;
 	} rows[] = {
-	        {0, true, true, true, VERBS_STAMPS_NONE},     {1, true, true, true, VERBS_STAMPS_RAW},
-	        {1, true, false, false, VERBS_STAMPS_RAW},    {1, false, true, true, VERBS_STAMPS_NONE},
-	        {2, true, true, true, VERBS_STAMPS_SYSTEM},   {2, true, false, true, VERBS_STAMPS_RAW},
-	        {2, false, false, true, VERBS_STAMPS_NONE},   {3, true, true, true, VERBS_STAMPS_SYSTEM},
-	        {3, true, false, true, VERBS_STAMPS_NONE},    {3, false, true, true, VERBS_STAMPS_NONE},
-	        {4, true, true, true, VERBS_STAMPS_WALL},     {4, true, true, false, VERBS_STAMPS_SYSTEM},
-	        {4, true, false, false, VERBS_STAMPS_NONE},   {4, false, false, true, VERBS_STAMPS_WALL},
+	        {0, true, true, true, VERBS_STAMPS_NONE},   {1, true, true, true, VERBS_STAMPS_RAW},
+	        {1, true, false, false, VERBS_STAMPS_RAW},  {1, false, true, true, VERBS_STAMPS_NONE},
+	        {2, true, true, true, VERBS_STAMPS_SYSTEM}, {2, true, false, true, VERBS_STAMPS_RAW},
+	        {2, false, false, true, VERBS_STAMPS_NONE}, {3, true, true, true, VERBS_STAMPS_SYSTEM},
+	        {3, true, false, true, VERBS_STAMPS_NONE},  {3, false, true, true, VERBS_STAMPS_NONE},
+	        {4, true, true, true, VERBS_STAMPS_WALL},   {4, true, true, false, VERBS_STAMPS_SYSTEM},
+	        {4, true, false, false, VERBS_STAMPS_NONE}, {4, false, false, true, VERBS_STAMPS_WALL},
 	        {5, true, true, true, VERBS_STAMPS_NONE},
 	};
 

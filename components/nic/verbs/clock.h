@@ -47,9 +47,9 @@ static inline uint64_t verbs_clock_ns(const struct verbs_clock *clock, uint64_t 
 {
 	if (!clock->sampled)
 		return (uint64_t)((unsigned __int128)(ticks & clock->mask) * clock->nominal >> VERBS_CLOCK_SHIFT);
-	return clock->ns + (uint64_t)(int64_t)((__int128)verbs_clock_between(clock, clock->ticks, ticks) *
-	                                               (__int128)clock->slope >>
-	                                       VERBS_CLOCK_SHIFT);
+	return clock->ns +
+	       (uint64_t)(int64_t)((__int128)verbs_clock_between(clock, clock->ticks, ticks) * (__int128)clock->slope >>
+	                           VERBS_CLOCK_SHIFT);
 }
 
 /* A moment that was read on both clocks, later than the one before by less than half of the counter's range. */

@@ -54,6 +54,12 @@ static inline void put_receive(struct verbs_qp *qp, unsigned i, struct vma_buf *
 	qp->rx_wr[i].wr_id = vma_buf_index(arena, bufs[0]);
 }
 
+static __attribute__((cold, noinline)) void refused_receive(struct verbs_qp *qp, int rc)
+{
+	vma_log_debug("%s: posting receives: error %d", qp->name, rc);
+	verbs_note_broken(qp);
+}
+
 /* The first n of the list. What the device refuses is the NIC's all the same, until the queue pair's end. */
 static void post_list(struct verbs_qp *qp, unsigned n)
 {
@@ -66,10 +72,8 @@ static void post_list(struct verbs_qp *qp, unsigned n)
 	rc = ibv_post_recv(qp->queue.qp, qp->rx_wr, &bad);
 	if (n < VERBS_BURST)
 		qp->rx_wr[n - 1].next = &qp->rx_wr[n];
-	if (__builtin_expect(rc != 0, 0)) {
-		vma_log_debug("%s: posting receives: error %d", qp->name, rc);
-		verbs_note_broken(qp);
-	}
+	if (__builtin_expect(rc != 0, 0))
+		refused_receive(qp, rc);
 }
 
 /* As many receives as there are buffers for in rx_open. */
@@ -110,6 +114,26 @@ static void post_bufs(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 		qp->rx_open[qp->rx_open_n++] = bufs[at++];
 }
 
+/* A single buffer, where a receive has no more. */
+static inline void post_one(struct verbs_qp *qp, struct vma_buf *buf, uint32_t lkey)
+{
+	const struct vma_bufarena *arena = qp->base.arena;
+	const uint32_t index = vma_buf_index(arena, buf);
+	struct ibv_recv_wr *bad;
+	int rc;
+
+	vma_bufpool_to_nic(rx_pool_of(qp), &buf, 1);
+	buf->user = &with_nic;
+	buf->next = NULL;
+	qp->rx_with_nic++;
+	qp->rx_sge[0] = (struct ibv_sge){(uintptr_t)arena->frames + ((uintptr_t)index << arena->frame_shift),
+	                                 UINT32_C(1) << arena->frame_shift, lkey};
+	qp->rx_one.wr_id = index;
+	rc = ibv_post_recv(qp->queue.qp, &qp->rx_one, &bad);
+	if (__builtin_expect(rc != 0, 0))
+		refused_receive(qp, rc);
+}
+
 unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
@@ -118,6 +142,12 @@ unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 
 	if (!qp_usable(qp))
 		return 0;
+	if (n == 1 && qp->rx_bufs == 1 && qp->rx_with_nic < base->rx_depth &&
+	    verbs_lkey(qp, vma_buf_index(base->arena, bufs[0]), &lkey)) {
+		post_one(qp, bufs[0], lkey);
+		vma_stats_add(&qp->stats->fill_posted, 1);
+		return 1;
+	}
 	while (done < n) {
 		room = base->rx_depth - qp->rx_with_nic;
 		for (run = 0; done + run < n && run < room; run++)
@@ -221,6 +251,14 @@ static void adopt(struct verbs_qp *qp, struct vma_buf **bufs, const uint16_t *fl
 	vma_stats_add(&qp->stats->rx_bytes, bytes);
 }
 
+static __attribute__((cold, noinline)) void poll_failed(struct verbs_qp *qp, struct ibv_cq_ex *ex)
+{
+	const struct received what = {.id = ex->wr_id, .status = ex->status};
+
+	ibv_end_poll(ex);
+	receive_failed(qp, &what);
+}
+
 /* On buffers that are the user's, the first of each packet. */
 static __attribute__((noinline)) void put_stamps(const struct verbs_qp *qp, struct vma_buf **bufs,
                                                  const uint64_t *stamps_ns, unsigned n)
@@ -235,24 +273,77 @@ static __attribute__((noinline)) void put_stamps(const struct verbs_qp *qp, stru
 	}
 }
 
-/* Packets of one buffer each. */
-static unsigned poll_single(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+/* The packet of a completion that is read by an extended queue is the user's. Returns its length. */
+static inline uint32_t adopt_single(struct verbs_qp *qp, struct ibv_cq_ex *ex, struct vma_buf *buf)
 {
-	uint64_t stamps_ns[VERBS_BURST];
+	const uint32_t len = ibv_wc_read_byte_len(ex);
+
+	buf->user = NULL;
+	buf->data_off = 0;
+	buf->len = buf->packet_len = len;
+	buf->flags = flags_of(ibv_wc_read_wc_flags(ex));
+	buf->flow_tag = 0;
+	buf->timestamp_ns = 0;
+	if (__builtin_expect(stamps_of(qp) != VERBS_STAMPS_NONE, 0)) {
+		const uint64_t stamp_ns = verbs_stamp_read(qp, stamps_of(qp));
+
+		put_stamps(qp, &buf, &stamp_ns, 1);
+	}
+	vma_bufpool_filled_by_nic(rx_pool_of(qp), buf);
+	return len;
+}
+
+/*
+ * Packets of one buffer each. A receive that has failed is dealt with when the poll has ended, and the look goes on
+ * behind it: 0 has to mean that there is nothing.
+ */
+static inline unsigned poll_single(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+{
+	struct ibv_cq_ex *ex = qp->queue.rx_cq_ex;
+	struct ibv_poll_cq_attr attr = {.comp_mask = 0};
+	uint64_t bytes = 0;
+	unsigned got = 0;
+
+	while (got < n && ibv_start_poll(ex, &attr) == 0) {
+		bool is_empty = false;
+
+		while (__builtin_expect(ex->status == IBV_WC_SUCCESS, 1)) {
+			struct vma_buf *buf = vma_buf_at(qp->base.arena, (uint32_t)ex->wr_id);
+
+			bytes += adopt_single(qp, ex, buf);
+			bufs[got++] = buf;
+			is_empty = got == n || ibv_next_poll(ex) != 0;
+			if (is_empty)
+				break;
+		}
+		if (__builtin_expect(is_empty, 1)) {
+			ibv_end_poll(ex);
+			break;
+		}
+		poll_failed(qp, ex);
+	}
+	if (got != 0) {
+		qp->rx_with_nic -= got;
+		vma_stats_add(&qp->stats->rx_frames, got);
+		vma_stats_add(&qp->stats->rx_bytes, bytes);
+	}
+	return got;
+}
+
+/* The same of a provider of the old kind. */
+static __attribute__((noinline)) unsigned poll_single_plain(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+{
 	uint16_t flags[VERBS_BURST];
 	struct received what;
 	bool reading = false;
 	unsigned got = 0;
 
-	what.stamp_ns = 0; /* also of those that come before stamps were asked for, which may be meanwhile */
 	if (n > VERBS_BURST)
 		n = VERBS_BURST;
 	while (got < n && read_received(qp, &reading, &what)) {
 		struct vma_buf *buf;
 
 		if (__builtin_expect(what.status != IBV_WC_SUCCESS, 0)) {
-			stop_reading(qp, reading);
-			reading = false;
 			receive_failed(qp, &what);
 			continue;
 		}
@@ -261,15 +352,11 @@ static unsigned poll_single(struct verbs_qp *qp, struct vma_buf **bufs, unsigned
 		buf->data_off = 0;
 		buf->len = buf->packet_len = what.len;
 		flags[got] = flags_of(what.flags);
-		stamps_ns[got] = what.stamp_ns;
 		bufs[got++] = buf;
 	}
-	stop_reading(qp, reading);
 	if (got == 0)
 		return 0;
 	adopt(qp, bufs, flags, got);
-	if (__builtin_expect(stamps_of(qp) != VERBS_STAMPS_NONE, 0))
-		put_stamps(qp, bufs, stamps_ns, got);
 	vma_stats_add(&qp->stats->rx_frames, got);
 	return got;
 }
@@ -323,8 +410,10 @@ static bool poll_pending(struct verbs_qp *qp)
 	bool reading = false;
 
 	qp->rx_pending_at = qp->rx_pending_n = 0;
-	if (qp->rx_bufs == 1)
+	if (qp->rx_bufs == 1 && qp->queue.rx_cq_ex != NULL)
 		return (qp->rx_pending_n = poll_single(qp, qp->rx_pending, 1)) != 0;
+	if (qp->rx_bufs == 1)
+		return (qp->rx_pending_n = poll_single_plain(qp, qp->rx_pending, 1)) != 0;
 	if (!read_received(qp, &reading, &what))
 		return false;
 	stop_reading(qp, reading);
@@ -355,7 +444,11 @@ unsigned verbs_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 		got = take_pending(qp, bufs, n);
 	if (got == n)
 		return got;
-	return got + (qp->rx_bufs == 1 ? poll_single(qp, bufs + got, n - got) : poll_parts(qp, bufs + got, n - got));
+	if (__builtin_expect(qp->rx_bufs != 1, 0))
+		return got + poll_parts(qp, bufs + got, n - got);
+	if (__builtin_expect(qp->queue.rx_cq_ex == NULL, 0))
+		return got + poll_single_plain(qp, bufs + got, n - got);
+	return got + poll_single(qp, bufs + got, n - got);
 }
 
 /* ---- sleeping ---- */
@@ -491,14 +584,22 @@ static enum tx_verdict classify_packet(const struct verbs_qp *qp, const struct v
 	return within_mtu(qp, &segs[0], bytes, qp->tx_longest_ever) ? PACKET_DROP : PACKET_STOP;
 }
 
-unsigned verbs_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
+/* What nearly all packets are: one segment of memory that this device knows, with at most a checksum to be done. */
+static inline bool is_plain(const struct verbs_qp *qp, const struct vma_nic_seg *seg)
 {
-	struct verbs_qp *qp = verbs_qp_of(base);
+	uint32_t lkey;
+
+	return (seg->flags & qp->tx_not_plain) == 0 && seg->len >= VERBS_L2_BYTES && seg->len <= qp->tx_plain_max &&
+	       seg->off <= frame_bytes(qp) - seg->len && verbs_lkey(qp, vma_buf_index(qp->base.arena, seg->buf), &lkey);
+}
+
+/* All others, from the first one on that is not plain or has no room. */
+static __attribute__((noinline)) unsigned tx_any(struct verbs_qp *qp, const struct vma_nic_seg *segs, unsigned n)
+{
+	struct vma_nic_qp *base = &qp->base;
 	uint64_t frames = 0, bytes = 0;
 	unsigned done = 0, count = 0;
 
-	if (!qp_usable(qp))
-		return 0;
 	while (done < n) {
 		const enum tx_verdict verdict = classify_packet(qp, segs + done, n - done, &count);
 
@@ -522,6 +623,39 @@ unsigned verbs_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsig
 	vma_stats_add(&qp->stats->tx_frames, frames);
 	vma_stats_add(&qp->stats->tx_bytes, bytes);
 	return done;
+}
+
+static inline bool has_place(const struct verbs_qp *qp)
+{
+	return qp->sent_queued - qp->sent_reaped < qp->base.tx_depth;
+}
+
+static __attribute__((noinline)) unsigned tx_burst(struct verbs_qp *qp, const struct vma_nic_seg *segs, unsigned n)
+{
+	uint64_t bytes = 0;
+	unsigned done = 0;
+
+	for (; done < n && is_plain(qp, &segs[done]) && has_place(qp); done++) {
+		bytes += segs[done].len;
+		qp->sent[qp->sent_queued++ & qp->sent_mask] = segs[done];
+	}
+	vma_stats_add(&qp->stats->tx_frames, done);
+	vma_stats_add(&qp->stats->tx_bytes, bytes);
+	return done == n ? done : done + tx_any(qp, segs + done, n - done);
+}
+
+unsigned verbs_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+
+	if (!qp_usable(qp))
+		return 0;
+	if (n != 1 || !is_plain(qp, segs) || !has_place(qp))
+		return tx_burst(qp, segs, n);
+	qp->sent[qp->sent_queued++ & qp->sent_mask] = *segs;
+	vma_stats_add(&qp->stats->tx_frames, 1);
+	vma_stats_add(&qp->stats->tx_bytes, segs->len);
+	return 1;
 }
 
 /* A packet that waits for the kick, as the provider wants it. */
@@ -594,30 +728,65 @@ static void wr_set_inline(struct ibv_qp_ex *ex, const struct outgoing *out)
 		ibv_wr_set_inline_data_list(ex, out->sges, data);
 }
 
-/* All that waits, and the doorbell. 0 or an errno. */
-static int kick_extended(struct verbs_qp *qp)
+/* A packet of one segment, its place is `at`. */
+static inline void wr_plain(struct verbs_qp *qp, struct ibv_qp_ex *ex, struct vma_nic_seg *seg, uint32_t at)
 {
-	struct ibv_qp_ex *ex = qp->queue.qp_ex;
+	const struct vma_bufarena *arena = qp->base.arena;
+	const uint32_t index = vma_buf_index(arena, seg->buf);
+	const uintptr_t addr = (uintptr_t)arena->frames + ((uintptr_t)index << arena->frame_shift) + seg->off;
+	const bool signal = verbs_signal_due(&qp->signals, 1, at + 1 == qp->sent_queued);
+	uint32_t lkey;
+
+	ex->wr_id = at + 1;
+	ex->wr_flags = (signal ? IBV_SEND_SIGNALED : 0) | (seg->flags & VMA_NIC_SEG_CSUM ? IBV_SEND_IP_CSUM : 0);
+	ibv_wr_send(ex);
+	if (seg->len <= qp->queue.inline_max) {
+		ibv_wr_set_inline_data(ex, (void *)addr, seg->len);
+		vma_buf_put(qp->base.arena, seg->buf);
+		seg->buf = NULL;
+	} else {
+		verbs_lkey(qp, index, &lkey);
+		ibv_wr_set_sge(ex, lkey, addr, seg->len);
+	}
+}
+
+/* Any other packet. Returns the place behind it. */
+static __attribute__((noinline)) uint32_t wr_any(struct verbs_qp *qp, struct ibv_qp_ex *ex, uint32_t at)
+{
 	struct outgoing out;
 
+	outgoing_at(qp, at, &out);
+	ex->wr_id = out.end;
+	ex->wr_flags = send_flags(qp, &out);
+	if (out.first->flags & VMA_NIC_SEG_TSO)
+		ibv_wr_send_tso(ex, vma_buf_frame(qp->base.arena, out.first->buf) + out.first->off, out.first->hdr_len,
+		                out.first->mss);
+	else
+		ibv_wr_send(ex);
+	if (is_inline(qp, &out)) {
+		wr_set_inline(ex, &out);
+		put_inlined(qp, &out);
+	} else if (out.sges == 1) {
+		ibv_wr_set_sge(ex, out.sge[0].lkey, out.sge[0].addr, out.sge[0].length);
+	} else {
+		ibv_wr_set_sge_list(ex, out.sges, out.sge);
+	}
+	return out.end;
+}
+
+/* All that waits, and the doorbell. 0 or an errno. */
+static inline int kick_extended(struct verbs_qp *qp)
+{
+	struct ibv_qp_ex *ex = qp->queue.qp_ex;
+
 	ibv_wr_start(ex);
-	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued; at = out.end) {
-		outgoing_at(qp, at, &out);
-		ex->wr_id = out.end;
-		ex->wr_flags = send_flags(qp, &out);
-		if (out.first->flags & VMA_NIC_SEG_TSO)
-			ibv_wr_send_tso(ex, vma_buf_frame(qp->base.arena, out.first->buf) + out.first->off,
-			                out.first->hdr_len, out.first->mss);
+	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued;) {
+		struct vma_nic_seg *seg = &qp->sent[at & qp->sent_mask];
+
+		if (__builtin_expect((seg->flags & qp->tx_not_plain) == 0, 1))
+			wr_plain(qp, ex, seg, at++);
 		else
-			ibv_wr_send(ex);
-		if (is_inline(qp, &out)) {
-			wr_set_inline(ex, &out);
-			put_inlined(qp, &out);
-		} else if (out.sges == 1) {
-			ibv_wr_set_sge(ex, out.sge[0].lkey, out.sge[0].addr, out.sge[0].length);
-		} else {
-			ibv_wr_set_sge_list(ex, out.sges, out.sge);
-		}
+			at = wr_any(qp, ex, at);
 	}
 	return ibv_wr_complete(ex);
 }
@@ -778,10 +947,15 @@ bool verbs_tx_is_idle(struct vma_nic_qp *base)
 
 void verbs_data_init(struct verbs_qp *qp)
 {
+	const bool has_checksum = qp->base.nic->info.caps & VMA_NIC_CAP_TX_CSUM;
+
 	for (unsigned i = 0; i < VERBS_BURST; i++)
 		qp->rx_wr[i] = (struct ibv_recv_wr){.next = i + 1 < VERBS_BURST ? &qp->rx_wr[i + 1] : NULL,
 		                                    .sg_list = &qp->rx_sge[(size_t)i * VERBS_SEGS_MAX],
 		                                    .num_sge = (int)qp->rx_bufs};
+	qp->rx_one = (struct ibv_recv_wr){.sg_list = qp->rx_sge, .num_sge = 1};
+	qp->tx_plain_max = qp->tx_longest < frame_bytes(qp) ? qp->tx_longest : frame_bytes(qp);
+	qp->tx_not_plain = (uint16_t) ~(has_checksum ? VMA_NIC_SEG_CSUM : 0);
 	qp->rx_with_nic = qp->rx_open_n = qp->rx_pending_at = qp->rx_pending_n = 0;
 	qp->rx_armed = qp->rx_watched = false;
 	qp->sent_reaped = qp->sent_completed = qp->sent_kicked = qp->sent_queued = 0;

@@ -98,13 +98,13 @@ static inline struct verbs_signals verbs_signals_of(uint32_t every, uint32_t tx_
 /* Of a packet of so many segments, in the order of sending. */
 static inline bool verbs_signal_due(struct verbs_signals *signals, uint32_t segs, bool is_last_of_kick)
 {
-	signals->packets++;
-	signals->segs += segs;
-	if (signals->segs < signals->segs_most &&
-	    (signals->every == 0 ? !is_last_of_kick : signals->packets < signals->every))
-		return false;
-	signals->packets = signals->segs = 0;
-	return true;
+	const uint32_t packets = signals->packets + 1, all = signals->segs + segs;
+	const bool due =
+	        all >= signals->segs_most || (signals->every == 0 ? is_last_of_kick : packets >= signals->every);
+
+	signals->packets = due ? 0 : packets;
+	signals->segs = due ? 0 : all;
+	return due;
 }
 
 #endif

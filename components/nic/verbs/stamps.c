@@ -17,8 +17,8 @@
 #include "../os.h"
 #include "verbs.h"
 
-#define READINGS 8               /* of which the closest is the sample */
-#define FIRST_SAMPLE_MS 50       /* the second one: the first slope that is measured */
+#define READINGS 8         /* of which the closest is the sample */
+#define FIRST_SAMPLE_MS 50 /* the second one: the first slope that is measured */
 #define NEXT_SAMPLE_MS 1000
 #define BACKWARD_NS_MAX 1000000u /* that a new line may take a stamp behind the one before; beyond, the clock was set */
 

@@ -136,7 +136,7 @@ struct verbs_queue_attr {
 /* The device's objects, without pools; 0 or -errno, *what: the call that failed. */
 int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr *attr, struct verbs_queue *queue,
                      const char **what);
-void verbs_queue_close(struct verbs_queue *queue); /* accepts a half-built one */
+void verbs_queue_close(struct verbs_queue *queue);              /* accepts a half-built one */
 int verbs_queue_pace(struct verbs_queue *queue, uint32_t kbps); /* 0: no limit */
 
 /* ---- queue pairs ---- */
@@ -173,8 +173,9 @@ struct verbs_qp {
 	_Atomic uint8_t rx_stamps;                   /* enum verbs_stamps that are read */
 	struct vma_buf *rx_open[2 * VERBS_SEGS_MAX]; /* the NIC's, and not enough for one more receive */
 	struct vma_buf *rx_pending[2 * VERBS_SEGS_MAX]; /* polled, and not asked for yet */
-	struct verbs_clock rx_clock; /* of the device: how its counter runs */
+	struct verbs_clock rx_clock;                    /* of the device: how its counter runs */
 	uint64_t rx_stamp_last;
+	struct ibv_recv_wr rx_one; /* the list of a single buffer, with the first place of rx_sge */
 	struct ibv_recv_wr rx_wr[VERBS_BURST];
 	struct ibv_sge rx_sge[VERBS_BURST * VERBS_SEGS_MAX];
 
@@ -182,6 +183,8 @@ struct verbs_qp {
 	struct vma_nic_seg *sent __attribute__((aligned(64))); /* buf NULL: it was given back before */
 	uint32_t sent_mask, sent_reaped, sent_completed, sent_kicked, sent_queued;
 	uint32_t tx_segs_max, tx_longest, tx_longest_ever; /* bytes of an untagged frame, without FCS */
+	uint32_t tx_plain_max;                             /* bytes of a packet in one buffer */
+	uint16_t tx_not_plain;                             /* flags that make a packet more than that */
 	struct verbs_signals signals;
 
 	/* control */

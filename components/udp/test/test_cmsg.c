@@ -151,7 +151,8 @@ static void test_beside_the_cards_stamp_interface_and_length_are_told_if_wanted(
 	memcpy(about, cmsgs.bytes + CMSG_LEN(0), sizeof(about));
 	assert_int_equal(about[0], datagram.ifindex);
 	assert_int_equal(about[1], 92);
-	cmsgs = filled_of(all_rx_opts | UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO | UDP_RX_OPT_PKTINFO6, &of_hardware);
+	cmsgs = filled_of(all_rx_opts | UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO | UDP_RX_OPT_PKTINFO6,
+	                  &of_hardware);
 	assert_false(cmsgs.truncated);
 }
 
@@ -240,9 +241,9 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_everything_at_once_fits),
         cmocka_unit_test(test_stamp_in_nanoseconds_overrules_that_in_microseconds),
         cmocka_unit_test(test_new_names_give_new_types),
-	        cmocka_unit_test(test_the_cards_stamp_is_the_third_and_stands_alone_if_nothing_else_is_wanted),
-	        cmocka_unit_test(test_without_a_stamp_of_the_card_there_is_no_empty_message),
-	        cmocka_unit_test(test_beside_the_cards_stamp_interface_and_length_are_told_if_wanted),
+        cmocka_unit_test(test_the_cards_stamp_is_the_third_and_stands_alone_if_nothing_else_is_wanted),
+        cmocka_unit_test(test_without_a_stamp_of_the_card_there_is_no_empty_message),
+        cmocka_unit_test(test_beside_the_cards_stamp_interface_and_length_are_told_if_wanted),
         cmocka_unit_test(test_drops_are_told_only_when_there_were_any),
         cmocka_unit_test(test_order_and_cuts_are_the_kernels_at_every_room),
 };

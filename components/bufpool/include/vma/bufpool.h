@@ -167,6 +167,8 @@ static inline void vma_buf_ref(struct vma_buf *buf)
  */
 void vma_bufpool_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
 void vma_bufpool_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
+/* The same of one buffer; flags, flow_tag and timestamp_ns are what the NIC has made of them. */
+void vma_bufpool_filled_by_nic(struct vma_bufpool *pool, struct vma_buf *buf);
 
 /* Gives this thread's caches back to the shared rings (also done when the thread ends). */
 void vma_bufpool_flush_thread(struct vma_bufarena *arena);

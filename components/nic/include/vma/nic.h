@@ -83,7 +83,7 @@ struct vma_nic_attr {
 	/* VMA_HW_TS_CONVERSION, verbs: in which time the card's stamps are given, once vma_nic_stamp asks for them: 0 there
 	 * are none, 1 the card's own, in ns; 2 as 3, else 1; 3 CLOCK_REALTIME; 4 the clock that PTP disciplines, else 3 */
 	unsigned hw_ts_conversion;
-	const char *stats_dir;      /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
+	const char *stats_dir; /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
 };
 
 struct vma_nic;
