@@ -472,7 +472,7 @@ struct stream_wait_for {
  */
 int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what);
 void stream_send_dummy(struct stream_sock *sock); /* send.c: one byte, if it is connected; inside, no lock */
-bool stream_is_readable(int fd); /* asks the kernel, once */
+bool stream_is_readable(int fd);                  /* asks the kernel, once */
 
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 /* With VMA_RX_CQ_DRAIN_RATE_NSEC or VMA_SKIP_POLL_IN_RX. */

@@ -307,7 +307,8 @@ struct vma_mlx_hw_device_data {
 struct vma_api_t {
 	/*
 	 * From now on cb decides of each packet of s, before the packet is queued; NULL: no callback any more. What is
-	 * queued by then stays queued.
+	 * queued by then stays queued, and what comes by the kernel (from this host, or before the socket is offloaded)
+	 * goes to receive calls without a callback.
 	 *
 	 * The callback runs in a thread of the program that drives the socket's ring: in a receive call, select, poll,
 	 * epoll_wait or another call on an offloaded socket, when that call is about to return or to sleep. It never

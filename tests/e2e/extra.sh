@@ -64,6 +64,25 @@ finish closed 60
 check_eq "packets are read and freed after the close" "$(said closed)" "freed 3000 wrong 0"
 check_eq "the kernel of b saw no datagram" "$(snmp b Udp InDatagrams)" "$before"
 
+# ---- multicast: the example ----
+
+before=$(snmp b Udp InDatagrams)
+start market b env "$preload" "$BUILD/examples/extra/udp_market_data" 239.1.2.3 7010 "$IP_B" VOD
+wait_for 30 log_has market '^listening, by callback'
+in_ns a python3 -c "
+import socket, struct, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton('$IP_A'))
+for i in range(300):
+    s.sendto(struct.pack('!I8sQ', i, b'VOD     ' if i % 3 == 0 else b'BP      ', 712500 + i), ('239.1.2.3', 7010))
+    if i % 16 == 15: time.sleep(0.001)
+"
+finish market 60
+check_eq "a receiver of market data by callback gets every quote of its group" "$(said market)" \
+	"seen 300 shown 100 lost 0"
+check "and shows those of its symbol" grep -qx 'VOD 71.2500' "$WORK/market.log"
+check_eq "the kernel of b saw none of them" "$(snmp b Udp InDatagrams)" "$before"
+
 # ---- frames come back ----
 
 receive greedy hold 7005 6000

@@ -19,7 +19,7 @@ static struct said {
 	pthread_t thread;
 	pid_t tid; /* 0: its own first socket tells */
 	bool offload;
-} *said;
+} * said;
 static unsigned n_said;
 static _Atomic bool any;
 
