@@ -130,6 +130,8 @@ static int memory_copy(struct card_qp *qp, const struct iovec *ranges, int n, vo
 		done = process_vm_readv(qp->client->pid, &local, 1, ranges, (unsigned long)n, 0);
 	if (done == (ssize_t)len)
 		return 0;
+	if (done < 0 && errno == ESRCH) /* it has ended, and its objects are about to */
+		return IBV_WC_LOC_PROT_ERR;
 	client_violation(qp->client, "queue pair 0x%x: registered memory is no longer mapped (%s)", qp->number,
 	                 done < 0 ? strerror(errno) : "in part");
 	return IBV_WC_LOC_PROT_ERR;
