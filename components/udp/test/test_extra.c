@@ -265,7 +265,7 @@ static void set_callback(vma_recv_callback_retval_t verdict)
 	seen.verdict = verdict;
 	assert_int_equal(udp_callback_detour(&attached.at), 0);
 	atomic_store(&extra()->detour, true);
-	atomic_store(&extra()->callback, callback);
+	vma_free(atomic_exchange(&extra()->callback, callback));
 	atomic_fetch_or(&sock->rx_opts, UDP_RX_OPT_CALLBACK);
 }
 
