@@ -61,7 +61,7 @@ static void event(struct vma_tcp_conn *of, void *arg, uint32_t events)
 		conn->over = true;
 	fflush(stdout);
 }
-static const struct vma_tcp_owner owner = {.event = event};
+static const struct vma_tcp_conn_ops owner = {.event = event};
 
 static bool tcp_echo_admit(struct vma_tcp_listener *of, void *arg)
 {
@@ -84,7 +84,7 @@ static bool tcp_echo_accepted(struct vma_tcp_listener *of, void *arg, struct vma
 	vma_tcp_conn_adopt(of_stack, &owner, conn);
 	return true;
 }
-static const struct vma_tcp_listener_owner listens = {.admit = tcp_echo_admit, .accepted = tcp_echo_accepted};
+static const struct vma_tcp_listener_ops listens = {.admit = tcp_echo_admit, .accepted = tcp_echo_accepted};
 
 /* ---- what is done about it ---- */
 

@@ -52,12 +52,12 @@ struct message {
 /* Of one piece, of which the kernel looks at no more than it takes. */
 static inline bool message_is_beyond(const void *data, size_t size)
 {
-	return __builtin_expect(size > MESSAGE_BYTES_MAX, 0) && vma_is_beyond(data, MESSAGE_BYTES_MAX);
+	return __builtin_expect(size > MESSAGE_BYTES_MAX, 0) && vma_exceeds_user_space(data, MESSAGE_BYTES_MAX);
 }
 /* Of read and write it looks at all. */
 static inline bool message_is_all_beyond(const void *data, size_t size)
 {
-	return __builtin_expect(size > MESSAGE_BYTES_MAX, 0) && vma_is_beyond(data, size);
+	return __builtin_expect(size > MESSAGE_BYTES_MAX, 0) && vma_exceeds_user_space(data, size);
 }
 
 static inline void message_of_bytes(struct message *message, const void *data, size_t size)

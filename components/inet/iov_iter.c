@@ -7,7 +7,7 @@
 static bool piece_is_bad_ptr(const struct vma_inet_iov_iter *iov_iter, const struct iovec *iov)
 {
 	if (__builtin_expect(iov->iov_len > VMA_INET_BYTES_MAX, 0))
-		return vma_is_beyond(iov->iov_base, iov_iter->n == 1 ? VMA_INET_BYTES_MAX : iov->iov_len);
+		return vma_exceeds_user_space(iov->iov_base, iov_iter->n == 1 ? VMA_INET_BYTES_MAX : iov->iov_len);
 	return vma_inet_iov_is_bad_ptr(iov);
 }
 

@@ -174,7 +174,7 @@ static int poll_app_epfd(struct epoll_set *set, int epfd, struct epoll_event *ev
 }
 
 /* Level: S says it again as long as it is so, and this answer would be old. */
-static void drop_unreported(struct epoll_set *set)
+static void epoll_clear_stale_os_events(struct epoll_set *set)
 {
 	struct epoll_item *item;
 
@@ -245,7 +245,7 @@ int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, i
 	}
 	outer = poll_members_epfd(set, max);
 	n = outer ? collect_both(set, epfd, events, max) : report_pending(set, events, max);
-	drop_unreported(set);
+	epoll_clear_stale_os_events(set);
 	count_told(set, n);
 	return n;
 }

@@ -53,7 +53,7 @@ __attribute__((constructor)) static void record_stderr_file(void)
  * A program that has closed its stderr may get the number for a connection, and a line must not go to the peer. A
  * network socket that was stderr from the start (inetd) is wanted as such.
  */
-static bool stderr_is_a_connection(void)
+static bool stderr_number_was_reused(void)
 {
 	struct stat st;
 	int domain = AF_UNIX;
@@ -110,7 +110,7 @@ static int write_without_signals(int fd, const char *bytes, size_t len)
 	uint64_t before = 0, pending = 0;
 	int rc;
 
-	if (fd == STDERR_FILENO && stderr_is_a_connection())
+	if (fd == STDERR_FILENO && stderr_number_was_reused())
 		return 0;
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &block, &before, sizeof(block));
 	if ((before & block) != 0)

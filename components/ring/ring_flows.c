@@ -269,7 +269,7 @@ void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow)
 
 bool vma_ring_retire(struct vma_ring *ring, const struct vma_flow *flow)
 {
-	const struct vma_nic_member *member = ring->qp->member;
+	const struct vma_nic_accept_page *member = ring->qp->member;
 
 	if (member == NULL || atomic_load(&member->groups) == 0 || vma_nic_flow_retire(ring->qp, &flow->key) != 0)
 		return false;

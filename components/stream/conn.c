@@ -150,7 +150,7 @@ static void stream_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t event
 		vma_waitq_wake(&sock->file.waitq, true);
 }
 
-const struct vma_tcp_owner stream_owner = {.event = stream_on_event};
+const struct vma_tcp_conn_ops stream_owner = {.event = stream_on_event};
 
 /* ---- parting ---- */
 

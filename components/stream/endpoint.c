@@ -90,7 +90,7 @@ static bool has_rank(const struct stream_sock *sock, uint8_t rank)
 }
 
 /* Somebody has room. */
-static bool endpoint_admit(struct vma_tcp_listener *listener, void *arg)
+static bool stream_endpoint_admit(struct vma_tcp_listener *listener, void *arg)
 {
 	const struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
@@ -111,7 +111,7 @@ static bool endpoint_admit(struct vma_tcp_listener *listener, void *arg)
  * The one that the hash says; if its queue is full, the next one that has room. What was half open when all became full
  * still comes in: no more than the backlog.
  */
-static struct stream_sock *endpoint_choose(const struct members *members, uint32_t hash)
+static struct stream_sock *stream_endpoint_choose(const struct members *members, uint32_t hash)
 {
 	uint8_t best;
 	const uint32_t equals = count_best(members, &best), before = equals > 1 ? hash % equals : 0;
@@ -142,11 +142,11 @@ static bool covers_connections(const struct stream_sock *listener)
 	       file->forks == atomic_load_explicit(&vma_forks, memory_order_relaxed);
 }
 
-static bool endpoint_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+static bool stream_endpoint_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	const struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
-	struct stream_sock *sock = endpoint_choose(members, members->n > 1 ? conn_hash_of(conn) : 0);
+	struct stream_sock *sock = stream_endpoint_choose(members, members->n > 1 ? conn_hash_of(conn) : 0);
 
 	(void)listener;
 	if (sock == NULL || !stream_arrive(sock, conn, endpoint->ring_ctx))
@@ -157,7 +157,7 @@ static bool endpoint_accepted(struct vma_tcp_listener *listener, void *arg, stru
 }
 
 /* What was accepted goes on with rules of its own; the sockets ask for their flows anew, later and again. */
-static void endpoint_revoked(struct vma_tcp_listener *listener, void *arg)
+static void stream_endpoint_revoked(struct vma_tcp_listener *listener, void *arg)
 {
 	struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
@@ -173,8 +173,8 @@ static void endpoint_revoked(struct vma_tcp_listener *listener, void *arg)
 	}
 }
 
-static const struct vma_tcp_listener_owner owner = {
-        .admit = endpoint_admit, .accepted = endpoint_accepted, .revoked = endpoint_revoked};
+static const struct vma_tcp_listener_ops owner = {
+        .admit = stream_endpoint_admit, .accepted = stream_endpoint_accepted, .revoked = stream_endpoint_revoked};
 
 /* ---- sockets come and go ---- */
 
@@ -191,7 +191,7 @@ static void wait_for_driver(struct endpoint *endpoint)
 		vma_ring_release(endpoint->ring_ctx->ring);
 }
 
-static int endpoint_grow(struct endpoint *endpoint)
+static int stream_endpoint_grow(struct endpoint *endpoint)
 {
 	struct members *old = atomic_load(&endpoint->members);
 	uint32_t n = old != NULL ? old->n : 0;
@@ -208,13 +208,13 @@ static int endpoint_grow(struct endpoint *endpoint)
 	return 0;
 }
 
-static int endpoint_enter(struct endpoint *endpoint, struct stream_sock *sock)
+static int stream_endpoint_enter(struct endpoint *endpoint, struct stream_sock *sock)
 {
 	struct members *members = atomic_load(&endpoint->members);
 	uint32_t at = 0;
 
 	if (members == NULL || endpoint->used == members->n) {
-		if (endpoint_grow(endpoint) < 0)
+		if (stream_endpoint_grow(endpoint) < 0)
 			return -ENOMEM;
 		members = atomic_load(&endpoint->members);
 	}
@@ -241,13 +241,13 @@ static void listen_endpoint_end(struct endpoint *endpoint)
 /* A round trip, or two; not for ever, as there may be a thread that waits for fork. */
 #define FINISH_NS 20000000
 
-void endpoint_finish(struct endpoint *endpoint)
+void stream_endpoint_finish(struct endpoint *endpoint)
 {
 	if (endpoint->used == 1)
 		vma_tcp_listener_drain(endpoint->listener, FINISH_NS);
 }
 
-bool endpoint_withdraw(struct endpoint *endpoint)
+bool stream_endpoint_withdraw(struct endpoint *endpoint)
 {
 	if (endpoint->used != 1)
 		return false;
@@ -256,12 +256,12 @@ bool endpoint_withdraw(struct endpoint *endpoint)
 	return true;
 }
 
-bool endpoint_is_drained(const struct endpoint *endpoint)
+bool stream_endpoint_has_no_half_open(const struct endpoint *endpoint)
 {
 	return vma_tcp_listener_is_drained(endpoint->listener);
 }
 
-void endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock)
+void stream_endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock)
 {
 	struct members *members = atomic_load(&endpoint->members);
 
@@ -280,7 +280,7 @@ void endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock)
 
 /* ---- made ---- */
 
-static int endpoint_open_listener(struct endpoint *endpoint, struct stream_sock *sock)
+static int stream_endpoint_open_listener(struct endpoint *endpoint, struct stream_sock *sock)
 {
 	struct vma_tcp_listen_attr attr = {.owner = &owner,
 	                                   .arg = endpoint,
@@ -319,9 +319,9 @@ static int listen_endpoint_create(struct stream_sock *sock, struct vma_ring_ctx 
 	endpoint->local = local;
 	endpoint->vlan = vlan;
 	endpoint->port_be = sock->local.sin_port;
-	rc = endpoint_enter(endpoint, sock); /* before connections come */
+	rc = stream_endpoint_enter(endpoint, sock); /* before connections come */
 	if (rc == 0)
-		rc = endpoint_open_listener(endpoint, sock);
+		rc = stream_endpoint_open_listener(endpoint, sock);
 	if (rc < 0) {
 		vma_free(atomic_load(&endpoint->members));
 		vma_free(endpoint);
@@ -339,13 +339,13 @@ static struct endpoint *listen_endpoint_find(const struct vma_ring_ctx *ring_ctx
 	struct endpoint *e = endpoints;
 
 	while (e != NULL && (e->ring_ctx != ring_ctx || e->local != local || e->port_be != port_be || e->vlan != vlan ||
-	                     e->withdrawn || endpoint_is_revoked(e)))
+	                     e->withdrawn || stream_endpoint_is_revoked(e)))
 		e = e->next;
 	return e;
 }
 
-int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t local, uint16_t vlan,
-                  struct endpoint **out)
+int stream_endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t local, uint16_t vlan,
+                         struct endpoint **out)
 {
 	const struct vma_ring_where where = vma_file_where(&sock->file, &local);
 	struct endpoint *endpoint;
@@ -368,22 +368,22 @@ int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t 
 	if (rc < 0)
 		return rc;
 	*out = endpoint;
-	return endpoint_enter(endpoint, sock);
+	return stream_endpoint_enter(endpoint, sock);
 }
 
 /* ---- what else there is to say of one ---- */
 
-bool endpoint_is_revoked(const struct endpoint *endpoint)
+bool stream_endpoint_is_revoked(const struct endpoint *endpoint)
 {
 	return atomic_load(&endpoint->revoked);
 }
 
-uint64_t endpoint_ring(const struct endpoint *endpoint)
+uint64_t stream_endpoint_ring(const struct endpoint *endpoint)
 {
 	return vma_ring_ctx_bit(endpoint->ring_ctx);
 }
 
-void endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock)
+void stream_endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock)
 {
 	vma_tcp_listener_set(endpoint->listener, &sock->options, atomic_load(&sock->backlog));
 }

@@ -14,21 +14,21 @@ struct endpoint;
 void endpoints_lock(void);
 void endpoints_unlock(void);
 /* The socket takes part in the endpoint of its port and this address, made if need be. 0, or why not. */
-int endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t local, uint16_t vlan,
-                  struct endpoint **out);
+int stream_endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t local, uint16_t vlan,
+                         struct endpoint **out);
 /* Before the last one leaves: what is half open becomes a connection, if it does so soon. */
-void endpoint_finish(struct endpoint *endpoint);
+void stream_endpoint_finish(struct endpoint *endpoint);
 /*
  * False: other sockets share it. Else the kernel gets who comes from now on, and the socket stays for what is half
- * open: until endpoint_is_drained, and then as long as it likes.
+ * open: until stream_endpoint_has_no_half_open, and then as long as it likes.
  */
-bool endpoint_withdraw(struct endpoint *endpoint);
-bool endpoint_is_drained(const struct endpoint *endpoint);
+bool stream_endpoint_withdraw(struct endpoint *endpoint);
+bool stream_endpoint_has_no_half_open(const struct endpoint *endpoint);
 /* Nothing arrives at the socket through it any more. The last one ends it. */
-void endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock);
+void stream_endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock);
 /* The NIC has given its flow back to the kernel. */
-bool endpoint_is_revoked(const struct endpoint *endpoint);
-uint64_t endpoint_ring(const struct endpoint *endpoint); /* its bit */
-void endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock);
+bool stream_endpoint_is_revoked(const struct endpoint *endpoint);
+uint64_t stream_endpoint_ring(const struct endpoint *endpoint); /* its bit */
+void stream_endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock);
 
 #endif

@@ -107,7 +107,8 @@ static int lend_piece(void *arg, uint64_t number, struct vma_buf *buf, uint32_t 
 }
 
 /* A copy in ordinary memory of the library's, which is then held as a frame is. */
-static ssize_t lend_copy_in(const struct lending *lending, struct vma_file *file, int fd, struct vma_buf *buf, int flags)
+static ssize_t lend_copy_in(const struct lending *lending, struct vma_file *file, int fd, struct vma_buf *buf,
+                            int flags)
 {
 	const struct vma_engine *engine = vma_engine();
 	struct vma_holder *holder = &lending->extra->holder;
@@ -122,8 +123,7 @@ static ssize_t lend_copy_in(const struct lending *lending, struct vma_file *file
 	uint64_t id;
 	ssize_t rc;
 
-	rc = vma_held_add(holder, lending->lend->fd, &fragment, 1, (uint32_t)iov.iov_len,
-	                  (uint64_t)limit, 0, &id);
+	rc = vma_held_add(holder, lending->lend->fd, &fragment, 1, (uint32_t)iov.iov_len, (uint64_t)limit, 0, &id);
 	if (rc != 0)
 		return rc == -ENOBUFS ? -EIO : rc;
 	rc = file->ops->recvmsg(file, fd, &msg, flags);
@@ -169,7 +169,8 @@ ssize_t stream_recv_lent(struct vma_file *file, int fd, struct vma_lend *lend, i
 	if (lending.extra == NULL)
 		return -ENOMEM;
 	vma_inet_flush_sends(vma_thread_self());
-	rc = vma_stream_recv_pieces(file, fd, &lend->msg, flags & ~(MSG_VMA_ZCOPY | MSG_VMA_ZCOPY_FORCE), &taker, &taken);
+	rc = vma_stream_recv_pieces(file, fd, &lend->msg, flags & ~(MSG_VMA_ZCOPY | MSG_VMA_ZCOPY_FORCE), &taker,
+	                            &taken);
 	if (taken && sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_zcopy, 1);
 	return rc;

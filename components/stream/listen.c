@@ -108,7 +108,7 @@ static void remove_unwanted(struct stream_sock *sock, struct stream_listen *list
 			listen->at[kept++] = listen->at[i];
 			listen->at[kept - 1].wanted = false;
 		} else if (listen->at[i].endpoint != NULL) {
-			endpoint_leave(listen->at[i].endpoint, sock);
+			stream_endpoint_leave(listen->at[i].endpoint, sock);
 		}
 	}
 	listen->n = kept;
@@ -119,9 +119,9 @@ static void listen_attach_target(struct stream_sock *sock, struct vma_engine *en
 {
 	struct vma_device *device;
 
-	if (t->endpoint != NULL && endpoint_is_revoked(t->endpoint)) {
-		endpoint_finish(t->endpoint);
-		endpoint_leave(t->endpoint, sock);
+	if (t->endpoint != NULL && stream_endpoint_is_revoked(t->endpoint)) {
+		stream_endpoint_finish(t->endpoint);
+		stream_endpoint_leave(t->endpoint, sock);
 		t->endpoint = NULL;
 		t->error = 0;
 	}
@@ -129,7 +129,7 @@ static void listen_attach_target(struct stream_sock *sock, struct vma_engine *en
 		return;
 	t->error = vma_device_get(engine, t->device, &device);
 	if (t->error == 0)
-		t->error = endpoint_join(sock, device, t->local, t->vlan, &t->endpoint);
+		t->error = stream_endpoint_join(sock, device, t->local, t->vlan, &t->endpoint);
 	if (t->error != 0)
 		t->endpoint = NULL;
 }
@@ -147,7 +147,7 @@ static void listen_apply(struct stream_sock *sock, struct vma_engine *engine)
 		if (t->wanted)
 			listen_attach_target(sock, engine, t);
 		if (t->wanted && t->endpoint != NULL)
-			rings |= endpoint_ring(t->endpoint);
+			rings |= stream_endpoint_ring(t->endpoint);
 	}
 	remove_unwanted(sock, listen);
 	endpoints_unlock();
@@ -201,9 +201,9 @@ static void listen_drain(struct stream_sock *sock)
 	for (uint32_t i = 0; i < listen->n; i++) {
 		struct target *t = &listen->at[i];
 
-		t->wanted = t->endpoint != NULL && !late && !endpoint_is_drained(t->endpoint);
+		t->wanted = t->endpoint != NULL && !late && !stream_endpoint_has_no_half_open(t->endpoint);
 		if (t->wanted)
-			rings |= endpoint_ring(t->endpoint);
+			rings |= stream_endpoint_ring(t->endpoint);
 	}
 	remove_unwanted(sock, listen);
 	endpoints_unlock();
@@ -244,8 +244,8 @@ void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason
 	for (uint32_t i = 0; listen != NULL && i < listen->n; i++) {
 		struct target *t = &listen->at[i];
 
-		if (t->endpoint != NULL && !endpoint_withdraw(t->endpoint)) {
-			endpoint_leave(t->endpoint, sock);
+		if (t->endpoint != NULL && !stream_endpoint_withdraw(t->endpoint)) {
+			stream_endpoint_leave(t->endpoint, sock);
 			t->endpoint = NULL;
 		}
 	}
@@ -337,7 +337,7 @@ static void finish_all(struct stream_listen *listen)
 {
 	for (uint32_t i = 0; i < listen->n; i++)
 		if (listen->at[i].endpoint != NULL)
-			endpoint_finish(listen->at[i].endpoint);
+			stream_endpoint_finish(listen->at[i].endpoint);
 }
 
 void stream_listen_end(struct stream_sock *sock)
@@ -396,7 +396,7 @@ void stream_listen_options(struct stream_sock *sock)
 {
 	for (uint32_t i = 0; sock->listen != NULL && i < sock->listen->n; i++) {
 		if (sock->listen->at[i].endpoint != NULL)
-			endpoint_set(sock->listen->at[i].endpoint, sock);
+			stream_endpoint_set(sock->listen->at[i].endpoint, sock);
 	}
 }
 

@@ -110,7 +110,7 @@ static void count_migration(struct stream_sock *sock, int rc, bool rx)
 }
 
 /* -EINVAL is what a vmad says that moves no connections. */
-static bool stays_for_good(int rc)
+static bool migration_error_is_permanent(int rc)
 {
 	return rc == -EOPNOTSUPP || rc == -EPERM || rc == -EINVAL;
 }
@@ -126,7 +126,7 @@ static void __attribute__((cold, noinline)) conn_place_changed(struct stream_soc
 	if (conn_may_migrate(sock)) {
 		rc = migrate_to(sock, vma_migration_where(migration, place, sock->file.id));
 		count_migration(sock, rc, rx);
-		if (rc >= 0 || stays_for_good(rc)) {
+		if (rc >= 0 || migration_error_is_permanent(rc)) {
 			vma_migration_set_home(&sock->rx_migration, place);
 			vma_migration_set_home(&sock->tx_migration, place);
 		}

@@ -238,7 +238,7 @@ void stream_finish_close(struct stream_sock *sock);
 
 /* ---- conn.c: the connection of a socket ---- */
 
-extern const struct vma_tcp_owner stream_owner;
+extern const struct vma_tcp_conn_ops stream_owner;
 /* file.lock. The connection is the socket's no more: reset if it was not closed. Also its path and ring context. */
 void stream_conn_end(struct stream_sock *sock);
 /* The last descriptor has gone: FIN or RST; what is left lives until the peer has agreed. file.lock. */

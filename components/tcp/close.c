@@ -43,7 +43,7 @@ void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
 			lwip_enter(conn->tcp, conn);
 		conn->pcb->errf = NULL; /* nobody else has to be told */
 		tcp_clear_flags(conn->pcb, TF_ACK_DELAY | TF_ACK_NOW);
-		recovery_reset(conn);
+		recovery_forget_segments(conn);
 		drop_refused(conn->pcb);
 		tcp_abandon(conn->pcb, reset);
 		if (!inside)

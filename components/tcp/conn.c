@@ -117,7 +117,7 @@ void vma_tcp_conn_put(struct vma_tcp_conn *conn)
 		tcp_post(conn, TCP_WORK_UNUSED);
 }
 
-static void set_owner(struct vma_tcp_conn *conn, const struct vma_tcp_owner *owner, void *arg)
+static void set_owner(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops *owner, void *arg)
 {
 	atomic_store_explicit(&conn->owner_arg, arg, memory_order_relaxed);
 	atomic_store_explicit(&conn->owner, owner, memory_order_release);
@@ -137,7 +137,7 @@ void vma_tcp_conn_disown(struct vma_tcp_conn *conn)
 		vma_ring_release(tcp->ring);
 }
 
-void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *owner, void *arg)
+void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops *owner, void *arg)
 {
 	bool acquired;
 	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
@@ -173,7 +173,7 @@ bool vma_tcp_has_rule(const struct vma_tcp_conn *conn)
 /* Receive flag held. */
 static void conn_report_steered(struct vma_tcp_conn *conn)
 {
-	const struct vma_tcp_owner *owner = atomic_load(&conn->owner);
+	const struct vma_tcp_conn_ops *owner = atomic_load(&conn->owner);
 
 	conn->steered = true;
 	if (owner != NULL)
@@ -414,7 +414,7 @@ void tcp_conn_over(struct vma_tcp_conn *conn, int error)
 	conn->is_over = true;
 	if (conn->listener != NULL || !tcp_pending_is_moved(conn)) /* else accept is to see that */
 		tcp_pending_end(conn);
-	recovery_reset(conn);
+	recovery_forget_segments(conn);
 	timers_stop(conn);
 	tcp_conn_drop_burst(conn);
 	if (conn->listener != NULL)

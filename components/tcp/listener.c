@@ -30,7 +30,7 @@
 struct vma_tcp_listener {
 	struct vma_flow flow;
 	struct vma_tcp *tcp;
-	const struct vma_tcp_listener_owner *owner;
+	const struct vma_tcp_listener_ops *owner;
 	void *arg;
 	struct vma_tcp_options options;
 	struct tcp_pcb_listen pcb; /* lwIP's idea of it */

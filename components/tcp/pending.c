@@ -179,7 +179,7 @@ bool vma_tcp_is_pending(const struct vma_tcp_conn *conn)
 
 bool vma_tcp_accept(struct vma_tcp_conn *conn)
 {
-	struct vma_nic_member *member = conn->tcp->member;
+	struct vma_nic_accept_page *member = conn->tcp->member;
 
 	/* Its entry says so until it is dropped: it may come back before that (tcp_listener_adopt). */
 	if (tcp_pending_is_moved(conn) || !tcp_pending_end(conn))

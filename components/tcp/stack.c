@@ -334,7 +334,7 @@ static inline void publish_due(struct vma_tcp *tcp)
 
 void tcp_events(struct vma_tcp_conn *conn, uint32_t events)
 {
-	const struct vma_tcp_owner *owner = atomic_load_explicit(&conn->owner, memory_order_acquire);
+	const struct vma_tcp_conn_ops *owner = atomic_load_explicit(&conn->owner, memory_order_acquire);
 
 	conn->past_events |= events;
 	if (events != 0 && owner != NULL)

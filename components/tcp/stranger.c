@@ -87,7 +87,7 @@ static struct tcp_stranger *stranger_of(struct vma_tcp *tcp, const struct vma_rx
  */
 static uint64_t no_reset_ns(const struct vma_tcp *tcp, bool cookies)
 {
-	const struct vma_nic_member *member = tcp->member;
+	const struct vma_nic_accept_page *member = tcp->member;
 
 	if (member != NULL &&
 	    tcp->now_ns < atomic_load_explicit(&member->changed_ns, memory_order_relaxed) + NO_RESET_AFTER_CHANGE_NS)

@@ -107,7 +107,7 @@ struct vma_tcp_conn {
 	_Atomic uint64_t acked;          /* bytes of tx released */
 	_Atomic uint64_t snd_max;        /* bytes of tx that have been sent at least once */
 	_Atomic int32_t option[VMA_TCP_OPT_COUNT];
-	_Atomic(const struct vma_tcp_owner *) owner;
+	_Atomic(const struct vma_tcp_conn_ops *) owner;
 	void *_Atomic owner_arg;
 	struct vma_ring_command command;
 	struct vma_tcp *posted_to;     /* with the command: the stack whose driver has it */
@@ -253,17 +253,17 @@ struct vma_tcp {
 	uint32_t reply_tokens; /* answers for nobody, see reply.c */
 	uint64_t reply_tokens_ms;
 	struct tcp_rst_cache rst_cache[TCP_RST_CACHE];
-	uint32_t isn_above;             /* for the connection that a SYN is making */
-	struct vma_tcp_conn *opening;   /* that connection */
-	struct tcp_exported *exported;  /* TCP_EXPORTED of them; NULL: there was none yet */
-	struct tcp_exported *ended;     /* the same, of connections that ended here */
-	uint32_t gro_conns_left;        /* connections whose segments may be merged in this run */
-	bool predicts_nothing;          /* for tests: every segment goes through lwIP, the fast path is not taken */
-	uint32_t alone;                 /* for tests: messages that tx/output.c has found alone */
-	struct vma_nic_member *member;  /* of the ring's queue pair; NULL: none. pending.c */
-	uint32_t pending_at;            /* where a free place is looked for next */
-	uint8_t isn_key[16];            /* its, as it was at first; zeros: none */
-	struct tcp_stranger *strangers; /* TCP_STRANGERS of them; NULL: there was none yet */
+	uint32_t isn_above;                 /* for the connection that a SYN is making */
+	struct vma_tcp_conn *opening;       /* that connection */
+	struct tcp_exported *exported;      /* TCP_EXPORTED of them; NULL: there was none yet */
+	struct tcp_exported *ended;         /* the same, of connections that ended here */
+	uint32_t gro_conns_left;            /* connections whose segments may be merged in this run */
+	bool predicts_nothing;              /* for tests: every segment goes through lwIP, the fast path is not taken */
+	uint32_t alone;                     /* for tests: messages that tx/output.c has found alone */
+	struct vma_nic_accept_page *member; /* of the ring's queue pair; NULL: none. pending.c */
+	uint32_t pending_at;                /* where a free place is looked for next */
+	uint8_t isn_key[16];                /* its, as it was at first; zeros: none */
+	struct tcp_stranger *strangers;     /* TCP_STRANGERS of them; NULL: there was none yet */
 	struct tcp_timer_node stranger_timer;
 	uint32_t clock_offset_ms;    /* lwip/port.c: of time stamps */
 	struct tcp_control *control; /* control.c; NULL: the host has no control */

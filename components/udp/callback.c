@@ -199,9 +199,10 @@ static bool hold_asked(struct asking *asking)
 
 	asking->fd = atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
 	asking->n = udp_fragments_of(&asking->datagram, asking->fragments);
-	if (asking->n != 0 && vma_held_add(&asking->extra->holder, asking->fd, asking->fragments, asking->n,
-	                                   udp_datagram_cost(&asking->datagram),
-	                                   atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), 0, &asking->id) == 0)
+	if (asking->n != 0 &&
+	    vma_held_add(&asking->extra->holder, asking->fd, asking->fragments, asking->n,
+	                 udp_datagram_cost(&asking->datagram),
+	                 atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), 0, &asking->id) == 0)
 		return true;
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_hold_refused, 1);

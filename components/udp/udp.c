@@ -25,7 +25,7 @@ static enum vma_sock_reason udp_reason(struct vma_file *file)
 }
 
 /* file.lock. */
-static struct vma_inet_described describe_udp(struct udp_sock *sock)
+static struct vma_inet_described udp_snapshot(struct udp_sock *sock)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 
@@ -43,7 +43,7 @@ static struct vma_inet_described describe_udp(struct udp_sock *sock)
 
 void udp_stats_describe(struct udp_sock *sock)
 {
-	const struct vma_inet_described described = describe_udp(sock);
+	const struct vma_inet_described described = udp_snapshot(sock);
 
 	vma_inet_stats_describe(sock->stats, &described);
 	if (sock->stats != NULL)
@@ -56,7 +56,7 @@ static void udp_dump(struct vma_file *file, int fd, enum vma_log_level level)
 	struct vma_inet_described described;
 
 	pthread_mutex_lock(&file->lock);
-	described = describe_udp(sock);
+	described = udp_snapshot(sock);
 	vma_inet_dump_begin(sock->engine, sock->stats, fd, &described, level);
 	pthread_mutex_unlock(&file->lock);
 	vma_inet_dump_end(level);

@@ -148,7 +148,7 @@ enum udp_rx_opt { /* what recv has to produce beside the bytes; set by setsockop
 	          UDP_RX_OPT_PKTINFO6 = 1 << 11, /* IPV6_RECVPKTINFO, which tells of IPv4, too */
 	          UDP_RX_OPT_HW_STAMP = 1 << 12, /* SOF_TIMESTAMPING_RAW_HARDWARE, or RX_HARDWARE alone: options.c */
 	          UDP_RX_OPT_STAMP_PKTINFO = 1 << 13, /* SOF_TIMESTAMPING_OPT_PKTINFO: with a stamp of the hardware */
-	          UDP_RX_OPT_CALLBACK = 1 << 14, /* a receive callback is, or was, set: extra.h */
+	          UDP_RX_OPT_CALLBACK = 1 << 14,      /* a receive callback is, or was, set: extra.h */
 	          /* All that ask for a stamp by software. */
 	          UDP_RX_OPT_STAMPS = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING,
 };

@@ -59,7 +59,7 @@ const char *view_reason(uint64_t reason);
 const char *view_reason_word(uint64_t reason); /* the same as one word: "RULE"; "?" */
 /* Whether the kernel has the socket. False also if there is nothing yet that could be offloaded. */
 bool view_is_by_kernel(const struct vma_stats_socket *socket);
-const char *view_error(uint64_t number); /* "ECONNRESET"; "?" */
+const char *view_errno_name(uint64_t number); /* "ECONNRESET"; "?" */
 /* The inode of the socket behind a descriptor; 0: it cannot be told. */
 unsigned long view_inode(int pid, uint64_t fd);
 

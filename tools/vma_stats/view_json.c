@@ -149,7 +149,7 @@ static void put_reason(struct json_object *object, const struct vma_stats_socket
 	if (view_count(&s->ring) != 0)
 		put_number(object, "ring", view_count(&s->ring) - 1);
 	if (view_count(&s->last_error) != 0)
-		put_text(object, "last_error", view_error(view_count(&s->last_error)));
+		put_text(object, "last_error", view_errno_name(view_count(&s->last_error)));
 }
 
 static void put_groups(struct json_object *object, const struct vma_stats_socket *s)

@@ -46,7 +46,7 @@ bool view_is_by_kernel(const struct vma_stats_socket *socket)
 	return view_count(&socket->offloaded) == 0 && reason != VMA_SOCK_NEW && reason != VMA_SOCK_DEFERRED;
 }
 
-const char *view_error(uint64_t number)
+const char *view_errno_name(uint64_t number)
 {
 	const char *const name = number < 4096 ? strerrorname_np((int)number) : NULL;
 
@@ -92,7 +92,7 @@ static void print_state(const struct view_input *in, const struct vma_stats_sock
 		        view_count(&s->tcp_rtt_usec), view_count(&s->tcp_cwnd_bytes), view_count(&s->tcp_unacked_bytes),
 		        view_count(&s->tcp_retransmits), view_count(&s->tcp_out_of_order_bytes));
 	if (view_count(&s->last_error) != 0)
-		fprintf(in->out, "    last error: %s\n", view_error(view_count(&s->last_error)));
+		fprintf(in->out, "    last error: %s\n", view_errno_name(view_count(&s->last_error)));
 }
 
 void view_why(const struct view_input *in, unsigned *shown, unsigned *by_kernel)

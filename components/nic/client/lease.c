@@ -272,8 +272,8 @@ static void rental_close(const struct nic_xdp *nic, const struct xdp_rental *ren
  */
 static void map_member(struct xdp_qp *qp, const struct xdp_rental *rental)
 {
-	const size_t bytes = sizeof(struct vma_nic_member);
-	struct vma_nic_member *before = qp->base.member, *member;
+	const size_t bytes = sizeof(struct vma_nic_accept_page);
+	struct vma_nic_accept_page *before = qp->base.member, *member;
 
 	if (has_bytes(rental->shared_fd, XDP_OBJECT_BYTES) < 0)
 		return;

@@ -33,7 +33,7 @@ struct start {
  * which it does not see that thread synchronise any more.
  */
 #if defined(__x86_64__)
-static pid_t clone_onto(void *top, int (*run)(void *), void *arg)
+static pid_t clone_vfork_on_stack(void *top, int (*run)(void *), void *arg)
 {
 	void **stack = top;
 	long pid = SYS_clone;
@@ -55,7 +55,7 @@ static pid_t clone_onto(void *top, int (*run)(void *), void *arg)
 	return (pid_t)pid;
 }
 #elif defined(__aarch64__)
-static pid_t clone_onto(void *top, int (*run)(void *), void *arg)
+static pid_t clone_vfork_on_stack(void *top, int (*run)(void *), void *arg)
 {
 	void **stack = top;
 
@@ -81,7 +81,7 @@ static pid_t clone_onto(void *top, int (*run)(void *), void *arg)
 }
 #else
 /* Through libvma.so's own, which leaves a child that shares its memory alone. */
-static pid_t clone_onto(void *top, int (*run)(void *), void *arg)
+static pid_t clone_vfork_on_stack(void *top, int (*run)(void *), void *arg)
 {
 	const int pid = clone(run, top, CLONE_VM | CLONE_VFORK, arg);
 
@@ -161,7 +161,7 @@ static int vmad_child_main(void *arg)
 static int double_fork(void *arg)
 {
 	struct start *start = arg;
-	const pid_t pid = clone_onto(start->second_stack + STACK_BYTES, vmad_child_main, start);
+	const pid_t pid = clone_vfork_on_stack(start->second_stack + STACK_BYTES, vmad_child_main, start);
 
 	if (pid < 0)
 		start->error = -pid;
@@ -181,7 +181,7 @@ int vmad_start(const char *path, char *const argv[])
 	/* A handler of the program must not run in the clones: they share its memory. */
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, &before);
-	pid = clone_onto(stacks + 2 * STACK_BYTES, double_fork, &start);
+	pid = clone_vfork_on_stack(stacks + 2 * STACK_BYTES, double_fork, &start);
 	if (pid < 0)
 		start.error = -pid;
 	else

@@ -203,7 +203,7 @@ static int adopt_map_entry(void *arg, const struct xdp_prog_entry *entry)
 		return 0;
 	}
 	if (entry->group != 0 && entry->group < XDP_GROUPS) {
-		const uint64_t members = owner_recall_group(owner, flow, entry->group) & slots_rented(owner);
+		const uint64_t members = owner_record_load_group(owner, flow, entry->group) & slots_rented(owner);
 
 		owner_group_adopt(owner, flow, entry->group, members | 1ull << flow->slot);
 	}

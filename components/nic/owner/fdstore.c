@@ -331,7 +331,7 @@ static int fdstore_connect(unsigned ifindex, bool path)
 	return -ENOENT;
 }
 
-int fdstore_find(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand)
+int fdstore_attach(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand)
 {
 	int fd = fdstore_connect(ifindex, true), rc;
 

@@ -62,7 +62,7 @@ struct fdstore_fds {
 /* A new one, which holds nothing yet. -EADDRINUSE: the addresses of the interface's fdstore are taken. */
 int fdstore_start(struct fdstore *fdstore, unsigned ifindex, uint32_t seconds);
 /* The one that an earlier vmad has left, and what it holds; the descriptors become the caller's. -ENOENT: none. */
-int fdstore_find(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand);
+int fdstore_attach(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand);
 void fdstore_fds_close(struct fdstore_fds *hand); /* those that are left */
 /* The fdstore closes everything and ends: waits for that. */
 void fdstore_end(struct fdstore *fdstore);

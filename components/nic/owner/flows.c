@@ -618,13 +618,13 @@ static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint
 	const struct vma_flow_key key = (*place)->rule.key;
 	const uint32_t group = (*place)->group;
 
-	owner_record_leaving(owner, group, slot, true);
+	owner_record_set_group_leaving(owner, group, slot, true);
 	owner_release_flow(owner, place, slot, MINISOCK_DELETED);
 	if (key.peer_port_be == 0) {
 		owner_group_move(owner, slot, &key);
 		owner_parked_close(owner, slot, &key);
 	}
-	owner_record_leaving(owner, group, slot, false);
+	owner_record_set_group_leaving(owner, group, slot, false);
 }
 
 /* The owner before had a member leave, and did not come to moving what waits there. */
@@ -636,7 +636,7 @@ static void resume_leaving(struct xdp_owner *owner, uint32_t slot)
 				continue;
 			if (!owner_flow_has(flow, slot))
 				owner_group_move(owner, slot, &flow->rule.key);
-			owner_record_leaving(owner, flow->group, slot, false);
+			owner_record_set_group_leaving(owner, flow->group, slot, false);
 		}
 	}
 }

@@ -196,7 +196,7 @@ static int map_shared(struct xdp_owner *owner)
 		return -errno;
 	}
 	madvise(owner->shared, owner->shared_bytes, MADV_DONTFORK);
-	owner->members = (struct vma_nic_member *)((char *)owner->shared + XDP_MEMBERS_AT);
+	owner->members = (struct vma_nic_accept_page *)((char *)owner->shared + XDP_MEMBERS_AT);
 	return 0;
 }
 
@@ -545,7 +545,7 @@ static bool holder_is_alive(const struct xdp_owner *owner, uint32_t holder)
 }
 
 /* Seen twice, LOCK_NS apart: see xdp_shared_free_lock. The owner's own number is nobody's between two of its calls. */
-static void check_lock(struct xdp_owner *owner, uint32_t queue, enum xdp_lock which, uint64_t now)
+static void check_lock(struct xdp_owner *owner, uint32_t queue, enum xdp_lock_kind which, uint64_t now)
 {
 	const struct xdp_shared_queue *shared = &owner->shared->queue[queue];
 	const uint32_t holder = xdp_load(which == XDP_LOCK_FILL ? &shared->fill.lock : &shared->comp.lock);

@@ -61,7 +61,7 @@ static uint32_t first_of(uint64_t slots)
 	return (uint32_t)__builtin_ctzll(slots);
 }
 
-static struct vma_nic_member *member_of(const struct xdp_owner *owner, uint32_t slot)
+static struct vma_nic_accept_page *member_of(const struct xdp_owner *owner, uint32_t slot)
 {
 	return &owner->members[slot];
 }
@@ -181,7 +181,7 @@ static int begin_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_
 
 static void worker_reset(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	const struct vma_nic_member *member = member_of(owner, slot);
+	const struct vma_nic_accept_page *member = member_of(owner, slot);
 	struct owner_worker *worker = &owner->worker[slot];
 
 	worker->accept_calls = atomic_load(&member->accept_calls);
@@ -311,15 +311,15 @@ void owner_groups_fini(struct xdp_owner *owner)
 
 void owner_group_rented(struct xdp_owner *owner, uint32_t slot)
 {
-	const off_t at = (off_t)(XDP_MEMBERS_AT + slot * sizeof(struct vma_nic_member));
+	const off_t at = (off_t)(XDP_MEMBERS_AT + slot * sizeof(struct vma_nic_accept_page));
 
 	free_moves(owner, &owner->worker[slot]);
 	owner->worker[slot] = (struct owner_worker){0};
 	if (owner->members == NULL)
 		return;
 	if (fallocate(owner->shared_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at,
-	              (off_t)sizeof(struct vma_nic_member)) < 0)
-		memset(member_of(owner, slot), 0, sizeof(struct vma_nic_member));
+	              (off_t)sizeof(struct vma_nic_accept_page)) < 0)
+		memset(member_of(owner, slot), 0, sizeof(struct vma_nic_accept_page));
 	member_of(owner, slot)->clock_ms = owner->clock_ms;
 	memcpy(member_of(owner, slot)->isn_key, owner->isn_key, sizeof(owner->isn_key));
 	xdp_prog_slot_rented(owner->prog, slot);
@@ -459,7 +459,7 @@ static void group_give_pending(struct xdp_owner *owner, const struct owner_flow 
                                struct vma_pending *pending, uint32_t place, uint64_t now)
 {
 	const struct vma_flow_key key = owner_pending_key(pending);
-	struct vma_nic_member *member = member_of(owner, to);
+	struct vma_nic_accept_page *member = member_of(owner, to);
 	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
 	const bool is_noted = record_pending_move(owner, to, pending, place);
 
@@ -530,7 +530,7 @@ static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending 
 static unsigned move_some(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *only, bool half_open,
                           enum takers takers, uint64_t before_ns, uint64_t now)
 {
-	struct vma_nic_member *member = member_of(owner, slot);
+	struct vma_nic_accept_page *member = member_of(owner, slot);
 	unsigned moved = 0;
 
 	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
@@ -564,7 +564,7 @@ static void free_adopted_moves(struct xdp_owner *owner, uint32_t slot)
 /* It has made it, and did not come to say so. (One that was moved away from there may have come back since.) */
 bool owner_group_has_waiting(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	const struct vma_nic_member *member = member_of(owner, slot);
+	const struct vma_nic_accept_page *member = member_of(owner, slot);
 
 	for (uint32_t i = 0; owner->members != NULL && i < VMA_PENDING_MAX; i++) {
 		const struct vma_flow_key other = owner_pending_key(&member->pending[i]);
@@ -661,7 +661,7 @@ static void take_moves(struct xdp_owner *owner, uint32_t slot, const struct vma_
 			continue;
 		}
 		if (!owner_group_has_waiting(owner, slot, &key))
-			take(&move->pending, OWNER_TAKEN, arg);
+			take(&move->pending, PENDING_TAKE_DONE, arg);
 		*place = move->next;
 		owner_record_free_waiting(owner, move->place);
 		free(move);
@@ -680,13 +680,13 @@ void owner_group_take_waiting(struct xdp_owner *owner, uint32_t slot, const stru
 		if (!is_waiting(state) || !owner_connection_is_at(&key, listener))
 			continue;
 		copy_taken(entry, state, &copy);
-		take(&copy, OWNER_TAKING, arg);
+		take(&copy, PENDING_TAKE_BEGINS, arg);
 		if (!atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED)) {
-			take(&copy, OWNER_NOT_TAKEN, arg);
+			take(&copy, PENDING_TAKE_LOST, arg);
 			continue;
 		}
 		copy_taken(entry, state, &copy);
-		take(&copy, OWNER_TAKEN, arg);
+		take(&copy, PENDING_TAKE_DONE, arg);
 	}
 }
 
@@ -805,7 +805,7 @@ static bool has_packets(const struct owner_slot *slot, uint32_t queues, uint32_t
 }
 
 /* Whether a connection has waited for accept since before `before_ns`. */
-static bool member_is_late(const struct vma_nic_member *member, uint64_t before_ns)
+static bool member_is_late(const struct vma_nic_accept_page *member, uint64_t before_ns)
 {
 	bool late = false;
 
@@ -817,7 +817,7 @@ static bool member_is_late(const struct vma_nic_member *member, uint64_t before_
 
 static void check_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	const struct vma_nic_member *member = member_of(owner, slot);
+	const struct vma_nic_accept_page *member = member_of(owner, slot);
 	struct owner_worker *worker = &owner->worker[slot];
 	const uint32_t accept_calls = atomic_load(&member->accept_calls), accepted = atomic_load(&member->accepted);
 	uint32_t taken;

@@ -230,12 +230,12 @@ struct xdp_owner {
 	uint32_t waiters;
 
 	/* groups.c */
-	struct vma_nic_member *members; /* by slot; NULL: there are no groups */
-	uint32_t groups;                /* that there are */
-	uint8_t group_used[256];        /* by number */
-	uint64_t groups_checked_ns;     /* the last */
-	uint32_t clock_ms;              /* what clients' clocks of TCP time stamps begin with */
-	uint32_t isn_key[4];            /* nic_group.h */
+	struct vma_nic_accept_page *members; /* by slot; NULL: there are no groups */
+	uint32_t groups;                     /* that there are */
+	uint8_t group_used[256];             /* by number */
+	uint64_t groups_checked_ns;          /* the last */
+	uint32_t clock_ms;                   /* what clients' clocks of TCP time stamps begin with */
+	uint32_t isn_key[4];                 /* nic_group.h */
 	struct owner_worker worker[XDP_SLOTS_MAX];
 
 	/* parked.c */
@@ -299,10 +299,10 @@ void owner_record_slot(struct xdp_owner *owner, uint32_t slot);
 /* A group's members, shadows and whether it was inherited, as they are now. */
 void owner_record_group(struct xdp_owner *owner, const struct owner_flow *flow);
 /* A member deletes the flow, and what waits there has not been moved yet. */
-void owner_record_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot, bool leaves);
+void owner_record_set_group_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot, bool leaves);
 bool owner_slot_leaves_group(const struct xdp_owner *owner, uint32_t group, uint32_t slot);
 /* The same of an adopted flow, into it; its members. */
-uint64_t owner_recall_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number);
+uint64_t owner_record_load_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number);
 void owner_record_minisock(struct xdp_owner *owner, const struct owner_minisock *minisock);
 void owner_record_free_minisock(struct xdp_owner *owner, uint32_t number);
 const struct owner_record_minisock *owner_recorded_minisock(const struct xdp_owner *owner,
@@ -319,7 +319,7 @@ uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const str
                                const struct nic_cookies *shadows);
 void owner_record_listener_closed(struct xdp_owner *owner, uint32_t place);
 void owner_record_free_listener(struct xdp_owner *owner, uint32_t place);
-int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct nic_cookies *shadows);
+int owner_record_load_listener(const struct xdp_owner *owner, uint32_t place, struct nic_cookies *shadows);
 /* A new entry, whose state is stored last, and its place. NULL: OWNER_NO_PLACE. */
 struct owner_record_pending *owner_record_pending(struct xdp_owner *owner, uint32_t *place);
 struct owner_record_pending *owner_recorded_waiting(const struct xdp_owner *owner, uint32_t place);
@@ -433,8 +433,8 @@ void owner_group_each_waiting(struct xdp_owner *owner, uint32_t slot, owner_wait
  * The same of one listener, whose process is dead: it is moved. `take` hears of each connection before that, and then
  * that it has it now, or that the process has accepted it.
  */
-enum owner_taking { OWNER_TAKING, OWNER_TAKEN, OWNER_NOT_TAKEN };
-typedef void owner_take_fn(const struct vma_pending *pending, enum owner_taking taking, void *arg);
+enum pending_take_stage { PENDING_TAKE_BEGINS, PENDING_TAKE_DONE, PENDING_TAKE_LOST };
+typedef void owner_take_fn(const struct vma_pending *pending, enum pending_take_stage taking, void *arg);
 void owner_group_take_waiting(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
                               owner_take_fn *take, void *arg);
 /* It waits for accept in the slot's page. */

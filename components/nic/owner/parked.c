@@ -195,7 +195,7 @@ static void record_not_parked(struct xdp_owner *owner, uint32_t place)
 		atomic_store(&entry->state, RECORD_WAITS);
 }
 
-static void park_pending(const struct vma_pending *pending, enum owner_taking taking, void *arg)
+static void park_pending(const struct vma_pending *pending, enum pending_take_stage taking, void *arg)
 {
 	const struct take_search *take_search = arg;
 	const struct vma_flow_key key = owner_pending_key(pending);
@@ -204,11 +204,11 @@ static void park_pending(const struct vma_pending *pending, enum owner_taking ta
 	if (minisock == NULL || minisock->state != MINISOCK_WAITS || minisock->parked == NULL ||
 	    minisock->parked->listener != take_search->listener)
 		return;
-	if (taking == OWNER_NOT_TAKEN)
+	if (taking == PENDING_TAKE_LOST)
 		record_not_parked(take_search->owner, minisock->parked->place);
 	else
 		record_parked(take_search->owner, minisock->parked->place, pending, take_search->now);
-	if (taking != OWNER_TAKEN)
+	if (taking != PENDING_TAKE_DONE)
 		return;
 	memcpy(&minisock->parked->pending, pending, sizeof(*pending));
 	owner_minisock_live_on(take_search->owner, minisock, MINISOCK_PARKED, take_search->now);
@@ -399,7 +399,7 @@ static void adopt_parked_listener(struct xdp_owner *owner, uint32_t place)
 	                                           .place = place,
 	                                           .client_left = state == RECORD_LISTENER_CLOSED,
 	                                           .next = owner->parked_listeners};
-	if (owner_recall_listener(owner, place, &listener->shadows) < 0) {
+	if (owner_record_load_listener(owner, place, &listener->shadows) < 0) {
 		free(listener);
 		return;
 	}

@@ -132,7 +132,7 @@ void owner_record_group(struct xdp_owner *owner, const struct owner_flow *flow)
 	atomic_store(&group->members, flow->members);
 }
 
-void owner_record_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot, bool leaves)
+void owner_record_set_group_leaving(struct xdp_owner *owner, uint32_t group, uint32_t slot, bool leaves)
 {
 	if (owner->record != NULL && leaves)
 		atomic_fetch_or(&owner->record->group[group].leaving, 1ull << slot);
@@ -145,7 +145,7 @@ bool owner_slot_leaves_group(const struct xdp_owner *owner, uint32_t group, uint
 	return owner->record != NULL && (atomic_load(&owner->record->group[group].leaving) >> slot & 1) != 0;
 }
 
-uint64_t owner_recall_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number)
+uint64_t owner_record_load_group(const struct xdp_owner *owner, struct owner_flow *flow, uint32_t number)
 {
 	const struct owner_record_group *group = &owner->record->group[number];
 
@@ -284,7 +284,7 @@ void owner_record_free_listener(struct xdp_owner *owner, uint32_t place)
 	owner_place_free(&owner->listener_places, place);
 }
 
-int owner_recall_listener(const struct xdp_owner *owner, uint32_t place, struct nic_cookies *shadows)
+int owner_record_load_listener(const struct xdp_owner *owner, uint32_t place, struct nic_cookies *shadows)
 {
 	return recall_shadows(&owner->record->listener[place].shadows, shadows);
 }

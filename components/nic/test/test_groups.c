@@ -63,7 +63,7 @@ static int listen_somewhere(struct sockaddr_in *address, bool reuseport, uint64_
 	return fd;
 }
 
-#define MEMBERS_BYTES (XDP_SLOTS_MAX * sizeof(struct vma_nic_member))
+#define MEMBERS_BYTES (XDP_SLOTS_MAX * sizeof(struct vma_nic_accept_page))
 
 /* Outlives the process of an owner. */
 static void *shared_memory(size_t bytes)
@@ -731,7 +731,7 @@ static struct owner_record *bury_owner(void)
 {
 	static __typeof__(prog) persistent;
 	struct owner_record *record = owner.record;
-	struct vma_nic_member *members = owner.members;
+	struct vma_nic_accept_page *members = owner.members;
 
 	memcpy(&persistent, &prog, sizeof(prog));
 	owner.record = shared_memory(sizeof(*record));
@@ -770,7 +770,7 @@ static void adopt_entry(const struct vma_flow_key *key, bool is_minisock, uint32
 	flow->rule = (struct vma_flow_rule){.key = *key, .flags = VMA_FLOW_LISTENER};
 	flow->slot = slot;
 	if (group != 0) {
-		members = owner_recall_group(&owner, flow, group);
+		members = owner_record_load_group(&owner, flow, group);
 		owner_group_adopt(&owner, flow, group, members | 1ull << slot);
 	}
 	owner_flow_adopt(&owner, flow);

@@ -320,7 +320,7 @@ static void test_hello_is_answered_when_the_interface_is_there(void **state)
 /* At first as a vmad that is about to end: it takes nobody in any more, and has its name still. */
 static void *run_after_ending(void *arg)
 {
-	const struct vmad_listen_fds *listen_fds = &((struct fixture *)arg)->server.listen_fds;
+	const struct vmad_listen_socks *listen_fds = &((struct fixture *)arg)->server.listen_fds;
 	struct pollfd listening = {.fd = listen_fds->path_fd >= 0 ? listen_fds->path_fd : listen_fds->name_fd,
 	                           .events = POLLIN};
 	struct vmad_msg msg;

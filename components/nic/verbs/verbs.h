@@ -224,10 +224,10 @@ struct nic_verbs {
 	uint64_t sampled_ns;        /* when the last one was taken; 0: none was */
 	struct verbs_clock clock;
 	struct verbs_line line;
-	int wake_fd, claims_fd;     /* claims_fd: the epoll set of all claims */
-	int raw_fd;                 /* to the kernel (nic_reinject.h) */
-	int diag_fd;                /* -1: not asked yet; under the lock */
-	uint64_t look_ms;           /* conflicts.c: the next look */
+	int wake_fd, claims_fd; /* claims_fd: the epoll set of all claims */
+	int raw_fd;             /* to the kernel (nic_reinject.h) */
+	int diag_fd;            /* -1: not asked yet; under the lock */
+	uint64_t look_ms;       /* conflicts.c: the next look */
 	struct verbs_contest *contests;
 	uint32_t contests_n;
 	_Atomic bool closing;

@@ -391,7 +391,7 @@ static int adopt_interface(struct vmad_server *server, const struct xdp_owner_at
 
 	if (hand == NULL)
 		return -ENOMEM;
-	rc = fdstore_find(&server->fdstore, server->ifindex, hand);
+	rc = fdstore_attach(&server->fdstore, server->ifindex, hand);
 	if (rc == 0)
 		rc = server->attr->discard_state ? -ECANCELED
 		                                 : xdp_owner_adopt(attr, &server->fdstore, hand, &server->owner);
@@ -723,11 +723,11 @@ static int server_open_name(unsigned ifindex)
 	return rc;
 }
 
-int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_fds *listen_fds)
+int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_socks *listen_fds)
 {
 	int rc;
 
-	*listen_fds = (struct vmad_listen_fds){.path_fd = server_open_path(ifindex, interface), .name_fd = -1};
+	*listen_fds = (struct vmad_listen_socks){.path_fd = server_open_path(ifindex, interface), .name_fd = -1};
 	if (listen_fds->path_fd == -EADDRINUSE)
 		return -EADDRINUSE;
 	listen_fds->name_fd = server_open_name(ifindex);
@@ -743,7 +743,7 @@ int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_fds 
 	return rc;
 }
 
-void vmad_listen_fds_close(unsigned ifindex, struct vmad_listen_fds *listen_fds)
+void vmad_listen_fds_close(unsigned ifindex, struct vmad_listen_socks *listen_fds)
 {
 	if (listen_fds->name_fd >= 0)
 		close(listen_fds->name_fd);
@@ -751,12 +751,12 @@ void vmad_listen_fds_close(unsigned ifindex, struct vmad_listen_fds *listen_fds)
 		close(listen_fds->path_fd);
 		vmad_folder_clear(ifindex, "vmad");
 	}
-	*listen_fds = (struct vmad_listen_fds){.path_fd = -1, .name_fd = -1};
+	*listen_fds = (struct vmad_listen_socks){.path_fd = -1, .name_fd = -1};
 }
 
 /* A program that uses the interface may start a vmad of its own as soon as the one before has ended: that one ends,
  * too. */
-static int listen_instead(const struct vma_vmad_attr *attr, unsigned ifindex, struct vmad_listen_fds *listen_fds)
+static int listen_instead(const struct vma_vmad_attr *attr, unsigned ifindex, struct vmad_listen_socks *listen_fds)
 {
 	const char *what;
 	int rc = xdp_sock_check_kernel(&what);

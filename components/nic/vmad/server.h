@@ -64,7 +64,7 @@ struct vmad_peer {
 _Static_assert(XDP_SLOTS_MAX <= 64, "slots of a peer are one word");
 
 /* Where it listens: in root's folder, and at the abstract name; -1: not there. */
-struct vmad_listen_fds {
+struct vmad_listen_socks {
 	int path_fd, name_fd;
 };
 
@@ -72,7 +72,7 @@ struct vmad_server {
 	const struct vma_vmad_attr *attr;
 	unsigned ifindex;
 	struct xdp_owner *owner; /* NULL until the interface could be had */
-	struct vmad_listen_fds listen_fds;
+	struct vmad_listen_socks listen_fds;
 	uint64_t accept_paused_until_ms; /* no connection could be taken: the next attempt */
 	bool ended;                      /* a client has, since the last sweep of the statistics */
 	uint64_t swept_ms;               /* that one */
@@ -115,8 +115,8 @@ int vmad_serve_all(struct vmad_server *server);
  * folder of root's, and another process has the abstract name. -errno. The log says who has the name, and what is
  * wrong with the folder.
  */
-int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_fds *listen_fds);
-void vmad_listen_fds_close(unsigned ifindex, struct vmad_listen_fds *listen_fds);
+int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_socks *listen_fds);
+void vmad_listen_fds_close(unsigned ifindex, struct vmad_listen_socks *listen_fds);
 /* Ends the vmad that has the interface and waits for its end: 0, also if there is none; -errno, and the log has a line.
  */
 int vmad_replace(unsigned ifindex, const char *interface);

@@ -91,7 +91,7 @@ unsigned xdp_shared_claim_rx(struct xdp_shared *shared, uint32_t slot, struct xd
 	return n;
 }
 
-bool xdp_shared_free_lock(struct xdp_driver *driver, enum xdp_lock which, uint32_t nobody)
+bool xdp_shared_free_lock(struct xdp_driver *driver, enum xdp_lock_kind which, uint32_t nobody)
 {
 	struct xdp_shared_queue *queue = &driver->shared->queue[driver->queue];
 	_Atomic uint32_t *lock = which == XDP_LOCK_FILL ? &queue->fill.lock : &queue->comp.lock;

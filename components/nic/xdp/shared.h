@@ -11,7 +11,7 @@
  *   named[port / 64]   a bit for each local port that an entry of the program's map names for TCP, blocks left out
  *   tenants            processes that have slots
  *   claims_open        flows may be claimed (claims.h); claims_made: how often they were
- *   then, on pages of their own, struct vma_nic_member of each slot (nic_group.h)
+ *   then, on pages of their own, struct vma_nic_accept_page of each slot (nic_group.h)
  *
  * Threads: any process that has it mapped, by the locks and the single-writer rules below.
  * Progress: no call waits; a lock that is taken makes the call return 0.
@@ -114,7 +114,7 @@ struct xdp_shared {
 };
 /* Where the members lie in the object: no part of what a client maps to drive. */
 #define XDP_MEMBERS_AT ((sizeof(struct xdp_shared) + 65535) / 65536 * 65536)
-#define XDP_OBJECT_BYTES (XDP_MEMBERS_AT + XDP_SLOTS_MAX * sizeof(struct vma_nic_member))
+#define XDP_OBJECT_BYTES (XDP_MEMBERS_AT + XDP_SLOTS_MAX * sizeof(struct vma_nic_accept_page))
 _Static_assert(offsetof(struct xdp_shared_queue, comp) == 64, "filling and completing share no cache line");
 _Static_assert(sizeof(struct xdp_shared_slot) == 64, "slots share no cache line");
 

@@ -213,8 +213,8 @@ void xdp_shared_recover(struct xdp_driver *drivers, uint32_t queues, uint32_t sl
  * another value now. A living client may have stored that number over the one of who holds the lock: so the owner waits
  * until the number has stood there for longer than anybody needs the lock.
  */
-enum xdp_lock { XDP_LOCK_FILL, XDP_LOCK_COMP, XDP_LOCKS };
-bool xdp_shared_free_lock(struct xdp_driver *driver, enum xdp_lock which, uint32_t nobody);
+enum xdp_lock_kind { XDP_LOCK_FILL, XDP_LOCK_COMP, XDP_LOCKS };
+bool xdp_shared_free_lock(struct xdp_driver *driver, enum xdp_lock_kind which, uint32_t nobody);
 /* How many frames below `end` the slot holds, as the record says. */
 uint32_t xdp_shared_held_by(const struct xdp_shared *shared, uint32_t slot, uint32_t end);
 /* Takes up to n frames that `slot` still holds over to the owner (holder becomes OWNER), from *at on and below `end`;

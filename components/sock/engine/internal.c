@@ -378,7 +378,7 @@ int internal_start(struct vma_engine *engine)
 	internal.resolution_ns = engine->conf.given[VMA_CONF_AT_timer_resolution_msec]
 	                                 ? (uint64_t)engine->conf.timer_resolution_msec * MS
 	                                 : 0;
-	notify_start(engine);
+	notify_init(engine);
 	internal.epoll_fd = open_fd(syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
 	internal.wake_fd = open_fd(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
 	rc = internal.epoll_fd < 0 ? internal.epoll_fd : internal.wake_fd;

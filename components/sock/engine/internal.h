@@ -89,7 +89,7 @@ void icmp_housekeeping_take(struct vma_engine *engine);
 void icmp_housekeeping_fork_child(void);
 
 /* notify.c: changes of the network, refused offloads, errors of shadows. */
-void notify_start(struct vma_engine *engine);
+void notify_init(struct vma_engine *engine);
 uint64_t notify_run(struct vma_engine *engine, uint64_t now);
 void notify_take_error(uint64_t number);
 void notify_fork_child(void);

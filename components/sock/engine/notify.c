@@ -106,7 +106,7 @@ uint64_t notify_run(struct vma_engine *engine, uint64_t now)
 	return next;
 }
 
-void notify_start(struct vma_engine *engine)
+void notify_init(struct vma_engine *engine)
 {
 	notify.net_seen = vma_net_generation(engine->net);
 }

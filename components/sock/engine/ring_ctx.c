@@ -328,7 +328,7 @@ void vma_ring_ctxs_count_accept_slow(uint64_t rings)
 		        atomic_load_explicit(&vma_ring_ctxs[__builtin_ctzll(rings)], memory_order_acquire);
 
 		for (; ring_ctx != NULL; ring_ctx = atomic_load_explicit(&ring_ctx->next, memory_order_acquire)) {
-			struct vma_nic_member *member = ring_ctx->member;
+			struct vma_nic_accept_page *member = ring_ctx->member;
 
 			if (member != NULL && atomic_load_explicit(&member->groups, memory_order_relaxed) != 0)
 				atomic_store_explicit(

@@ -76,7 +76,7 @@ static void nothing_happens(struct vma_tcp_conn *conn, void *arg, uint32_t event
 {
 	(void)conn, (void)arg, (void)events;
 }
-static const struct vma_tcp_owner silent = {.event = nothing_happens};
+static const struct vma_tcp_conn_ops silent = {.event = nothing_happens};
 
 static bool tcp_fixture_admit(struct vma_tcp_listener *listener, void *arg)
 {
@@ -91,7 +91,7 @@ static bool tcp_fixture_accepted(struct vma_tcp_listener *listener, void *arg, s
 	atomic_store((struct vma_tcp_conn * _Atomic *)arg, conn);
 	return true;
 }
-static const struct vma_tcp_listener_owner listens = {.admit = tcp_fixture_admit, .accepted = tcp_fixture_accepted};
+static const struct vma_tcp_listener_ops listens = {.admit = tcp_fixture_admit, .accepted = tcp_fixture_accepted};
 
 static inline struct vma_tcp_listener *tcp_fixture_listen_on(struct vma_tcp *tcp, int side, uint16_t port,
                                                              struct vma_tcp_conn *_Atomic *where)

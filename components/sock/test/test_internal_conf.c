@@ -193,7 +193,7 @@ static bool note_thread(struct vma_tcp_listener *listener, void *arg, struct vma
 	atomic_store(&accepted.conn, conn);
 	return true;
 }
-static const struct vma_tcp_listener_owner notes_thread = {.admit = tcp_fixture_admit, .accepted = note_thread};
+static const struct vma_tcp_listener_ops notes_thread = {.admit = tcp_fixture_admit, .accepted = note_thread};
 
 #define CONTROL_PORT 5100
 #define CONNECTIONS 20

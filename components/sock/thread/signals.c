@@ -445,7 +445,7 @@ void vma_signals_start(void)
 }
 
 /* Zero bytes are nowhere written to, but the address is looked at. */
-bool vma_is_beyond(const void *base, size_t size)
+bool vma_exceeds_user_space(const void *base, size_t size)
 {
 	const uintptr_t end = (uintptr_t)base + size;
 

@@ -219,7 +219,7 @@ static void fixture_peer_event(struct vma_tcp_conn *conn, void *arg, uint32_t ev
 	atomic_fetch_or(&peer->events, events);
 }
 
-static const struct vma_tcp_owner fixture_peer_owner = {.event = fixture_peer_event};
+static const struct vma_tcp_conn_ops fixture_peer_owner = {.event = fixture_peer_event};
 
 static bool fixture_peer_admit(struct vma_tcp_listener *listener, void *arg)
 {
@@ -240,8 +240,8 @@ static bool fixture_peer_accepted(struct vma_tcp_listener *listener, void *arg, 
 	return true;
 }
 
-static const struct vma_tcp_listener_owner fixture_listener_owner = {.admit = fixture_peer_admit,
-                                                                     .accepted = fixture_peer_accepted};
+static const struct vma_tcp_listener_ops fixture_listener_owner = {.admit = fixture_peer_admit,
+                                                                   .accepted = fixture_peer_accepted};
 
 static inline struct vma_tcp_listener *fixture_peer_listen(uint16_t port)
 {

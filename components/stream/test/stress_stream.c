@@ -38,7 +38,7 @@ static void on_echo_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 	(void)conn;
 	atomic_fetch_or(&((struct echo *)arg)->events, events);
 }
-static const struct vma_tcp_owner echo_owner = {.event = on_echo_event};
+static const struct vma_tcp_conn_ops echo_owner = {.event = on_echo_event};
 
 /* In the thread that drives the peer's ring, which is the only one that looks at the list. */
 static bool on_echo_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
@@ -52,7 +52,7 @@ static bool on_echo_accepted(struct vma_tcp_listener *listener, void *arg, struc
 	vma_tcp_conn_adopt(conn, &echo_owner, echo);
 	return true;
 }
-static const struct vma_tcp_listener_owner echo_listener = {.admit = fixture_peer_admit, .accepted = on_echo_accepted};
+static const struct vma_tcp_listener_ops echo_listener = {.admit = fixture_peer_admit, .accepted = on_echo_accepted};
 
 static void stream_echo_bytes(struct echo *echo)
 {

@@ -43,7 +43,7 @@ static const uint16_t cycle_gain[] = {UNIT * 5 / 4, UNIT * 3 / 4, UNIT, UNIT, UN
 
 /* ---- the model ---- */
 
-static uint32_t pacing_gain(const struct tcp_bbr *bbr)
+static uint32_t pacing_gain(const struct tcp_bbr_state *bbr)
 {
 	switch (bbr->mode) {
 	case STARTUP:
@@ -57,7 +57,7 @@ static uint32_t pacing_gain(const struct tcp_bbr *bbr)
 	}
 }
 
-static uint32_t cwnd_gain(const struct tcp_bbr *bbr)
+static uint32_t cwnd_gain(const struct tcp_bbr_state *bbr)
 {
 	switch (bbr->mode) {
 	case STARTUP:
@@ -79,7 +79,7 @@ static uint32_t at_most_cwnd(uint64_t bytes)
  * segments. */
 static uint32_t bbr_target(const struct tcp_cc *cc, uint32_t gain)
 {
-	const struct tcp_bbr *bbr = &cc->bbr;
+	const struct tcp_bbr_state *bbr = &cc->bbr;
 	uint64_t bytes, segments;
 
 	if (bbr->min_rtt_ns == UINT64_MAX)
@@ -121,7 +121,7 @@ static void set_pacing(struct tcp_cc *cc, uint32_t gain)
 
 /* ---- the rate ---- */
 
-static uint64_t bbr_highest(const struct tcp_bbr *bbr)
+static uint64_t bbr_highest(const struct tcp_bbr_state *bbr)
 {
 	uint64_t max = 0;
 
@@ -134,7 +134,7 @@ static uint64_t bbr_highest(const struct tcp_bbr *bbr)
  * The filter ages only when there is a sample: what was known before a time in which the application sent little is
  * still known after it. Only when the highest of all has become too old the others are looked at.
  */
-static void bbr_update_max_bw(struct tcp_bbr *bbr, uint64_t bytes_per_sec)
+static void bbr_update_max_bw(struct tcp_bbr_state *bbr, uint64_t bytes_per_sec)
 {
 	uint64_t *rate = &bbr->rate[bbr->round % BBR_RATE_ROUNDS];
 	uint64_t passed = bbr->round - bbr->rate_round, old = 0;
@@ -154,7 +154,7 @@ static void bbr_update_max_bw(struct tcp_bbr *bbr, uint64_t bytes_per_sec)
 		bbr->max_rate = bbr_highest(bbr);
 }
 
-static void bbr_update_bw(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
+static void bbr_update_bw(struct tcp_bbr_state *bbr, const struct tcp_cc_sample *s)
 {
 	bbr->round_start = s->is_valid && s->prior_delivered >= bbr->round_end;
 	if (bbr->round_start) {
@@ -171,7 +171,7 @@ static void bbr_update_bw(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
 
 static void bbr_update_ack_aggregation(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
-	struct tcp_bbr *bbr = &cc->bbr;
+	struct tcp_bbr_state *bbr = &cc->bbr;
 	uint64_t expected, extra_acked;
 
 	if (s->newly == 0 || bbr->max_rate == 0)
@@ -196,7 +196,7 @@ static void bbr_update_ack_aggregation(struct tcp_cc *cc, const struct tcp_cc_sa
 		bbr->extra_acked[bbr->extra_acked_half] = (uint32_t)extra_acked;
 }
 
-static uint32_t ack_aggregation_cwnd(const struct tcp_bbr *bbr)
+static uint32_t ack_aggregation_cwnd(const struct tcp_bbr_state *bbr)
 {
 	uint64_t most = bbr->max_rate / (NS_PER_S / EXTRA_MAX_NS);
 	uint32_t extra_acked = bbr->extra_acked[0] > bbr->extra_acked[1] ? bbr->extra_acked[0] : bbr->extra_acked[1];
@@ -208,14 +208,14 @@ static uint32_t ack_aggregation_cwnd(const struct tcp_bbr *bbr)
 
 /* ---- the cycle of PROBE_BW, 4.3.4 ---- */
 
-static void begin_phase(struct tcp_bbr *bbr, uint8_t cycle, uint64_t now_ns)
+static void begin_phase(struct tcp_bbr_state *bbr, uint8_t cycle, uint64_t now_ns)
 {
 	bbr->cycle = cycle;
 	bbr->cycle_ns = now_ns;
 }
 
 /* Begins anywhere but with the low gain, so that flows do not probe together. */
-static void enter_probe_bw(struct tcp_bbr *bbr, uint64_t now_ns)
+static void enter_probe_bw(struct tcp_bbr_state *bbr, uint64_t now_ns)
 {
 	uint64_t mixed = (now_ns ^ bbr->delivered) * UINT64_C(0x9e3779b97f4a7c15);
 	uint8_t any = (uint8_t)((mixed >> 32) % (CYCLE - 1));
@@ -227,7 +227,7 @@ static void enter_probe_bw(struct tcp_bbr *bbr, uint64_t now_ns)
 /* 4.3.4.4. More is sent until there is more in flight, or something is lost; less, until the queue is gone. */
 static bool phase_is_over(const struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
-	const struct tcp_bbr *bbr = &cc->bbr;
+	const struct tcp_bbr_state *bbr = &cc->bbr;
 	uint32_t gain = cycle_gain[bbr->cycle];
 	bool is_long = now_ns - bbr->cycle_ns > bbr->min_rtt_ns;
 
@@ -240,7 +240,7 @@ static bool phase_is_over(const struct tcp_cc *cc, const struct tcp_cc_sample *s
 
 /* ---- STARTUP and DRAIN, 4.3.2, 4.3.3 ---- */
 
-static void bbr_check_full_bw_reached(struct tcp_bbr *bbr, const struct tcp_cc_sample *s)
+static void bbr_check_full_bw_reached(struct tcp_bbr_state *bbr, const struct tcp_cc_sample *s)
 {
 	if (bbr->full || !bbr->round_start || s->app_limited)
 		return;
@@ -254,7 +254,7 @@ static void bbr_check_full_bw_reached(struct tcp_bbr *bbr, const struct tcp_cc_s
 
 static void bbr_check_drain(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
-	struct tcp_bbr *bbr = &cc->bbr;
+	struct tcp_bbr_state *bbr = &cc->bbr;
 
 	if (bbr->mode == STARTUP && bbr->full) {
 		bbr->mode = DRAIN;
@@ -268,7 +268,7 @@ static void bbr_check_drain(struct tcp_cc *cc, const struct tcp_cc_sample *s, ui
 
 static void save_cwnd(struct tcp_cc *cc)
 {
-	struct tcp_bbr *bbr = &cc->bbr;
+	struct tcp_bbr_state *bbr = &cc->bbr;
 
 	if (bbr->phase == CC_OPEN && bbr->mode != PROBE_RTT)
 		bbr->prior_cwnd = cc->cwnd;
@@ -284,7 +284,7 @@ static void restore_cwnd(struct tcp_cc *cc)
 
 static void end_probe_rtt(struct tcp_cc *cc, uint64_t now_ns)
 {
-	struct tcp_bbr *bbr = &cc->bbr;
+	struct tcp_bbr_state *bbr = &cc->bbr;
 
 	if (bbr->probe_rtt_done_ns == 0 || now_ns < bbr->probe_rtt_done_ns)
 		return;
@@ -298,7 +298,7 @@ static void end_probe_rtt(struct tcp_cc *cc, uint64_t now_ns)
 
 static void probe_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
-	struct tcp_bbr *bbr = &cc->bbr;
+	struct tcp_bbr_state *bbr = &cc->bbr;
 
 	if (bbr->probe_rtt_done_ns == 0) {
 		if (s->in_flight > MIN_SEGMENTS * cc->mss)
@@ -316,7 +316,7 @@ static void probe_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t
 
 static void bbr_update_min_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
-	struct tcp_bbr *bbr = &cc->bbr;
+	struct tcp_bbr_state *bbr = &cc->bbr;
 	bool is_old = bbr->min_rtt_ns != UINT64_MAX && now_ns > bbr->min_rtt_at_ns + MIN_RTT_WINDOW_NS;
 
 	if (s->rtt_ns && (s->rtt_ns <= bbr->min_rtt_ns || is_old)) {
@@ -342,7 +342,7 @@ static void bbr_update_min_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s,
  */
 static bool recovery_window(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 {
-	struct tcp_bbr *bbr = &cc->bbr;
+	struct tcp_bbr_state *bbr = &cc->bbr;
 	uint8_t before = bbr->phase;
 	uint32_t conserved = at_most_cwnd((uint64_t)s->in_flight + s->newly);
 
@@ -366,7 +366,7 @@ static bool recovery_window(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 
 static void set_cwnd(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 {
-	struct tcp_bbr *bbr = &cc->bbr;
+	struct tcp_bbr_state *bbr = &cc->bbr;
 	uint32_t least = MIN_SEGMENTS * cc->mss;
 
 	if (s->newly && !recovery_window(cc, s)) {
@@ -388,7 +388,7 @@ static void set_cwnd(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 
 static void bbr_init(struct tcp_cc *cc)
 {
-	cc->bbr = (struct tcp_bbr){.min_rtt_ns = UINT64_MAX, .mode = STARTUP};
+	cc->bbr = (struct tcp_bbr_state){.min_rtt_ns = UINT64_MAX, .mode = STARTUP};
 }
 
 /* 4.2.1: until there is a sample, the initial window in a round-trip time. */
@@ -399,7 +399,7 @@ static void first_pacing(struct tcp_cc *cc, uint64_t rtt_ns)
 
 static bool bbr_sampled(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
-	struct tcp_bbr *bbr = &cc->bbr;
+	struct tcp_bbr_state *bbr = &cc->bbr;
 
 	bbr->delivered = s->delivered;
 	bbr_update_bw(bbr, s);
@@ -443,7 +443,7 @@ static void bbr_undo(struct tcp_cc *cc)
 /* 4.3.4.4: what is known of the path is used at once, at the rate of it. */
 static void bbr_restarted(struct tcp_cc *cc, bool app_limited, uint64_t now_ns)
 {
-	struct tcp_bbr *bbr = &cc->bbr;
+	struct tcp_bbr_state *bbr = &cc->bbr;
 
 	if (!app_limited)
 		return;
@@ -458,7 +458,7 @@ static void bbr_restarted(struct tcp_cc *cc, bool app_limited, uint64_t now_ns)
 
 static size_t bbr_info(const struct tcp_cc *cc, union tcp_cc_info *info)
 {
-	const struct tcp_bbr *bbr = &cc->bbr;
+	const struct tcp_bbr_state *bbr = &cc->bbr;
 	uint64_t usec = bbr->min_rtt_ns / 1000;
 
 	info->bbr = (struct tcp_bbr_info){.bbr_bw_lo = (uint32_t)bbr->max_rate,

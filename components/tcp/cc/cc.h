@@ -59,7 +59,7 @@ struct tcp_cubic {
 	uint64_t epoch_ns;
 };
 #define BBR_RATE_ROUNDS 10
-struct tcp_bbr {
+struct tcp_bbr_state {
 	/* the highest delivery rate of each of the last rounds (by round modulo their number), and of them all */
 	uint64_t rate[BBR_RATE_ROUNDS], max_rate;
 	uint64_t round, round_end; /* a round ends when what is sent after so many bytes were delivered is delivered */
@@ -93,7 +93,7 @@ struct tcp_cc {
 			uint64_t css_baseline_ns;
 			bool in_css;
 		};
-		struct tcp_bbr bbr;
+		struct tcp_bbr_state bbr;
 	};
 };
 

@@ -169,6 +169,6 @@ void recovery_output_done(struct vma_tcp_conn *conn);
 bool recovery_is_held_back(const struct vma_tcp_conn *conn); /* something waits for nothing but its time */
 /* tx/output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
 void recovery_rescan(struct vma_tcp_conn *conn);
-void recovery_reset(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
+void recovery_forget_segments(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
 
 #endif

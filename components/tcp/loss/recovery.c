@@ -23,7 +23,7 @@ void recovery_init(struct vma_tcp_conn *conn)
 	scoreboard_reset(conn);
 }
 
-void recovery_reset(struct vma_tcp_conn *conn)
+void recovery_forget_segments(struct vma_tcp_conn *conn)
 {
 	scoreboard_reset(conn);
 	conn->recovery.dup_bytes = 0;

@@ -159,7 +159,7 @@ static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	struct tcp_seg *syn = pcb->unacked != NULL ? pcb->unacked : pcb->unsent;
 
 	conn->peer_mss = pcb->mss; /* before anything of this side changes it */
-	recovery_reset(conn);
+	recovery_forget_segments(conn);
 	TCPH_SET_FLAG(syn->tcphdr, TCP_ACK);
 	syn->marks = 0;
 	pcb->unsent = syn;

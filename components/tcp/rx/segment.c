@@ -5,7 +5,7 @@ enum { OPT_EOL = 0, OPT_NOP = 1, OPT_SACK = 5, OPT_TS = 8 };
 
 const uint8_t *segment_option(const struct segment *s, uint8_t kind)
 {
-	const uint8_t *p = segment_options(s), *end = s->header + s->hdr_len;
+	const uint8_t *p = segment_options_start(s), *end = s->header + s->hdr_len;
 
 	while (p < end && *p != OPT_EOL) {
 		if (*p == OPT_NOP) {
@@ -92,7 +92,7 @@ void segment_absorb(struct segment *s, const struct segment *next)
 	if (s->has_ts) {
 		uint32_t be = lwip_htonl(s->ts_ecr);
 
-		memcpy(segment_options(s) + 8, &be, 4);
+		memcpy(segment_options_start(s) + 8, &be, 4);
 	}
 	TCPH_SET_FLAG(&s->hdr, next->flags);
 }

@@ -43,7 +43,7 @@ static inline uint32_t segment_load32(const uint8_t *p)
 	return lwip_ntohl(be);
 }
 
-static inline uint8_t *segment_options(const struct segment *s)
+static inline uint8_t *segment_options_start(const struct segment *s)
 {
 	return (uint8_t *)s->header + TCP_HLEN;
 }

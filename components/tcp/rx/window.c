@@ -66,7 +66,7 @@ static uint32_t at_least(uint32_t value, uint32_t limit)
 /* ---- sizes ---- */
 
 /* Of kernel buffers half is for bookkeeping, at first; ours hold just bytes. */
-static uint32_t rcvbuf_first(const struct vma_tcp_conn *conn)
+static uint32_t rcvbuf_initial(const struct vma_tcp_conn *conn)
 {
 	uint32_t set = (uint32_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF), clamp;
 
@@ -89,7 +89,7 @@ static uint64_t bytes_within(const struct vma_tcp_conn *conn, uint64_t sndbuf)
 	return at_least((uint32_t)(sndbuf * conn->mss / (conn->mss + SEGMENT_MEMORY)), SNDBUF_MIN);
 }
 
-static uint32_t sndbuf_first(const struct vma_tcp_conn *conn)
+static uint32_t sndbuf_initial(const struct vma_tcp_conn *conn)
 {
 	uint32_t set = (uint32_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF);
 
@@ -100,8 +100,8 @@ static uint32_t sndbuf_first(const struct vma_tcp_conn *conn)
 
 void window_init(struct vma_tcp_conn *conn)
 {
-	atomic_store_explicit(&conn->rcvbuf, rcvbuf_first(conn), memory_order_relaxed);
-	atomic_store_explicit(&conn->sndbuf, sndbuf_first(conn), memory_order_relaxed);
+	atomic_store_explicit(&conn->rcvbuf, rcvbuf_initial(conn), memory_order_relaxed);
+	atomic_store_explicit(&conn->sndbuf, sndbuf_initial(conn), memory_order_relaxed);
 	atomic_store_explicit(&conn->window_max, UINT32_MAX, memory_order_relaxed);
 	conn->window.ato_ns = 0;
 	conn->window.rcv_mss = RCV_MSS_FIRST;
@@ -109,10 +109,10 @@ void window_init(struct vma_tcp_conn *conn)
 
 void window_limits(struct vma_tcp_conn *conn)
 {
-	uint32_t sndbuf = sndbuf_first(conn);
+	uint32_t sndbuf = sndbuf_initial(conn);
 
 	if (tcp_option(conn, VMA_TCP_OPT_RCVBUF) != 0 || tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) != 0)
-		atomic_store_explicit(&conn->rcvbuf, rcvbuf_first(conn), memory_order_relaxed);
+		atomic_store_explicit(&conn->rcvbuf, rcvbuf_initial(conn), memory_order_relaxed);
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0)
 		atomic_store_explicit(&conn->sndbuf, bytes_within(conn, sndbuf), memory_order_relaxed);
 	conn->tx_space_freed = true;
@@ -155,7 +155,7 @@ void window_established(struct vma_tcp_conn *conn)
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) == 0)
 		window_sndbuf_grow(conn);
 	else
-		atomic_store_explicit(&conn->sndbuf, bytes_within(conn, sndbuf_first(conn)), memory_order_relaxed);
+		atomic_store_explicit(&conn->sndbuf, bytes_within(conn, sndbuf_initial(conn)), memory_order_relaxed);
 }
 
 /*

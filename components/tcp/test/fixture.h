@@ -93,7 +93,7 @@ static void app_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 	app->events |= events;
 	app->told++;
 }
-static const struct vma_tcp_owner app_owner = {.event = app_event};
+static const struct vma_tcp_conn_ops app_owner = {.event = app_event};
 
 static bool fixture_admit(struct vma_tcp_listener *listener, void *arg)
 {
@@ -115,8 +115,7 @@ static bool fixture_accept(struct vma_tcp_listener *listener, void *arg, struct 
 	vma_tcp_conn_adopt(conn, &app_owner, app);
 	return true;
 }
-static const struct vma_tcp_listener_owner fixture_listener_owner = {.admit = fixture_admit,
-                                                                     .accepted = fixture_accept};
+static const struct vma_tcp_listener_ops fixture_listener_owner = {.admit = fixture_admit, .accepted = fixture_accept};
 
 /* ---- time ---- */
 

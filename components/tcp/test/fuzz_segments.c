@@ -110,7 +110,7 @@ static void segments_on_event(struct vma_tcp_conn *which, void *arg, uint32_t ev
 	must(which == conn || conn == NULL);
 	must(events != 0);
 }
-static const struct vma_tcp_owner owner = {segments_on_event};
+static const struct vma_tcp_conn_ops owner = {segments_on_event};
 
 static bool segments_admit(struct vma_tcp_listener *which, void *arg)
 {
@@ -143,8 +143,8 @@ static struct vma_tcp_path path_of(uint32_t mtu)
 
 static void segments_listen_here(struct input *in)
 {
-	static const struct vma_tcp_listener_owner listener_owner = {.admit = segments_admit,
-	                                                             .accepted = segments_accepted};
+	static const struct vma_tcp_listener_ops listener_owner = {.admit = segments_admit,
+	                                                           .accepted = segments_accepted};
 	struct vma_tcp_options options;
 	uint8_t how;
 	struct vma_tcp_listen_attr attr = {.owner = &listener_owner,

@@ -243,7 +243,7 @@ static void no_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	(void)conn, (void)arg, (void)events;
 }
-static const struct vma_tcp_owner owner = {no_event};
+static const struct vma_tcp_conn_ops owner = {no_event};
 
 static bool tcp_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
@@ -298,7 +298,7 @@ static void open_sides(bool no_timestamps)
 
 static void tcp_open_listener(const struct vma_tcp_options *options)
 {
-	static const struct vma_tcp_listener_owner listener_owner = {.admit = tcp_admit, .accepted = tcp_accepted};
+	static const struct vma_tcp_listener_ops listener_owner = {.admit = tcp_admit, .accepted = tcp_accepted};
 	struct vma_tcp_listen_attr attr = {.owner = &listener_owner,
 	                                   .options = options,
 	                                   .family = AF_INET,

@@ -188,7 +188,7 @@ static void sim_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 		sim_peer_act(peer);
 }
 
-static const struct vma_tcp_owner sim_owner = {sim_event};
+static const struct vma_tcp_conn_ops sim_owner = {sim_event};
 
 static void sim_peer_begin(struct sim_peer *peer, struct vma_tcp_conn *conn)
 {

@@ -347,7 +347,7 @@ static bool sim_accepted(struct vma_tcp_listener *listener, void *arg, struct vm
 
 static void sim_listen(struct sim_scenario *s, int side)
 {
-	static const struct vma_tcp_listener_owner owner = {.admit = sim_admit, .accepted = sim_accepted};
+	static const struct vma_tcp_listener_ops owner = {.admit = sim_admit, .accepted = sim_accepted};
 	struct vma_tcp_options options;
 	struct vma_tcp_listen_attr attr = {.owner = &owner,
 	                                   .arg = &s->sim.side[side],

@@ -64,7 +64,7 @@ static void connection_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t e
 	(void)conn;
 	atomic_fetch_or(&end->events, events);
 }
-static const struct vma_tcp_owner owner = {.event = connection_on_event};
+static const struct vma_tcp_conn_ops owner = {.event = connection_on_event};
 
 static bool connection_admit(struct vma_tcp_listener *l, void *arg)
 {
@@ -84,7 +84,7 @@ static bool on_accepted(struct vma_tcp_listener *l, void *arg, struct vma_tcp_co
 	atomic_store(&waiting[(ntohs(names.peer_port_be) - FIRST_PORT) % (WORKERS * 2)], end);
 	return true;
 }
-static const struct vma_tcp_listener_owner listener_owner = {.admit = connection_admit, .accepted = on_accepted};
+static const struct vma_tcp_listener_ops listener_owner = {.admit = connection_admit, .accepted = on_accepted};
 
 static void connection_drive(void)
 {

@@ -76,7 +76,7 @@ static void zcopy_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events
 	(void)conn;
 	atomic_fetch_or(&end->events, events);
 }
-static const struct vma_tcp_owner zowner = {.event = zcopy_on_event};
+static const struct vma_tcp_conn_ops zowner = {.event = zcopy_on_event};
 
 static bool zcopy_admit(struct vma_tcp_listener *l, void *arg)
 {
@@ -97,7 +97,7 @@ static bool zcopy_on_accepted(struct vma_tcp_listener *l, void *arg, struct vma_
 	atomic_store(&zwaiting[(ntohs(names.peer_port_be) - FIRST_PORT) % (PAIRS * 2)], end);
 	return true;
 }
-static const struct vma_tcp_listener_owner zlistener_owner = {.admit = zcopy_admit, .accepted = zcopy_on_accepted};
+static const struct vma_tcp_listener_ops zlistener_owner = {.admit = zcopy_admit, .accepted = zcopy_on_accepted};
 
 static void zcopy_idle(uint64_t *since)
 {

@@ -246,7 +246,7 @@ static void test_what_was_on_its_way_is_reset_once_and_again_later(void **state)
 /* Workers that come and go all the time: the connection may be another one's for a while, and is nobody's then. */
 static void test_unmatched_segments_are_reset_at_last_while_the_group_changes_all_the_time(void **state)
 {
-	static struct vma_nic_member member;
+	static struct vma_nic_accept_page member;
 	uint64_t begun = fixture_now_ns;
 
 	(void)state;
@@ -273,7 +273,7 @@ static void test_unmatched_segments_are_reset_at_last_while_the_group_changes_al
 /* Another worker may have died a moment ago, and nobody has been told yet. */
 static void test_unmatched_segments_of_a_group_are_reset_when_they_come_again(void **state)
 {
-	static struct vma_nic_member member = {.groups = 1};
+	static struct vma_nic_accept_page member = {.groups = 1};
 
 	(void)state;
 	open_listener(8);
@@ -294,7 +294,7 @@ static void test_unmatched_segments_of_a_group_are_reset_when_they_come_again(vo
 /* An ACK that answers a RST comes once: who sends it is asked, and hears then that nobody has the connection. */
 static void test_peer_of_a_group_that_has_sent_one_ack_is_asked_and_reset(void **state)
 {
-	static struct vma_nic_member member = {.groups = 1};
+	static struct vma_nic_accept_page member = {.groups = 1};
 	const struct raw_segment *s;
 
 	(void)state;
@@ -323,7 +323,7 @@ static void test_peer_of_a_group_that_has_sent_one_ack_is_asked_and_reset(void *
 /* Its answer goes to whoever has the connection; and a peer that says nothing is left alone. */
 static void test_peer_of_a_group_is_asked_twice_and_not_before_the_group_is_quiet(void **state)
 {
-	static struct vma_nic_member member = {.groups = 1};
+	static struct vma_nic_accept_page member = {.groups = 1};
 
 	(void)state;
 	open_listener(8);
@@ -348,7 +348,7 @@ static void test_peer_of_a_group_is_asked_twice_and_not_before_the_group_is_quie
 /* Other bytes come again by themselves. */
 static void test_peer_of_a_group_that_has_sent_data_is_not_asked(void **state)
 {
-	static struct vma_nic_member member = {.groups = 1};
+	static struct vma_nic_accept_page member = {.groups = 1};
 
 	(void)state;
 	open_listener(8);
@@ -369,7 +369,7 @@ static void test_peer_of_a_group_that_has_sent_data_is_not_asked(void **state)
  */
 static void adopt_beside_a_late_syn(bool handshaken, int64_t since_ns)
 {
-	static struct vma_nic_member member;
+	static struct vma_nic_accept_page member;
 	struct vma_pending pending;
 
 	memset(&member, 0, sizeof(member));
@@ -429,7 +429,7 @@ static uint32_t number_of_a_syn_ack(uint32_t seq)
 /* The peer takes the first of two SYN-ACKs, whichever worker it is from, and goes on with the other. */
 static void test_workers_answer_the_same_syn_by_the_same_number(void **state)
 {
-	static struct vma_nic_member member = {.groups = 1};
+	static struct vma_nic_accept_page member = {.groups = 1};
 	uint32_t isn;
 
 	(void)state;

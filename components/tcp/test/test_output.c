@@ -153,7 +153,7 @@ static void note_when(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 
 static void test_what_comes_while_another_sends_much_is_told_in_between(void **state)
 {
-	static const struct vma_tcp_owner watcher = {.event = note_when};
+	static const struct vma_tcp_conn_ops watcher = {.event = note_when};
 	struct app *sender = raw_connect_wide(), *reader = raw_connect_too();
 	uint8_t data[100] = {0};
 

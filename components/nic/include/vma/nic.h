@@ -221,7 +221,7 @@ struct vma_nic_qp {
 	uint32_t tx_headroom; /* bytes to leave free before a frame to send */
 	bool rx_self_fill;    /* the owner keeps the receive queue's first fill: post only what was polled (xdp) */
 	_Atomic bool lost;
-	struct vma_nic_member *member; /* nic_group.h, always at the same place; NULL: there are no groups here */
+	struct vma_nic_accept_page *member; /* nic_group.h, always at the same place; NULL: there are no groups here */
 	const struct vma_nic_ops *backend_ops; /* the front's: constant after create */
 	struct vma_nic_qp *next_of_all;        /* under the tap's lock */
 	struct tap_part *tap_part;             /* receive half: nic_tap.h's; NULL: nobody has captured yet */

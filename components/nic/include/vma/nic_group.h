@@ -3,7 +3,7 @@
  *
  * A TCP listener that several processes have (by fork, or by SO_REUSEPORT) is a *group* of queue pairs at the device.
  * New connections go by a hash to the members whose processes ask for them. Each queue pair has one struct
- * vma_nic_member, in memory that its owner has mapped. There the owner reads whether the process asks, and which
+ * vma_nic_accept_page, in memory that its owner has mapped. There the owner reads whether the process asks, and which
  * connections wait for its accept. A connection that has waited for 100 ms is given to another member in which none has
  * waited so long (adopt of struct vma_nic_qp_attr). If the process does not ask, or dies, it is given to any other
  * member that asks.
@@ -52,7 +52,7 @@ struct vma_pending {
 _Static_assert(sizeof(struct vma_pending) == 64, "a cache line, no padding");
 
 #define VMA_PENDING_MAX 1023
-struct vma_nic_member {
+struct vma_nic_accept_page {
 	_Atomic uint32_t groups;       /* the owner's: listeners of this queue pair that others serve, too */
 	uint32_t clock_ms;             /* the owner's: what its clients' clocks of TCP time stamps begin with */
 	_Atomic uint64_t changed_ns;   /* the owner's: when a group of this queue pair gained or lost a member */
@@ -65,6 +65,6 @@ struct vma_nic_member {
 	uint8_t rest[12];
 	struct vma_pending pending[VMA_PENDING_MAX];
 };
-_Static_assert(sizeof(struct vma_nic_member) == 65536, "whole pages");
+_Static_assert(sizeof(struct vma_nic_accept_page) == 65536, "whole pages");
 
 #endif

@@ -135,8 +135,8 @@ void vma_engine_find_vmad(const char *library, char *path, size_t size);
 struct vma_ring_ctx {
 	struct vma_ring *ring;
 	struct vma_device *device;
-	struct vma_nic_member *member; /* of its queue pair, NULL: none */
-	uint32_t id;                   /* of the process; its bit is 1 << id % 64 */
+	struct vma_nic_accept_page *member; /* of its queue pair, NULL: none */
+	uint32_t id;                        /* of the process; its bit is 1 << id % 64 */
 	_Atomic uint32_t refs;
 	struct vma_ring_ctx *_Atomic next; /* with the same bit */
 	struct vma_ring_key key;

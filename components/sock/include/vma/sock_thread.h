@@ -218,7 +218,7 @@ int vma_copy(void *to, const void *from, size_t size);
  * before it does anything: its access_ok, by a system call. For lengths that nobody's memory has; of others vma_copy
  * finds out.
  */
-bool vma_is_beyond(const void *base, size_t size) __attribute__((cold));
+bool vma_exceeds_user_space(const void *base, size_t size) __attribute__((cold));
 /*
  * An address to the application, as the kernel's move_addr_to_user: at most *len bytes of it, and its whole length into
  * *len. 0, -EFAULT, -EINVAL (*len is negative).

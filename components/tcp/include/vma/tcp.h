@@ -258,13 +258,13 @@ enum vma_tcp_event {
 	VMA_TCP_ARRIVED = 1 << 9, /* bytes have come that are to be inspected: vma_tcp_inspect */
 };
 
-struct vma_tcp_owner {
+struct vma_tcp_conn_ops {
 	/* `events` are new. Receive flag held. */
 	void (*event)(struct vma_tcp_conn *conn, void *arg, uint32_t events);
 };
 
 struct vma_tcp_conn_attr {
-	const struct vma_tcp_owner *owner;
+	const struct vma_tcp_conn_ops *owner;
 	void *arg;
 	const struct vma_tcp_options *options; /* copied */
 	struct vma_tcp_path path;
@@ -530,7 +530,7 @@ void vma_tcp_steer_all(struct vma_tcp *tcp);
 
 /* ---- listeners ---- */
 
-struct vma_tcp_listener_owner {
+struct vma_tcp_listener_ops {
 	/* A connection request: false drops it (the queue of the owner is full). Receive flag held, as the next. */
 	bool (*admit)(struct vma_tcp_listener *listener, void *arg);
 	/*
@@ -553,7 +553,7 @@ bool vma_tcp_is_pending(const struct vma_tcp_conn *conn);
 bool vma_tcp_accept(struct vma_tcp_conn *conn);
 void vma_tcp_drop_moved(struct vma_tcp_conn *conn);
 struct vma_tcp_listen_attr {
-	const struct vma_tcp_listener_owner *owner;
+	const struct vma_tcp_listener_ops *owner;
 	void *arg;
 	const struct vma_tcp_options *options; /* of the connections; copied */
 	uint8_t family;
@@ -591,7 +591,7 @@ void vma_tcp_listener_close(struct vma_tcp_listener *listener);
 int vma_tcp_listener_share(struct vma_tcp_listener *listener, uint64_t shadow_cookie, int shadow_fd);
 void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tcp_options *options, uint32_t backlog);
 /* From accepted, or later by whoever holds the connection. Events that came before are told again at once. */
-void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_owner *owner, void *arg);
+void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops *owner, void *arg);
 
 /* ---- moving to another stack ---- */
 
