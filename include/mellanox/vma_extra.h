@@ -327,7 +327,8 @@ struct vma_api_t {
 	 *
 	 * iov and vma_info end with the callback. A packet for which VMA_PACKET_HOLD was returned lives on by its
 	 * packet_id. If the socket holds as much as it may (see free_packets), a new packet is dropped without a call
-	 * of cb, and counted (rx_hold_refused).
+	 * of cb, and counted (rx_hold_refused). On TCP its peer has to wait instead, and a piece that the library had
+	 * to copy has no packet_id: VMA_PACKET_HOLD receives it. A thread is not cancelled in a callback of TCP.
 	 *
 	 * EINVAL: s is no offloaded socket. EOPNOTSUPP: no socket of this kind has callbacks. ENOMEM.
 	 */
@@ -340,7 +341,9 @@ struct vma_api_t {
 	 *
 	 * flags (in): those of recvmsg, and MSG_VMA_ZCOPY_FORCE. Copied is what lies in the kernel, what is only
 	 * looked at (MSG_PEEK), what `len` has no room to describe, and what would be more than the socket may hold.
-	 * With MSG_VMA_ZCOPY_FORCE such a packet stays where it is: ENOBUFS (no room), EIO (all else).
+	 * With MSG_VMA_ZCOPY_FORCE such a packet stays where it is: ENOBUFS (no room), EIO (all else). On TCP a
+	 * packet is a piece of the stream. What the library itself had to copy is copied to buf, or with force to a
+	 * buffer of the library's, which is then given as a packet.
 	 *
 	 * Else errno is that of recvfrom. from and fromlen may be NULL.
 	 */
@@ -353,8 +356,8 @@ struct vma_api_t {
 	 *
 	 * Also after s was closed, by any thread: then s is the number that the socket had.
 	 *
-	 * A socket may hold as many bytes as it may queue (SO_RCVBUF as getsockopt tells it, each packet counting for 64
-	 * at least), beside those that are queued. If the device has too few frames left, the library copies new
+	 * A UDP socket may hold as many bytes as it may queue (SO_RCVBUF as getsockopt tells it, each packet counting for
+	 * 64 at least), beside those that are queued. Those of a TCP socket fill its receive buffer until they are freed. If the device has too few frames left, the library copies new
 	 * packets out of them, so that other sockets receive.
 	 *
 	 * ENOENT: a packet is not held, was given back already, or is another socket's. Those before it are given back.

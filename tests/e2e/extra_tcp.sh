@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# The Extra API on TCP, between two namespaces: every byte is in its place, without copies, with callbacks, and mixed
+# with plain receives; also if segments are lost. Who frees nothing stops its peer and nobody else; who breaks the rules
+# gets an error.
+# seconds: 30
+#
+#   a: extra_tcp send (the kernel's sockets) ---- veth ---- b: extra_tcp, preloaded
+. "$(dirname "$0")/../lib.sh"
+need_xdp
+if [ "$SAN" = thread ]; then
+	skip "the Extra API" "the race detector's runtime starts in instrumented programs only"
+	done_testing
+fi
+program=$BUILD/tests/extra/extra_tcp
+export VMA_TRACELEVEL=${VMA_TRACELEVEL:-WARNING}
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:handle_segv=0:handle_sigbus=0:allow_user_segv_handler=1}
+runtime=
+[ "$SAN" != address ] || runtime=$(gcc -print-file-name=libasan.so)
+preload="LD_PRELOAD=$runtime${runtime:+ }$BUILD/libvma.so"
+net_pair
+in_ns a ping -c 1 -W 5 "$IP_B" >/dev/null
+
+said() { # LABEL: the last line
+	tail -n 1 "$WORK/$1.log"
+}
+port=7100
+serve() { # LABEL ROLE BYTES
+	port=$((port + 1))
+	start "$1" b env "$preload" "$program" "$2" "$IP_B" $port "$3"
+	wait_for 30 log_has "$1" '^ready'
+}
+talk() { # LABEL ROLE BYTES
+	serve "$@"
+	in_ns a timeout 120 "$program" send "$IP_B" $port "$3"
+	finish "$1" 60
+}
+
+size=20000000
+before=$(snmp b Tcp InSegs)
+talk zcopy zcopy $size
+check_eq "without a copy, but for what is small and much: every byte" "$(said zcopy | sed 's/copied [a-z]*/-/')" \
+	"bytes $size zcopy most - wrong 0"
+talk force force $size
+check_eq "with force nothing is copied to the program" "$(said force)" "bytes $size zcopy most copied none wrong 0"
+talk mixed mixed $size
+check_eq "in turns with plain receives" "$(said mixed)" "bytes $size zcopy most copied some wrong 0"
+talk callback callback $size
+check_eq "callbacks: dropped, received, held and freed by another thread" "$(said callback)" \
+	"bytes $size sum $size each 1 wrong 0"
+talk closed closed 50000
+check_eq "pieces are read and freed after the close" "$(said closed)" "bytes 50000 freed some wrong 0"
+talk misuse misuse 100000
+check_eq "who breaks the rules gets an error" "$(said misuse)" "calls 2 wrong 0"
+
+# ---- who frees nothing ----
+
+serve hold hold $size
+start sender a "$program" send "$IP_B" $port $size
+serve neighbour zcopy 3000000
+in_ns a timeout 120 "$program" send "$IP_B" $port 3000000
+finish neighbour 60
+check_eq "no other socket starves beside who holds all" "$(said neighbour | sed 's/copied [a-z]*/-/')" \
+	"bytes 3000000 zcopy most - wrong 0"
+finish hold 90
+check_eq "its peer has to wait, and goes on when all is freed" "$(said hold)" "stopped 1 bytes $size wrong 0"
+finish sender 60
+check_num "few segments were the kernel's" $(($(snmp b Tcp InSegs) - before)) -le 50
+done_testing
