@@ -98,11 +98,35 @@ static void *stress_return_work(void *arg)
 	return NULL;
 }
 
+/* The peer sends, if it has room, and the reader takes or copies what is there. False: it has not all yet. */
+static bool stress_reads_on(struct stress_reader *reader, struct fixture_conn *peer, uint32_t *sent)
+{
+	const struct vma_stream_taker taker = {.take = stress_take, .arg = reader};
+	struct fixture_message m = {.iov = {.iov_base = read_bytes, .iov_len = 100}};
+	const uint32_t from = reader->at;
+	struct iovec span;
+	bool taken;
+	ssize_t rc;
+
+	if (*sent < BYTES && vma_tcp_tx_space(peer->conn) >= 2000 && vma_tcp_tx_reserve(peer->conn, 1, &span, 1) == 1) {
+		fixture_peer_send(peer, sent_bytes + *sent, 1000);
+		*sent += 1000;
+	}
+	m.msg.msg_iov = &m.iov;
+	m.msg.msg_iovlen = 1;
+	rc = CALL(ssize_t, vma_stream_recv_pieces(vma_fd_lookup(reader->fd), reader->fd, &m.msg, 0, &taker, &taken));
+	if (rc > 0 && !taken) {
+		assert_memory_equal(read_bytes, sent_bytes + from, (size_t)rc);
+		reader->at += (uint32_t)rc;
+	}
+	assert_true(rc > 0 || rc == -EAGAIN);
+	return false;
+}
+
 /* One socket's life: it reads some of what comes, perhaps not all. */
 static void stress_round(struct vma_tcp_listener *listener, uint32_t round)
 {
 	struct stress_reader reader = {.fd = fixture_stream_socket(SOCK_NONBLOCK)};
-	const struct vma_stream_taker taker = {.take = stress_take, .arg = &reader};
 	const unsigned before = atomic_load(&fixture.n_accepted) % FIXTURE_CONNS;
 	const uint32_t most = 1 + round * 7919 % BYTES;
 	struct fixture_conn *peer = &fixture.accepted[before];
@@ -112,29 +136,7 @@ static void stress_round(struct vma_tcp_listener *listener, uint32_t round)
 	assert_int_equal(do_connect(reader.fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	fixture_until(atomic_load(&fixture.n_accepted) > before && do_poll(reader.fd) & EPOLLOUT);
 	assert_int_equal(do_connect(reader.fd, FIXTURE_PEER, 7000), 0);
-	fixture_until(reader.at >= most || ({
-		              struct fixture_message m = {.iov = {.iov_base = read_bytes, .iov_len = 100}};
-		              const uint32_t from = reader.at;
-		              struct iovec span;
-		              bool taken;
-		              ssize_t rc;
-
-		              if (sent < BYTES && vma_tcp_tx_space(peer->conn) >= 2000 &&
-		                  vma_tcp_tx_reserve(peer->conn, 1, &span, 1) == 1) {
-			              fixture_peer_send(peer, sent_bytes + sent, 1000);
-			              sent += 1000;
-		              }
-		              m.msg.msg_iov = &m.iov;
-		              m.msg.msg_iovlen = 1;
-		              rc = CALL(ssize_t, vma_stream_recv_pieces(vma_fd_lookup(reader.fd), reader.fd, &m.msg, 0,
-		                                                        &taker, &taken));
-		              if (rc > 0 && !taken) {
-			              assert_memory_equal(read_bytes, sent_bytes + from, (size_t)rc);
-			              reader.at += (uint32_t)rc;
-		              }
-		              assert_true(rc > 0 || rc == -EAGAIN);
-		              false;
-	              }));
+	fixture_until(reader.at >= most || stress_reads_on(&reader, peer, &sent));
 	do_close(reader.fd);
 	fixture_peer_forget(peer);
 	if (before == FIXTURE_CONNS - 2)
