@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <vma/sock_callback.h>
 #include <vma/sock_engine.h>
 #include <vma/stream.h>
 #include <vma/udp.h>
@@ -44,8 +45,10 @@ static pthread_mutex_t preparing = PTHREAD_MUTEX_INITIALIZER;
 
 void process_prepare(void)
 {
+	struct vma_thread *self = vma_thread_self();
 	sigset_t all, before;
 
+	vma_callbacks_pause(self); /* the application's function may fork, too, or wait for another thread */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &before);
 	pthread_mutex_lock(&preparing);
@@ -56,9 +59,16 @@ void process_prepare(void)
 	vma_engine_fork_prepare();
 }
 
+static void process_forked(void)
+{
+	if (vma_thread_cache != NULL)
+		vma_callbacks_resume(vma_thread_cache);
+}
+
 void process_parent(void)
 {
 	vma_engine_fork_parent();
+	process_forked();
 }
 
 __attribute__((cold)) void process_child(void)
@@ -67,6 +77,7 @@ __attribute__((cold)) void process_child(void)
 	vma_engine_fork_child();
 	vma_stream_fork_child();
 	vma_udp_fork_child();
+	process_forked();
 	mark_own();
 }
 

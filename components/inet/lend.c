@@ -32,6 +32,15 @@ bool vma_lend_has_room(const struct vma_lend *lend, size_t n)
 	return lend->piece.iov_len >= lend->used && lend->piece.iov_len - lend->used >= description_bytes(n);
 }
 
+bool vma_lend_is_writable(const struct vma_lend *lend)
+{
+	static const char zeros[sizeof(struct vma_packet_t) + sizeof(struct iovec)];
+	char *buf = lend->piece.iov_base;
+
+	return vma_copy(buf, zeros, sizeof(struct vma_packets_t)) == 0 &&
+	       vma_copy(buf + lend->used, zeros, sizeof(zeros)) == 0;
+}
+
 static int describe_piece(const struct vma_bufarena *arena, const struct vma_fragment *fragment, char *to)
 {
 	const struct iovec iov = {.iov_base = vma_buf_data(arena, fragment->buf) + fragment->off,

@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "extra.h"
 #include "stream_priv.h"
 
 #define IN (EPOLLIN | EPOLLRDNORM)
@@ -239,7 +240,9 @@ void stream_conn_close(struct stream_sock *sock, bool may_linger)
 		vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
 		if (binds_a_port(sock))
 			stream_keep_shadow(sock);
-		if (may_linger && sock->linger_on && sock->linger_sec != 0 && !atomic_load(&sock->drained)) {
+		/* In its own callback it would wait for the verdict of this very thread. */
+		if (may_linger && sock->linger_on && sock->linger_sec != 0 && !atomic_load(&sock->drained) &&
+		    !stream_is_in_own_callback(sock)) {
 			vma_file_get(&sock->file);
 			sock->next_lingering = vma_stream_lingers;
 			vma_stream_lingers = sock;

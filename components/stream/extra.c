@@ -123,10 +123,12 @@ static ssize_t lend_copy_in(const struct lending *lending, struct vma_file *file
 	uint64_t id;
 	ssize_t rc;
 
+	if (!vma_lend_is_writable(lending->lend))
+		return -EFAULT;
 	rc = vma_held_add(holder, lending->lend->fd, &fragment, 1, (uint32_t)iov.iov_len, (uint64_t)limit, 0, &id);
 	if (rc != 0)
 		return rc == -ENOBUFS ? -EIO : rc;
-	rc = file->ops->recvmsg(file, fd, &msg, flags);
+	rc = file->ops->recvmsg(file, fd, &msg, flags | MSG_DONTWAIT);
 	if (rc > 0) {
 		fragment.len = (uint32_t)rc;
 		if (vma_lend_packet(lending->lend, engine->arena, id, &fragment, 1) != 0)
@@ -144,8 +146,14 @@ static ssize_t lend_copy(void *arg, struct vma_file *file, int fd, struct msghdr
 	struct vma_buf *buf;
 	ssize_t rc;
 
-	if (flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE))
-		return -EIO;
+	if (flags & (MSG_OOB | MSG_ERRQUEUE))
+		return file->ops->recvmsg(file, fd, msg, flags);
+	if (flags & (MSG_PEEK | MSG_TRUNC)) {
+		struct msghdr look = {0};
+
+		rc = file->ops->recvmsg(file, fd, &look, (flags & ~MSG_TRUNC) | MSG_PEEK);
+		return rc < 0 ? rc : -EIO;
+	}
 	if (!vma_lend_has_room(lending->lend, 1))
 		return -ENOBUFS;
 	if (vma_engine()->spill == NULL || vma_bufpool_get(vma_engine()->spill, &buf, 1) == 0)
@@ -226,7 +234,8 @@ struct question {
 static void question_fill(struct question *question, struct stream_sock *sock, const struct vma_tcp_piece *piece,
                           uint64_t id)
 {
-	const size_t queued = vma_tcp_rx_bytes(stream_conn(sock));
+	const struct vma_tcp_conn *conn = stream_conn(sock); /* another thread may close */
+	const size_t queued = conn != NULL ? vma_tcp_rx_bytes(conn) : 0;
 
 	question->iov = (struct iovec){.iov_base = piece->data, .iov_len = piece->len};
 	pthread_mutex_lock(&sock->file.lock);
@@ -245,19 +254,16 @@ static void question_fill(struct question *question, struct stream_sock *sock, c
 	};
 }
 
-/* Outside meanwhile. tcp waits for the verdict, so the thread is not cancelled before it. */
+/* Outside meanwhile. */
 static vma_recv_callback_retval_t question_ask(const struct question *question)
 {
 	struct question own = *question;
 	vma_recv_callback_retval_t verdict;
-	int state;
 
 	own.info.src = &own.peer;
 	own.info.dst = &own.local;
 	vma_leave(vma_thread_self());
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
 	verdict = own.callback.function(own.fd, 1, &own.iov, &own.info, own.callback.context);
-	pthread_setcancelstate(state, NULL);
 	vma_enter();
 	return verdict;
 }
@@ -274,6 +280,7 @@ static enum vma_tcp_verdict piece_judge(struct vma_file *file, uint64_t connecti
 	struct stream_extra *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 	const struct stream_callback *callback = atomic_load_explicit(&extra->callback, memory_order_acquire);
 	struct question question;
+	const struct vma_engine *engine = vma_engine();
 	enum vma_tcp_verdict verdict;
 	uint64_t id;
 
@@ -286,11 +293,15 @@ static enum vma_tcp_verdict piece_judge(struct vma_file *file, uint64_t connecti
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_callbacks, 1);
 	verdict = verdict_of(question_ask(&question));
-	if (id == 0 || verdict == VMA_TCP_HOLD)
+	if (vma_engine() != engine)
+		return VMA_TCP_GONE; /* the callback has forked, and this is the child */
+	if (id == 0)
+		return verdict == VMA_TCP_HOLD ? VMA_TCP_RECV : verdict;
+	if (verdict == VMA_TCP_HOLD)
 		return verdict;
 	if (!vma_held_take_back(&extra->holder, id))
 		return VMA_TCP_HOLD;
-	vma_buf_put(vma_engine()->arena, piece->buf);
+	vma_buf_put(engine->arena, piece->buf);
 	return verdict;
 }
 

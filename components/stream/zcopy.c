@@ -81,16 +81,21 @@ ssize_t vma_stream_recv_pieces(struct vma_file *file, int fd, struct msghdr *msg
 	if (flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE | MSG_TRUNC))
 		return recv_copied(file, fd, msg, flags, taker);
 	rc = stream_take_queued(sock, taker);
-	if (rc == 0) {
+	if (rc > 0)
+		stream_drive_overdue(vma_thread_self());
+	/* Another reader may take what this one has seen. */
+	while (rc == 0) {
 		rc = await_bytes(file, fd, flags);
 		if (rc <= 0)
 			return rc;
 		rc = stream_take_queued(sock, taker);
-	} else if (rc > 0) {
-		stream_drive_overdue(vma_thread_self());
+		if (rc != 0)
+			break;
+		rc = recv_copied(file, fd, msg, flags, taker);
+		if (rc != -EAGAIN || taker->copy == NULL)
+			return rc;
+		rc = 0;
 	}
-	if (rc == 0)
-		return recv_copied(file, fd, msg, flags, taker);
 	*taken = rc > 0;
 	msg->msg_namelen = 0;
 	msg->msg_controllen = 0;
@@ -169,10 +174,14 @@ bool vma_stream_inspect(struct vma_file *file, unsigned most)
 	if (conn == NULL)
 		return false;
 	vma_tcp_conn_get(conn);
-	result = vma_tcp_inspect(conn, &inspector, most);
-	/* Of a connection that is over nobody else says that the stream ends here. */
-	if (result.received != 0 || (result.pieces != 0 && vma_tcp_rx_eof(conn)))
-		stream_ready(sock, EPOLLIN | EPOLLRDNORM);
+	do {
+		result = vma_tcp_inspect(conn, &inspector, 1);
+		if (result.gone)
+			return false;
+		/* Of a connection that is over nobody else says that the stream ends here. */
+		if (result.received != 0 || (result.pieces != 0 && vma_tcp_rx_eof(conn)))
+			stream_ready(sock, EPOLLIN | EPOLLRDNORM);
+	} while (result.pieces != 0 && --most != 0);
 	vma_tcp_conn_put(conn);
 	return result.more;
 }

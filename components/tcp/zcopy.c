@@ -633,15 +633,17 @@ static void carry_out(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fif
 	chunk_drop(conn, chunk);
 }
 
-/* What waits counts until it counts elsewhere. True: it was received. */
-static bool inspect_piece(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fifo_chunk *chunk,
-                          const struct vma_tcp_inspector *inspector)
+/* What waits counts until it counts elsewhere. */
+static enum vma_tcp_verdict inspect_piece(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fifo_chunk *chunk,
+                                          const struct vma_tcp_inspector *inspector)
 {
 	const struct vma_tcp_piece piece = {.data = chunk->bytes, .len = (uint32_t)chunk->size, .buf = chunk->frame};
 	enum vma_tcp_verdict verdict;
 
 	atomic_store(&z->judging, true);
 	verdict = inspector->judge(conn, &piece, inspector->arg);
+	if (verdict == VMA_TCP_GONE)
+		return verdict;
 	if (verdict == VMA_TCP_HOLD && piece.buf == NULL)
 		verdict = VMA_TCP_RECV;
 	carry_out(conn, z, chunk, verdict);
@@ -651,9 +653,9 @@ static bool inspect_piece(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct
 	atomic_store(&z->judging, false);            /* (G) */
 	if (atomic_exchange(&z->close_waits, false)) /* (H) */
 		tcp_post(conn, TCP_WORK_CLOSE);
-	if (verdict == VMA_TCP_DROP && window_wants_update(conn))
+	if (verdict != VMA_TCP_RECV && window_wants_update(conn))
 		tcp_post(conn, TCP_WORK_WINDOW);
-	return verdict == VMA_TCP_RECV;
+	return verdict;
 }
 
 struct vma_tcp_inspected vma_tcp_inspect(struct vma_tcp_conn *conn, const struct vma_tcp_inspector *inspector,
@@ -668,8 +670,12 @@ struct vma_tcp_inspected vma_tcp_inspect(struct vma_tcp_conn *conn, const struct
 			return result;
 		while (result.pieces < most && (chunk = arrived_take(z)) != NULL) {
 			const uint64_t len = chunk->size;
+			const enum vma_tcp_verdict verdict = inspect_piece(conn, z, chunk, inspector);
 
-			result.received += inspect_piece(conn, z, chunk, inspector) ? len : 0;
+			result.gone = verdict == VMA_TCP_GONE;
+			if (result.gone)
+				return result;
+			result.received += verdict == VMA_TCP_RECV ? len : 0;
 			result.pieces++;
 		}
 		result.more = z->first != NULL;

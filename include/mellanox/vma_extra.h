@@ -322,13 +322,18 @@ struct vma_api_t {
 	 *   - receive calls get what is queued; the present packet is not. If nothing is, they fail with EDEADLK where
 	 *     they would wait. select, poll and epoll_wait wait for other sockets only.
 	 * Packets of other sockets that come during a callback are decided by the same thread only when the callback
-	 * has returned; other threads do it meanwhile. The callback must return: it must not leave by longjmp or by an
-	 * exception. If its thread is cancelled in it, the packet is dropped.
+	 * has returned; other threads do it meanwhile. The callback must return: it must not leave by longjmp, by an
+	 * exception, by pthread_exit or, on TCP, by exit (the connection would be reset). A thread is cancelled when its
+	 * callback has returned. A handler of a signal that calls the library on an offloaded socket may run the
+	 * callback, too. In a child that the callback forks, the packet is not there, and the verdict has no effect.
 	 *
 	 * iov and vma_info end with the callback. A packet for which VMA_PACKET_HOLD was returned lives on by its
 	 * packet_id. If the socket holds as much as it may (see free_packets), a new packet is dropped without a call
 	 * of cb, and counted (rx_hold_refused). On TCP its peer has to wait instead, and a piece that the library had
-	 * to copy has no packet_id: VMA_PACKET_HOLD receives it. A thread is not cancelled in a callback of TCP.
+	 * to copy has no packet_id: VMA_PACKET_HOLD receives it. sw_timestamp of a piece is the time of the question.
+	 *
+	 * On TCP: what is still to be decided, or was received, when the socket is closed is unread, and resets the
+	 * connection. Set on a listener, a callback has no effect on what it accepts.
 	 *
 	 * EINVAL: s is no offloaded socket. EOPNOTSUPP: no socket of this kind has callbacks. ENOMEM.
 	 */

@@ -6,6 +6,7 @@
  *   force ADDRESS PORT BYTES          the same with MSG_VMA_ZCOPY_FORCE: nothing is copied to the program
  *   mixed ADDRESS PORT BYTES          zero copy and recv in turns
  *   callback ADDRESS PORT BYTES       of the pieces one third is dropped, one received, one held and freed later
+ *   fork ADDRESS PORT BYTES           the same, and a callback forks: the child comes back from it, and ends
  *   hold ADDRESS PORT BYTES           frees nothing until nothing comes for a second, then all; and receives the rest
  *   closed ADDRESS PORT BYTES         holds what comes, closes the socket, reads and frees afterwards
  *   misuse ADDRESS PORT BYTES         a callback that frees twice, receives, registers another, and closes its socket
@@ -21,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <mellanox/vma_extra.h>
@@ -283,6 +285,8 @@ static int run_closed(void)
 
 /* ---- callbacks ---- */
 
+static pid_t child = -1;
+static bool forks, is_child;
 static uint64_t seen, dropped, received, kept, expected_n;
 static struct {
 	uint64_t at;
@@ -299,6 +303,10 @@ static vma_recv_callback_retval_t on_piece(int fd, size_t n, struct iovec iov[],
 	         ((struct sockaddr_in *)info->dst)->sin_port != address.sin_port;
 	check_bytes(iov[0].iov_base, len, from);
 	at += len;
+	if (forks && seen == 20) {
+		child = fork();
+		is_child = child == 0;
+	}
 	switch (seen++ % 3) {
 	case 0:
 		dropped += len;
@@ -343,6 +351,7 @@ static void check_received(const uint8_t *bytes, size_t n)
 
 static int run_callback(void)
 {
+	int status = 0;
 	int fd = accepted_socket();
 	static uint8_t bytes[65536];
 	pthread_t thread;
@@ -353,6 +362,8 @@ static int run_callback(void)
 		fail("register_recv_callback");
 	let_send(fd);
 	while (wait_readable(fd, PATIENCE_MS) && (n = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT)) != 0) {
+		if (is_child)
+			_exit(7);
 		if (n > 0)
 			check_received(bytes, (size_t)n);
 		else if (errno != EAGAIN)
@@ -361,6 +372,8 @@ static int run_callback(void)
 	held_ends = true;
 	pthread_join(thread, NULL);
 	close(fd);
+	if (forks && (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 7))
+		printf("child %d: status %x\n", (int)child, (unsigned)status), wrong++;
 	printf("bytes %lu sum %lu each %d wrong %lu\n", at, dropped + received + kept,
 	       dropped != 0 && received != 0 && kept != 0, wrong);
 	return 0;
@@ -437,6 +450,9 @@ int main(int argc, char **argv)
 	if (strcmp(argv[1], "mixed") == 0)
 		return run_zcopy(0, true);
 	if (strcmp(argv[1], "callback") == 0)
+		return run_callback();
+	forks = strcmp(argv[1], "fork") == 0;
+	if (forks)
 		return run_callback();
 	if (strcmp(argv[1], "hold") == 0)
 		return run_hold();

@@ -16,6 +16,7 @@ static struct vma_callback_source *taken;
 static _Atomic bool ended;
 /* In place of a source while a thread looks for one. */
 static struct vma_callback_source none;
+static struct vma_callback_source paused;
 
 /* ---- producers ---- */
 
@@ -52,8 +53,12 @@ void vma_callback_post(struct vma_callback_source *source)
 {
 	struct vma_thread *self = vma_thread_cache;
 
-	if (atomic_exchange(&source->queued, true))
+	if (atomic_exchange(&source->queued, true)) {
+		/* The thread that was marked then may be busy with another source. */
+		if (self != NULL && !self->is_internal && self->in_callback == NULL)
+			mark_thread(self);
 		return;
+	}
 	vma_file_get(source->file);
 	push_source(source);
 	if (self != NULL && !self->is_internal && self->in_callback == NULL)
@@ -89,11 +94,13 @@ static struct vma_callback_source *take_source(void)
 	source = taken;
 	if (source != NULL)
 		taken = source->next;
+	if (source != NULL && taken != NULL)
+		mark_all_threads(taken->file); /* the callback of this one may take long */
 	pthread_mutex_unlock(&taken_lock);
 	return source;
 }
 
-/* The end of a run, also by cancellation: whoever came meanwhile and left has said so. */
+/* The end of a run, also by pthread_exit: whoever came meanwhile and left has said so. */
 static void release_source(void *arg)
 {
 	struct vma_callback_source *source = arg;
@@ -178,12 +185,15 @@ static bool sources_wait(void)
 void vma_callbacks_run(struct vma_thread *self)
 {
 	const int saved = errno;
+	int cancel_state;
 
 	if (self->in_callback != NULL) /* it looks again when it comes back */
 		return;
 	atomic_fetch_and(&self->held, (uint8_t)~VMA_HELD_CALLBACKS);
 	if (atomic_load_explicit(&ended, memory_order_relaxed))
 		return;
+	/* A call that leaves to sleep has not told yet what is to be undone if its thread is cancelled. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
 	vma_wait_interrupted(self);
 	self->in_callback = &none;
 	for (unsigned n = 0; n < SOURCES_MAX && run_next(self); n++)
@@ -192,7 +202,20 @@ void vma_callbacks_run(struct vma_thread *self)
 		mark_thread(self);
 	self->in_callback = NULL;
 	vma_wait_resumed(self);
+	pthread_setcancelstate(cancel_state, NULL);
 	errno = saved;
+}
+
+void vma_callbacks_pause(struct vma_thread *self)
+{
+	if (self->in_callback == NULL)
+		self->in_callback = &paused;
+}
+
+void vma_callbacks_resume(struct vma_thread *self)
+{
+	if (self->in_callback == &paused)
+		self->in_callback = NULL;
 }
 
 bool vma_callback_is_running_here(const struct vma_callback_source *source)

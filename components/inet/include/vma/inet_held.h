@@ -89,6 +89,8 @@ struct vma_lend {
 void vma_lend_init(struct vma_lend *lend, int fd, void *buf, size_t len, bool forced);
 /* Whether one more packet of n fragments can be described. */
 bool vma_lend_has_room(const struct vma_lend *lend, size_t n);
+/* Whether the memory is there for the description of a first packet of one fragment: it is written to. */
+bool vma_lend_is_writable(const struct vma_lend *lend);
 /* Describes a held packet to the application: 0, -EFAULT (nothing is described; the packet is still held). */
 int vma_lend_packet(struct vma_lend *lend, const struct vma_bufarena *arena, uint64_t id,
                     const struct vma_fragment *fragments, size_t n);

@@ -49,6 +49,12 @@ struct vma_callback_source {
 void vma_callback_post(struct vma_callback_source *source);
 /* The calling thread is in a callback of this source. */
 bool vma_callback_is_running_here(const struct vma_callback_source *source);
+/*
+ * The calling thread runs no source between the two, at whatever depth; what is posted meanwhile is run when it leaves
+ * after that. Within a callback they do nothing.
+ */
+void vma_callbacks_pause(struct vma_thread *self);
+void vma_callbacks_resume(struct vma_thread *self);
 /* The process ends: nothing is run any more. */
 void vma_callbacks_end(void);
 /* vma_leave's: the thread has been marked. Outside. */

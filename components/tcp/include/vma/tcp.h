@@ -389,11 +389,11 @@ struct vma_tcp_memory *vma_tcp_memory_of(const struct vma_tcp_conn *conn);
  * vma_tcp_inspect has each piece judged, in the calling thread, without a flag or lock of this component. DROP: the bytes
  * count as read. RECV: they are queued, and the owner tells its readers. HOLD: the judge has taken a reference, and the
  * piece is held; a piece that was copied is received instead. `judge` may call anything of this connection's: the piece
- * at hand stays as it is. A FIN is told, and a close carried out, only after the verdict about what came before it. If
+ * at hand stays as it is. GONE: it has forked, and this is the child, whose the connection is not: nothing is touched. A FIN is told, and a close carried out, only after the verdict about what came before it. If
  * the connection has ended meanwhile, the owner looks by itself whether this was the last piece (vma_tcp_rx_eof). With
  * inspection the urgent byte is a byte of the stream like others, and has no mark.
  */
-enum vma_tcp_verdict { VMA_TCP_DROP, VMA_TCP_RECV, VMA_TCP_HOLD };
+enum vma_tcp_verdict { VMA_TCP_DROP, VMA_TCP_RECV, VMA_TCP_HOLD, VMA_TCP_GONE };
 struct vma_tcp_inspector {
 	enum vma_tcp_verdict (*judge)(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg);
 	void *arg;
@@ -404,6 +404,7 @@ struct vma_tcp_inspected {
 	uint64_t received; /* bytes that are queued now */
 	unsigned pieces;
 	bool more; /* waits, since `most` was reached */
+	bool gone; /* VMA_TCP_GONE: the connection is not to be touched any more */
 };
 /* Any thread. Begins vma_tcp_zcopy_begin, too. Off: as soon as nothing waits any more; until then the owner goes on. */
 int vma_tcp_set_inspected(struct vma_tcp_conn *conn, bool on);
