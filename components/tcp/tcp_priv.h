@@ -114,7 +114,7 @@ struct vma_tcp_conn {
 	struct tcp_fifo tx;            /* produced by the writer, consumed (released when acknowledged) by the driver */
 	struct tcp_fifo rx;            /* produced by the driver, consumed by the reader */
 	_Atomic int64_t urgent_at;     /* stream offset of the urgent byte in rx; -1: none */
-	_Atomic int64_t urgent_passed; /* of one before it that the reader stood before, and steps over; -1: none */
+	_Atomic int64_t urgent_passed; /* stream offset behind those before it that the reader steps over; -1: none */
 	_Atomic int urgent_byte;       /* -1: not there (any more) */
 	size_t rx_step;                /* reader's: bytes that its last look at the front has stepped over */
 	struct tcp_zcopy *_Atomic zcopy; /* zcopy.c; NULL: all that comes is copied */
@@ -455,6 +455,14 @@ static inline bool tcp_may_have_waiting_writer(const struct vma_tcp_conn *conn)
 void tcp_conn_fin_received(struct vma_tcp_conn *conn); /* and all that came before it has been told */
 /* conn->urgent_byte, but for the byte itself. */
 enum { URGENT_NONE = -1, URGENT_EXPECTED = -2 };
+
+/* Old urgent bytes from this stream offset on, which a reader there steps over. */
+static inline size_t urgent_passed_from(const struct vma_tcp_conn *conn, uint64_t offset)
+{
+	int64_t passed = atomic_load_explicit(&conn->urgent_passed, memory_order_relaxed);
+
+	return passed > (int64_t)offset ? (size_t)((uint64_t)passed - offset) : 0;
+}
 
 /* ---- listener.c: driver ---- */
 

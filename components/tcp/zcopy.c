@@ -439,12 +439,13 @@ int vma_tcp_set_inspected(struct vma_tcp_conn *conn, bool on)
 	return 0;
 }
 
-/* The urgent byte has no place among pieces: a mark that is still to come to is forgotten. */
+/* The urgent byte has no place among pieces: a mark that is still to come to is forgotten, and what it made pass. */
 static void inspection_begin(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
 {
 	z->inspects = true;
 	if (atomic_load(&conn->urgent_byte) == URGENT_EXPECTED) {
 		atomic_store(&conn->urgent_at, -1);
+		atomic_store(&conn->urgent_passed, -1);
 		atomic_store(&conn->urgent_byte, URGENT_NONE);
 	}
 }

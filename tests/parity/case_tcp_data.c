@@ -526,6 +526,43 @@ CASE(tcp_urgent_again_at_mark, "a second urgent byte, right behind the first; on
 	close(s);
 }
 
+CASE(tcp_urgent_row, "urgent bytes in a row while the reader is at the first: it is behind all but the last")
+{
+	int s = tcp_out();
+
+	far_writes(1, 2, 1, 1);
+	peer(far(), "urgent 1 X");
+	let_arrive(50);
+	RES(recv(s, bytes, 100, MSG_DONTWAIT));
+	say_mark(s);
+	for (const char *c = "YZW"; *c != '\0'; c++) {
+		peer(far(), "urgent 1 %c", *c);
+		let_arrive(30);
+	}
+	say_mark(s);
+	say_state("in a row", s, POLLIN, 30);
+	say_urgent(s);
+	far_writes(1, 2, 2, 1);
+	let_arrive(50);
+	read_to_the_end(s);
+	close(s);
+}
+
+CASE(tcp_urgent_then_inline, "an urgent byte that a second one had the reader pass is not read inline either")
+{
+	int s = tcp_out();
+
+	peer(far(), "urgent 1 X");
+	let_arrive(30);
+	far_writes(1, 2, 1, 1);
+	peer(far(), "urgent 1 Y");
+	let_arrive(30);
+	RES(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
+	say_mark(s);
+	read_to_the_end(s);
+	close(s);
+}
+
 CASE(tcp_urgent_again_inline, "a second urgent byte where they are read inline")
 {
 	int s = tcp_out();

@@ -7,8 +7,9 @@
  * exchange, so a new one is not lost.
  *
  * If a new urgent byte comes before the reader has passed the old one, the old one becomes part of the stream. But if
- * the reader stands right before the old one, that is stepped over as if it had read on: urgent_passed, until it has. A
- * read that finds nothing but the urgent byte passes it.
+ * the reader stands right before the old one, that is stepped over as if it had read on: urgent_passed, until it has.
+ * So it then stands behind that one, which may be right before the next. A read that finds nothing but urgent bytes
+ * passes them.
  */
 #include <errno.h>
 
@@ -25,9 +26,8 @@ static int64_t urgent_mark_of(const struct vma_tcp_conn *conn, size_t *passed)
 {
 	uint64_t begin = fifo_consumed(&conn->rx);
 	int64_t at = atomic_load_explicit(&conn->urgent_at, memory_order_acquire); /* and what was passed for it */
-	int64_t old = atomic_load_explicit(&conn->urgent_passed, memory_order_relaxed);
 
-	*passed = old >= 0 && (uint64_t)old == begin && !is_inline(conn) ? 1 : 0;
+	*passed = urgent_passed_from(conn, begin);
 	begin += *passed;
 	return at >= 0 && (uint64_t)at >= begin ? (int64_t)((uint64_t)at - begin) : -1;
 }

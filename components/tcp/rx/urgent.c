@@ -14,12 +14,16 @@ static void urgent_raise(struct vma_tcp_conn *conn, const struct segment *s)
 	uint64_t produced = fifo_produced(&conn->rx); /* less than rcv_nxt when there was no memory for what came */
 	uint64_t offset = produced + (at - (conn->rx_seq + (uint32_t)produced));
 	int64_t known = atomic_load_explicit(&conn->urgent_at, memory_order_relaxed);
+	uint64_t stands; /* where the reader goes on */
 
 	if (TCP_SEQ_LT(at, conn->pcb->rcv_nxt) || (known >= 0 && (uint64_t)known >= offset))
 		return;
 	/* Who reads right now has begun before this came, and takes the old one as what it was. */
-	if (known >= 0 && (uint64_t)known == fifo_consumed(&conn->rx) && produced > (uint64_t)known)
-		atomic_store_explicit(&conn->urgent_passed, known, memory_order_relaxed);
+	stands = fifo_consumed(&conn->rx);
+	stands += urgent_passed_from(conn, stands);
+	if (known >= 0 && (uint64_t)known == stands && produced > stands &&
+	    tcp_option(conn, VMA_TCP_OPT_OOBINLINE) == 0)
+		atomic_store_explicit(&conn->urgent_passed, known + 1, memory_order_relaxed);
 	atomic_store_explicit(&conn->urgent_byte, URGENT_EXPECTED, memory_order_relaxed);
 	atomic_store_explicit(&conn->urgent_at, (int64_t)offset, memory_order_release);
 	conn->events |= VMA_TCP_URGENT;

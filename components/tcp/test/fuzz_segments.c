@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 
 #include "sim_watch.h"
+#include "../lwip/port.h"
 
 #define must(x) sim_must((x), #x)
 
@@ -53,6 +54,7 @@ static struct vma_tcp_listener *listener;
 static struct vma_tcp_conn *conn;
 static bool closed;
 static uint64_t read_bytes;
+static unsigned passed; /* urgent bytes right behind them that reading leaves out: for newer ones, as in the kernel */
 static struct {         /* what the peer knows: in sequence numbers */
 	bool known;     /* the stack has sent something */
 	uint32_t next;  /* what the stack has sent up to */
@@ -186,18 +188,41 @@ static void connect_there(struct input *in)
 		conn = made;
 }
 
+static bool is_inline(void)
+{
+	return vma_tcp_get_option(conn, VMA_TCP_OPT_OOBINLINE) != 0;
+}
+
+/* Where the urgent byte is among the bytes read; -1: there is none. */
+static int64_t mark_now(void)
+{
+	return conn != NULL ? atomic_load(&conn->urgent_at) : -1;
+}
+
+/* Before a step that does not read: whether the next byte is an urgent one, which a newer one would have left out. */
+static bool stands_before_mark(void)
+{
+	if (conn == NULL || mark_now() != (int64_t)(read_bytes + passed) || is_inline())
+		return false;
+	if (conn->pcb != NULL && conn->pcb->refused_data != NULL)
+		peer.unsure = true; /* it comes in the step, before the newer one or behind */
+	return fifo_bytes(&conn->rx) > passed;
+}
+
 /* Whatever overlapped, came twice or in between: a position has one value. */
 static void segments_read_some(size_t most)
 {
 	struct iovec spans[4];
 	size_t taken = 0;
-	bool steps = vma_tcp_rx_mark(conn) == 0 && vma_tcp_get_option(conn, VMA_TCP_OPT_OOBINLINE) == 0;
+	unsigned steps = passed + (vma_tcp_rx_mark(conn) == 0 && !is_inline());
 	unsigned n = vma_tcp_rx_front(conn, 0, spans, 4);
 
 	if (most == 0)
 		return;
-	if (n > 0)
-		read_bytes += steps; /* over the urgent byte */
+	if (n > 0 || fifo_bytes(&conn->rx) == steps) {
+		read_bytes += steps;
+		passed = 0;
+	}
 	for (unsigned i = 0; i < n && taken < most; i++) {
 		size_t part = spans[i].iov_len < most - taken ? spans[i].iov_len : most - taken;
 
@@ -641,6 +666,8 @@ static void step_conn(enum step step, struct input *in)
 static void segments_do_step(struct input *in)
 {
 	const uint8_t byte = segments_take8(in);
+	const bool stands = stands_before_mark();
+	const uint64_t before = read_bytes + passed;
 	enum step step = (enum step)(byte >= STEP_HOLD && byte <= STEP_INSPECT_SOME ? byte : byte % STEPS);
 
 	switch (step) {
@@ -677,6 +704,8 @@ static void segments_do_step(struct input *in)
 		step_conn(step, in);
 		break;
 	}
+	/* A step that reads takes the mark away, and brings no newer one. */
+	passed += stands && mark_now() > (int64_t)before;
 	segments_check();
 }
 
@@ -715,6 +744,7 @@ static void start_stack(void)
 	conn = NULL;
 	closed = false;
 	read_bytes = 0;
+	passed = 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -290,12 +290,12 @@ static bool sim_check_read(struct sim_peer *peer, const struct iovec *span)
 	return true;
 }
 
-/* 1: the next byte was the urgent one when another was announced, and reading leaves it out. */
+/* So many of the next bytes were urgent ones, each when another was announced, and reading leaves them out. */
 static unsigned sim_urgent_passed(const struct sim_peer *peer)
 {
 	const struct vma_tcp_conn *conn = peer->conn;
 
-	return (uint64_t)atomic_load(&conn->urgent_passed) == fifo_consumed(&conn->rx) && !peer->plan.options.oobinline;
+	return (unsigned)urgent_passed_from(conn, fifo_consumed(&conn->rx));
 }
 
 /* The urgent byte is read by itself when it has come; reading steps over it, unless it is read inline. */

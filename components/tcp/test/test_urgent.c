@@ -223,6 +223,67 @@ static void test_mark_that_nobody_reached_becomes_data(void **state)
 	app_free(app);
 }
 
+/* As the kernel: each new one has the reader stand before the one ahead of it, and so leave that out as well. */
+static void test_marks_in_a_row_are_all_stepped_over(void **state)
+{
+	struct app *app = raw_connect();
+	char text[16];
+	uint8_t byte;
+
+	(void)state;
+	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 4, "abcX", 4);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
+	raw_send_options(5, 1, TCP_ACK | TCP_URG, "", 0, 1, "Y", 1);
+	raw_send_options(6, 1, TCP_ACK | TCP_URG, "", 0, 1, "Z", 1);
+	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
+	assert_false(fixture_readiness(app) & EPOLLIN);
+	raw_send(7, 1, TCP_ACK, "de", 2);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 2);
+	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
+	assert_int_equal(byte, 'Z');
+	assert_int_equal(urgent_read_text(app, text, 15), 2);
+	assert_string_equal(text, "de");
+	assert_int_equal(vma_tcp_rx_mark(app->conn), -1);
+	app_free(app);
+}
+
+/* As the kernel: what counts is how it is read when the next one comes. */
+static void test_byte_that_was_stepped_over_stays_so_if_reading_becomes_inline(void **state)
+{
+	struct app *app = raw_connect();
+	char text[16];
+
+	(void)state;
+	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 1, "X", 1);
+	raw_send_options(2, 1, TCP_ACK | TCP_URG, "", 0, 3, "abY", 3);
+	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_OOBINLINE, 1), 0);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
+	assert_int_equal(urgent_read_text(app, text, 15), 2);
+	assert_string_equal(text, "ab");
+	assert_int_equal(urgent_read_text(app, text, 15), 1);
+	assert_string_equal(text, "Y");
+	app_free(app);
+}
+
+/* As the kernel: what a segment says of urgent data counts though its bytes do not. */
+static void test_mark_behind_the_fin_steps_over_the_old_one(void **state)
+{
+	struct app *app = raw_connect();
+	char text[16];
+
+	(void)state;
+	raw_send_options(1, 1, TCP_ACK | TCP_URG | TCP_FIN, "", 0, 4, "abcXdef", 7);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
+	assert_string_equal(text, "abc");
+	raw_send_options(9, 1, TCP_ACK | TCP_URG, "", 0, 2, "gh", 2);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
+	assert_string_equal(text, "def");
+	assert_true(vma_tcp_rx_eof(app->conn));
+	app_free(app);
+}
+
 /* Two in a row, and nothing else: both are passed by reads that find nothing. */
 static void test_read_that_finds_nothing_else_passes_the_urgent_byte(void **state)
 {
@@ -254,6 +315,9 @@ static const struct CMUnitTest tests[] = {
         CASE(test_urgent_byte_arrives_at_the_other_stack),
         RAW_CASE(test_new_mark_steps_over_the_old_one_for_who_stands_before_it),
         RAW_CASE(test_mark_that_nobody_reached_becomes_data),
+        RAW_CASE(test_marks_in_a_row_are_all_stepped_over),
+        RAW_CASE(test_byte_that_was_stepped_over_stays_so_if_reading_becomes_inline),
+        RAW_CASE(test_mark_behind_the_fin_steps_over_the_old_one),
         RAW_CASE(test_read_that_finds_nothing_else_passes_the_urgent_byte),
 };
 VMA_TEST_MAIN(tests)
