@@ -266,6 +266,25 @@ static void test_byte_that_was_stepped_over_stays_so_if_reading_becomes_inline(v
 	app_free(app);
 }
 
+/* The mark that is forgotten made it pass; what is said to be there is what is read. */
+static void test_inspection_makes_what_was_stepped_over_data_again(void **state)
+{
+	struct app *app = raw_connect();
+	char text[16];
+
+	(void)state;
+	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 1, "X", 1);
+	raw_send_options(2, 1, TCP_ACK | TCP_URG, "", 0, 100, "ab", 2);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 2);
+	assert_int_equal(vma_tcp_set_inspected(app->conn, true), 0);
+	fixture_run(MS);
+	assert_int_equal(vma_tcp_rx_mark(app->conn), -1);
+	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
+	assert_int_equal(urgent_read_text(app, text, 15), 3);
+	assert_string_equal(text, "Xab");
+	app_free(app);
+}
+
 /* As the kernel: what a segment says of urgent data counts though its bytes do not. */
 static void test_mark_behind_the_fin_steps_over_the_old_one(void **state)
 {
@@ -317,6 +336,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_mark_that_nobody_reached_becomes_data),
         RAW_CASE(test_marks_in_a_row_are_all_stepped_over),
         RAW_CASE(test_byte_that_was_stepped_over_stays_so_if_reading_becomes_inline),
+        RAW_CASE(test_inspection_makes_what_was_stepped_over_data_again),
         RAW_CASE(test_mark_behind_the_fin_steps_over_the_old_one),
         RAW_CASE(test_read_that_finds_nothing_else_passes_the_urgent_byte),
 };
