@@ -51,4 +51,24 @@ int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned i
 /* Would the kernel give `socket` packets that the rule takes? */
 bool kernel_sock_conflicts(const struct vma_flow_rule *rule, const struct kernel_sock *socket, unsigned ifindex);
 
+/*
+ * A socket is a flow's rival for certain only if two looks in a row have seen it: between bind() of a shadow and the
+ * call that names it to its flow it looks like one, too. A flow suspects one socket at a time, and no other during the
+ * same look: of several one is seen again.
+ */
+struct kernel_sock_suspect {
+	uint64_t cookie; /* 0: none */
+	uint32_t look;   /* that saw it first */
+};
+/* `look`: the number of this look. True: the socket was suspected at an earlier one. */
+static inline bool kernel_sock_suspect(struct kernel_sock_suspect *suspect, const struct kernel_sock *socket,
+                                       uint32_t look)
+{
+	if (suspect->cookie == socket->cookie)
+		return suspect->look != look;
+	if (suspect->cookie == 0 || suspect->look != look)
+		*suspect = (struct kernel_sock_suspect){.cookie = socket->cookie, .look = look};
+	return false;
+}
+
 #endif

@@ -308,6 +308,7 @@ void vma_ring_destroy(struct vma_ring *ring)
 	drive_acquire(&ring->rx);
 	drive_acquire(&ring->tx);
 	vma_cq_reap(ring->cq);
+	ring_exempts_fini(ring); /* one may have a rule of the queue pair */
 	ring_fragments_end(&ring->fragments, ring->rules.arena);
 	ring_tx_fini(ring);
 	drive_release(&ring->tx, drive_tid());

@@ -118,7 +118,7 @@ struct owner_flow {
 	struct nic_cookies shadows; /* of this flow's members, the rule's own among them */
 	uint64_t grace_end_ns;      /* in `in_grace`: so long */
 	uint64_t unannounced;       /* of an adopted one: slots whose clients have not named it yet, a bit each */
-	uint64_t suspect_cookie;    /* a kernel sock seen at the last look; if it is seen again, the flow is revoked */
+	struct kernel_sock_suspect suspect; /* if it is seen again, the flow is revoked */
 };
 
 /* See flow_waiters.c. */
@@ -218,6 +218,7 @@ struct xdp_owner {
 	struct owner_flow *in_grace; /* listeners' out of the table, and still in the program's map; the oldest first */
 	uint64_t kernel_sock_check_ns,
 	        kernel_sock_pause_ns; /* the last look for kernel socks; the pause before the next one */
+	uint32_t looks;               /* for kernel socks: so many were made */
 	uint64_t unused_since_ns;     /* attached without a flow; 0: not so */
 
 	/* claims.c; NULL: clients take no ports by themselves */

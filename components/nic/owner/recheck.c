@@ -148,18 +148,6 @@ static uint32_t index_ports(struct recheck *check)
 
 /* ---- the look ---- */
 
-/*
- * A socket is a kernel sock for certain only when it is seen twice: between bind() of a shadow and the call that
- * registers it with its flow it looks like one, too.
- */
-static bool suspected_before(struct owner_flow *flow, const struct kernel_sock *socket)
-{
-	const bool before = flow->suspect_cookie == socket->cookie;
-
-	flow->suspect_cookie = socket->cookie;
-	return before;
-}
-
 static void recheck_revoke(struct recheck *check, struct owner_flow *flow, const struct kernel_sock *socket)
 {
 	const struct vma_flow_key key = flow->rule.key;
@@ -188,7 +176,7 @@ static void recheck_socket(const struct kernel_sock *socket, void *arg)
 		struct owner_flow *flow = check->entry[at].flow;
 
 		if (flow == NULL || !kernel_sock_conflicts(&flow->rule, socket, check->owner->ifindex) ||
-		    !suspected_before(flow, socket))
+		    !kernel_sock_suspect(&flow->suspect, socket, check->owner->looks))
 			continue;
 		recheck_revoke(check, flow, socket);
 		check->entry[at].flow = NULL;
@@ -225,6 +213,7 @@ void owner_conflicts_recheck(struct xdp_owner *owner, void (*revoked)(uint32_t, 
 
 	if (check == NULL)
 		return;
+	owner->looks++;
 	check->revoked = revoked;
 	check->arg = arg;
 	recheck_walk_proto(check, IPPROTO_UDP);

@@ -105,6 +105,7 @@ struct verbs_contest {
 	struct vma_flow_key key;
 	int fd;
 	uint64_t until_ms;
+	uint64_t own_ms; /* when this process wanted it last */
 };
 
 /* The claim goes on; its descriptor is the contest's. */
@@ -126,17 +127,30 @@ void verbs_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, 
 		nic_fd_close(fd);
 		return;
 	}
-	*contest = (struct verbs_contest){
-	        .next = nic->contests, .key = *key, .fd = fd, .until_ms = os_now_ms() + CONTEST_MS};
+	*contest = (struct verbs_contest){.next = nic->contests,
+	                                  .key = *key,
+	                                  .fd = fd,
+	                                  .until_ms = os_now_ms() + CONTEST_MS,
+	                                  .own_ms = os_now_ms()};
 	nic->contests = contest;
 	nic->contests_n++;
 }
 
+/* Another process has asked again. If this one does not any more, there is nothing to contest. */
 void verbs_contest_renew(struct nic_verbs *nic, int fd)
 {
-	for (struct verbs_contest *contest = nic->contests; contest != NULL; contest = contest->next)
-		if (contest->fd == fd)
-			contest->until_ms = os_now_ms() + CONTEST_MS;
+	struct verbs_contest **place = &nic->contests;
+	const uint64_t now_ms = os_now_ms();
+
+	while (*place != NULL && (*place)->fd != fd)
+		place = &(*place)->next;
+	if (*place == NULL)
+		return;
+	(*place)->until_ms = now_ms + CONTEST_MS;
+	if (now_ms - (*place)->own_ms < CONTEST_MS)
+		return;
+	nic_fd_close(fd);
+	contest_end(nic, place);
 }
 
 /* The claim of a contest that is over; -EADDRINUSE: it is not; -ENOENT: there is none. */
@@ -149,7 +163,8 @@ int verbs_contest_take(struct nic_verbs *nic, const struct vma_flow_key *key)
 		place = &(*place)->next;
 	if (*place == NULL)
 		return -ENOENT;
-	if (os_now_ms() < (*place)->until_ms)
+	(*place)->own_ms = os_now_ms();
+	if ((*place)->own_ms < (*place)->until_ms)
 		return -EADDRINUSE;
 	fd = (*place)->fd;
 	contest_end(nic, place);

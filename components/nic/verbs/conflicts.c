@@ -122,18 +122,6 @@ static void look_index(struct look *look)
 	}
 }
 
-/*
- * A socket is a kernel sock for certain only when it is seen twice: between bind() of a shadow and the call that names it
- * to its flow it looks like one, too.
- */
-static bool flow_suspects(struct verbs_flow *flow, const struct kernel_sock *socket)
-{
-	const bool before = flow->suspect_cookie == socket->cookie;
-
-	flow->suspect_cookie = socket->cookie;
-	return before;
-}
-
 static void look_check(const struct kernel_sock *socket, void *arg)
 {
 	struct look *look = arg;
@@ -147,7 +135,7 @@ static void look_check(const struct kernel_sock *socket, void *arg)
 		for (struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
 			if (flow->has_rival || !flow_is_looked_after(look, flow) ||
 			    !kernel_sock_conflicts(&flow->rule, socket, nic->base.info.ifindex) ||
-			    !flow_suspects(flow, socket))
+			    !kernel_sock_suspect(&flow->suspect, socket, nic->looks))
 				continue;
 			flow->has_rival = true;
 			describe_rule(&flow->rule, text, sizeof(text));
@@ -191,6 +179,7 @@ int verbs_conflicts_look(struct nic_verbs *nic)
 		return -1;
 	if (now_ms < nic->look_ms)
 		return (int)(nic->look_ms - now_ms);
+	nic->looks++;
 	if (look_walk(&look, IPPROTO_UDP) + look_walk(&look, IPPROTO_TCP) == 0)
 		return -1;
 	verbs_flows_revoke_rivals(nic);

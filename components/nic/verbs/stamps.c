@@ -6,7 +6,8 @@
  * that came of it.
  *
  * The line is one for the nic. Its writer is the holder of `lock`; readers are the receive halves. `line_seq` is odd while
- * the line is written. A reader that meets a change gives up and says 0: no stamp, and its user takes the time of now.
+ * the line is written. A reader that meets a change takes the line that it
+ * read before.
  */
 #include <errno.h>
 #include <string.h>
@@ -190,7 +191,11 @@ uint64_t verbs_stamp_read(struct verbs_qp *qp, enum verbs_stamps stamps)
 	case VERBS_STAMPS_RAW:
 		return verbs_clock_ns(&clock, ibv_wc_read_completion_ts(ex));
 	case VERBS_STAMPS_SYSTEM:
-		if (!read_line(qp->nic, &clock))
+		if (read_line(qp->nic, &clock))
+			qp->rx_last = clock;
+		else
+			clock = qp->rx_last;
+		if (!clock.sampled)
 			return 0;
 		return not_backward(qp, verbs_clock_ns(&clock, ibv_wc_read_completion_ts(ex)));
 	default:

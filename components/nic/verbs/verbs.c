@@ -336,9 +336,11 @@ static int qp_bind(struct verbs_qp *qp)
 	qp->rx_bufs = in.rx_bufs;
 	if (rc == 0)
 		rc = bind_queue(qp, &plan, &what);
-	if (rc == 0 && qp->pace_kbps != 0) {
-		what = "pacing";
-		rc = verbs_queue_pace(&qp->queue, qp->pace_kbps);
+	if (rc == 0 && qp->pace_kbps != 0 && verbs_queue_pace(&qp->queue, qp->pace_kbps) != 0) {
+		/* A device that has changed may have no pacing, or other limits. */
+		vma_log_once(VMA_LOG_WARN, "%s: RDMA device %s paces this queue no longer", qp->name,
+		             nic->device->place.device);
+		qp->pace_kbps = 0;
 	}
 	if (rc == 0) {
 		what = "memory";
@@ -365,6 +367,7 @@ static int qp_bind(struct verbs_qp *qp)
 	atomic_store(&qp->broken, false);
 	qp->rx_clock = nic->clock;
 	qp->rx_clock.sampled = false;
+	qp->rx_last = qp->rx_clock;
 	verbs_data_init(qp);
 	verbs_stamps_start(qp);
 	atomic_store_explicit(&qp->base.rx_pool, qp->rx_memory->pool, memory_order_release);

@@ -35,6 +35,7 @@
 #include <vma/nic.h>
 
 #include "../fork.h"
+#include "../kernel_sock.h"
 #include "../sock_cookies.h"
 #include "clock.h"
 #include "find.h"
@@ -149,8 +150,8 @@ struct verbs_flow {
 	struct ibv_flow *of_card; /* NULL: its queue pair is lost */
 	uint16_t priority;
 	bool is_broadcast, has_rival;
-	int claim_fd;            /* -1: it needs none */
-	uint64_t suspect_cookie; /* conflicts.c: seen once */
+	int claim_fd;                       /* -1: it needs none */
+	struct kernel_sock_suspect suspect; /* conflicts.c */
 };
 
 struct verbs_qp {
@@ -173,6 +174,7 @@ struct verbs_qp {
 	_Atomic uint8_t rx_stamps;                   /* enum verbs_stamps that are read */
 	struct vma_buf *rx_open[2 * VERBS_SEGS_MAX]; /* the NIC's, and not enough for one more receive */
 	struct vma_buf *rx_pending[2 * VERBS_SEGS_MAX]; /* polled, and not asked for yet */
+	struct verbs_clock rx_last;                     /* with the line as last read whole */
 	struct verbs_clock rx_clock;                    /* of the device: how its counter runs */
 	uint64_t rx_stamp_last;
 	struct ibv_recv_wr rx_one; /* the list of a single buffer, with the first place of rx_sge */
@@ -228,6 +230,7 @@ struct nic_verbs {
 	int raw_fd;             /* to the kernel (nic_reinject.h) */
 	int diag_fd;            /* -1: not asked yet; under the lock */
 	uint64_t look_ms;       /* conflicts.c: the next look */
+	uint32_t looks;         /* so many were made */
 	struct verbs_contest *contests;
 	uint32_t contests_n;
 	_Atomic bool closing;

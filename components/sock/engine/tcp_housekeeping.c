@@ -48,7 +48,6 @@
 /* Of a device that has no block of ports: what comes late for a connection that has ended is the rule's for so long, and
  * not the kernel's to reset. */
 #define PRUNE_LATE_NS (200 * MS)
-#define PRUNE_LATE_AT_ONCE 4096
 #define RETIRE_NS (10 * MS)
 #define RETIRE_TIMES 3 /* so many turns after an end, nobody inside has seen it */
 #define ABANDONED_NS (100 * MS)
@@ -336,8 +335,7 @@ static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg
 	if (!atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed) ||
 	    (late && vma_now_ns() < atomic_load(&ring_ctx->prune_ns)))
 		return;
-	if (atomic_exchange(&ring_ctx->to_prune, false) &&
-	    vma_ring_prune(ring_ctx->ring, late ? PRUNE_LATE_AT_ONCE : PRUNE_AT_ONCE))
+	if (atomic_exchange(&ring_ctx->to_prune, false) && vma_ring_prune(ring_ctx->ring, PRUNE_AT_ONCE))
 		atomic_store(&ring_ctx->to_prune, true);
 }
 
