@@ -161,6 +161,7 @@ ns_end() { # NAME
 
 ns_del() { # NAME
 	local left=() name
+	[ "$NIC" != verbs ] || cards_look
 	ns_end "$1"
 	for name in "${_namespaces[@]}"; do [ "$name" = "$1" ] || left+=("$name"); done
 	_namespaces=("${left[@]}")
@@ -224,16 +225,20 @@ cards_join() { # NAMESPACE INTERFACE NAMESPACE INTERFACE MTU
 	done
 }
 
-# Those that still run: the cards' rules have taken frames, so programs were not the kernel's; and they have kept those of the verbs.
-cards_check() {
-	local card matched=0 count
+# Those that run and answer: they have kept the rules of the verbs; and how many frames the cards' rules took, in all.
+_cards_matched=0
+cards_look() {
+	local card count
 	for card in "${!PID[@]}"; do
-		[[ $card == card_* ]] && alive "$card" || continue
-		count=$("$VERBS_CARD" --control "$WORK/$card" show)
-		matched=$((matched + $(awk '$1 == "rx_matched" { print $2 }' <<<"$count")))
+		[[ $card == card_* ]] && alive "$card" && count=$("$VERBS_CARD" --control "$WORK/$card" show 2>/dev/null) || continue
+		_cards_matched=$((_cards_matched + $(awk '$1 == "rx_matched" { print $2 }' <<<"$count")))
 		check_eq "no rule of the verbs is broken ($card)" "$(awk '$1 == "violations" { print $2 }' <<<"$count")" 0
 	done
-	check_num "rules of the cards took frames" $matched -gt 0
+}
+# At the end: programs were not the kernel's.
+cards_check() {
+	cards_look
+	check_num "rules of the cards took frames" $_cards_matched -gt 0
 }
 
 # Joins two namespaces: interfaces veth_A and veth_B with QUEUES device queues each, addresses in one /24, each other's

@@ -58,9 +58,11 @@ listens() { # PORT
 
 # Of each side: connections that were the kernel's, and segments it has received.
 segments() {
-	local side
+	local side refused
 	for side in a b; do
-		echo "$(($(snmp $side Tcp ActiveOpens) + $(snmp $side Tcp PassiveOpens))) $(snmp $side Tcp InSegs)"
+		refused=0
+		[ "$NIC" != verbs ] || refused=$(snmp $side Tcp OutRsts)
+		echo "$(($(snmp $side Tcp ActiveOpens) + $(snmp $side Tcp PassiveOpens))) $(($(snmp $side Tcp InSegs) - refused))"
 	done
 }
 count_from() { before=$(segments); }
@@ -78,8 +80,8 @@ settle() {
 # connections that ended with their process, or were reset: what comes when nobody is there is the kernel's to answer,
 # one segment each, or what was on its way to one that was reset (UNMATCHED: at most so many). A listener that was closed
 # after its connections (or with its process) leaves a connection of the kernel's in TIME_WAIT: three segments.
-# Over verbs there is no vmad that answers for a process that has ended: the kernel has what comes for it still, which is
-# little beside thousands of segments.
+# Over verbs there is no vmad that answers for a process that has ended: the kernel has what comes for it still. What it
+# refuses by RST is not counted; the rest is little beside thousands of segments.
 over_verbs=0
 [ "$NIC" != verbs ] || over_verbs=100
 still() { # SENTENCE [UNMATCHED]

@@ -334,7 +334,11 @@ static void check_received(const uint8_t *bytes, size_t n)
 		size_t here;
 
 		if (taken_n == expected_n) {
-			wrong += n;
+			/* the child may have asked for the connection, which is the kernel's then, without callbacks */
+			wrong += forks ? 0 : n;
+			check_bytes(bytes, n, at);
+			at += n;
+			received += n;
 			return;
 		}
 		here = expected[taken_n % HELD_MAX].len - taken_of;
@@ -361,9 +365,12 @@ static int run_callback(void)
 	if (api->register_recv_callback(fd, on_piece, &at) != 0)
 		fail("register_recv_callback");
 	let_send(fd);
-	while (wait_readable(fd, PATIENCE_MS) && (n = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT)) != 0) {
+	while (wait_readable(fd, PATIENCE_MS)) {
 		if (is_child)
-			_exit(7);
+			_exit(7); /* what it reads would be missing here */
+		n = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+		if (n == 0)
+			break;
 		if (n > 0)
 			check_received(bytes, (size_t)n);
 		else if (errno != EAGAIN)
