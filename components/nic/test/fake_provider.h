@@ -174,11 +174,25 @@ static void fake_pool(struct vma_bufpool **pool, const char *name)
 		atomic_store(&fake.lkeys[unit], UINT64_C(1) << 32 | (100 + unit));
 }
 
+/* Its pools and their arena stay. */
+static inline void fake_provider_end(void)
+{
+	if (fake.verbs != NULL) {
+		free(fake.verbs->sent);
+		vma_stats_drop(NULL, fake.verbs->stats);
+	}
+	free(fake.verbs);
+	free(fake.lkeys);
+	fake.verbs = NULL;
+	fake.lkeys = NULL;
+}
+
 static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t inline_max)
 {
 	const struct vma_bufarena_attr arena = {.capacity = 1 << 14};
 	struct verbs_qp *qp = aligned_alloc(_Alignof(struct verbs_qp), sizeof(*qp));
 
+	fake_provider_end();
 	memset(&fake, 0, sizeof(fake));
 	memset(qp, 0, sizeof(*qp));
 	fake.byte_len = 64;

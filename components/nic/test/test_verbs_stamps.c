@@ -233,19 +233,26 @@ static void test_a_pace_that_the_device_refuses_is_none(void **state)
 	assert_int_equal(qp->pace_kbps, 8000);
 }
 
+static int end(void **state)
+{
+	(void)state;
+	fake_provider_end();
+	return 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_nobody_who_does_not_ask_gets_a_stamp),
-	        cmocka_unit_test(test_stamps_are_in_the_systems_time),
-	        cmocka_unit_test(test_two_stamps_differ_by_what_has_passed_on_the_card),
-	        cmocka_unit_test(test_stamps_of_one_queue_go_forward_over_a_new_line),
-	        cmocka_unit_test(test_raw_stamps_are_nanoseconds_of_the_cards_own),
-	        cmocka_unit_test(test_ptp_stamps_are_the_providers),
-	        cmocka_unit_test(test_a_card_that_cannot_says_so),
-	        cmocka_unit_test(test_the_first_buffer_of_a_long_packet_has_the_stamp),
-	        cmocka_unit_test(test_bytes_per_second_become_the_devices_kilobits),
-	        cmocka_unit_test(test_a_pace_that_the_device_refuses_is_none),
+	        cmocka_unit_test_teardown(test_nobody_who_does_not_ask_gets_a_stamp, end),
+	        cmocka_unit_test_teardown(test_stamps_are_in_the_systems_time, end),
+	        cmocka_unit_test_teardown(test_two_stamps_differ_by_what_has_passed_on_the_card, end),
+	        cmocka_unit_test_teardown(test_stamps_of_one_queue_go_forward_over_a_new_line, end),
+	        cmocka_unit_test_teardown(test_raw_stamps_are_nanoseconds_of_the_cards_own, end),
+	        cmocka_unit_test_teardown(test_ptp_stamps_are_the_providers, end),
+	        cmocka_unit_test_teardown(test_a_card_that_cannot_says_so, end),
+	        cmocka_unit_test_teardown(test_the_first_buffer_of_a_long_packet_has_the_stamp, end),
+	        cmocka_unit_test_teardown(test_bytes_per_second_become_the_devices_kilobits, end),
+	        cmocka_unit_test_teardown(test_a_pace_that_the_device_refuses_is_none, end),
 	};
 
 	vma_test_filter();
