@@ -5,24 +5,8 @@
 # seconds: 30
 #
 #   a: extra_tcp send (the kernel's sockets) ---- veth ---- b: extra_tcp, preloaded
-. "$(dirname "$0")/../lib.sh"
-need_xdp
-if [ "$SAN" = thread ]; then
-	skip "the Extra API" "the race detector's runtime starts in instrumented programs only"
-	done_testing
-fi
-program=$BUILD/tests/extra/extra_tcp
-export VMA_TRACELEVEL=${VMA_TRACELEVEL:-WARNING}
-export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:handle_segv=0:handle_sigbus=0:allow_user_segv_handler=1}
-runtime=
-[ "$SAN" != address ] || runtime=$(gcc -print-file-name=libasan.so)
-preload="LD_PRELOAD=$runtime${runtime:+ }$BUILD/libvma.so"
-net_pair
-in_ns a ping -c 1 -W 5 "$IP_B" >/dev/null
-
-said() { # LABEL: the last line
-	tail -n 1 "$WORK/$1.log"
-}
+EXTRA_PROGRAM=extra_tcp
+. "$(dirname "$0")/../lib_extra.sh"
 port=7100
 serve() { # LABEL ROLE BYTES
 	port=$((port + 1))
