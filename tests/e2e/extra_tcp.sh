@@ -48,6 +48,28 @@ check_eq "no other socket starves beside who holds all" "$(said neighbour | sed 
 finish hold 90
 check_eq "its peer has to wait, and goes on when all is freed" "$(said hold)" "stopped 1 bytes $size wrong 0"
 finish sender 60
+# ---- the example ----
+
+start echo b env "$preload" "$BUILD/examples/extra/tcp_zcopy_echo" "$IP_B" 7190 3
+wait_for 30 log_has echo '^listening, without copies'
+in_ns a timeout 120 python3 -c "
+import os, socket, threading
+def talk(i):
+    s = socket.create_connection(('$IP_B', 7190))
+    sent = os.urandom(2000000 + i)
+    threading.Thread(target=lambda: (s.sendall(sent), s.shutdown(socket.SHUT_WR))).start()
+    back = bytearray()
+    while more := s.recv(65536): back += more
+    print('same' if back == sent else 'other')
+for t in [threading.Thread(target=talk, args=(i,)) for i in range(3)]: t.start()
+" >"$WORK/echoed.log" 2>&1
+check_eq "a server sends back three streams from the frames in which they came" "$(sort "$WORK/echoed.log" | uniq -c | xargs)" \
+	"3 same"
+finish echo 60
+read -r connections _ zero _ _ _ _ copies _ < <(said echo | tr -d ,)
+check_eq "and knows each byte" "$connections $((zero + copies))" "3 6000003"
+check_num "few of them were copied" "$copies" -le 600000
+
 check_num "few segments were the kernel's" $(($(snmp b Tcp InSegs) - before)) -le 50
 
 talk fork fork $size
