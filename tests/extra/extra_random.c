@@ -1,0 +1,552 @@
+/*
+ * extra_random - calls of the Extra API in random order, for tests/e2e/extra_random.sh.
+ *
+ *   talk ADDRESS PORT SECONDS         datagrams and streams to what `calls` opens, by plain calls
+ *   calls ADDRESS PORT SECONDS SEED   two threads call what comes to their minds, on the same sockets
+ *
+ * `calls` opens UDP sockets on the ports PORT + 1 and up, and a listener on PORT. The threads receive with and without
+ * copies, hold, free, free twice, free what is another's, set callbacks that do the same, close sockets under each other,
+ * fork, and pass bad memory. Every datagram and stream has bytes of one value, so what is mixed up or overwritten while
+ * it is held shows. A call may fail only with an errno of its contract. The last line says what was seen.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <mellanox/vma_extra.h>
+
+enum { UDP_SOCKETS = 5, SOCKETS = 12, STREAMS = 4, HELD = 512, THREADS = 2, DEPTH = 3 };
+
+static struct vma_api_t *api;
+static struct sockaddr_in address;
+static uint64_t ends_ms;
+
+/* A place is taken out (-1) by who closes it, so it is closed once. The others may still be calling. */
+static _Atomic int fds[SOCKETS];
+static int listener;
+static char *unmapped; /* a page behind which nothing is */
+
+struct held {
+	void *id;
+	int fd;
+	size_t len;
+	const uint8_t *bytes;
+	uint8_t value;
+};
+
+struct caller {
+	uint64_t random;
+	struct held held[HELD];
+	unsigned held_n, depth;
+	void *freed; /* an identifier of before */
+	uint64_t calls, wrong, zero_copied, copied, callbacks, held_freed;
+};
+static __thread struct caller *me;
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void fail(const char *what)
+{
+	printf("FAILED %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+/* xorshift64* */
+static unsigned chance(uint64_t *random, unsigned n)
+{
+	*random ^= *random >> 12;
+	*random ^= *random << 25;
+	*random ^= *random >> 27;
+	return (unsigned)((*random * 0x2545f4914f6cdd1dULL) >> 33) % n;
+}
+
+static unsigned any(unsigned n)
+{
+	return chance(&me->random, n);
+}
+
+static void wrong(const char *what)
+{
+	if (me->wrong++ < 5)
+		printf("wrong: %s (errno %d %s)\n", what, errno, strerror(errno));
+}
+
+/* ---- talk ---- */
+
+static uint8_t value_of(size_t len)
+{
+	return (uint8_t)(len * 31 + 7);
+}
+
+static void talk_datagram(int fd, uint64_t *random)
+{
+	static uint8_t bytes[4000];
+	struct sockaddr_in to = address;
+	const size_t len = 1 + chance(random, chance(random, 8) == 0 ? sizeof(bytes) : 1400);
+
+	to.sin_port = htons((uint16_t)(ntohs(address.sin_port) + 1 + chance(random, UDP_SOCKETS)));
+	memset(bytes, value_of(len), len);
+	sendto(fd, bytes, len, MSG_DONTWAIT, (struct sockaddr *)&to, sizeof(to));
+}
+
+static void talk_stream(int *fd, uint64_t *random)
+{
+	static uint8_t bytes[20000];
+	const size_t len = 1 + chance(random, sizeof(bytes));
+	ssize_t n;
+
+	if (*fd < 0) {
+		*fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		connect(*fd, (struct sockaddr *)&address, sizeof(address));
+		return;
+	}
+	memset(bytes, *fd & 0xff, len);
+	n = send(*fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if ((n < 0 && errno != EAGAIN) || chance(random, 2000) == 0) {
+		close(*fd);
+		*fd = -1;
+	}
+}
+
+static int run_talk(void)
+{
+	const int udp = socket(AF_INET, SOCK_DGRAM, 0);
+	int streams[STREAMS] = {-1, -1, -1, -1};
+	uint64_t random = 1;
+
+	while (now_ms() < ends_ms) {
+		for (unsigned i = 0; i < 16; i++)
+			talk_datagram(udp, &random);
+		for (unsigned i = 0; i < STREAMS; i++)
+			talk_stream(&streams[i], &random);
+		usleep(1000);
+	}
+	return 0;
+}
+
+/* ---- sockets ---- */
+
+static int open_udp(unsigned i)
+{
+	const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0), one = 1;
+	struct sockaddr_in local = address;
+
+	local.sin_port = htons((uint16_t)(ntohs(address.sin_port) + 1 + i));
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(fd, (struct sockaddr *)&local, sizeof(local)) != 0)
+		fail("bind");
+	return fd;
+}
+
+/* A place has a socket again. Of two threads one puts its own there. */
+static void open_place(unsigned i)
+{
+	int none = -1, fd;
+
+	if (atomic_load(&fds[i]) >= 0)
+		return;
+	fd = i < UDP_SOCKETS ? open_udp(i) : accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+	if (fd >= 0 && !atomic_compare_exchange_strong(&fds[i], &none, fd))
+		close(fd);
+}
+
+static void close_place(unsigned i)
+{
+	const int fd = atomic_exchange(&fds[i], -1);
+
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Now and then one that is no socket of ours, or none at all. */
+static int any_fd(void)
+{
+	const unsigned odd = any(200);
+
+	return odd == 0   ? listener
+	       : odd == 1 ? 0
+	       : odd == 2 ? -1
+	       : odd == 3 ? 1000000
+	                  : atomic_load(&fds[any(SOCKETS)]);
+}
+
+/* ---- what is held ---- */
+
+static bool is_uniform(const uint8_t *bytes, size_t len, uint8_t value)
+{
+	return len == 0 || (bytes[0] == value && memcmp(bytes, bytes + 1, len - 1) == 0);
+}
+
+static int give_back(int fd, void *id)
+{
+	struct vma_packet_t packet = {.packet_id = id};
+
+	return api->free_packets(fd, &packet, 1);
+}
+
+/* While another thread closes the socket, its number is for a moment nobody's. */
+static void give_back_held(const struct held *held)
+{
+	for (unsigned i = 0; give_back(held->fd, held->id) != 0; i++) {
+		if (i == 2000) {
+			wrong("a held packet is not taken back");
+			return;
+		}
+		usleep(1000);
+	}
+	me->held_freed++;
+	me->freed = held->id;
+}
+
+static void free_any(void)
+{
+	struct held held;
+	unsigned at;
+
+	if (me->held_n == 0)
+		return;
+	at = any(me->held_n);
+	held = me->held[at];
+	me->held[at] = me->held[--me->held_n];
+	if (!is_uniform(held.bytes, held.len, held.value))
+		wrong("a held packet has changed");
+	if (any(8) == 0 && (give_back(listener, held.id) == 0 || errno != ENOENT))
+		wrong("another socket's packet");
+	give_back_held(&held);
+}
+
+static void hold(int fd, void *id, const uint8_t *bytes, size_t len)
+{
+	const struct held held = {.id = id, .fd = fd, .bytes = bytes, .len = len, .value = bytes[0]};
+
+	if (me->held_n == HELD)
+		free_any();
+	if (me->held_n == HELD) {
+		wrong("no room");
+		return;
+	}
+	me->held[me->held_n++] = held;
+}
+
+static void free_badly(void)
+{
+	struct vma_packet_t packet = {.packet_id = me->freed, .sz_iov = any(2) == 0 ? SIZE_MAX / 16 : 0};
+	const int fd = any_fd();
+	const unsigned kind = any(4);
+	int rc;
+
+	if (kind == 0)
+		rc = api->free_packets(fd, (struct vma_packet_t *)(unmapped - any(24)), 1 + any(3));
+	else if (kind == 1)
+		rc = api->free_packets(fd, NULL, 1);
+	else if (kind == 2)
+		rc = give_back(fd, (void *)(uintptr_t)(((uint64_t)any(1U << 30) << 34) ^ any(1U << 30)));
+	else
+		rc = api->free_packets(fd, &packet, 1);
+	if (rc == 0 || (errno != ENOENT && errno != EINVAL && errno != EFAULT))
+		wrong("a bad packet");
+}
+
+/* ---- receiving ---- */
+
+union room {
+	struct vma_packets_t packets;
+	uint8_t bytes[4096];
+};
+
+static void take_packets(int fd, const union room *room, size_t total)
+{
+	const char *next = (const char *)&room->packets.pkts[0];
+	size_t sum = 0;
+
+	for (size_t i = 0; i < room->packets.n_packet_num; i++) {
+		const struct vma_packet_t *packet = (const struct vma_packet_t *)next;
+
+		for (size_t k = 0; k < packet->sz_iov; k++) {
+			const struct iovec *iov = &packet->iov[k];
+
+			sum += iov->iov_len;
+			if (!is_uniform(iov->iov_base, iov->iov_len, *(uint8_t *)packet->iov[0].iov_base))
+				wrong("a packet of different bytes");
+		}
+		hold(fd, packet->packet_id, packet->iov[0].iov_base, packet->iov[0].iov_len);
+		next += sizeof(*packet) + packet->sz_iov * sizeof(struct iovec);
+	}
+	if (sum != total)
+		wrong("the sum of the pieces");
+	me->zero_copied++;
+}
+
+static bool may_fail_with(int error)
+{
+	static const int errors[] = {EAGAIN,   EFAULT,     EBADF,        ENOTCONN, ECONNRESET, EINVAL,
+	                             ENOTSOCK, EOPNOTSUPP, ECONNREFUSED, EPIPE,    ETIMEDOUT,  EDEADLK};
+
+	for (unsigned i = 0; i < sizeof(errors) / sizeof(*errors); i++) {
+		if (errors[i] == error)
+			return true;
+	}
+	return false;
+}
+
+static void receive_zero_copy(void)
+{
+	union room room;
+	int flags = MSG_DONTWAIT | (any(3) == 0 ? MSG_VMA_ZCOPY_FORCE : 0) | (any(16) == 0 ? MSG_PEEK : 0);
+	const bool forced = flags & MSG_VMA_ZCOPY_FORCE;
+	const int fd = any_fd();
+	const size_t len = any(4) == 0 ? any(sizeof(room)) : sizeof(room);
+	union room *to = any(32) == 0 ? (union room *)(unmapped - 8 * any(8)) : &room;
+	const int n = api->recvfrom_zcopy(fd, to, len, &flags, NULL, NULL);
+
+	if (n < 0 && !may_fail_with(errno) && !(forced && (errno == ENOBUFS || errno == EIO)))
+		wrong("recvfrom_zcopy");
+	if (n <= 0)
+		return;
+	if (flags & MSG_VMA_ZCOPY) {
+		take_packets(fd, to, (size_t)n);
+	} else {
+		if ((size_t)n <= len && !is_uniform(to->bytes, (size_t)n, to->bytes[0]))
+			wrong("copied bytes differ");
+		me->copied++;
+	}
+}
+
+static void receive_plain(void)
+{
+	uint8_t bytes[3000];
+	const ssize_t n = recv(any_fd(), bytes, 1 + any(sizeof(bytes)), MSG_DONTWAIT | (any(4) == 0 ? MSG_PEEK : 0));
+
+	if (n < 0 && !may_fail_with(errno))
+		wrong("recv");
+	if (n > 0 && !is_uniform(bytes, (size_t)n, bytes[0]))
+		wrong("received bytes differ");
+}
+
+static void look(void)
+{
+	struct pollfd polled[3];
+
+	for (unsigned i = 0; i < 3; i++)
+		polled[i] = (struct pollfd){.fd = any_fd(), .events = POLLIN};
+	if (poll(polled, 3, (int)any(2)) < 0)
+		wrong("poll");
+}
+
+/* ---- callbacks ---- */
+
+static void call_any(void);
+
+static vma_recv_callback_retval_t on_packet(int fd, size_t sz_iov, struct iovec iov[], struct vma_info_t *info,
+                                            void *context)
+{
+	vma_recv_callback_retval_t verdict = any(3);
+	size_t sum = 0;
+
+	(void)context;
+	me->callbacks++;
+	for (size_t i = 0; i < sz_iov; i++) {
+		sum += iov[i].iov_len;
+		if (!is_uniform(iov[i].iov_base, iov[i].iov_len, *(uint8_t *)iov[0].iov_base))
+			wrong("a packet of a callback has different bytes");
+	}
+	if (sum != info->payload_sz || info->struct_sz != sizeof(*info))
+		wrong("what a callback is told");
+	if (any(6) == 0 && me->depth < DEPTH) {
+		me->depth++;
+		call_any();
+		me->depth--;
+	}
+	if (verdict == VMA_PACKET_HOLD && info->packet_id != NULL && sz_iov > 0 && iov[0].iov_len > 0)
+		hold(fd, info->packet_id, iov[0].iov_base, iov[0].iov_len);
+	else if (verdict == VMA_PACKET_HOLD)
+		verdict = VMA_PACKET_DROP;
+	return verdict;
+}
+
+static void set_callback(void)
+{
+	const int fd = any_fd();
+
+	if (api->register_recv_callback(fd, any(3) == 0 ? NULL : on_packet, NULL) != 0 && errno != EINVAL &&
+	    errno != EOPNOTSUPP)
+		wrong("register_recv_callback");
+}
+
+/* ---- the other calls ---- */
+
+static void ask(void)
+{
+	uint8_t header[256];
+	uint16_t len = (uint16_t)any(sizeof(header));
+	const int fd = any_fd();
+
+	if (api->get_socket_rings_num(fd) < 0 && errno != EINVAL)
+		wrong("get_socket_rings_num");
+	if (api->get_socket_network_header(fd, any(4) == 0 ? NULL : header, &len) != 0 && errno != ENOBUFS &&
+	    errno != ENOTCONN && errno != EINVAL)
+		wrong("get_socket_network_header");
+	if (api->dump_fd_stats(fd, any(2) == 0 ? -1 : 9) != 0 && errno != EINVAL && errno != EBADF)
+		wrong("dump_fd_stats");
+	if (api->add_conf_rule("no rule at all") == 0 || errno != EINVAL)
+		wrong("add_conf_rule");
+	if (api->thread_offload((int)any(2) * 2 + 1, pthread_self()) != 0 && errno != EINVAL)
+		wrong("thread_offload");
+}
+
+static void send_something(void)
+{
+	static const uint8_t bytes[300];
+	const int fd = any_fd();
+
+	if (fd < 3)
+		return;
+	send(fd, bytes, any(sizeof(bytes)), MSG_DONTWAIT | MSG_NOSIGNAL | (any(2) == 0 ? VMA_SND_FLAGS_DUMMY : 0));
+}
+
+static void set_room(void)
+{
+	const int bytes = 2048 << any(8);
+
+	setsockopt(any_fd(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+}
+
+/* A child has none of the packets. */
+static void fork_child(void)
+{
+	const struct held *held = me->held_n != 0 ? &me->held[0] : NULL;
+	int status;
+	const pid_t child = fork();
+
+	if (child == 0) {
+		alarm(20);
+		if (held != NULL && give_back(held->fd, held->id) == 0)
+			_exit(1);
+		receive_zero_copy();
+		_exit(0);
+	}
+	if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+		wrong("a child");
+}
+
+static void call_any(void)
+{
+	const unsigned what = any(1000);
+
+	me->calls++;
+	if (what < 400)
+		receive_zero_copy();
+	else if (what < 600)
+		free_any();
+	else if (what < 700)
+		receive_plain();
+	else if (what < 800)
+		look();
+	else if (what < 840)
+		free_badly();
+	else if (what < 880)
+		set_callback();
+	else if (what < 920)
+		send_something();
+	else if (what < 930)
+		ask();
+	else if (what < 940)
+		set_room();
+	else if (what < 950)
+		close_place(any(SOCKETS));
+	else
+		open_place(any(SOCKETS));
+}
+
+static void *run_calls(void *arg)
+{
+	me = arg;
+	while (now_ms() < ends_ms) {
+		for (unsigned i = 0; i < 100; i++)
+			call_any();
+		if (any(500) == 0)
+			fork_child();
+	}
+	while (me->held_n != 0)
+		free_any();
+	return NULL;
+}
+
+static const char *some(uint64_t n)
+{
+	return n != 0 ? "some" : "none";
+}
+
+static int run_all(uint64_t seed)
+{
+	static struct caller callers[THREADS];
+	struct caller all = {0};
+	pthread_t threads[THREADS];
+	const int one = 1;
+
+	unmapped = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (unmapped == MAP_FAILED || munmap(unmapped + 4096, 4096) != 0)
+		fail("mmap");
+	unmapped += 4096;
+	listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(listener, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(listener, 16) != 0)
+		fail("listen");
+	for (unsigned i = 0; i < SOCKETS; i++) {
+		atomic_init(&fds[i], -1);
+		open_place(i);
+	}
+	printf("ready\n");
+	fflush(stdout);
+	for (unsigned i = 0; i < THREADS; i++) {
+		callers[i].random = seed * 7919 + i + 1;
+		pthread_create(&threads[i], NULL, run_calls, &callers[i]);
+	}
+	for (unsigned i = 0; i < THREADS; i++) {
+		pthread_join(threads[i], NULL);
+		all.calls += callers[i].calls;
+		all.wrong += callers[i].wrong;
+		all.zero_copied += callers[i].zero_copied;
+		all.copied += callers[i].copied;
+		all.callbacks += callers[i].callbacks;
+		all.held_freed += callers[i].held_freed;
+	}
+	printf("# %lu calls, %lu without a copy, %lu copied, %lu callbacks, %lu freed\n", all.calls, all.zero_copied,
+	       all.copied, all.callbacks, all.held_freed);
+	printf("zcopy %s copied %s callbacks %s freed %s wrong %lu\n", some(all.zero_copied), some(all.copied),
+	       some(all.callbacks), some(all.held_freed), all.wrong);
+	return all.wrong != 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 5)
+		return 2;
+	address = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[3]))};
+	if (inet_pton(AF_INET, argv[2], &address.sin_addr) != 1)
+		return 2;
+	ends_ms = now_ms() + strtoull(argv[4], NULL, 10) * 1000;
+	if (strcmp(argv[1], "talk") == 0)
+		return run_talk();
+	api = vma_get_api();
+	if (api == NULL)
+		return 3;
+	return run_all(argc > 5 ? strtoull(argv[5], NULL, 10) : 1);
+}
