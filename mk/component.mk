@@ -59,7 +59,7 @@ $$($(1)_LIB): $$($(1)_OBJ) $(BUILD)/obj/$$($(1)_DIR)/members
 	$$(call say,AR,$$@)
 	$$(Q)mkdir -p $$(@D) && rm -f $$@ && $$(AR) qcs $$@ $$(filter %.o,$$^)
 $$($(1)_TESTS): $(BUILD)/test/%: $(BUILD)/obj/components/%.o $$($(1)_LINK)
-	$$(call link,-lcmocka $$($(1)_SYSLIBS))
+	$$(call link,-lcmocka $$($(1)_SYSLIBS) $$(TEST_LINK))
 $$($(1)_FUZZERS): $(BUILD)/test/%: $(BUILD)/obj/components/%.o $$($(1)_LINK)
 	$$(call link,-fsanitize=fuzzer $$($(1)_SYSLIBS))
 lib-$(1): $$($(1)_LIB)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The runners count what is wrong with a test program, whatever way it goes wrong, and mk/tally adds it up.
+# test-all: it waits for runs that are interrupted
 . "$(dirname "$0")/../lib.sh"
 unset TALLY T TEST_AGAIN
 export TEST_TIMEOUT=1

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `make demo`: its table, who it says has carried the packets, and that nothing is left of it, also after Ctrl-C.
 # seconds: 35
+# test-all: it is a demonstration of half a minute, twice
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 command -v sockperf >/dev/null || cannot_run "sockperf is not installed"

@@ -2,6 +2,7 @@
 # Programs that listen on `::` and connect by AF_INET6 sockets, as they come: iperf3, node, java, preloaded. What goes by
 # IPv4 goes past the kernel's TCP; clients that come by IPv6 at the same time are served by the same listener.
 # seconds: 40
+# test-all: it starts node and java many times; parity.sh has the calls
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 for name in a b; do

@@ -4,6 +4,7 @@
 #
 #   a: udp_ping ---- veth ---- b: udp_echo          10.9.0.1 ---- 10.9.0.2
 # seconds: 45
+# test-all: each example moves much; data_path.sh has the packet path
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair

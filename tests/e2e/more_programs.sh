@@ -4,6 +4,7 @@
 # come next.
 # shellcheck disable=SC2154 # where: lib_programs.sh
 # seconds: 30
+# test-all: it has programs beside the usual ones, which are in udp_programs.sh and tcp_programs.sh
 . "$(dirname "$0")/../lib_programs.sh"
 if [ "$SAN" = address ]; then
 	skip "more programs" "some of them hang in setlocale with AddressSanitizer's runtime alone"

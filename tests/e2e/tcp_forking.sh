@@ -7,6 +7,7 @@
 # Data of two hundred at once may have to be repeated, but not because of a hand-over: with an XDP program at a veth each
 # segment takes the kernel a page, so its own connections' buffers are soon full, and it drops (TcpExtPruneCalled).
 # seconds: 17
+# test-all: hundreds of processes are forked
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 clients=200 bytes=65536

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 # shellcheck disable=SC2154 # where: lib_programs.sh
-large=$((64 << 20)) huge=$((1 << 30)) requests=20000
+large=$((64 << 20)) huge=${HUGE:-0} requests=20000 # HUGE: bytes of one more file, see tcp_huge.sh
 [ -z "$SAN" ] || { large=$((8 << 20)) && huge=0 && requests=1000; }
 
 redis() {

@@ -4,6 +4,7 @@
 # connections or the listener. Many clients at a time, byte-exact. A listener that is passed on is served by all who have
 # it, around the kernel, if all have the library.
 # seconds: 18
+# test-all: servers of many processes, one after the other
 . "$(dirname "$0")/../lib_programs.sh"
 . "$(dirname "$0")/../lib_servers.sh"
 net_pair

@@ -3,6 +3,7 @@
 #
 #   a (10.9.0.1): verbs_report serve ---- card ---- wire ---- card ---- vs_b (10.9.0.2) b: verbs_report
 # seconds: 60
+# test-all: each check of the report lasts for seconds
 . "$(dirname "$0")/../lib_verbs.sh"
 need_cards
 command -v python3 >/dev/null || cannot_run "no python3"

@@ -3,6 +3,7 @@
 #
 #   a (clients)  10.9.0.1 ---- veth, MTU 9000 ---- 10.9.0.2  (servers, captured) b
 # seconds: 40
+# test-all: captures last for seconds
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair 1 9000
