@@ -5,6 +5,7 @@
 #include <mellanox/vma_extra.h>
 
 #include <vma/extra.h>
+#include <vma/vma_api.h>
 
 #include "call.h"
 #include "extra.h"
@@ -221,6 +222,14 @@ static struct vma_api_t api = {
         .ioctl = extra_ioctl,
 };
 
+/* <vma/vma_api.h>: functions that libvma.so exports as well. */
+static const struct vma_own_api own_api = {
+        .version = VMA_OWN_API_VERSION,
+        .size = sizeof(own_api),
+        .get_version = vma_get_version,
+        .get_socket_state = vma_get_socket_state,
+};
+
 static void mask_init(void)
 {
 	api.vma_extra_supported_mask = vma_extra_mask();
@@ -230,9 +239,13 @@ bool extra_get_api(int level, int name, void *value, const socklen_t *len)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	if (level != SOL_SOCKET || name != SO_VMA_GET_API || value == NULL || len == NULL ||
-	    *len < sizeof(struct vma_api_t *))
+	if (level != SOL_SOCKET || (name != SO_VMA_GET_API && name != SO_VMA_GET_OWN_API) || value == NULL ||
+	    len == NULL || *len < sizeof(void *))
 		return false;
+	if (name == SO_VMA_GET_OWN_API) {
+		*(const struct vma_own_api **)value = &own_api;
+		return true;
+	}
 	pthread_once(&once, mask_init);
 	*(struct vma_api_t **)value = &api;
 	return true;

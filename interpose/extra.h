@@ -5,7 +5,11 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-/* getsockopt(-1, ...): whether this is the question, which then is answered. */
+/* getsockopt(-1, ...): whether this is the question, or that of vma_get_own_api(), which then is answered. */
 bool extra_get_api(int level, int name, void *value, const socklen_t *len);
+
+/* Exported (control.c): <vma/vma_api.h>. */
+const char *vma_get_version(void);
+int vma_get_socket_state(int fd, const char **text);
 
 #endif

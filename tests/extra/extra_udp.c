@@ -9,6 +9,7 @@
  *   misuse ADDRESS PORT               frees twice, frees strangers, closes its socket in the callback, ...
  *   dummy ADDRESS PORT udp|tcp        dummy messages
  *   missing                           what the mask does not name
+ *   state ADDRESS PORT                <vma/vma_api.h>
  * After "ready" packets may come. The last line says what was seen.
  */
 #include <arpa/inet.h>
@@ -23,6 +24,7 @@
 #include <unistd.h>
 
 #include <mellanox/vma_extra.h>
+#include <vma/vma_api.h>
 
 enum { BYTES = 64, PATIENCE_MS = 60000, HELD_MAX = 8192 };
 
@@ -444,6 +446,26 @@ static int run_missing(void)
 	return 0;
 }
 
+/* ---- the library's own table ---- */
+
+static int run_state(void)
+{
+	const struct vma_own_api *own = vma_get_own_api();
+	const int bound = socket(AF_INET, SOCK_DGRAM, 0), other = socket(AF_UNIX, SOCK_DGRAM, 0);
+	const char *text = "";
+
+	if (own == NULL || bind(bound, (struct sockaddr *)&address, sizeof(address)) != 0)
+		fail("vma_get_own_api");
+	wrong += own->size < sizeof(*own) || own->get_version()[0] == '\0';
+	wrong += own->get_socket_state(bound, &text) != 1 || strcmp(text, "offloaded") != 0;
+	wrong += own->get_socket_state(other, &text) != 0;
+	printf("# %s\n", text);
+	wrong += own->get_socket_state(other, NULL) != 0;
+	expect(own->get_socket_state(1000000, &text), EBADF, "get_socket_state");
+	printf("wrong %u\n", wrong);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *role = argc > 1 ? argv[1] : "";
@@ -474,5 +496,7 @@ int main(int argc, char **argv)
 		return run_dummy(argc > 4 && strcmp(argv[4], "tcp") == 0);
 	if (strcmp(role, "missing") == 0)
 		return run_missing();
+	if (strcmp(role, "state") == 0)
+		return run_state();
 	return 2;
 }

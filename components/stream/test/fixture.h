@@ -415,9 +415,10 @@ static inline void fixture_drive(void)
 }
 
 /* Both sides are driven until `what` is true; then it is not evaluated again. */
-#define fixture_until(what)                                                                                            \
+#define fixture_until(what) fixture_until_within(what, FIXTURE_TIMEOUT_NS)
+#define fixture_until_within(what, ns)                                                                                 \
 	do {                                                                                                           \
-		uint64_t end_ns = vma_now_ns() + FIXTURE_TIMEOUT_NS;                                                   \
+		uint64_t end_ns = vma_now_ns() + (ns);                                                                 \
 		bool is_so = false;                                                                                    \
 		while (!(is_so = (what)) && vma_now_ns() < end_ns) {                                                   \
 			fixture_drive();                                                                               \
@@ -575,12 +576,17 @@ static inline int fixture_pair(struct vma_tcp_listener **listener, struct fixtur
 }
 
 /* No connection of the sockets' is left. */
-static inline void fixture_settle(void)
+static inline void fixture_settle_within(uint64_t ns)
 {
 	struct vma_tcp *tcp = atomic_load(&vma_ring_ctxs[0]->tcp);
 
-	fixture_until(CALL(bool, tcp == NULL || vma_tcp_is_empty(tcp)));
+	fixture_until_within(CALL(bool, tcp == NULL || vma_tcp_is_empty(tcp)), ns);
 	atomic_store(&fixture.n_accepted, 0);
+}
+
+static inline void fixture_settle(void)
+{
+	fixture_settle_within(FIXTURE_TIMEOUT_NS);
 }
 
 static inline void fixture_pair_end(int fd, struct vma_tcp_listener *listener, struct fixture_conn *peer)
