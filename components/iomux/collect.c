@@ -1,12 +1,12 @@
 /*
- * collect - what a set has to tell: news of its items from the ready list, of their shadows from S, the OS's members
+ * collect - what a set has to tell: events of its items from the ready list, of their shadows from S, the OS's members
  * from E.
  *
  *   ready list ─┐
  *   S's shadows ┴──> pending ──> look at the file, tell, and (level) to the end of the queue again
  *   E ─────────────> the application's array
  *
- * The cost depends on what is ready; members without news are not touched. If more members are ready than fit, they are
+ * The cost depends on what is ready; members without events are not touched. If more members are ready than fit, they are
  * told in turn: the queue goes round, and so does the kernel's behind S and E. When the OS is asked it comes first, or
  * last if its events filled the call before.
  */
@@ -263,7 +263,7 @@ static bool first_is_ready(struct epoll_set *set)
 	if (!item->live)
 		epoll_item_recycle(set, item);
 	else if (wanted_of(item, iomux_file_poll(item->file)) != 0)
-		epoll_item_enqueue(set, item, false); /* news between the look and the leaving */
+		epoll_item_enqueue(set, item, false); /* events between the look and the leaving */
 	return false;
 }
 

@@ -93,10 +93,10 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 /* ---- ours ---- */
 
 /*
- * It may be ready now. If not it stays out of the queue, or news that come while a wait looks at it would be told by
- * that and, queued once more, by the next: edges twice. `wanted` was stored before the look, and a file's news are
+ * It may be ready now. If not it stays out of the queue, or events that come while a wait looks at it would be told by
+ * that and, queued once more, by the next: edges twice. `wanted` was stored before the look, and a file's events are
  * visible before its watchers are told (with full fences between the two, here and there): of a file that becomes ready
- * at this moment either the look sees the news or the watcher the request.
+ * at this moment either the look sees the events or the watcher the request.
  */
 static void enqueue_if_ready(struct epoll_set *set, struct epoll_item *item)
 {

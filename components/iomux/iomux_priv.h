@@ -60,7 +60,7 @@ static inline bool iomux_drives_on(unsigned steps, int driven, bool found)
 	return driven >= VMA_RING_CTXS_FULL && steps < (found ? IOMUX_STEPS : VMA_RING_CTXS_STEPS);
 }
 
-/* News of a bit are news for all who want it under one of its names. */
+/* Events of a bit are events for all who want it under one of its names. */
 static inline uint32_t iomux_all_names(uint32_t mask)
 {
 	return mask | (mask & EPOLLIN ? IOMUX_IN : 0) | (mask & EPOLLOUT ? IOMUX_OUT : 0);
@@ -244,7 +244,7 @@ struct epoll_set {
 	struct epoll_pending pending;
 	_Atomic uint32_t n_pending;
 	_Atomic uint32_t n_os;    /* members of E, at least, and sets */
-	_Atomic bool drive_first; /* a member was told without news: its ring has not been looked at */
+	_Atomic bool drive_first; /* a member was told without events: its ring has not been looked at */
 	struct iomux_os_polled os_polled;
 	struct vma_spin spin;
 	struct vma_stats_iomux *_Atomic stats; /* NULL: the set is not waited for yet; stored once, under the lock */

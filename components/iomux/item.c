@@ -4,7 +4,7 @@
  * Items lie in chunks that double (16, 32, 64, ...) and never move. They are found by number and file in a hash, and by
  * place and generation from the key that S was given. Their end, in steps:
  *
- *   remove    (set->lock) live = false, wanted = 0: no thread queues it for news that it wants, none tells of it; the
+ *   remove    (set->lock) live = false, wanted = 0: no thread queues it for events that it wants, none tells of it; the
  *             watcher is taken out
  *   end_item  (every thread that was inside has left) the watcher is not called any more; ended = true
  *   recycle   by the thread that turns `queued` from false to true after that: end_item itself, or, if end_item found
@@ -191,7 +191,7 @@ void epoll_item_enqueue(struct epoll_set *set, struct epoll_item *item, bool fir
 		TAILQ_INSERT_TAIL(&set->pending, item, pending);
 }
 
-/* Out of it; from now on news queue it again. */
+/* Out of it; from now on events queue it again. */
 void epoll_item_dequeue(struct epoll_set *set, struct epoll_item *item)
 {
 	TAILQ_REMOVE(&set->pending, item, pending);

@@ -107,7 +107,7 @@ CASE(epoll_edge, "edge-triggered: once for each arrival, and again after MOD")
 	epoll_one_comes(s, 1);
 	let_arrive(20);
 	wait_events("one came", set, 1000);
-	wait_events("no news", set, 20);
+	wait_events("no events", set, 20);
 	epoll_one_comes(s, 2);
 	let_arrive(20);
 	wait_events("another", set, 1000);

@@ -174,7 +174,7 @@ void segments_end(void)
 		complain("the kernel received no segment: nothing was tested");
 }
 
-#define WARM_UPS 10 /* on a busy machine news of a neighbour take their time */
+#define WARM_UPS 10 /* on a busy machine events of a neighbour take their time */
 
 void warm_up(int fd, const char *ip, int port)
 {

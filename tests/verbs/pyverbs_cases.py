@@ -144,7 +144,7 @@ def device():
 
 
 def memory():
-    """memory is registered, read and written, and bad wishes are refused"""
+    """memory is registered, read and written, and bad requests are refused"""
     context = Context(name="vmasoft0")
     pd = PD(context)
     keys = set()

@@ -98,7 +98,7 @@ static inline void fake_push(struct fake *fake)
 
 /* ---- what a program does ---- */
 
-/* A loopback address of this process alone: what others send to 127.0.0.1, for a port that they had, is no news here.
+/* A loopback address of this process alone: what others send to 127.0.0.1, for a port that they had, does not come here.
  */
 static inline in_addr_t backend_loopback(void)
 {

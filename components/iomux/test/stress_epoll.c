@@ -1,5 +1,5 @@
 /*
- * Deliverers push news of many files, collectors wait for one set, and one thread adds, changes, removes and closes
+ * Deliverers push events of many files, collectors wait for one set, and one thread adds, changes, removes and closes
  * members all the while. Every datagram is taken by somebody, and nobody sleeps beside one.
  */
 #include "backends.h"

@@ -406,7 +406,7 @@ static uint32_t polls_of(int fd)
 	return atomic_exchange(&fake_at(fd)->polls, 0);
 }
 
-/* A wait that looked at it might find news that are being told of, which would queue it once more: an edge told twice.
+/* A wait that looked at it might find events that are being told of, which would queue it once more: an edge told twice.
  */
 static void test_member_that_is_not_ready_waits_for_its_news(void **state)
 {

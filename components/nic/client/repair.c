@@ -36,9 +36,9 @@ static void drop_channel(struct nic_xdp *nic)
 /* Its other end has gone, or something is left that nobody has asked for. */
 static bool repair_channel_ended(int channel)
 {
-	struct pollfd news = {.fd = channel, .events = POLLIN};
+	struct pollfd polled = {.fd = channel, .events = POLLIN};
 
-	return os_poll(&news, 1, 0) > 0;
+	return os_poll(&polled, 1, 0) > 0;
 }
 
 static int request_channel(struct nic_xdp *nic)

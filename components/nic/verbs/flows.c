@@ -269,7 +269,7 @@ int verbs_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	rc = flow_add_locked(qp, rule);
 	pthread_mutex_unlock(&qp->nic->lock);
 	if (rc == 0 && rule->key.peer_port_be == 0)
-		verbs_thread_wake(qp->nic); /* which looks for rivals from now on */
+		verbs_thread_wake(qp->nic); /* which looks for conflicts from now on */
 	return rc;
 }
 

@@ -18,7 +18,7 @@
 
 struct verbs_plan_in {
 	uint32_t frames_left;    /* that the nic may still register */
-	uint32_t rx_wre, tx_wre; /* requested, packets; 0: no wish */
+	uint32_t rx_wre, tx_wre; /* requested, packets; 0: the default */
 	uint32_t wr_max;         /* of the device: packets in one queue */
 	uint32_t rx_bufs;        /* buffers that one received packet may need */
 };

@@ -35,7 +35,7 @@ int vma_engine_exception(int error, const char *fmt, ...)
 	return mode == VMA_EXCEPTION_RETURN ? -error : 0;
 }
 
-/* Somebody wishes it so, there was nothing to offload, or it is too early to tell. Options are told when they are set. */
+/* It was asked for, there was nothing to offload, or it is too early to tell. Options are told when they are set. */
 static bool reason_is_wished(enum vma_sock_reason reason)
 {
 	switch (reason) {

@@ -340,7 +340,7 @@ static void test_file_that_names_something_else_is_refused(void **state)
 
 static void test_requests_come_through_in_order(void **state)
 {
-	const struct vma_stats_request wild = {.type = VMA_STATS_REQUEST_COUNT};
+	const struct vma_stats_request bad = {.type = VMA_STATS_REQUEST_COUNT};
 	const struct vma_stats_request sent[] = {
 	        {VMA_STATS_REQUEST_ZERO, 0, 0}, {VMA_STATS_REQUEST_DUMP, 7, 3}, {VMA_STATS_REQUEST_LOG_LEVEL, 0, 5}};
 	struct vma_stats_request got;
@@ -349,7 +349,7 @@ static void test_requests_come_through_in_order(void **state)
 	(void)state;
 	assert_false(vma_stats_next_request(stats, &got));
 	assert_int_equal(vma_stats_view_open(path, &view), 0);
-	assert_int_equal(vma_stats_view_request(view, &wild), 0);
+	assert_int_equal(vma_stats_view_request(view, &bad), 0);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(vma_stats_view_request(view, &sent[i]), 0);
 	vma_stats_view_close(view);

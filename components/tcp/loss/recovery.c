@@ -87,7 +87,7 @@ static void enter_fast(struct vma_tcp_conn *conn)
 
 /*
  * RFC 6937: of what is delivered, ssthresh / flight may be sent again while more than ssthresh is in flight; when less
- * is, it grows back to ssthresh, by one segment more than is delivered for each ACK that brings good news only.
+ * is, it grows back to ssthresh, by one segment more than is delivered for each ACK that tells of no loss.
  */
 static void prr_update(struct vma_tcp_conn *conn)
 {

@@ -548,7 +548,7 @@ static void test_receiver_that_drops_what_it_has_sacked_gets_it_again(void **sta
 	assert_true(all_arrived());
 }
 
-/* The head is repaired, and with it comes the news that what follows is not there any more: no timeout is waited for.
+/* The head is repaired, and with it comes the word that what follows is not there any more: no timeout is waited for.
  */
 static void test_receiver_that_drops_what_it_has_sacked_is_soon_known(void **state)
 {

@@ -220,9 +220,9 @@ static void test_wild_numbers_are_printed_and_harmless(void **state)
 	(void)state;
 	begin(true);
 	for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++) {
-		struct vma_stats_item *wild = item((enum vma_stats_type)type, "wild");
+		struct vma_stats_item *bad = item((enum vma_stats_type)type, "bad");
 
-		memset(wild->words, 0xff, sizeof(*wild) - offsetof(struct vma_stats_item, words));
+		memset(bad->words, 0xff, sizeof(*bad) - offsetof(struct vma_stats_item, words));
 	}
 	write_text(METRICS_OPENMETRICS, "prog");
 	assert_line("vma_socket_rx_packets_total{pid=\"7\",comm=\"prog\",fd=\"18446744073709551615\",proto=\"udp\"} "

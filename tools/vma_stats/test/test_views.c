@@ -275,9 +275,9 @@ static void test_wild_numbers_are_printed_and_harmless(void **state)
 
 	(void)state;
 	for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++) {
-		struct vma_stats_item *wild = item((enum vma_stats_type)type, "wild");
+		struct vma_stats_item *bad = item((enum vma_stats_type)type, "bad");
 
-		memset(wild->words, 0xff, sizeof(*wild) - offsetof(struct vma_stats_item, words));
+		memset(bad->words, 0xff, sizeof(*bad) - offsetof(struct vma_stats_item, words));
 	}
 	for (unsigned i = 0; i < sizeof(views) / sizeof(views[0]); i++) {
 		assert_true(strlen(print_with(&in, views[i])) > 0);

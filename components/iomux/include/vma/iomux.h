@@ -4,7 +4,7 @@
  *   poll, select: spin over the offloaded ones and their rings, ask the OS every ratio, then sleep on all
  *   epoll: E  the application's own epoll descriptor: holds its OS descriptors, as the application gave them
  *          S  ours, one per set with an offloaded member: the members' shadows, and E
- *          ready list: members whose offloaded half has news; so a wait costs by events, not by members
+ *          ready list: members whose offloaded half has events; so a wait costs by events, not by members
  *
  * Results are as the system calls', errors are negative errno. Pointers are the application's: -EFAULT.
  *

@@ -259,7 +259,7 @@ int vma_net_path_get(struct vma_net *net, const struct vma_net_key *key, struct 
 void vma_net_path_put(struct vma_net *net, struct vma_net_path *path);
 
 /*
- * A probe at once, by the caller: a FAILED or RESOLVING that is read afterwards is news of this attempt, not of an
+ * A probe at once, by the caller: a FAILED or RESOLVING that is read afterwards tells of this attempt, not of an
  * earlier one. For connect() of TCP: watch, resolve, read, and wait for the watch unless the path is READY.
  */
 int vma_net_path_resolve(struct vma_net *net, struct vma_net_path *path);
