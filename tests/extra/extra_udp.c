@@ -325,8 +325,11 @@ static vma_recv_callback_retval_t rude(int fd, size_t n, struct iovec iov[], str
 
 	(void)n, (void)iov;
 	calls++;
+	/* What had been queued before there was a callback. */
+	while (recv(fd, &byte, 1, MSG_DONTWAIT) >= 0)
+		;
+	wrong += errno != EAGAIN;
 	expect((int)recv(fd, &byte, 1, 0), EDEADLK, "a blocking receive in the callback");
-	expect((int)recv(fd, &byte, 1, MSG_DONTWAIT), EAGAIN, "a receive in the callback");
 	if (context == NULL) {
 		expect(api->register_recv_callback(fd, other_callback, NULL), 0, "another callback");
 		return VMA_PACKET_RECV;
