@@ -35,7 +35,7 @@ static uint64_t ends_ms;
 /* A place is taken out (-1) by who closes it, so it is closed once. The others may still be calling. */
 static _Atomic int fds[SOCKETS];
 static int listener;
-static char *unmapped; /* a page behind which nothing is */
+static char *forbidden; /* a page that nobody may touch, behind one that all may */
 
 struct held {
 	void *id;
@@ -253,7 +253,7 @@ static void free_badly(void)
 	int rc;
 
 	if (kind == 0)
-		rc = api->free_packets(fd, (struct vma_packet_t *)(unmapped - any(24)), 1 + any(3));
+		rc = api->free_packets(fd, (struct vma_packet_t *)(forbidden - any(24)), 1 + any(3));
 	else if (kind == 1)
 		rc = api->free_packets(fd, NULL, 1);
 	else if (kind == 2)
@@ -313,7 +313,7 @@ static void receive_zero_copy(void)
 	const bool forced = flags & MSG_VMA_ZCOPY_FORCE;
 	const int fd = any_fd();
 	const size_t len = any(4) == 0 ? any(sizeof(room)) : sizeof(room);
-	union room *to = any(32) == 0 ? (union room *)(unmapped - 8 * any(8)) : &room;
+	union room *to = any(32) == 0 ? (union room *)(forbidden - 8 * any(8)) : &room;
 	const int n = api->recvfrom_zcopy(fd, to, len, &flags, NULL, NULL);
 
 	if (n < 0 && !may_fail_with(errno) && !(forced && (errno == ENOBUFS || errno == EIO)))
@@ -501,10 +501,10 @@ static int run_all(uint64_t seed)
 	pthread_t threads[THREADS];
 	const int one = 1;
 
-	unmapped = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (unmapped == MAP_FAILED || munmap(unmapped + 4096, 4096) != 0)
+	forbidden = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (forbidden == MAP_FAILED || mprotect(forbidden + 4096, 4096, PROT_NONE) != 0)
 		fail("mmap");
-	unmapped += 4096;
+	forbidden += 4096;
 	listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (bind(listener, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(listener, 16) != 0)
