@@ -51,7 +51,7 @@ $(1)_LINK := $$($(1)_LIB) $$(foreach d,$$($(1)_DEPS),$(BUILD)/lib/libvma-$$(d).a
 $(1)_SYSLIBS := $$($(1)_LIBS) $$(foreach d,$$($(1)_DEPS),$$($$(d)_LIBS))
 $$($(1)_COMPILED): | $$($(1)_SKEL)
 $$($(1)_OBJ): LTO_HERE := $(LTO_OBJECT)
-$(if $(SAN),,$$(patsubst %.c,$(BUILD)/obj/%.o,$$(wildcard $$($(1)_DIR)/test/test_*.c)): TEST_OPT := -O0)
+$(if $(SAN),,$$(patsubst %.c,$(BUILD)/obj/%.o,$$(wildcard $$($(1)_DIR)/test/test_*.c)): TEST_OPT := -O0 $(TEST_DEBUG))
 $$($(1)_SKEL): $(BUILD)/gen/%.skel.h: $(BUILD)/obj/$$($(1)_DIR)/%.bpf.o
 	$$(call say,SKEL,$$@)
 	$$(Q)mkdir -p $$(@D) && $$(BPFTOOL) gen skeleton $$< name $$(subst /,_,$$*) >$$@.tmp && mv $$@.tmp $$@

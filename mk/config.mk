@@ -40,7 +40,8 @@ LDFLAGS_ALL := -pthread
 LTO := $(if $(VARIANT)$(if $(findstring gcc,$(notdir $(CC))),,other),,-flto=auto)
 LTO_OBJECT := $(if $(LTO),-flto -ffat-lto-objects)
 LTO_OFF := $(if $(LTO),-fno-lto)
-# Unit tests of the plain build are linked as fast as can be, and without debug information: VARIANT=debug has it.
+# Unit tests of the plain build are built as fast as can be, and without debug information: VARIANT=debug has it.
+TEST_DEBUG := $(if $(VARIANT)$(SAN),,-g0)
 TEST_LINK := $(if $(VARIANT)$(SAN),,$(if $(shell command -v ld.gold),-fuse-ld=gold) -Wl,-S)
 ifneq ($(SAN),)
 CFLAGS_ALL += -fsanitize=$(SAN) $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=all)

@@ -9,7 +9,7 @@
 # PARITY_KERNEL_TWICE=1 runs both on kernel sockets: what differs then is the case's
 # own fault. PARITY_SHOW=1 prints what the cases print.
 # parts: 4
-# seconds: 50
+# seconds: 65
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 PARITY=$BUILD/tests/parity/parity PEER=$BUILD/tests/parity/parity_peer

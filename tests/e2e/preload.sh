@@ -3,7 +3,7 @@
 # sockets work through everything that programs do with descriptors, streams, processes and handlers.
 #
 #   a (the program, preloaded)  veth  (plain sockets that echo) b
-# seconds: 25
+# seconds: 42
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Transport rules (libvma.conf): for each role, what a rule leaves to the kernel is the kernel's, and what none does is
 # offloaded. vma_get_socket_state names the rule, and the kernel's counters show who carried the bytes.
+# seconds: 15
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 if [ -n "$SAN" ]; then

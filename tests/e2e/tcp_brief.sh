@@ -2,6 +2,7 @@
 # Servers that close each connection once they have answered: answer and FIN leave together, so a connection takes four
 # frames of the server's, and few system calls. What is answered without reading all that came is still delivered before
 # the reset.
+# seconds: 10
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 combination server

@@ -4,6 +4,7 @@
 # cookies, and so has no socket for who it has let in.
 #
 #   a: clients on kernel sockets      veth      b: a server, preloaded; later one on kernel sockets
+# seconds: 9
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 PORT=7000

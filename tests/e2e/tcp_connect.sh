@@ -3,7 +3,7 @@
 # first, and so has it in TIME_WAIT, the program sees no error, and the kernels of the offloaded sides no segment. The
 # kernel's own client does that only with time stamps and tcp_tw_reuse. Two processes do so side by side. And a port that
 # two processes use to the same peer: the connection is the first one's.
-# seconds: 60
+# seconds: 78
 . "$(dirname "$0")/../lib_programs.sh"
 PORT=7000 PORTS=2000 COUNT=4500
 

@@ -3,7 +3,7 @@
 # is late is acknowledged or reset, and whoever comes next with the same addresses and ports is served at once.
 #
 #   a (10.9.0.1): a client, offloaded at first  ---- veth ----  b (10.9.0.2): a server of the kernel's, or offloaded
-# seconds: 13
+# seconds: 22
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 before=0

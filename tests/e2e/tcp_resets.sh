@@ -4,6 +4,7 @@
 # vmad was killed, and its fdstore, and the kernel has reset a peer meanwhile.
 #
 #   a: kernel sockets (or a stack of its own)  veth  b: tcp_echo, a client of vmad
+# seconds: 11
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair

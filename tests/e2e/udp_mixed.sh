@@ -2,6 +2,7 @@
 # A sender that mixes datagrams below and above the MTU: all arrive, whole and in order, whichever side is offloaded.
 #
 #   a (sends)  10.9.0.1 ---- veth ---- 10.9.0.2  (receives) b
+# seconds: 9
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 if [ "$SAN" = thread ]; then

@@ -2,6 +2,7 @@
 # Sockets that live for a question: a program that opens one for each pays no more system calls than without the library,
 # and none for vmad; those that live a little longer take their port by themselves. Two processes at once, vmad killed
 # meanwhile, forked children: each question has its own answer.
+# seconds: 10
 . "$(dirname "$0")/../lib_programs.sh"
 # shellcheck disable=SC2154 # preload is of lib_programs.sh
 PORT=7000 COUNT=400

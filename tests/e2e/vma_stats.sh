@@ -3,7 +3,7 @@
 # have counted themselves; files that are cut short; what it asks of a process.
 #
 #   a (client)  10.9.0.1 ---- veth ---- 10.9.0.2  (server, watched) b
-# seconds: 45
+# seconds: 62
 . "$(dirname "$0")/../lib_sockperf.sh"
 TRAFFIC="python3 $ROOT/tests/e2e/stats_traffic.py"
 DIR=$WORK/stats
