@@ -5,6 +5,8 @@
  *   zcopy ADDRESS PORT COUNT          receives so many without a copy, gives each back
  *   callback ADDRESS PORT COUNT       one third dropped, one received, one held and freed by another thread
  *   hold ADDRESS PORT COUNT           holds all that it may, never frees; waits for a line, then ends
+ *   pump ADDRESS PORT COUNT           so many, by plain calls, 32 at a time: each time it waits for an answer
+ *   volume ADDRESS PORT COUNT         receives them without a copy, holds 64, gives back the rest; how much memory grew
  *   closed ADDRESS PORT COUNT         the same, but closes the socket, and frees afterwards
  *   misuse ADDRESS PORT               frees twice, frees strangers, closes its socket in the callback, ...
  *   dummy ADDRESS PORT udp|tcp        dummy messages
@@ -138,6 +140,84 @@ static int run_zcopy(void)
 		wrong += from.sin_family != AF_INET || len != sizeof(from);
 	}
 	printf("zcopy %u copied %u wrong %u\n", zcopy, copied, wrong);
+	return 0;
+}
+
+/* ---- volume ---- */
+
+enum { WINDOW = 32, KEPT = 64 };
+
+static int run_pump(void)
+{
+	const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	struct datagram datagram;
+	uint32_t answer;
+
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
+		fail("connect");
+	for (uint32_t i = 0; i < count; i++) {
+		fill_datagram(&datagram, i);
+		if (send(fd, &datagram, sizeof(datagram), 0) < 0)
+			fail("send");
+		if (i % WINDOW == WINDOW - 1 &&
+		    (!wait_readable(fd, PATIENCE_MS) || recv(fd, &answer, 4, 0) != 4 || answer != i))
+			fail("an answer");
+	}
+	return 0;
+}
+
+static long resident_kb(void)
+{
+	FILE *file = fopen("/proc/self/statm", "r");
+	long pages = 0;
+
+	if (file == NULL || fscanf(file, "%*d %ld", &pages) != 1)
+		fail("statm");
+	fclose(file);
+	return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* The number of a datagram that is what it should be. */
+static uint32_t number_of(const struct vma_packet_t *packet, uint32_t wanted)
+{
+	uint32_t number;
+
+	wrong += packet->sz_iov != 1 || !is_whole(packet->iov[0].iov_base, packet->iov[0].iov_len);
+	memcpy(&number, packet->iov[0].iov_base, sizeof(number));
+	wrong += number != wanted;
+	return number;
+}
+
+static int run_volume(void)
+{
+	const int fd = bound_socket();
+	static struct vma_packet_t kept[KEPT];
+	const uint32_t warm = count / 10;
+	long before = 0;
+	union room room;
+
+	ready();
+	for (uint32_t i = 0; i < count;) {
+		struct sockaddr_in from;
+		socklen_t len = sizeof(from);
+		int flags = MSG_DONTWAIT | MSG_VMA_ZCOPY_FORCE;
+		const int n = api->recvfrom_zcopy(fd, &room, sizeof(room), &flags, (struct sockaddr *)&from, &len);
+		uint32_t number;
+
+		if (n < 0 && errno == EAGAIN && wait_readable(fd, PATIENCE_MS))
+			continue;
+		if (n < 0)
+			fail("recvfrom_zcopy");
+		number = number_of(&room.packets.pkts[0], i);
+		if (i >= KEPT)
+			wrong += api->free_packets(fd, &kept[i % KEPT], 1) != 0;
+		kept[i % KEPT] = (struct vma_packet_t){.packet_id = room.packets.pkts[0].packet_id};
+		if (i % WINDOW == WINDOW - 1)
+			sendto(fd, &number, sizeof(number), 0, (struct sockaddr *)&from, len);
+		if (i++ == warm)
+			before = resident_kb();
+	}
+	printf("packets %u grown %ld wrong %u\n", count, resident_kb() - before, wrong);
 	return 0;
 }
 
@@ -480,6 +560,8 @@ int main(int argc, char **argv)
 	count = argc > 4 ? (unsigned)atoi(argv[4]) : 0;
 	if (strcmp(role, "send") == 0)
 		return run_send();
+	if (strcmp(role, "pump") == 0)
+		return run_pump();
 	api = vma_get_api();
 	if (api == NULL) {
 		printf("no api: %s\n", strerror(errno));
@@ -487,6 +569,8 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(role, "zcopy") == 0)
 		return run_zcopy();
+	if (strcmp(role, "volume") == 0)
+		return run_volume();
 	if (strcmp(role, "callback") == 0)
 		return run_callback();
 	if (strcmp(role, "hold") == 0)
