@@ -359,7 +359,8 @@ static void *sleep_in(void *arg)
 }
 
 /* The kernel tells EPOLLHUP of a socket that is not connected, which the shadow of a connection is. */
-CASE(tcp_epoll_first_member, "a thread sleeps in a set while a connection without events is added: nothing ends its wait")
+CASE(tcp_epoll_first_member,
+     "a thread sleeps in a set while a connection without events is added: nothing ends its wait")
 {
 	struct epoll_event quiet = {.events = EPOLLIN, .data.u64 = 1}, event = {.events = EPOLLIN, .data.u64 = 7};
 	int s = tcp_out(), ends[2], told = 0;
