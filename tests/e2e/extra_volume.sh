@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A million datagrams without a copy (COUNT=10000000: ten), each whole and in order, 64 held at any time: no memory is needed for
-# them that was not needed for the first tenth.
+# A million datagrams without a copy (COUNT=10000000: ten), each whole and in order, 64 held at any time: no memory is
+# needed for them that was not needed for the first tenth.
 # seconds: 15
 # test-all: it is a million
 #
