@@ -2,11 +2,12 @@
  * ring_flows.c - flows come and go: the ring's tables, and what the NIC is told of them.
  *
  * The NIC has a rule for a key if and only if the key's entry says `steered`, or a call of steer is asking for it.
- * Everything here happens with the receive flag, except for that asking: it takes the time of a system call or of an
- * answer of vmad, and packets are to go on meanwhile. Until steer has taken the flag again, a struct ring_steering in
- * the ring's list makes it known to others. From there detach takes its flow out. Then steer touches the flow no more,
- * and takes the rule back itself, unless it is needed by then: by an entry that is steered, or by a later steer of the
- * same key, which inherits it. A rule that is already there (-EEXIST) is this queue pair's own, added by one of those.
+ * Everything here happens with the receive flag, except for that asking: it takes the time of a system call, of a card's
+ * firmware, or of an answer of vmad, and packets are to go on meanwhile. Until attach or steer has taken the flag again,
+ * a struct ring_steering in the ring's list makes it known to others. From there detach takes its flow out. Then steer
+ * touches the flow no more, and takes the rule back itself, unless it is needed by then: by an entry that is steered, or
+ * by a later steer of the same key, which inherits it. A rule that is already there (-EEXIST) is this queue pair's own,
+ * added by one of those. For a rule that goes see ring_leave.c. Only a sink, which has the flag, asks with it.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -51,24 +52,19 @@ static struct vma_flow_rule rule_of(const struct vma_flow *flow)
  * The NIC steers once per key. It hears of later members too if they have a shadow: that kernel socket is none of the
  * strangers for whose sake a flow is given up.
  */
-static int add_nic_rule(struct vma_ring *ring, const struct vma_flow *flow, struct flow_entry *entry)
+static bool has_to_ask(const struct vma_flow *flow, const struct flow_entry *entry)
 {
-	const struct vma_flow_rule rule = rule_of(flow);
-	const bool first = !entry->steered;
-	int rc;
-
-	if (flow->flags & VMA_FLOW_RING_ONLY || (!first && flow->shadow_cookie == 0))
-		return 0;
-	rc = vma_nic_flow_add(ring->qp, &rule);
-	if (rc == -EEXIST && (!first || steering_of(ring, &flow->key) != NULL))
-		rc = 0;
-	if (rc == 0)
-		entry->steered = true;
-	return rc;
+	return !(flow->flags & VMA_FLOW_RING_ONLY) && (!entry->steered || flow->shadow_cookie != 0);
 }
 
-/* -EAGAIN: not before the NIC has answered, see ring_leave.c. */
-static int ring_attach_flow(struct vma_ring *ring, struct vma_flow *flow)
+static void link_steering(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering)
+{
+	*steering = (struct ring_steering){.next = ring->steerings, .key = flow->key, .flow = flow};
+	ring->steerings = steering;
+}
+
+/* 1: it is attached, and the NIC is to be asked; -EAGAIN: not before the NIC has answered, see ring_leave.c. */
+static int begin_attaching(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering)
 {
 	struct flow_table *table = ring_table_of(ring, &flow->key);
 	struct flow_entry *entry;
@@ -88,14 +84,15 @@ static int ring_attach_flow(struct vma_ring *ring, struct vma_flow *flow)
 		ring_stale_rule_inherit(ring, stale);
 		entry->inherited = true;
 	}
-	rc = entry->revoked ? -EADDRINUSE : add_nic_rule(ring, flow, entry);
-	if (rc != 0) {
-		flow->ring = ring;
-		ring_detach_held(ring, flow, stale == NULL);
-		return rc;
-	}
 	flow->ring = ring;
-	return 0;
+	if (entry->revoked) {
+		ring_detach_held(ring, flow, stale == NULL);
+		return -EADDRINUSE;
+	}
+	if (!has_to_ask(flow, entry))
+		return 0;
+	link_steering(ring, flow, steering);
+	return 1;
 }
 
 /* What the NIC would refuse, for flows that it does not hear of. */
@@ -109,24 +106,6 @@ static int check_flow(const struct vma_flow *flow)
 	if ((flow->flags & VMA_FLOW_LISTENER) != 0 && (flow->key.proto != IPPROTO_TCP || flow->key.peer_port_be != 0))
 		return -EINVAL;
 	return vma_flow_key_check(&flow->key);
-}
-
-int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
-{
-	int rc = check_flow(flow);
-	bool acquired;
-
-	if (rc != 0)
-		return rc;
-	for (;;) {
-		acquired = drive_acquire(&ring->rx);
-		rc = ring_attach_flow(ring, flow);
-		if (acquired)
-			ring_rx_release(ring, drive_tid());
-		if (rc != -EAGAIN || !acquired)
-			return rc;
-		ring_rule_await(ring);
-	}
 }
 
 struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key *key)
@@ -162,8 +141,7 @@ static int begin_steering(struct vma_ring *ring, struct vma_flow *flow, struct r
 		return 0;
 	if (ring_rule_is_leaving(ring, &flow->key))
 		return -EAGAIN;
-	*steering = (struct ring_steering){.next = ring->steerings, .key = flow->key, .flow = flow};
-	ring->steerings = steering;
+	link_steering(ring, flow, steering);
 	return 1;
 }
 
@@ -195,6 +173,49 @@ static int end_steering(struct vma_ring *ring, struct ring_steering *steering, i
 	else if (rc == 0 && (entry == NULL || !entry->steered))
 		vma_nic_flow_del(ring->qp, &steering->key);
 	return steering->flow != NULL ? rc : -EINVAL;
+}
+
+/* A refusal ends what begin_attaching has begun. */
+static int end_attaching(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering, int rc)
+{
+	const bool is_attached = steering->flow != NULL;
+	struct ring_stale_rule *none = NULL;
+
+	rc = end_steering(ring, steering, rc, &none);
+	if (rc != 0 && is_attached)
+		ring_detach_held(ring, flow, false);
+	return rc;
+}
+
+int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
+{
+	struct ring_steering steering;
+	struct vma_flow_rule rule;
+	int rc = check_flow(flow);
+	bool acquired;
+
+	if (rc != 0)
+		return rc;
+	for (;;) {
+		acquired = drive_acquire(&ring->rx);
+		rc = begin_attaching(ring, flow, &steering);
+		if (rc > 0)
+			rule = rule_of(flow);
+		if (rc > 0 && !acquired)
+			return end_attaching(ring, flow, &steering, vma_nic_flow_add(ring->qp, &rule));
+		if (acquired)
+			ring_rx_release(ring, drive_tid());
+		if (rc != -EAGAIN || !acquired)
+			break;
+		ring_rule_await(ring);
+	}
+	if (rc <= 0)
+		return rc;
+	rc = vma_nic_flow_add(ring->qp, &rule);
+	drive_acquire(&ring->rx);
+	rc = end_attaching(ring, flow, &steering, rc);
+	ring_rx_release(ring, drive_tid());
+	return rc;
 }
 
 int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow)
@@ -258,15 +279,6 @@ void ring_detach_held(struct vma_ring *ring, struct vma_flow *flow, bool given_b
 		vma_nic_flow_del(ring->qp, &flow->key);
 }
 
-void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow)
-{
-	bool acquired = drive_acquire(&ring->rx);
-
-	ring_detach_held(ring, flow, false);
-	if (acquired)
-		ring_rx_release(ring, drive_tid());
-}
-
 bool vma_ring_retire(struct vma_ring *ring, const struct vma_flow *flow)
 {
 	const struct vma_nic_accept_page *member = ring->qp->member;
@@ -294,19 +306,51 @@ static bool is_alone_in_nic(struct vma_ring *ring, const struct vma_flow *flow)
 	return entry != NULL && entry->head == flow && flow->next == NULL && entry->steered;
 }
 
-/* Its own sink may detach it while the queue is emptied: before, for a NIC that steers when it is polled, and after. */
+/*
+ * The rule goes first or last: without `drained` the flow leaves the table before the NIC is asked; with it, it takes what
+ * has come until the NIC has answered. While the queue is emptied, its own sink may detach it.
+ */
+static void detach_flow(struct vma_ring *ring, struct vma_flow *flow, bool drained)
+{
+	const struct vma_flow_key key = flow->key;
+
+	for (;;) {
+		if (!drive_acquire(&ring->rx)) {
+			ring_detach_held(ring, flow, false);
+			return;
+		}
+		if (drained && flow->ring == ring)
+			ring_rx_drain(ring);
+		if (flow->ring != ring || !is_alone_in_nic(ring, flow)) {
+			ring_detach_held(ring, flow, false);
+			ring_rx_release(ring, drive_tid());
+			return;
+		}
+		if (ring_rule_leave(ring, &key))
+			break;
+		ring_rx_release(ring, drive_tid());
+		ring_rule_await(ring);
+	}
+	if (drained)
+		ring_entry_of(ring, &key)->steered = false; /* who wants it again waits for the NIC's answer */
+	else
+		ring_detach_held(ring, flow, true);
+	ring_rx_release(ring, drive_tid());
+	vma_nic_flow_del(ring->qp, &key); /* -ENOENT: it was revoked, or the owner that knew it has gone */
+	drive_acquire(&ring->rx);
+	if (drained) {
+		ring_rx_drain(ring);
+		ring_detach_held(ring, flow, true);
+	}
+	ring_rule_left(ring);
+}
+
+void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow)
+{
+	detach_flow(ring, flow, false);
+}
+
 void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow)
 {
-	bool acquired = drive_acquire(&ring->rx), given_back = false;
-
-	if (acquired && flow->ring == ring)
-		ring_rx_drain(ring);
-	if (acquired && flow->ring == ring && is_alone_in_nic(ring, flow)) {
-		vma_nic_flow_del(ring->qp, &flow->key);
-		given_back = true;
-		ring_rx_drain(ring);
-	}
-	ring_detach_held(ring, flow, given_back);
-	if (acquired)
-		ring_rx_release(ring, drive_tid());
+	detach_flow(ring, flow, true);
 }

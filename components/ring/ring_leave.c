@@ -1,13 +1,15 @@
 /*
  * ring_leave.c - rules of the NIC that outlive their flows, until a thread has the time to have them deleted.
  *
- * Deleting one takes a system call, or a conversation with vmad. A connection ends with the receive flag held, in the
+ * Deleting one takes a system call, the time of a card's firmware, or a conversation with vmad. A connection ends with the receive flag held, in the
  * middle of all packets. So its flow leaves the table at once, and in its place comes a *stale rule*: a flow of the
  * ring's own, whose packets go on to the flow that covers the key (a listener's), as if there were nothing. It keeps
  * the entry `steered`. Then one of two things happens:
  *
  *   a flow of the same key is attached ── inherits the rule; the stale rule is a spare one again
  *   vma_ring_prune ── the stale rule goes, its key is noted in `deleting`, and the NIC is asked without the flag
+ *
+ * A flow that a thread of the control path detaches needs no stale rule: that thread notes the key and asks at once.
  *
  * While a key is in `deleting`, no other thread speaks to the NIC of it: it waits at `nic_lock`, which is held until
  * the NIC has answered. Otherwise a rule that is added anew could be the one that is deleted. A thread waits for the
@@ -148,6 +150,24 @@ void ring_rule_await(struct vma_ring *ring)
 	pthread_mutex_unlock(&ring->stale_rules.nic_lock);
 }
 
+bool ring_rule_leave(struct vma_ring *ring, const struct vma_flow_key *key)
+{
+	struct ring_stale_rules *stale_rules = &ring->stale_rules;
+
+	if (pthread_mutex_trylock(&stale_rules->nic_lock) != 0)
+		return false;
+	stale_rules->deleting[0] = *key;
+	stale_rules->deleting_count = 1;
+	return true;
+}
+
+void ring_rule_left(struct vma_ring *ring)
+{
+	ring->stale_rules.deleting_count = 0;
+	ring_rx_release(ring, drive_tid());
+	pthread_mutex_unlock(&ring->stale_rules.nic_lock);
+}
+
 static void collect_deleting(struct vma_ring *ring, unsigned most)
 {
 	struct ring_stale_rules *stale_rules = &ring->stale_rules;
@@ -183,9 +203,7 @@ bool vma_ring_prune(struct vma_ring *ring, unsigned most)
 		for (unsigned i = 0; i < burst; i++)
 			vma_nic_flow_del(ring->qp, &stale_rules->deleting[i]);
 		drive_acquire(&ring->rx);
-		stale_rules->deleting_count = 0;
-		ring_rx_release(ring, drive_tid());
-		pthread_mutex_unlock(&stale_rules->nic_lock);
+		ring_rule_left(ring);
 	}
 	return more;
 }

@@ -146,6 +146,10 @@ void ring_stale_rule_free(struct vma_ring *ring, struct ring_stale_rule *stale);
 void ring_stale_rule_reserve(struct vma_ring *ring, struct flow_entry *entry, struct ring_stale_rule **memory);
 void ring_stale_rule_unreserve(struct vma_ring *ring, const struct flow_entry *entry);
 bool ring_rule_is_leaving(const struct vma_ring *ring, const struct vma_flow_key *key);
+/* With the flag: the NIC is about to be asked to delete it, without the flag. False: others are being deleted; again after
+ * ring_rule_await. `left`, with the flag, which it releases: the NIC has answered. */
+bool ring_rule_leave(struct vma_ring *ring, const struct vma_flow_key *key);
+void ring_rule_left(struct vma_ring *ring);
 void ring_rule_await(struct vma_ring *ring); /* without the flag: that those which are leaving now have left */
 
 /* ring_ports.c */

@@ -497,16 +497,44 @@ static void unlink_listener(struct vma_tcp_listener *listener)
 		listener->next->prev = listener->prev;
 }
 
-static int listen_held(struct vma_tcp_listener *listener)
+/* What others who have the listener go on with is over without a word. */
+static void end_half_open(struct vma_tcp_listener *listener, bool reset)
+{
+	while (listener->first != NULL)
+		tcp_conn_fail(listener->first, 0, reset && !tcp_pending_is_moved(listener->first));
+}
+
+/* In the ring's table; without a rule of the NIC, if that is to be asked for later. */
+static int listen_held(struct vma_tcp_listener *listener, bool rule_later)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	int rc;
 
 	if (vma_ring_flow(tcp->ring, &listener->flow.key) != NULL)
 		return -EADDRINUSE;
+	if (rule_later)
+		listener->flow.flags |= VMA_FLOW_RING_ONLY;
 	rc = vma_ring_attach(tcp->ring, &listener->flow);
+	listener->flow.flags &= ~(uint32_t)VMA_FLOW_RING_ONLY;
 	if (rc == 0)
 		link_listener(listener);
+	return rc;
+}
+
+/* Without the receive flag: packets go on while the NIC is asked. */
+static int listener_steer(struct vma_tcp_listener *listener)
+{
+	struct vma_tcp *tcp = listener->tcp;
+	int rc = vma_ring_steer(tcp->ring, &listener->flow);
+
+	if (rc == 0)
+		return 0;
+	vma_ring_detach(tcp->ring, &listener->flow);
+	vma_ring_acquire(tcp->ring);
+	end_half_open(listener, false);
+	tcp_control_forget(tcp, &listener->flow);
+	unlink_listener(listener);
+	vma_ring_release(tcp->ring);
 	return rc;
 }
 
@@ -544,9 +572,11 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	                                   .revoked = listener_revoked};
 	init_pcb(listener);
 	acquired = vma_ring_acquire(tcp->ring);
-	rc = listen_held(listener);
+	rc = listen_held(listener, acquired);
 	if (acquired)
 		vma_ring_release(tcp->ring);
+	if (rc == 0 && acquired)
+		rc = listener_steer(listener);
 	if (rc != 0)
 		tcp_free_memory(tcp, listener);
 	else
@@ -625,13 +655,6 @@ static unsigned steer_covered(struct vma_tcp_listener *listener, bool newcomers)
 		vma_ring_steer(ring, &conn->flow);
 		n++;
 	}
-}
-
-/* What others who have the listener go on with is over without a word. */
-static void end_half_open(struct vma_tcp_listener *listener, bool reset)
-{
-	while (listener->first != NULL)
-		tcp_conn_fail(listener->first, 0, reset && !tcp_pending_is_moved(listener->first));
 }
 
 static bool stop_accepting(struct vma_tcp_listener *listener)

@@ -179,6 +179,76 @@ static void end_meanwhile(void)
 	memset(&conn, 0xff, sizeof(conn)); /* its memory is somebody else's now */
 }
 
+/* ... for a flow that is attached with its rule, too. */
+static void test_packets_go_on_while_a_flow_comes_with_its_rule(void **state)
+{
+	(void)state;
+	assert_int_equal(steer_attach(&conn, 1000, 0), 0);
+	device.in_add = packet_meanwhile;
+	assert_int_equal(steer_attach(&other, 1001, 0), 0);
+	assert_int_equal(progress_meanwhile, 1); /* -EBUSY if the flag were held */
+	assert_int_equal(conn.calls, 1);
+	assert_int_equal(device.count, 2);
+	detach(&other);
+	detach(&conn);
+}
+
+static void test_a_flow_that_ends_while_it_comes_leaves_no_rule(void **state)
+{
+	(void)state;
+	for (int after = 0; after < 2; after++) {
+		*(after ? &device.after_add : &device.in_add) = end_meanwhile;
+		assert_int_equal(steer_attach(&conn, 1000, 0), -EINVAL);
+		assert_int_equal(device.count, 0);
+	}
+	assert_int_equal(steer_attach(&conn, 1000, 0), 0);
+	detach(&conn);
+}
+
+static void test_a_refused_flow_is_not_attached(void **state)
+{
+	(void)state;
+	device.refusal = -ENOSPC;
+	assert_int_equal(steer_attach(&conn, 1000, 0), -ENOSPC);
+	assert_null(conn.flow.ring);
+	assert_null(vma_ring_flow(ring, &conn.flow.key));
+	device.refusal = 0;
+	assert_int_equal(vma_ring_attach(ring, &conn.flow), 0);
+	detach(&conn);
+}
+
+static int del_meanwhile(struct fake_nic *nic, const struct vma_flow_key *key)
+{
+	packet_meanwhile();
+	assert_int_equal(device_del(nic, key), 0);
+	packet_meanwhile();
+	return 0;
+}
+
+/* A flow that is drained takes what comes until its rule has gone; another one is gone at once. */
+static void test_packets_go_on_while_a_rule_goes(void **state)
+{
+	(void)state;
+	for (int drained = 0; drained < 2; drained++) {
+		assert_int_equal(steer_attach(&conn, 1000, 0), 0);
+		assert_int_equal(steer_attach(&other, 1000 + (drained == 0), drained ? VMA_FLOW_RING_ONLY : 0), 0);
+		if (drained)
+			detach(&other);
+		fake.in_flow_del = del_meanwhile;
+		progress_meanwhile = 0;
+		if (drained)
+			vma_ring_detach_drained(ring, &conn.flow);
+		else
+			detach(&other);
+		fake.in_flow_del = device_del;
+		assert_int_equal(progress_meanwhile, 1);
+		assert_int_equal(conn.calls, 2);
+		assert_int_equal(device.count, !drained);
+		if (!drained)
+			detach(&conn);
+	}
+}
+
 static void test_a_flow_that_ends_meanwhile_leaves_no_rule(void **state)
 {
 	(void)state;
@@ -305,6 +375,10 @@ static const struct CMUnitTest tests[] = {
         CASE(test_who_is_not_attached_cannot_be_steered),
         CASE(test_a_sink_cannot_steer),
         CASE(test_packets_go_on_while_the_nic_is_asked),
+        CASE(test_packets_go_on_while_a_flow_comes_with_its_rule),
+        CASE(test_a_flow_that_ends_while_it_comes_leaves_no_rule),
+        CASE(test_a_refused_flow_is_not_attached),
+        CASE(test_packets_go_on_while_a_rule_goes),
         CASE(test_a_flow_that_ends_meanwhile_leaves_no_rule),
         CASE(test_a_flow_that_ends_meanwhile_is_told_so_and_not_the_refusal),
         CASE(test_a_successor_that_did_not_ask_gets_no_rule),

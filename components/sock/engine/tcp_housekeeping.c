@@ -45,6 +45,8 @@
 #define STEER_AT_ONCE 16   /* each may cost a conversation with vmad; timers are to be kept meanwhile */
 #define PRUNE_NS MS        /* rules that nobody needs any more: so many as end in this time are deleted together */
 #define PRUNE_AT_ONCE 64   /* as for steering */
+#define PRUNE_LATE_AT_ONCE 4
+#define RULES_NS MS /* and no more of either once they have taken so long */
 /* Of a device that has no block of ports: what comes late for a connection that has ended is the rule's for so long, and
  * not the kernel's to reset. */
 #define PRUNE_LATE_NS (200 * MS)
@@ -330,12 +332,23 @@ void tcp_housekeeping_prune(void *arg)
 static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	const bool late = prunes_late(ring_ctx);
+	const unsigned burst = late ? PRUNE_LATE_AT_ONCE : PRUNE_AT_ONCE;
+	unsigned n = 0;
+	uint64_t until;
+	bool more;
 
 	(void)arg;
 	if (!atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed) ||
 	    (late && vma_now_ns() < atomic_load(&ring_ctx->prune_ns)))
 		return;
-	if (atomic_exchange(&ring_ctx->to_prune, false) && vma_ring_prune(ring_ctx->ring, PRUNE_AT_ONCE))
+	if (!atomic_exchange(&ring_ctx->to_prune, false))
+		return;
+	until = vma_now_ns() + RULES_NS;
+	do {
+		more = vma_ring_prune(ring_ctx->ring, burst);
+		n += burst;
+	} while (more && n < PRUNE_AT_ONCE && vma_now_ns() < until);
+	if (more)
 		atomic_store(&ring_ctx->to_prune, true);
 }
 
@@ -540,8 +553,10 @@ static void grow_older(uint64_t now)
 
 static uint64_t housekeeping_run_steering(uint64_t now)
 {
+	const uint64_t until = now + RULES_NS;
+
 	grow_older(now);
-	for (unsigned i = 0; i < STEER_AT_ONCE && housekeeping.older != NULL; i++) {
+	for (unsigned i = 0; i < STEER_AT_ONCE && housekeeping.older != NULL && (i == 0 || vma_now_ns() < until); i++) {
 		struct pending_steer *pending_steer = (struct pending_steer *)housekeeping.older;
 
 		housekeeping.older = ck_pr_load_ptr(&housekeeping.older->next);
