@@ -109,7 +109,7 @@ static void name_leaks(struct vma_bufarena *arena, struct vma_bufpool *pool, enu
 		           found - LEAKS_NAMED, where_names[where]);
 }
 
-/* At retirement a buffer may rightly still be in use; what the NIC has is not even of the population any more. */
+/* At retirement a buffer may rightly still be in use, also by the NIC. */
 void bufpool_debug_pool_leaks(struct vma_bufpool *pool)
 {
 	name_leaks(pool->arena, pool, VMA_LOG_WARN, WHERE_HELD);
@@ -286,6 +286,21 @@ void bufpool_debug_from_nic(struct vma_bufpool *pool, struct vma_buf *buf)
 	uint32_t index = index_of(pool->arena, buf, "from_nic");
 
 	buf_move_checked(pool, index, 1u << WHERE_NIC | 1u << WHERE_MAPPED, WHERE_HELD, "from_nic");
+}
+
+void vma_bufpool_note_lent(struct vma_bufarena *arena, struct vma_buf *buf, bool is_lent)
+{
+	struct vma_bufpool *pool = NULL;
+
+	if (buf->pool < VMA_BUFPOOL_MAX)
+		pool = atomic_load_explicit(&arena->pools[buf->pool], memory_order_acquire);
+	if (pool == NULL)
+		fault("bufpool: buffer %u of pool %u, which does not exist, lent to a NIC",
+		      index_of(arena, buf, "lend"), buf->pool);
+	if (is_lent)
+		bufpool_debug_to_nic(pool, buf);
+	else
+		bufpool_debug_from_nic(pool, buf);
 }
 
 void vma_buf_ref_of_free(struct vma_buf *buf)

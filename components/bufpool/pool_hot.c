@@ -375,16 +375,6 @@ void vma_bufpool_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigne
 	population_change(pool, -(int64_t)n);
 }
 
-void vma_bufpool_filled_by_nic(struct vma_bufpool *pool, struct vma_buf *buf)
-{
-	bufpool_debug_from_nic(pool, buf);
-	buf->next = NULL;
-	atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);
-	buf->pool = pool->id;
-	if (!population_change(pool, 1))
-		vma_log_once(VMA_LOG_ERROR, "bufpool %s: a buffer adopted after its end", pool->name);
-}
-
 void vma_bufpool_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {

@@ -81,8 +81,11 @@ static void ring_run_revoke(struct vma_ring_command *command)
 	} else if (entry != NULL && !entry->revoked) {
 		entry->revoked = true;
 		inet_ntop(AF_INET, r->key.local, local, sizeof(local));
-		vma_log_warn("ring %s: the kernel has %s port %u of %s again: somebody else wants it too", ring->name,
-		             r->key.proto == IPPROTO_TCP ? "TCP" : "UDP", ntohs(r->key.local_port_be), local);
+		/* Of a device that has gone the loss was told. */
+		vma_log_at(vma_nic_qp_lost(ring->qp) ? VMA_LOG_DEBUG : VMA_LOG_WARN,
+		           "ring %s: the kernel has %s port %u of %s again: %s", ring->name,
+		           r->key.proto == IPPROTO_TCP ? "TCP" : "UDP", ntohs(r->key.local_port_be), local,
+		           vma_nic_qp_lost(ring->qp) ? "the device has gone" : "somebody else wants it too");
 		for (struct vma_flow *flow = entry->head; flow != NULL; flow = ring->cursor) {
 			ring->cursor = flow->next;
 			if (flow->revoked != NULL)

@@ -73,6 +73,31 @@ static void test_frames_of_an_ended_pool_may_be_given_to_another(void **state)
 	vma_bufarena_destroy(f.arena);
 }
 
+static void test_a_buffer_that_is_lent_to_the_nic_keeps_the_pool(void **state)
+{
+	struct vma_buf *bufs[2];
+	struct fixture f;
+
+	(void)state;
+	open_fixed(&f, 2, 1);
+	assert_int_equal(vma_bufpool_get(f.pool, bufs, 2), 2);
+	bufs[1]->flags = 7;
+	for (int i = 0; i < 2; i++)
+		vma_buf_lend(f.arena, bufs[i]);
+	assert_int_equal(atomic_load(&bufs[0]->refs), 0);
+	fixture_retire(&f);
+	assert_int_equal(atomic_load(&f.drained), 0);
+	for (int i = 0; i < 2; i++) {
+		vma_buf_regain(f.arena, bufs[i]);
+		assert_int_equal(atomic_load(&bufs[i]->refs), 1);
+		assert_int_equal(bufs[i]->flags, i * 7); /* what the NIC has made of it */
+		assert_int_equal(atomic_load(&f.drained), 0);
+		vma_buf_put(f.arena, bufs[i]);
+	}
+	assert_int_equal(atomic_load(&f.drained), 1);
+	vma_bufarena_destroy(f.arena);
+}
+
 static void test_giving_the_last_buffer_to_the_nic_ends_the_pool(void **state)
 {
 	struct vma_buf *bufs[2];
@@ -201,6 +226,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_empty_pool_ends_at_once),
         cmocka_unit_test(test_the_last_put_ends_the_pool_in_every_mode),
         cmocka_unit_test(test_frames_of_an_ended_pool_may_be_given_to_another),
+        cmocka_unit_test(test_a_buffer_that_is_lent_to_the_nic_keeps_the_pool),
         cmocka_unit_test(test_giving_the_last_buffer_to_the_nic_ends_the_pool),
         cmocka_unit_test(test_what_lies_in_other_threads_caches_counts_as_returned),
         cmocka_unit_test(test_an_id_is_free_again_after_the_end_and_not_before),

@@ -17,6 +17,8 @@
 #include "../verbs/verbs.h"
 
 #define FAKE_DEPTH 1024 /* of each queue; a power of two */
+#define FAKE_FRAMES (1 << 14)
+#define FAKE_LKEYS_BYTES (((FAKE_FRAMES >> VERBS_UNIT_SHIFT) + 1) * sizeof(struct verbs_lkey))
 
 struct fake_provider {
 	struct verbs_lib lib;
@@ -27,7 +29,7 @@ struct fake_provider {
 	struct ibv_cq_ex rx_cq, tx_cq;
 	struct nic_verbs nic;
 	struct verbs_qp *verbs;
-	_Atomic uint64_t *lkeys;
+	struct verbs_lkey *lkeys;
 	struct vma_bufarena *arena;
 	struct vma_bufpool *rx_pool, *tx_pool;
 	/* what the device sees */
@@ -42,7 +44,12 @@ struct fake_provider {
 	uint32_t sends, inlined, lkey, length;
 	uint64_t addr;
 	unsigned flags;
-	int fails; /* an errno for the next doorbell */
+	int fails;       /* an errno for the next doorbell */
+	int post_fails;  /* an errno for the next post */
+	unsigned pieces; /* of what was sent last, or received */
+	uint32_t hdr_len, mss;
+	enum ibv_wc_status status; /* of the next completion of a receive; it is good again behind it */
+	bool is_wiped;
 };
 
 static struct fake_provider fake;
@@ -51,7 +58,12 @@ static struct fake_provider fake;
 
 FAKE int fake_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
+	const int rc = fake.post_fails;
+
 	(void)qp, (void)bad;
+	fake.post_fails = 0;
+	if (rc != 0)
+		return rc;
 	for (; wr != NULL; wr = wr->next)
 		fake.posted[fake.posted_to++ % FAKE_DEPTH] = wr->wr_id;
 	return 0;
@@ -63,7 +75,8 @@ static inline int next_receive(struct ibv_cq_ex *cq)
 		return ENOENT;
 	fake.due--;
 	cq->wr_id = fake.posted[fake.posted_from++ % FAKE_DEPTH];
-	cq->status = IBV_WC_SUCCESS;
+	cq->status = fake.status;
+	fake.status = IBV_WC_SUCCESS;
 	return 0;
 }
 
@@ -134,6 +147,33 @@ FAKE void fake_wr_send(struct ibv_qp_ex *qp)
 		fake.signalled[fake.signalled_to++ % FAKE_DEPTH] = qp->wr_id;
 }
 
+FAKE void fake_wr_send_tso(struct ibv_qp_ex *qp, void *hdr, uint16_t hdr_len, uint16_t mss)
+{
+	(void)hdr;
+	fake.hdr_len = hdr_len;
+	fake.mss = mss;
+	fake_wr_send(qp);
+}
+
+FAKE void fake_wr_set_sge_list(struct ibv_qp_ex *qp, size_t n, const struct ibv_sge *list)
+{
+	(void)qp;
+	fake.pieces = (unsigned)n;
+	fake.length = 0;
+	for (size_t i = 0; i < n; i++)
+		fake.length += list[i].length;
+}
+
+FAKE void fake_wr_set_inline_list(struct ibv_qp_ex *qp, size_t n, const struct ibv_data_buf *list)
+{
+	(void)qp;
+	fake.inlined++;
+	fake.pieces = (unsigned)n;
+	fake.length = 0;
+	for (size_t i = 0; i < n; i++)
+		fake.length += (uint32_t)list[i].length;
+}
+
 FAKE void fake_wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint32_t length)
 {
 	(void)qp;
@@ -171,34 +211,36 @@ static void fake_pool(struct vma_bufpool **pool, const char *name)
 		abort();
 	for (uint32_t unit = first >> VERBS_UNIT_SHIFT; unit <= (first + 2 * FAKE_DEPTH - 1) >> VERBS_UNIT_SHIFT;
 	     unit++)
-		atomic_store(&fake.lkeys[unit], UINT64_C(1) << 32 | (100 + unit));
+		fake.lkeys[unit] = (struct verbs_lkey){.key = 100 + unit, .generation = 1};
 }
 
 /* Its pools and their arena stay. */
 static inline void fake_provider_end(void)
 {
 	if (fake.verbs != NULL) {
-		free(fake.verbs->sent);
+		verbs_wiped_free(fake.verbs->sent, FAKE_DEPTH * sizeof(struct verbs_sent));
 		vma_stats_drop(NULL, fake.verbs->stats);
 	}
 	free(fake.verbs);
-	free(fake.lkeys);
+	verbs_wiped_free(fake.lkeys, FAKE_LKEYS_BYTES);
 	fake.verbs = NULL;
 	fake.lkeys = NULL;
 }
 
 static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t inline_max)
 {
-	const struct vma_bufarena_attr arena = {.capacity = 1 << 14};
+	const struct vma_bufarena_attr arena = {.capacity = FAKE_FRAMES};
+	static const struct verbs_lkey no_lkeys[(FAKE_FRAMES >> VERBS_UNIT_SHIFT) + 1];
 	struct verbs_qp *qp = aligned_alloc(_Alignof(struct verbs_qp), sizeof(*qp));
 
 	fake_provider_end();
 	memset(&fake, 0, sizeof(fake));
+	fake.is_wiped = true;
 	memset(qp, 0, sizeof(*qp));
 	fake.byte_len = 64;
 	if (vma_bufarena_create(&arena, &fake.arena) != 0)
 		abort();
-	fake.lkeys = calloc((fake.arena->capacity >> VERBS_UNIT_SHIFT) + 1, sizeof(*fake.lkeys));
+	fake.lkeys = verbs_wiped_alloc(FAKE_LKEYS_BYTES, &fake.is_wiped);
 	fake_pool(&fake.rx_pool, "rx");
 	fake_pool(&fake.tx_pool, "tx");
 	fake.context.context.ops.post_recv = fake_post_recv;
@@ -207,6 +249,9 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	fake.qp_ex.wr_send = fake_wr_send;
 	fake.qp_ex.wr_set_sge = fake_wr_set_sge;
 	fake.qp_ex.wr_set_inline_data = fake_wr_set_inline;
+	fake.qp_ex.wr_set_inline_data_list = fake_wr_set_inline_list;
+	fake.qp_ex.wr_set_sge_list = fake_wr_set_sge_list;
+	fake.qp_ex.wr_send_tso = fake_wr_send_tso;
 	fake.qp_ex.wr_complete = fake_wr_complete;
 	fake.rx_cq.start_poll = fake_rx_start;
 	fake.rx_cq.next_poll = fake_rx_next;
@@ -224,6 +269,7 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	fake.nic.base.info = (struct vma_nic_info){.mtu = 1500, .caps = VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_RX_CSUM};
 	fake.nic.fork_guard = qp->fork_guard = nic_fork_guard();
 	fake.nic.lkeys = fake.lkeys;
+	fake.nic.no_lkeys = no_lkeys;
 	fake.nic.device = &fake.device;
 	qp->base.ops = qp->base.backend_ops = &vma_nic_verbs_ops;
 	qp->base.nic = &fake.nic.base;
@@ -232,7 +278,6 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	atomic_store(&qp->base.tx_pool, fake.tx_pool);
 	qp->base.rx_depth = qp->base.tx_depth = FAKE_DEPTH / 2;
 	qp->nic = &fake.nic;
-	qp->lkeys = fake.lkeys;
 	qp->generation = 1;
 	qp->stats = vma_stats_grab(NULL, VMA_STATS_TYPE_NIC, "fake");
 	qp->queue = (struct verbs_queue){.device = &fake.device,
@@ -245,7 +290,7 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	qp->tx_segs_max = 1;
 	qp->tx_longest = qp->tx_longest_ever = 1500 + VERBS_L2_BYTES;
 	qp->attr.tx_batching = batching;
-	qp->sent = calloc(FAKE_DEPTH, sizeof(*qp->sent));
+	qp->sent = verbs_wiped_alloc(FAKE_DEPTH * sizeof(struct verbs_sent), &fake.is_wiped);
 	qp->sent_mask = FAKE_DEPTH - 1;
 	verbs_data_init(qp);
 	fake.verbs = qp;

@@ -17,24 +17,25 @@
 #include "../os.h"
 #include "verbs.h"
 
+_Static_assert(sizeof(struct vma_buf) == 1 << VERBS_BUF_SHIFT, "a descriptor's distance is its number's, shifted");
+
 /* In vma_buf.user of each buffer that the device has, beside 0 references: see verbs_data_end. */
 static char with_nic;
+
+static inline bool opened_here(const struct verbs_qp *qp)
+{
+	return __builtin_expect(atomic_load_explicit(qp->fork_guard, memory_order_relaxed) != 0, 1);
+}
 
 /* Not in a forked child, and the device works. */
 static inline bool qp_usable(const struct verbs_qp *qp)
 {
-	return __builtin_expect(atomic_load_explicit(qp->fork_guard, memory_order_relaxed) != 0, 1) &&
-	       !vma_nic_qp_lost(&qp->base);
-}
-
-static inline struct vma_bufpool *rx_pool_of(const struct verbs_qp *qp)
-{
-	return atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed);
+	return opened_here(qp) && !vma_nic_qp_lost(&qp->base);
 }
 
 static inline uint32_t frame_bytes(const struct verbs_qp *qp)
 {
-	return UINT32_C(1) << qp->base.arena->frame_shift;
+	return UINT32_C(1) << qp->frame_shift;
 }
 
 /* ---- posting ---- */
@@ -42,16 +43,15 @@ static inline uint32_t frame_bytes(const struct verbs_qp *qp)
 /* A receive of rx_bufs buffers that are the NIC's, as the i-th of a list. Their order is that of `next`. */
 static inline void put_receive(struct verbs_qp *qp, unsigned i, struct vma_buf *const *bufs)
 {
-	const struct vma_bufarena *arena = qp->base.arena;
 	struct ibv_sge *sge = &qp->rx_sge[i * VERBS_SEGS_MAX];
 
 	for (uint32_t part = 0; part < qp->rx_bufs; part++) {
-		sge[part].addr = (uintptr_t)vma_buf_frame(arena, bufs[part]);
-		sge[part].length = UINT32_C(1) << arena->frame_shift;
-		verbs_lkey(qp, vma_buf_index(arena, bufs[part]), &sge[part].lkey);
+		sge[part].addr = verbs_frame(qp, bufs[part]);
+		sge[part].length = frame_bytes(qp);
+		verbs_lkey(qp, bufs[part], &sge[part].lkey);
 		bufs[part]->next = part + 1 < qp->rx_bufs ? bufs[part + 1] : NULL;
 	}
-	qp->rx_wr[i].wr_id = vma_buf_index(arena, bufs[0]);
+	qp->rx_wr[i].wr_id = (uintptr_t)bufs[0];
 }
 
 static __attribute__((cold, noinline)) void refused_receive(struct verbs_qp *qp, int rc)
@@ -94,9 +94,10 @@ static void post_bufs(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	unsigned at = 0;
 
-	vma_bufpool_to_nic(rx_pool_of(qp), bufs, n);
-	for (unsigned i = 0; i < n; i++)
+	for (unsigned i = 0; i < n; i++) {
+		vma_buf_lend(qp->base.arena, bufs[i]);
 		bufs[i]->user = &with_nic;
+	}
 	qp->rx_with_nic += n;
 	while (at < n && (qp->rx_open_n != 0 || n - at < qp->rx_bufs)) {
 		qp->rx_open[qp->rx_open_n++] = bufs[at++];
@@ -114,44 +115,18 @@ static void post_bufs(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 		qp->rx_open[qp->rx_open_n++] = bufs[at++];
 }
 
-/* A single buffer, where a receive has no more. */
-static inline void post_one(struct verbs_qp *qp, struct vma_buf *buf, uint32_t lkey)
+static __attribute__((noinline)) unsigned post_any(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
-	const struct vma_bufarena *arena = qp->base.arena;
-	const uint32_t index = vma_buf_index(arena, buf);
-	struct ibv_recv_wr *bad;
-	int rc;
-
-	vma_bufpool_to_nic(rx_pool_of(qp), &buf, 1);
-	buf->user = &with_nic;
-	buf->next = NULL;
-	qp->rx_with_nic++;
-	qp->rx_sge[0] = (struct ibv_sge){(uintptr_t)arena->frames + ((uintptr_t)index << arena->frame_shift),
-	                                 UINT32_C(1) << arena->frame_shift, lkey};
-	qp->rx_one.wr_id = index;
-	rc = ibv_post_recv(qp->queue.qp, &qp->rx_one, &bad);
-	if (__builtin_expect(rc != 0, 0))
-		refused_receive(qp, rc);
-}
-
-unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
-{
-	struct verbs_qp *qp = verbs_qp_of(base);
+	struct vma_nic_qp *base = &qp->base;
 	uint32_t lkey, room;
 	unsigned done = 0, run;
 
 	if (!qp_usable(qp))
 		return 0;
-	if (n == 1 && qp->rx_bufs == 1 && qp->rx_with_nic < base->rx_depth &&
-	    verbs_lkey(qp, vma_buf_index(base->arena, bufs[0]), &lkey)) {
-		post_one(qp, bufs[0], lkey);
-		vma_stats_add(&qp->stats->fill_posted, 1);
-		return 1;
-	}
 	while (done < n) {
 		room = base->rx_depth - qp->rx_with_nic;
 		for (run = 0; done + run < n && run < room; run++)
-			if (!verbs_lkey(qp, vma_buf_index(base->arena, bufs[done + run]), &lkey))
+			if (!verbs_lkey(qp, bufs[done + run], &lkey))
 				break;
 		if (run != 0) {
 			post_bufs(qp, bufs + done, run);
@@ -166,11 +141,35 @@ unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	return done;
 }
 
+/* Of a single buffer, where a receive has no more. That it has a key says that the queue pair is usable, too. */
+unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	struct ibv_recv_wr *bad;
+	struct vma_buf *buf;
+	int rc;
+
+	if (n != 1 || qp->rx_with_nic >= qp->rx_single_max || !verbs_lkey(qp, bufs[0], &qp->rx_one_sge.lkey))
+		return post_any(qp, bufs, n);
+	buf = bufs[0];
+	vma_buf_lend(base->arena, buf);
+	buf->user = &with_nic;
+	buf->next = NULL;
+	qp->rx_with_nic++;
+	vma_stats_add(&qp->stats->fill_posted, 1);
+	qp->rx_one_sge.addr = verbs_frame(qp, buf);
+	qp->rx_one.wr_id = (uintptr_t)buf;
+	rc = ibv_post_recv(qp->queue.qp, &qp->rx_one, &bad);
+	if (__builtin_expect(rc != 0, 0))
+		refused_receive(qp, rc);
+	return 1;
+}
+
 /* ---- receiving ---- */
 
 /* One completion, whatever the interface it was read by. */
 struct received {
-	uint64_t id;
+	uintptr_t id; /* the first buffer's address */
 	uint32_t len;
 	unsigned flags;
 	enum ibv_wc_status status;
@@ -180,7 +179,7 @@ struct received {
 /* A receive that has failed: its buffers are posted again, unless the queue has stopped. */
 static __attribute__((cold, noinline)) void receive_failed(struct verbs_qp *qp, const struct received *what)
 {
-	struct vma_buf *buf = vma_buf_at(qp->base.arena, (uint32_t)what->id);
+	struct vma_buf *buf = (struct vma_buf *)what->id;
 
 	if (what->status != IBV_WC_WR_FLUSH_ERR) {
 		vma_log_debug("%s: a receive failed: status %d", qp->name, what->status);
@@ -196,7 +195,9 @@ static __attribute__((cold, noinline)) void receive_failed(struct verbs_qp *qp, 
 
 static inline uint16_t flags_of(unsigned wc_flags)
 {
-	return wc_flags & IBV_WC_IP_CSUM_OK ? VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK : 0;
+	const unsigned is_ok = (wc_flags & IBV_WC_IP_CSUM_OK) / IBV_WC_IP_CSUM_OK;
+
+	return (uint16_t)(is_ok * (VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK));
 }
 
 static inline enum verbs_stamps stamps_of(const struct verbs_qp *qp)
@@ -237,18 +238,21 @@ static inline void stop_reading(struct verbs_qp *qp, bool reading)
 		ibv_end_poll(qp->queue.rx_cq_ex);
 }
 
-/* Buffers that the device has filled are the user's. */
-static void adopt(struct verbs_qp *qp, struct vma_buf **bufs, const uint16_t *flags, unsigned n)
+/* A buffer that the device has filled with so many bytes is the user's. */
+static inline void adopt(struct verbs_qp *qp, struct vma_buf *buf, uint32_t len, uint16_t flags)
 {
-	uint64_t bytes = 0;
+	struct vma_stats_nic *stats = qp->stats;
 
-	vma_bufpool_from_nic(rx_pool_of(qp), bufs, n);
-	for (unsigned i = 0; i < n; i++) {
-		bufs[i]->flags = flags[i];
-		bytes += bufs[i]->len;
-	}
-	qp->rx_with_nic -= n;
-	vma_stats_add(&qp->stats->rx_bytes, bytes);
+	vma_buf_regain(qp->base.arena, buf);
+	buf->user = NULL;
+	buf->next = NULL;
+	buf->data_off = 0;
+	buf->len = buf->packet_len = len;
+	buf->flags = flags;
+	buf->flow_tag = 0;
+	buf->timestamp_ns = 0;
+	qp->rx_with_nic--;
+	vma_stats_add(&stats->rx_bytes, len);
 }
 
 static __attribute__((cold, noinline)) void poll_failed(struct verbs_qp *qp, struct ibv_cq_ex *ex)
@@ -273,44 +277,31 @@ static __attribute__((noinline)) void put_stamps(const struct verbs_qp *qp, stru
 	}
 }
 
-/* The packet of a completion that is read by an extended queue is the user's. Returns its length. */
-static inline uint32_t adopt_single(struct verbs_qp *qp, struct ibv_cq_ex *ex, struct vma_buf *buf)
-{
-	const uint32_t len = ibv_wc_read_byte_len(ex);
-
-	buf->user = NULL;
-	buf->data_off = 0;
-	buf->len = buf->packet_len = len;
-	buf->flags = flags_of(ibv_wc_read_wc_flags(ex));
-	buf->flow_tag = 0;
-	buf->timestamp_ns = 0;
-	if (__builtin_expect(stamps_of(qp) != VERBS_STAMPS_NONE, 0)) {
-		const uint64_t stamp_ns = verbs_stamp_read(qp, stamps_of(qp));
-
-		put_stamps(qp, &buf, &stamp_ns, 1);
-	}
-	vma_bufpool_filled_by_nic(rx_pool_of(qp), buf);
-	return len;
-}
-
 /*
  * Packets of one buffer each. A receive that has failed is dealt with when the poll has ended, and the look goes on
  * behind it: 0 has to mean that there is nothing.
  */
-static inline unsigned poll_single(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+static inline __attribute__((always_inline)) unsigned poll_single(struct verbs_qp *qp, struct ibv_cq_ex *ex,
+                                                                  struct vma_buf **bufs, unsigned n, bool with_stamps)
 {
-	struct ibv_cq_ex *ex = qp->queue.rx_cq_ex;
 	struct ibv_poll_cq_attr attr = {.comp_mask = 0};
-	uint64_t bytes = 0;
 	unsigned got = 0;
 
 	while (got < n && ibv_start_poll(ex, &attr) == 0) {
 		bool is_empty = false;
 
 		while (__builtin_expect(ex->status == IBV_WC_SUCCESS, 1)) {
-			struct vma_buf *buf = vma_buf_at(qp->base.arena, (uint32_t)ex->wr_id);
+			const uint32_t len = ibv_wc_read_byte_len(ex);
+			const uint16_t flags = flags_of(ibv_wc_read_wc_flags(ex));
+			struct vma_buf *buf = (struct vma_buf *)ex->wr_id;
 
-			bytes += adopt_single(qp, ex, buf);
+			adopt(qp, buf, len, flags);
+			if (with_stamps) {
+				const uint64_t stamp_ns = verbs_stamp_read(qp, stamps_of(qp));
+
+				put_stamps(qp, &buf, &stamp_ns, 1);
+			}
+			vma_stats_add(&qp->stats->rx_frames, 1);
 			bufs[got++] = buf;
 			is_empty = got == n || ibv_next_poll(ex) != 0;
 			if (is_empty)
@@ -322,41 +313,24 @@ static inline unsigned poll_single(struct verbs_qp *qp, struct vma_buf **bufs, u
 		}
 		poll_failed(qp, ex);
 	}
-	if (got != 0) {
-		qp->rx_with_nic -= got;
-		vma_stats_add(&qp->stats->rx_frames, got);
-		vma_stats_add(&qp->stats->rx_bytes, bytes);
-	}
 	return got;
 }
 
 /* The same of a provider of the old kind. */
 static __attribute__((noinline)) unsigned poll_single_plain(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
-	uint16_t flags[VERBS_BURST];
 	struct received what;
 	bool reading = false;
 	unsigned got = 0;
 
-	if (n > VERBS_BURST)
-		n = VERBS_BURST;
 	while (got < n && read_received(qp, &reading, &what)) {
-		struct vma_buf *buf;
-
 		if (__builtin_expect(what.status != IBV_WC_SUCCESS, 0)) {
 			receive_failed(qp, &what);
 			continue;
 		}
-		buf = vma_buf_at(qp->base.arena, (uint32_t)what.id);
-		buf->user = NULL;
-		buf->data_off = 0;
-		buf->len = buf->packet_len = what.len;
-		flags[got] = flags_of(what.flags);
-		bufs[got++] = buf;
+		bufs[got] = (struct vma_buf *)what.id;
+		adopt(qp, bufs[got++], what.len, flags_of(what.flags));
 	}
-	if (got == 0)
-		return 0;
-	adopt(qp, bufs, flags, got);
 	vma_stats_add(&qp->stats->rx_frames, got);
 	return got;
 }
@@ -364,8 +338,7 @@ static __attribute__((noinline)) unsigned poll_single_plain(struct verbs_qp *qp,
 /* A packet of several buffers, into rx_pending; those that it left empty go to rx_open. */
 static void take_parts(struct verbs_qp *qp, const struct received *what)
 {
-	struct vma_buf *buf = vma_buf_at(qp->base.arena, (uint32_t)what->id), *next;
-	uint16_t flags[VERBS_SEGS_MAX];
+	struct vma_buf *buf = (struct vma_buf *)what->id, *next;
 	uint32_t left = what->len;
 	unsigned n = 0;
 
@@ -378,13 +351,9 @@ static void take_parts(struct verbs_qp *qp, const struct received *what)
 			continue;
 		}
 		left -= len;
-		buf->user = NULL;
-		buf->data_off = 0;
-		buf->len = buf->packet_len = len;
-		flags[n] = (n == 0 ? flags_of(what->flags) : 0) | (left != 0 ? VMA_BUF_RX_MORE : 0);
+		adopt(qp, buf, len, (n == 0 ? flags_of(what->flags) : 0) | (left != 0 ? VMA_BUF_RX_MORE : 0));
 		qp->rx_pending[n++] = buf;
 	}
-	adopt(qp, qp->rx_pending, flags, n);
 	if (__builtin_expect(what->stamp_ns != 0, 0))
 		put_stamps(qp, qp->rx_pending, &what->stamp_ns, 1);
 	qp->rx_pending_at = 0;
@@ -394,12 +363,15 @@ static void take_parts(struct verbs_qp *qp, const struct received *what)
 		post_open(qp);
 }
 
+/* When none is left, rx_pending_n is 0. */
 static unsigned take_pending(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	unsigned got = 0;
 
 	while (got < n && qp->rx_pending_at < qp->rx_pending_n)
 		bufs[got++] = qp->rx_pending[qp->rx_pending_at++];
+	if (qp->rx_pending_at == qp->rx_pending_n)
+		qp->rx_pending_at = qp->rx_pending_n = 0;
 	return got;
 }
 
@@ -411,7 +383,7 @@ static bool poll_pending(struct verbs_qp *qp)
 
 	qp->rx_pending_at = qp->rx_pending_n = 0;
 	if (qp->rx_bufs == 1 && qp->queue.rx_cq_ex != NULL)
-		return (qp->rx_pending_n = poll_single(qp, qp->rx_pending, 1)) != 0;
+		return (qp->rx_pending_n = poll_single(qp, qp->queue.rx_cq_ex, qp->rx_pending, 1, true)) != 0;
 	if (qp->rx_bufs == 1)
 		return (qp->rx_pending_n = poll_single_plain(qp, qp->rx_pending, 1)) != 0;
 	if (!read_received(qp, &reading, &what))
@@ -424,7 +396,7 @@ static bool poll_pending(struct verbs_qp *qp)
 	return true;
 }
 
-static __attribute__((noinline)) unsigned poll_parts(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+static unsigned poll_parts(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	unsigned got = 0;
 
@@ -433,22 +405,32 @@ static __attribute__((noinline)) unsigned poll_parts(struct verbs_qp *qp, struct
 	return got;
 }
 
-unsigned verbs_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
+static __attribute__((noinline)) unsigned poll_any(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
-	struct verbs_qp *qp = verbs_qp_of(base);
-	unsigned got = 0;
+	unsigned got;
 
 	if (!qp_usable(qp))
 		return 0;
-	if (__builtin_expect(qp->rx_pending_at < qp->rx_pending_n, 0))
-		got = take_pending(qp, bufs, n);
-	if (got == n)
-		return got;
-	if (__builtin_expect(qp->rx_bufs != 1, 0))
-		return got + poll_parts(qp, bufs + got, n - got);
-	if (__builtin_expect(qp->queue.rx_cq_ex == NULL, 0))
-		return got + poll_single_plain(qp, bufs + got, n - got);
-	return got + poll_single(qp, bufs + got, n - got);
+	got = take_pending(qp, bufs, n);
+	bufs += got;
+	n -= got;
+	if (qp->rx_bufs != 1)
+		return got + poll_parts(qp, bufs, n);
+	if (qp->queue.rx_cq_ex == NULL)
+		return got + poll_single_plain(qp, bufs, n);
+	return got + poll_single(qp, qp->queue.rx_cq_ex, bufs, n, true);
+}
+
+unsigned verbs_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	struct ibv_cq_ex *ex = atomic_load_explicit(&qp->rx_ex, memory_order_relaxed);
+
+	if (__builtin_expect(!opened_here(qp), 0))
+		return 0;
+	if (__builtin_expect(ex == NULL || qp->rx_pending_n != 0, 0))
+		return poll_any(qp, bufs, n);
+	return poll_single(qp, ex, bufs, n, false);
 }
 
 /* ---- sleeping ---- */
@@ -530,6 +512,16 @@ int verbs_fd(const struct vma_nic_qp *base)
 
 enum tx_verdict { PACKET_SEND, PACKET_DROP, PACKET_STOP };
 
+static inline uint16_t wr_flags_of(uint16_t seg_flags)
+{
+	return (uint16_t)((seg_flags & VMA_NIC_SEG_CSUM) * (IBV_SEND_IP_CSUM / VMA_NIC_SEG_CSUM));
+}
+
+static inline bool is_plain(const struct verbs_sent *seg)
+{
+	return seg->how & SENT_PLAIN;
+}
+
 static bool seg_in_frame(const struct verbs_qp *qp, const struct vma_nic_seg *seg)
 {
 	return seg->len > 0 && seg->off < frame_bytes(qp) && seg->len <= frame_bytes(qp) - seg->off;
@@ -565,7 +557,7 @@ static enum tx_verdict classify_packet(const struct verbs_qp *qp, const struct v
 	for (;; i++) {
 		if (i == n || i == qp->tx_segs_max || !seg_in_frame(qp, &segs[i]) || segs[i].flags & unable)
 			return PACKET_STOP;
-		if (!verbs_lkey(qp, vma_buf_index(qp->base.arena, segs[i].buf), &lkey))
+		if (!verbs_lkey(qp, segs[i].buf, &lkey))
 			verdict = PACKET_DROP;
 		bytes += segs[i].len;
 		if (!(segs[i].flags & VMA_NIC_SEG_MORE))
@@ -584,20 +576,55 @@ static enum tx_verdict classify_packet(const struct verbs_qp *qp, const struct v
 	return within_mtu(qp, &segs[0], bytes, qp->tx_longest_ever) ? PACKET_DROP : PACKET_STOP;
 }
 
-/* What nearly all packets are: one segment of memory that this device knows, with at most a checksum to be done. */
-static inline bool is_plain(const struct verbs_qp *qp, const struct vma_nic_seg *seg)
+/*
+ * What nearly all packets are: one segment of memory that this device knows, with at most a checksum to be done. True: it
+ * waits for the kick. That it has a key says that the queue pair is usable, too.
+ */
+static inline __attribute__((always_inline)) bool queue_plain(struct verbs_qp *qp, const struct vma_nic_seg *seg)
 {
+	const uint32_t len = seg->len;
+	struct vma_stats_nic *stats;
+	struct verbs_sent *place;
 	uint32_t lkey;
 
-	return (seg->flags & qp->tx_not_plain) == 0 && seg->len >= VERBS_L2_BYTES && seg->len <= qp->tx_plain_max &&
-	       seg->off <= frame_bytes(qp) - seg->len && verbs_lkey(qp, vma_buf_index(qp->base.arena, seg->buf), &lkey);
+	if ((seg->flags & qp->tx_not_plain) != 0 || len - VERBS_L2_BYTES > qp->tx_plain_most ||
+	    (uint64_t)seg->off + len > qp->tx_frame_bytes || !verbs_lkey(qp, seg->buf, &lkey) ||
+	    qp->sent_queued == qp->sent_end)
+		return false;
+	place = &qp->sent[qp->sent_queued & qp->sent_mask];
+	place->addr = verbs_frame(qp, seg->buf) + seg->off;
+	place->buf = seg->buf;
+	place->len = len;
+	place->lkey = lkey;
+	place->how = (uint16_t)(SENT_PLAIN + seg->flags * (IBV_SEND_IP_CSUM / VMA_NIC_SEG_CSUM)); /* it has no other */
+	qp->sent_queued++;
+	stats = qp->stats;
+	vma_stats_add(&stats->tx_frames, 1);
+	vma_stats_add(&stats->tx_bytes, seg->len);
+	return true;
+}
+
+/* A part of any other. */
+static void queue_any(struct verbs_qp *qp, const struct vma_nic_seg *seg)
+{
+	struct verbs_sent *place = &qp->sent[qp->sent_queued++ & qp->sent_mask];
+
+	*place = (struct verbs_sent){.buf = seg->buf,
+	                             .addr = verbs_frame(qp, seg->buf) + seg->off,
+	                             .len = seg->len,
+	                             .flags = seg->flags,
+	                             .mss = seg->mss,
+	                             .hdr_len = seg->hdr_len,
+	                             .how = wr_flags_of(seg->flags)};
+	verbs_lkey(qp, seg->buf, &place->lkey);
+	vma_stats_add(&qp->stats->tx_bytes, seg->len);
 }
 
 /* All others, from the first one on that is not plain or has no room. */
 static __attribute__((noinline)) unsigned tx_any(struct verbs_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct vma_nic_qp *base = &qp->base;
-	uint64_t frames = 0, bytes = 0;
+	uint64_t frames = 0;
 	unsigned done = 0, count = 0;
 
 	while (done < n) {
@@ -612,35 +639,24 @@ static __attribute__((noinline)) unsigned tx_any(struct verbs_qp *qp, const stru
 			done += count;
 			continue;
 		}
-		if (qp->sent_queued - qp->sent_reaped + count > base->tx_depth)
+		if (qp->sent_end - qp->sent_queued < count)
 			break;
-		for (unsigned i = 0; i < count; i++, done++) {
-			bytes += segs[done].len;
-			qp->sent[qp->sent_queued++ & qp->sent_mask] = segs[done];
-		}
+		for (unsigned i = 0; i < count; i++)
+			queue_any(qp, &segs[done++]);
 		frames++;
 	}
 	vma_stats_add(&qp->stats->tx_frames, frames);
-	vma_stats_add(&qp->stats->tx_bytes, bytes);
 	return done;
-}
-
-static inline bool has_place(const struct verbs_qp *qp)
-{
-	return qp->sent_queued - qp->sent_reaped < qp->base.tx_depth;
 }
 
 static __attribute__((noinline)) unsigned tx_burst(struct verbs_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
-	uint64_t bytes = 0;
 	unsigned done = 0;
 
-	for (; done < n && is_plain(qp, &segs[done]) && has_place(qp); done++) {
-		bytes += segs[done].len;
-		qp->sent[qp->sent_queued++ & qp->sent_mask] = segs[done];
-	}
-	vma_stats_add(&qp->stats->tx_frames, done);
-	vma_stats_add(&qp->stats->tx_bytes, bytes);
+	if (!qp_usable(qp))
+		return 0;
+	while (done < n && queue_plain(qp, &segs[done]))
+		done++;
 	return done == n ? done : done + tx_any(qp, segs + done, n - done);
 }
 
@@ -648,19 +664,12 @@ unsigned verbs_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsig
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 
-	if (!qp_usable(qp))
-		return 0;
-	if (n != 1 || !is_plain(qp, segs) || !has_place(qp))
-		return tx_burst(qp, segs, n);
-	qp->sent[qp->sent_queued++ & qp->sent_mask] = *segs;
-	vma_stats_add(&qp->stats->tx_frames, 1);
-	vma_stats_add(&qp->stats->tx_bytes, segs->len);
-	return 1;
+	return n == 1 && queue_plain(qp, segs) ? 1 : tx_burst(qp, segs, n);
 }
 
 /* A packet that waits for the kick, as the provider wants it. */
 struct outgoing {
-	struct vma_nic_seg *first;
+	struct verbs_sent *first;
 	unsigned count; /* segments */
 	uint32_t bytes;
 	uint32_t end; /* place behind it: what its completion says */
@@ -668,41 +677,41 @@ struct outgoing {
 	struct ibv_sge sge[VERBS_SEGS_MAX];
 };
 
+static inline bool is_tso(const struct outgoing *out)
+{
+	return !is_plain(out->first) && (out->first->flags & VMA_NIC_SEG_TSO);
+}
+
 /* The one at `at`. Of a TSO packet the headers are no part of the list. */
 static void outgoing_at(const struct verbs_qp *qp, uint32_t at, struct outgoing *out)
 {
-	const struct vma_bufarena *arena = qp->base.arena;
-	const struct vma_nic_seg *seg;
+	const struct verbs_sent *seg;
 	uint32_t skip;
 
 	out->first = &qp->sent[at & qp->sent_mask];
 	out->bytes = 0;
 	out->sges = 0;
-	skip = out->first->flags & VMA_NIC_SEG_TSO ? out->first->hdr_len : 0;
+	skip = is_tso(out) ? out->first->hdr_len : 0;
 	do {
-		struct ibv_sge *sge = &out->sge[out->sges++];
-
 		seg = &qp->sent[at++ & qp->sent_mask];
-		sge->addr = (uintptr_t)vma_buf_frame(arena, seg->buf) + seg->off + skip;
-		sge->length = seg->len - skip;
-		verbs_lkey(qp, vma_buf_index(arena, seg->buf), &sge->lkey);
+		out->sge[out->sges++] = (struct ibv_sge){seg->addr + skip, seg->len - skip, seg->lkey};
 		out->bytes += seg->len;
 		skip = 0;
-	} while (seg->flags & VMA_NIC_SEG_MORE);
+	} while (!is_plain(seg) && (seg->flags & VMA_NIC_SEG_MORE));
 	out->count = out->sges;
 	out->end = at;
 }
 
 static inline bool is_inline(const struct verbs_qp *qp, const struct outgoing *out)
 {
-	return out->bytes <= qp->queue.inline_max && !(out->first->flags & VMA_NIC_SEG_TSO);
+	return out->bytes <= qp->queue.inline_max && !is_tso(out);
 }
 
 /* The provider has copied it. */
 static void put_inlined(struct verbs_qp *qp, const struct outgoing *out)
 {
 	for (unsigned i = 0; i < out->count; i++) {
-		struct vma_nic_seg *seg = &qp->sent[(out->end - out->count + i) & qp->sent_mask];
+		struct verbs_sent *seg = &qp->sent[(out->end - out->count + i) & qp->sent_mask];
 
 		vma_buf_put(qp->base.arena, seg->buf);
 		seg->buf = NULL;
@@ -713,7 +722,7 @@ static inline unsigned send_flags(struct verbs_qp *qp, const struct outgoing *ou
 {
 	const bool signal = verbs_signal_due(&qp->signals, out->count, out->end == qp->sent_queued);
 
-	return (signal ? IBV_SEND_SIGNALED : 0) | (out->first->flags & VMA_NIC_SEG_CSUM ? IBV_SEND_IP_CSUM : 0);
+	return (signal ? IBV_SEND_SIGNALED : 0) | (uint8_t)out->first->how;
 }
 
 static void wr_set_inline(struct ibv_qp_ex *ex, const struct outgoing *out)
@@ -728,25 +737,21 @@ static void wr_set_inline(struct ibv_qp_ex *ex, const struct outgoing *out)
 		ibv_wr_set_inline_data_list(ex, out->sges, data);
 }
 
-/* A packet of one segment, its place is `at`. */
-static inline void wr_plain(struct verbs_qp *qp, struct ibv_qp_ex *ex, struct vma_nic_seg *seg, uint32_t at)
+/* A packet of one segment, with the place behind it. */
+static inline __attribute__((always_inline)) void wr_plain(struct verbs_qp *qp, struct ibv_qp_ex *ex,
+                                                           struct verbs_sent *seg, uint32_t end, bool signal)
 {
-	const struct vma_bufarena *arena = qp->base.arena;
-	const uint32_t index = vma_buf_index(arena, seg->buf);
-	const uintptr_t addr = (uintptr_t)arena->frames + ((uintptr_t)index << arena->frame_shift) + seg->off;
-	const bool signal = verbs_signal_due(&qp->signals, 1, at + 1 == qp->sent_queued);
-	uint32_t lkey;
-
-	ex->wr_id = at + 1;
-	ex->wr_flags = (signal ? IBV_SEND_SIGNALED : 0) | (seg->flags & VMA_NIC_SEG_CSUM ? IBV_SEND_IP_CSUM : 0);
+	ex->wr_id = end;
+	ex->wr_flags = (uint8_t)seg->how;
+	if (__builtin_expect(signal, 0))
+		ex->wr_flags |= IBV_SEND_SIGNALED;
 	ibv_wr_send(ex);
 	if (seg->len <= qp->queue.inline_max) {
-		ibv_wr_set_inline_data(ex, (void *)addr, seg->len);
+		ibv_wr_set_inline_data(ex, (void *)(uintptr_t)seg->addr, seg->len);
 		vma_buf_put(qp->base.arena, seg->buf);
 		seg->buf = NULL;
 	} else {
-		verbs_lkey(qp, index, &lkey);
-		ibv_wr_set_sge(ex, lkey, addr, seg->len);
+		ibv_wr_set_sge(ex, seg->lkey, seg->addr, seg->len);
 	}
 }
 
@@ -758,9 +763,8 @@ static __attribute__((noinline)) uint32_t wr_any(struct verbs_qp *qp, struct ibv
 	outgoing_at(qp, at, &out);
 	ex->wr_id = out.end;
 	ex->wr_flags = send_flags(qp, &out);
-	if (out.first->flags & VMA_NIC_SEG_TSO)
-		ibv_wr_send_tso(ex, vma_buf_frame(qp->base.arena, out.first->buf) + out.first->off, out.first->hdr_len,
-		                out.first->mss);
+	if (is_tso(&out))
+		ibv_wr_send_tso(ex, (void *)(uintptr_t)out.first->addr, out.first->hdr_len, out.first->mss);
 	else
 		ibv_wr_send(ex);
 	if (is_inline(qp, &out)) {
@@ -775,18 +779,18 @@ static __attribute__((noinline)) uint32_t wr_any(struct verbs_qp *qp, struct ibv
 }
 
 /* All that waits, and the doorbell. 0 or an errno. */
-static inline int kick_extended(struct verbs_qp *qp)
+static int kick_extended(struct verbs_qp *qp, struct ibv_qp_ex *ex)
 {
-	struct ibv_qp_ex *ex = qp->queue.qp_ex;
-
 	ibv_wr_start(ex);
 	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued;) {
-		struct vma_nic_seg *seg = &qp->sent[at & qp->sent_mask];
+		struct verbs_sent *seg = &qp->sent[at & qp->sent_mask];
 
-		if (__builtin_expect((seg->flags & qp->tx_not_plain) == 0, 1))
-			wr_plain(qp, ex, seg, at++);
-		else
+		if (__builtin_expect(is_plain(seg), 1)) {
+			at++;
+			wr_plain(qp, ex, seg, at, verbs_signal_due(&qp->signals, 1, at == qp->sent_queued));
+		} else {
 			at = wr_any(qp, ex, at);
+		}
 	}
 	return ibv_wr_complete(ex);
 }
@@ -810,9 +814,9 @@ static __attribute__((noinline)) int kick_plain(struct verbs_qp *qp)
 			                             .send_flags = send_flags(qp, &out[n])};
 			if (is_inline(qp, &out[n]))
 				wr[n].send_flags |= IBV_SEND_INLINE;
-			if (out[n].first->flags & VMA_NIC_SEG_TSO) {
+			if (is_tso(&out[n])) {
 				wr[n].opcode = IBV_WR_TSO;
-				wr[n].tso.hdr = vma_buf_frame(qp->base.arena, out[n].first->buf) + out[n].first->off;
+				wr[n].tso.hdr = (void *)(uintptr_t)out[n].first->addr;
 				wr[n].tso.hdr_sz = out[n].first->hdr_len;
 				wr[n].tso.mss = out[n].first->mss;
 			}
@@ -837,13 +841,13 @@ static __attribute__((noinline)) int kick_plain(struct verbs_qp *qp)
 static __attribute__((cold, noinline)) int kick_failed(struct verbs_qp *qp, int error)
 {
 	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued; at++) {
-		struct vma_nic_seg *seg = &qp->sent[at & qp->sent_mask];
+		struct verbs_sent *seg = &qp->sent[at & qp->sent_mask];
 
 		if (seg->buf != NULL)
 			vma_buf_put(qp->base.arena, seg->buf);
 		seg->buf = NULL;
 	}
-	qp->signals.segs = qp->signals.segs_most;
+	verbs_signals_end(&qp->signals);
 	if (qp->sent_completed == qp->sent_kicked)
 		qp->sent_completed = qp->sent_queued; /* nothing is on its way that they could come behind */
 	qp->sent_kicked = qp->sent_queued;
@@ -852,21 +856,40 @@ static __attribute__((cold, noinline)) int kick_failed(struct verbs_qp *qp, int 
 	return -error;
 }
 
-int verbs_kick(struct vma_nic_qp *base)
+static __attribute__((noinline)) int kick_any(struct verbs_qp *qp)
 {
-	struct verbs_qp *qp = verbs_qp_of(base);
 	int error;
 
 	if (!qp_usable(qp))
 		return -ENODEV;
 	if (qp->sent_kicked == qp->sent_queued)
 		return 0;
-	error = __builtin_expect(qp->queue.qp_ex != NULL, 1) ? kick_extended(qp) : kick_plain(qp);
+	error = qp->queue.qp_ex != NULL ? kick_extended(qp, qp->queue.qp_ex) : kick_plain(qp);
 	if (__builtin_expect(error != 0, 0))
 		return kick_failed(qp, error);
 	qp->sent_kicked = qp->sent_queued;
 	vma_stats_add(&qp->stats->kicks, 1);
 	return 0;
+}
+
+/* Of a single packet, which is plain. */
+int verbs_kick(struct vma_nic_qp *base)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	struct ibv_qp_ex *ex = atomic_load_explicit(&qp->tx_ex, memory_order_relaxed);
+	struct verbs_sent *seg = &qp->sent[qp->sent_kicked & qp->sent_mask];
+	int error;
+
+	if (ex == NULL || qp->sent_kicked + 1 != qp->sent_queued || !is_plain(seg))
+		return kick_any(qp);
+	ibv_wr_start(ex);
+	wr_plain(qp, ex, seg, qp->sent_queued, verbs_signal_due_single(&qp->signals));
+	error = ibv_wr_complete(ex);
+	if (__builtin_expect(error != 0, 0))
+		return kick_failed(qp, error);
+	qp->sent_kicked++;
+	vma_stats_add(&qp->stats->kicks, 1);
+	return error;
 }
 
 /* ---- completions ---- */
@@ -912,6 +935,11 @@ static void poll_sent(struct verbs_qp *qp)
 			note_sent(qp, wc[i].wr_id, wc[i].status);
 }
 
+static inline uint32_t least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
 unsigned verbs_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
@@ -922,11 +950,19 @@ unsigned verbs_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	if (qp->sent_completed != qp->sent_kicked)
 		poll_sent(qp);
 	while (got < n && qp->sent_reaped != qp->sent_completed) {
-		struct vma_buf *buf = qp->sent[qp->sent_reaped++ & qp->sent_mask].buf;
+		const uint32_t first = qp->sent_reaped & qp->sent_mask;
+		uint32_t run = least(qp->sent_completed - qp->sent_reaped, qp->sent_mask + 1 - first);
+		const struct verbs_sent *at = &qp->sent[first], *end;
+		struct vma_buf **out = bufs + got;
 
-		if (buf != NULL)
-			bufs[got++] = buf;
+		run = least(run, n - got);
+		for (end = at + run; at != end; at++)
+			if (at->buf != NULL)
+				*out++ = at->buf;
+		got = (unsigned)(out - bufs);
+		qp->sent_reaped += run;
 	}
+	qp->sent_end = qp->sent_reaped + base->tx_depth;
 	vma_stats_add(&qp->stats->completions, got);
 	return got;
 }
@@ -945,21 +981,42 @@ bool verbs_tx_is_idle(struct vma_nic_qp *base)
 
 /* ---- a binding ---- */
 
+/* Relaxed: the objects behind them stay until both halves are held. */
+void verbs_data_use(struct verbs_qp *qp)
+{
+	const bool works = !vma_nic_qp_lost(&qp->base);
+	const bool is_single = works && qp->rx_bufs == 1 && stamps_of(qp) == VERBS_STAMPS_NONE;
+
+	atomic_store_explicit(&qp->lkeys, works ? qp->nic->lkeys : qp->nic->no_lkeys, memory_order_relaxed);
+	atomic_store_explicit(&qp->rx_ex, is_single ? qp->queue.rx_cq_ex : NULL, memory_order_relaxed);
+	atomic_store_explicit(&qp->tx_ex, works ? qp->queue.qp_ex : NULL, memory_order_relaxed);
+}
+
 void verbs_data_init(struct verbs_qp *qp)
 {
 	const bool has_checksum = qp->base.nic->info.caps & VMA_NIC_CAP_TX_CSUM;
+	const struct vma_bufarena *arena = qp->base.arena;
 
+	qp->bufs = (uintptr_t)arena->bufs;
+	qp->frames = (uintptr_t)arena->frames;
+	qp->frame_shift = arena->frame_shift;
+	qp->frame_of_buf_shift = arena->frame_shift - VERBS_BUF_SHIFT;
 	for (unsigned i = 0; i < VERBS_BURST; i++)
 		qp->rx_wr[i] = (struct ibv_recv_wr){.next = i + 1 < VERBS_BURST ? &qp->rx_wr[i + 1] : NULL,
 		                                    .sg_list = &qp->rx_sge[(size_t)i * VERBS_SEGS_MAX],
 		                                    .num_sge = (int)qp->rx_bufs};
-	qp->rx_one = (struct ibv_recv_wr){.sg_list = qp->rx_sge, .num_sge = 1};
-	qp->tx_plain_max = qp->tx_longest < frame_bytes(qp) ? qp->tx_longest : frame_bytes(qp);
+	qp->rx_one = (struct ibv_recv_wr){.sg_list = &qp->rx_one_sge, .num_sge = 1};
+	qp->rx_one_sge.length = frame_bytes(qp);
+	qp->rx_single_max = qp->rx_bufs == 1 ? qp->base.rx_depth : 0;
+	qp->tx_frame_bytes = frame_bytes(qp);
+	qp->tx_plain_most = least(qp->tx_longest, frame_bytes(qp)) - VERBS_L2_BYTES;
 	qp->tx_not_plain = (uint16_t) ~(has_checksum ? VMA_NIC_SEG_CSUM : 0);
 	qp->rx_with_nic = qp->rx_open_n = qp->rx_pending_at = qp->rx_pending_n = 0;
 	qp->rx_armed = qp->rx_watched = false;
 	qp->sent_reaped = qp->sent_completed = qp->sent_kicked = qp->sent_queued = 0;
+	qp->sent_end = qp->base.tx_depth;
 	qp->signals = verbs_signals_of(qp->attr.tx_batching, qp->base.tx_depth);
+	verbs_data_use(qp);
 }
 
 /*
@@ -975,7 +1032,7 @@ static void take_back_posted(struct verbs_qp *qp, const struct verbs_pool *pool)
 			if (buf->user != &with_nic || atomic_load_explicit(&buf->refs, memory_order_relaxed) != 0)
 				continue;
 			buf->user = NULL;
-			vma_bufpool_from_nic(pool->pool, &buf, 1);
+			vma_buf_regain(pool->arena, buf);
 			vma_buf_put(qp->base.arena, buf);
 		}
 }

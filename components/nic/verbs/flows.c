@@ -166,6 +166,18 @@ static void rule_end(struct verbs_flow *flow)
 	flow->of_card = NULL;
 }
 
+/* The next binding's, before that of the last one goes, if it is still there. */
+static int rule_renew(struct verbs_flow *flow)
+{
+	struct ibv_flow *old = flow->of_card;
+	int rc = rule_make(flow);
+
+	if (old == NULL)
+		return rc;
+	ibv_destroy_flow(old);
+	return rc < 0 ? rule_make(flow) : 0; /* a device may take a rule only once */
+}
+
 int verbs_flows_probe(const struct verbs_device *device, struct ibv_qp *qp)
 {
 	/* RFC 5737: addresses that nobody has. */
@@ -372,7 +384,7 @@ static void restore_rules(struct verbs_qp *qp, bool of_any)
 		struct verbs_flow **place = &nic->flow_buckets[i], *flow;
 
 		while ((flow = *place) != NULL) {
-			if (flow->qp != qp || (flow->rule.key.peer_port_be == 0) != of_any || rule_make(flow) == 0) {
+			if (flow->qp != qp || (flow->rule.key.peer_port_be == 0) != of_any || rule_renew(flow) == 0) {
 				place = &flow->next;
 				continue;
 			}
@@ -431,6 +443,20 @@ static void flow_revoke(struct nic_verbs *nic, struct verbs_flow **place)
 	flow->next = nic->revoked;
 	nic->revoked = flow;
 	show_count(flow->qp);
+}
+
+void verbs_flows_revoke(struct verbs_qp *qp)
+{
+	for (uint32_t i = 0; i < qp->nic->flow_buckets_n; i++) {
+		struct verbs_flow **place = &qp->nic->flow_buckets[i];
+
+		while (*place != NULL) {
+			if ((*place)->qp == qp)
+				flow_revoke(qp->nic, place);
+			else
+				place = &(*place)->next;
+		}
+	}
 }
 
 void verbs_flows_give_up(struct nic_verbs *nic)

@@ -32,12 +32,32 @@ uint32_t verbs_frames_max(const struct vma_bufarena *arena)
 	return (uint32_t)(bytes >> arena->frame_shift);
 }
 
-static void set_lkeys(struct nic_verbs *nic, const struct verbs_window *window, uint64_t entry)
+void *verbs_wiped_alloc(size_t bytes, bool *is_wiped)
+{
+	void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (map == MAP_FAILED)
+		return NULL;
+	if (madvise(map, bytes, MADV_WIPEONFORK) != 0)
+		*is_wiped = false;
+	return map;
+}
+
+void verbs_wiped_free(void *memory, size_t bytes)
+{
+	if (memory != NULL)
+		munmap(memory, bytes);
+}
+
+/* generation 0: it is registered no more. */
+static void set_lkeys(struct nic_verbs *nic, const struct verbs_window *window, uint32_t generation, uint32_t key)
 {
 	const uint32_t end = (window->first + window->count - 1) >> VERBS_UNIT_SHIFT;
 
-	for (uint32_t unit = window->first >> VERBS_UNIT_SHIFT; unit <= end; unit++)
-		atomic_store_explicit(&nic->lkeys[unit], entry, memory_order_relaxed);
+	for (uint32_t unit = window->first >> VERBS_UNIT_SHIFT; unit <= end; unit++) {
+		atomic_store_explicit(&nic->lkeys[unit].key, key, memory_order_relaxed);
+		atomic_store_explicit(&nic->lkeys[unit].generation, generation, memory_order_relaxed);
+	}
 }
 
 static int map_frames(struct vma_bufarena *arena, uint32_t count, uint32_t *first)
@@ -72,7 +92,7 @@ static int add_window(struct nic_verbs *nic, const struct verbs_device *device, 
 		rc = errno != 0 ? -errno : -ENOMEM;
 		goto fail_map;
 	}
-	set_lkeys(nic, window, (uint64_t)device->generation << 32 | window->mr->lkey);
+	set_lkeys(nic, window, device->generation, window->mr->lkey);
 	rc = vma_bufpool_add(pool->pool, window->first, count);
 	if (rc < 0)
 		goto fail_mr;
@@ -82,7 +102,7 @@ static int add_window(struct nic_verbs *nic, const struct verbs_device *device, 
 	nic->frames += count;
 	return 0;
 fail_mr:
-	set_lkeys(nic, window, 0);
+	set_lkeys(nic, window, 0, 0);
 	device->lib->ibv_dereg_mr(window->mr);
 fail_map:
 	vma_bufarena_unmap(pool->arena, window->first, count);
@@ -172,7 +192,7 @@ void verbs_pool_end(struct nic_verbs *nic, const struct verbs_device *device, st
 	if (pool == NULL)
 		return;
 	for (struct verbs_window *window = pool->windows; window != NULL; window = window->next) {
-		set_lkeys(nic, window, 0);
+		set_lkeys(nic, window, 0, 0);
 		device->lib->ibv_dereg_mr(window->mr);
 		window->mr = NULL;
 		nic->frames -= window->count;

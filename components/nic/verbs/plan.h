@@ -85,26 +85,62 @@ static inline uint32_t verbs_pace_kbps(uint64_t bytes_per_sec, uint32_t min, uin
  */
 struct verbs_signals {
 	uint32_t every, segs_most;
-	uint32_t packets, segs; /* since the last one that was asked for */
+	int32_t left; /* packets of one segment up to the one that asks, with it */
+	int32_t extra; /* places that are left beside those of `every` packets; without `every`, all places that are left */
 };
+
+/* One was asked for. */
+static inline void verbs_signals_begin(struct verbs_signals *signals)
+{
+	const int32_t most = (int32_t)signals->segs_most, every = (int32_t)signals->every;
+
+	signals->left = every == 0 ? 1 : every < most ? every : most;
+	signals->extra = most - every;
+}
 
 static inline struct verbs_signals verbs_signals_of(uint32_t every, uint32_t tx_depth)
 {
-	const uint32_t segs_most = tx_depth / 4 != 0 ? tx_depth / 4 : 1;
+	struct verbs_signals signals = {.every = every < tx_depth ? every : tx_depth,
+	                                .segs_most = tx_depth / 4 != 0 ? tx_depth / 4 : 1};
 
-	return (struct verbs_signals){.every = every, .segs_most = segs_most};
+	verbs_signals_begin(&signals);
+	return signals;
+}
+
+/* The next packet asks for one. */
+static inline void verbs_signals_end(struct verbs_signals *signals)
+{
+	signals->left = 1;
+	signals->extra = 0;
+}
+
+/* Of a packet of one segment that is all of a kick. */
+static inline bool verbs_signal_due_single(struct verbs_signals *signals)
+{
+	if (__builtin_expect(--signals->left != 0, 1))
+		return false;
+	verbs_signals_begin(signals);
+	return true;
 }
 
 /* Of a packet of so many segments, in the order of sending. */
 static inline bool verbs_signal_due(struct verbs_signals *signals, uint32_t segs, bool is_last_of_kick)
 {
-	const uint32_t packets = signals->packets + 1, all = signals->segs + segs;
-	const bool due =
-	        all >= signals->segs_most || (signals->every == 0 ? is_last_of_kick : packets >= signals->every);
+	int32_t packets;
 
-	signals->packets = due ? 0 : packets;
-	signals->segs = due ? 0 : all;
-	return due;
+	if (signals->every == 0) {
+		signals->extra -= (int32_t)segs;
+		if (!is_last_of_kick && signals->extra > 0)
+			return false;
+	} else {
+		packets = signals->left - (signals->extra < 0 ? signals->extra : 0) - 1;
+		signals->extra -= (int32_t)segs - 1;
+		signals->left = packets + (signals->extra < 0 ? signals->extra : 0);
+		if (signals->left > 0)
+			return false;
+	}
+	verbs_signals_begin(signals);
+	return true;
 }
 
 #endif

@@ -193,6 +193,13 @@ int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr 
 	return rc < 0 ? rc : start_qp(queue);
 }
 
+bool verbs_queue_stop(struct verbs_queue *queue)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+
+	return queue->device->lib->ibv_modify_qp(queue->qp, &attr, IBV_QP_STATE) == 0;
+}
+
 /* The other way round. What a device that has failed refuses to end is gone with its context. */
 void verbs_queue_close(struct verbs_queue *queue)
 {

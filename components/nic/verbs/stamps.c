@@ -145,6 +145,7 @@ void verbs_stamps_start(struct verbs_qp *qp)
 	const bool stamps = nic->stamped && qp->queue.rx_cq_ex != NULL && qp->queue.rx_stamps == nic->stamps;
 
 	atomic_store_explicit(&qp->rx_stamps, stamps ? nic->stamps : VERBS_STAMPS_NONE, memory_order_relaxed);
+	verbs_data_use(qp);
 }
 
 int verbs_stamp(struct vma_nic *base)

@@ -14,6 +14,7 @@
 #include "verbs.h"
 
 #define REBIND_RETRY_MS 100 /* a queue pair that was not rebound is asked again */
+#define REBIND_MS 1000      /* and if that has come to nothing for so long, the kernel gets its flows */
 
 void verbs_thread_wake(struct nic_verbs *nic)
 {
@@ -64,6 +65,7 @@ static void lose_qp(struct verbs_qp *qp)
 	vma_log_warn("%s: RDMA device %s has stopped its queue: traffic is the kernel's until there is a new one",
 	             qp->name, qp->nic->device->place.device);
 	atomic_store_explicit(&qp->base.lost, true, memory_order_release);
+	verbs_data_use(qp);
 	if (os_write(qp->wake_fd, &one, sizeof(one)) < 0)
 		vma_log_debug("verbs: eventfd: error %d", errno);
 }
@@ -141,6 +143,15 @@ static void check_broken(struct nic_verbs *nic)
 	}
 }
 
+static void give_up_rebinding(struct nic_verbs *nic)
+{
+	const uint64_t now = os_now_ns();
+
+	for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next)
+		if (qp->failed_ns != 0 && now - qp->failed_ns >= REBIND_MS * UINT64_C(1000000))
+			verbs_qp_give_up(qp);
+}
+
 static struct verbs_qp *next_lost(struct nic_verbs *nic, struct verbs_qp *after)
 {
 	struct verbs_qp *qp;
@@ -204,6 +215,7 @@ static int thread_work(struct nic_verbs *nic)
 	take_asyncs(nic);
 	check_broken(nic);
 	verbs_flows_give_up(nic);
+	give_up_rebinding(nic);
 	look_ms = earlier_ms(verbs_conflicts_look(nic), verbs_contests_expire(nic));
 	more = grow_one(nic);
 	look_ms = earlier_ms(look_ms, verbs_stamps_follow(nic));

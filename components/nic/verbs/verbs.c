@@ -79,6 +79,11 @@ static void describe(struct nic_verbs *nic)
 
 /* ---- open and close ---- */
 
+static size_t lkeys_bytes(const struct nic_verbs *nic)
+{
+	return ((nic->base.arena->capacity >> VERBS_UNIT_SHIFT) + 1) * sizeof(*nic->lkeys);
+}
+
 static void free_nic(struct nic_verbs *nic)
 {
 	if (nic->forked.give_up != NULL)
@@ -95,8 +100,13 @@ static void free_nic(struct nic_verbs *nic)
 		nic_fd_close(nic->diag_fd);
 	pthread_mutex_destroy(&nic->events);
 	pthread_mutex_destroy(&nic->lock);
-	free(nic->lkeys);
+	verbs_wiped_free(nic->lkeys, 2 * lkeys_bytes(nic));
 	free(nic);
+}
+
+static size_t sent_bytes(const struct verbs_qp *qp)
+{
+	return ((size_t)qp->sent_mask + 1) * sizeof(*qp->sent);
 }
 
 static void child_give_up(struct nic_forked *forked)
@@ -109,13 +119,19 @@ static void child_give_up(struct nic_forked *forked)
 	for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
 		if (qp->queue.channel != NULL)
 			os_close(qp->queue.channel->fd);
+		if (qp->before.channel != NULL)
+			os_close(qp->before.channel->fd);
 		if (qp->queue.device != NULL && qp->queue.device != closed) { /* of before a fatal error */
 			closed = qp->queue.device;
 			verbs_device_child_close(closed);
 		}
 		os_close(qp->epoll_fd);
 		os_close(qp->wake_fd);
+		if (nic->wipe_in_child && qp->sent != NULL)
+			memset(qp->sent, 0, sent_bytes(qp));
 	}
+	if (nic->wipe_in_child)
+		memset((void *)nic->lkeys, 0, lkeys_bytes(nic));
 	verbs_flows_child_close(nic);
 	os_close(nic->claims_fd);
 	os_close(nic->raw_fd);
@@ -155,8 +171,8 @@ static int open_raw(struct nic_verbs *nic)
 
 static int open_nic(struct nic_verbs *nic, const struct verbs_place *place)
 {
-	const uint32_t units = (nic->base.arena->capacity >> VERBS_UNIT_SHIFT) + 1;
 	int rc = read_interface(nic->name, &nic->base.info);
+	bool is_wiped = true;
 
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_ERROR, "verbs: interface \"%s\": %s", nic->name, strerror(-rc));
@@ -165,12 +181,14 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_place *place)
 	nic->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	nic->claims_fd = nic_fd_keep(os_epoll_create());
 	nic->fork_guard = nic_fork_guard();
-	nic->lkeys = calloc(units, sizeof(*nic->lkeys));
+	nic->lkeys = verbs_wiped_alloc(2 * lkeys_bytes(nic), &is_wiped);
+	nic->wipe_in_child = !is_wiped;
 	if (nic->wake_fd < 0 || nic->claims_fd < 0 || nic->fork_guard == NULL || nic->lkeys == NULL) {
 		rc = nic->wake_fd < 0 || nic->claims_fd < 0 ? -EMFILE : -ENOMEM;
 		vma_log_once(VMA_LOG_WARN, "%s: it cannot be opened: %s", nic->name, strerror(-rc));
 		return rc;
 	}
+	nic->no_lkeys = nic->lkeys + lkeys_bytes(nic) / sizeof(*nic->lkeys);
 	rc = open_device(nic, place);
 	if (rc == 0)
 		rc = open_raw(nic);
@@ -288,41 +306,59 @@ static int bind_queue(struct verbs_qp *qp, const struct verbs_plan *plan, const 
 static int bind_places(struct verbs_qp *qp, uint32_t tx_depth)
 {
 	uint32_t places = VERBS_DEPTH_MIN;
+	bool is_wiped = true;
 
 	while (places < tx_depth)
 		places *= 2;
-	qp->sent = calloc(places, sizeof(*qp->sent));
 	qp->sent_mask = places - 1;
+	qp->sent = verbs_wiped_alloc(sent_bytes(qp), &is_wiped);
 	return qp->sent != NULL ? 0 : -ENOMEM;
 }
 
+static void unwatch_channel(struct verbs_qp *qp)
+{
+	if (qp->rx_watched)
+		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->queue.channel->fd, NULL);
+	qp->rx_watched = false;
+}
+
 /* What the device had goes home; the pools end when their last buffer has been put. */
-static void qp_unbind(struct verbs_qp *qp)
+static void unbind_memory(struct verbs_qp *qp, const struct verbs_device *device)
+{
+	verbs_data_end(qp);
+	verbs_pool_end(qp->nic, device, qp->rx_memory);
+	verbs_pool_end(qp->nic, device, qp->tx_memory);
+	qp->rx_memory = qp->tx_memory = NULL;
+	verbs_wiped_free(qp->sent, sent_bytes(qp));
+	qp->sent = NULL;
+}
+
+static void unbind_queue(struct verbs_qp *qp)
 {
 	struct verbs_device *device = qp->queue.device;
 
 	if (device == NULL)
 		return;
 	device->refs++;
-	verbs_flows_suspend(qp);
-	if (qp->rx_watched)
-		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->queue.channel->fd, NULL);
-	qp->rx_watched = false;
+	unwatch_channel(qp);
 	verbs_queue_close(&qp->queue);
-	verbs_data_end(qp);
-	verbs_pool_end(qp->nic, device, qp->rx_memory);
-	verbs_pool_end(qp->nic, device, qp->tx_memory);
-	qp->rx_memory = qp->tx_memory = NULL;
-	free(qp->sent);
-	qp->sent = NULL;
+	unbind_memory(qp, device);
 	verbs_device_put(device);
 }
 
-/* After qp_unbind, or of a new queue pair. On failure it has nothing. */
+static void qp_unbind(struct verbs_qp *qp)
+{
+	verbs_flows_suspend(qp);
+	unbind_queue(qp);
+	verbs_queue_close(&qp->before);
+}
+
+/* After unbind_queue, or of a new queue pair. On failure it has nothing. */
 static int qp_bind(struct verbs_qp *qp)
 {
+	static const char memory[] = "memory";
 	struct nic_verbs *nic = qp->nic;
-	const char *what = "memory";
+	const char *what = memory;
 	struct verbs_plan_in in = {
 	        .frames_left = nic->frames_max > nic->frames ? nic->frames_max - nic->frames : 0,
 	        .rx_wre = qp->attr.rx_wre,
@@ -343,15 +379,16 @@ static int qp_bind(struct verbs_qp *qp)
 		qp->pace_kbps = 0;
 	}
 	if (rc == 0) {
-		what = "memory";
+		what = memory;
 		rc = bind_memory(qp, &plan);
 	}
 	if (rc == 0)
 		rc = bind_places(qp, plan.tx_depth);
+	qp->lacks_memory = rc < 0 && what == memory;
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "%s: RDMA device %s: %s: %s", qp->name, nic->device->place.device, what,
 		             strerror(-rc));
-		qp_unbind(qp);
+		unbind_queue(qp);
 		return rc;
 	}
 	qp->generation = nic->device->generation;
@@ -432,7 +469,6 @@ static int verbs_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *a
 	qp->base.arena = base->arena;
 	qp->nic = nic;
 	qp->fork_guard = nic->fork_guard;
-	qp->lkeys = nic->lkeys;
 	qp->attr = *attr;
 	snprintf(qp->name, sizeof(qp->name), "%.60s", attr->name != NULL ? attr->name : base->info.name);
 	qp->attr.name = qp->name;
@@ -499,29 +535,80 @@ static void drain_wake(struct verbs_qp *qp)
 		vma_log_debug("verbs: %s: eventfd: error %d", qp->name, errno);
 }
 
+static int bind_again(struct verbs_qp *qp)
+{
+	struct nic_verbs *nic = qp->nic;
+	int rc = renew_device(nic);
+
+	nic->frames_max = verbs_frames_max(nic->base.arena); /* what was met before need not be met again */
+	if (rc == 0)
+		rc = qp_bind(qp);
+	if (rc == 0)
+		verbs_flows_restore(qp);
+	return rc;
+}
+
 /*
- * The old binding ends first, because the device may have room for one only. The pools that `base` names until the next
- * one have ended, and give nothing.
+ * Of a device that works. The queue of before keeps its rules until the next one has them, and receives nothing: a packet
+ * that comes meanwhile is lost, and comes again. Without a rule the kernel would reset its connection. So it stays as well
+ * if there is no memory for the next one; but not for long, see verbs_qp_give_up.
+ */
+static int rebind_beside(struct verbs_qp *qp)
+{
+	struct verbs_device *device = qp->queue.device;
+	int rc;
+
+	if (device != NULL) {
+		if (device->broken || !verbs_queue_stop(&qp->queue))
+			return -EAGAIN;
+		unwatch_channel(qp);
+		qp->before = qp->queue;
+		qp->queue = (struct verbs_queue){0};
+		unbind_memory(qp, device);
+	}
+	if (qp->before.device == NULL || qp->before.device->broken)
+		return -EAGAIN;
+	rc = bind_again(qp);
+	if (rc == 0)
+		verbs_queue_close(&qp->before);
+	return rc;
+}
+
+/* Lock held. All its flows are the kernel's; rebinds may still come to something. */
+void verbs_qp_give_up(struct verbs_qp *qp)
+{
+	verbs_flows_revoke(qp);
+	verbs_queue_close(&qp->before);
+}
+
+/*
+ * If there is no room beside it, or the device has failed, the old binding ends first. The pools that `base` names until
+ * the next one have ended, and give nothing.
  */
 static int rebind_locked(struct verbs_qp *qp)
 {
 	int rc;
 
 	drain_wake(qp);
-	qp_unbind(qp);
-	rc = renew_device(qp->nic);
-	if (rc == 0)
-		rc = qp_bind(qp);
+	qp->lacks_memory = false;
+	rc = rebind_beside(qp);
+	if (rc < 0 && !qp->lacks_memory) {
+		qp_unbind(qp);
+		rc = bind_again(qp);
+	}
 	if (rc < 0) {
 		vma_log_debug("verbs: %s: not rebound yet: error %d", qp->name, -rc);
+		if (qp->failed_ns == 0)
+			qp->failed_ns = os_now_ns();
 		return -EAGAIN;
 	}
-	verbs_flows_restore(qp);
+	qp->failed_ns = 0;
 	vma_stats_add(&qp->stats->rebinds, 1);
 	atomic_store_explicit(&qp->base.lost, false, memory_order_release);
+	verbs_data_use(qp);
 	if (qp->rx_sleeps && verbs_data_arm(qp) < 0)
 		vma_log_error("%s: its queue cannot be slept on", qp->name);
-	vma_log_info("%s: offloaded again", qp->name);
+	vma_log_debug("verbs: %s: rebound", qp->name);
 	return 0;
 }
 
@@ -547,15 +634,11 @@ static int verbs_moderate(struct vma_nic_qp *base, uint32_t count, uint32_t peri
 	        .attr_mask = IBV_CQ_ATTR_MODERATE,
 	        .moderate = {.cq_count = (uint16_t)(count < UINT16_MAX ? count : UINT16_MAX),
 	                     .cq_period = (uint16_t)(period_usec < UINT16_MAX ? period_usec : UINT16_MAX)}};
-	int rc = -ENODEV;
 
-	if (!verbs_opened_here(qp->nic))
-		return rc;
-	pthread_mutex_lock(&qp->nic->lock);
-	if (qp->queue.rx_cq != NULL)
-		rc = -ibv_modify_cq(qp->queue.rx_cq, &attr);
-	pthread_mutex_unlock(&qp->nic->lock);
-	return rc;
+	/* Without a lock, behind which rules are made: the queue stays until both halves are held. */
+	if (!verbs_opened_here(qp->nic) || qp->queue.rx_cq == NULL)
+		return -ENODEV;
+	return -ibv_modify_cq(qp->queue.rx_cq, &attr);
 }
 
 static int verbs_to_kernel(struct vma_nic_qp *base, const struct vma_buf *packet)

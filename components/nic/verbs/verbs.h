@@ -47,6 +47,7 @@
 #define VERBS_SEGS_MAX 16            /* of one packet, on either side */
 #define VERBS_BURST 32
 #define VERBS_UNIT_SHIFT 6 /* the arena maps whole units of so many frames */
+#define VERBS_BUF_SHIFT 6  /* of the size of a vma_buf, which no frame is below */
 #define VERBS_L2_BYTES 14
 #define VERBS_TAG_BYTES 4
 
@@ -111,6 +112,10 @@ bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, s
 /* The device lets go of its memory; NULL is allowed. */
 void verbs_pool_end(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool);
 uint32_t verbs_frames_max(const struct vma_bufarena *arena); /* 64 MB, or what RLIMIT_MEMLOCK says */
+/* All 0, and all 0 again in a forked child. A kernel that does not see to that makes *is_wiped false: the child has to.
+ * NULL: no memory. */
+void *verbs_wiped_alloc(size_t bytes, bool *is_wiped);
+void verbs_wiped_free(void *memory, size_t bytes); /* NULL is allowed */
 
 /* ---- queue.c ---- */
 
@@ -137,6 +142,7 @@ struct verbs_queue_attr {
 /* The device's objects, without pools; 0 or -errno, *what: the call that failed. */
 int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr *attr, struct verbs_queue *queue,
                      const char **what);
+bool verbs_queue_stop(struct verbs_queue *queue);               /* it neither sends nor receives from now on */
 void verbs_queue_close(struct verbs_queue *queue);              /* accepts a half-built one */
 int verbs_queue_pace(struct verbs_queue *queue, uint32_t kbps); /* 0: no limit */
 
@@ -154,20 +160,51 @@ struct verbs_flow {
 	struct kernel_sock_suspect suspect; /* conflicts.c */
 };
 
+/* Of a unit of the arena. */
+struct verbs_lkey {
+	_Atomic uint32_t key;
+	_Atomic uint32_t generation; /* of the device that knows it; 0: none does */
+};
+
+/* A segment that waits to be sent or is on its way. */
+struct verbs_sent {
+	struct vma_buf *buf; /* NULL: given back before */
+	uint64_t addr;
+	uint32_t len;
+	uint16_t flags, mss; /* of the vma_nic_seg; nothing with SENT_PLAIN */
+	uint32_t lkey;
+	uint16_t hdr_len;
+	uint16_t how; /* IBV_SEND_IP_CSUM; SENT_PLAIN; in a forked child 0 */
+};
+#define SENT_PLAIN (1 << 8) /* all of a packet, with at most a checksum to be done */
+_Static_assert(sizeof(struct verbs_sent) == 32, "two in a cache line");
+
+/*
+ * Three fields stand for questions that no packet pays for:
+ *   lkeys          a table without keys, once the queue pair is lost; and in a forked child
+ *   rx_ex, tx_ex   NULL, once it is lost
+ *   sent           no entry is SENT_PLAIN in a forked child
+ * Who finds no key, NULL or nothing plain asks all that is to be asked (qp_usable).
+ */
 struct verbs_qp {
 	struct vma_nic_qp base;
 	const _Atomic uint32_t *fork_guard; /* 0 in a forked child */
 	struct nic_verbs *nic;
 	struct verbs_queue queue;
 	struct verbs_pool *rx_memory, *tx_memory;
-	const _Atomic uint64_t *lkeys; /* the nic's */
-	uint32_t generation;           /* of the device */
-	_Atomic bool broken;           /* an error was met; for the nic's thread */
+	const struct verbs_lkey *_Atomic lkeys; /* the nic's */
+	uint32_t generation;                    /* of the device */
+	uint32_t frame_shift;                   /* the arena's, as the next two */
+	uintptr_t bufs, frames;
+	uint32_t frame_of_buf_shift; /* a frame is so much longer than its descriptor */
+	_Atomic bool broken;         /* an error was met; for the nic's thread */
 	struct vma_stats_nic *stats;
 
 	/* receive half */
-	uint32_t rx_bufs __attribute__((aligned(64))); /* buffers of one posted receive */
-	uint32_t rx_with_nic;                          /* buffers posted and not polled, also those in rx_open */
+	struct ibv_cq_ex *_Atomic rx_ex __attribute__((aligned(64))); /* with packets of one buffer and no stamps */
+	uint32_t rx_bufs;                                             /* buffers of one posted receive */
+	uint32_t rx_with_nic;   /* buffers posted and not polled, also those in rx_open */
+	uint32_t rx_single_max; /* as many may be posted one at a time; 0: with several to a receive */
 	uint32_t rx_open_n, rx_pending_at, rx_pending_n;
 	bool rx_armed, rx_watched;
 	bool rx_sleeps;                              /* armed and not unarmed since: somebody may sleep on epoll_fd */
@@ -177,22 +214,30 @@ struct verbs_qp {
 	struct verbs_clock rx_last;                     /* with the line as last read whole */
 	struct verbs_clock rx_clock;                    /* of the device: how its counter runs */
 	uint64_t rx_stamp_last;
-	struct ibv_recv_wr rx_one; /* the list of a single buffer, with the first place of rx_sge */
+	struct ibv_recv_wr rx_one; /* the list of a single buffer */
+	struct ibv_sge rx_one_sge;
 	struct ibv_recv_wr rx_wr[VERBS_BURST];
 	struct ibv_sge rx_sge[VERBS_BURST * VERBS_SEGS_MAX];
 
 	/* transmit half: [reaped, completed) may be reaped, [completed, kicked) is on its way, [kicked, queued) waits */
-	struct vma_nic_seg *sent __attribute__((aligned(64))); /* buf NULL: it was given back before */
+	struct ibv_qp_ex *_Atomic tx_ex
+	        __attribute__((aligned(64))); /* NULL also: the provider has only ibv_post_send */
+	struct verbs_sent *sent;
 	uint32_t sent_mask, sent_reaped, sent_completed, sent_kicked, sent_queued;
+	uint32_t sent_end;                                 /* no place from here on: sent_reaped and the depth */
 	uint32_t tx_segs_max, tx_longest, tx_longest_ever; /* bytes of an untagged frame, without FCS */
-	uint32_t tx_plain_max;                             /* bytes of a packet in one buffer */
+	uint32_t tx_plain_most;                            /* bytes of a packet in one buffer, behind VERBS_L2_BYTES */
+	uint64_t tx_frame_bytes;                           /* of a frame of the arena */
 	uint16_t tx_not_plain;                             /* flags that make a packet more than that */
 	struct verbs_signals signals;
 
 	/* control */
 	struct verbs_qp *next __attribute__((aligned(64)));
 	struct vma_nic_qp_attr attr;
-	uint32_t pace_kbps; /* 0: no limit */
+	struct verbs_queue before; /* while a rebind lacks memory: it has the rules still, and receives nothing */
+	bool lacks_memory;         /* the last bind */
+	uint64_t failed_ns;        /* since when rebinds fail; 0: the last one did not */
+	uint32_t pace_kbps;        /* 0: no limit */
 	char name[64];
 	int epoll_fd, wake_fd; /* wake_fd: readable when a rebind is due */
 };
@@ -213,7 +258,8 @@ struct nic_verbs {
 	char name[IF_NAMESIZE]; /* of the interface */
 	struct verbs_device *device;
 	uint32_t generations;
-	_Atomic uint64_t *lkeys; /* by unit of the arena: generation << 32 | local key; 0: not registered */
+	struct verbs_lkey *lkeys;          /* by unit of the arena */
+	const struct verbs_lkey *no_lkeys; /* a table of the same size, all 0 */
 	uint32_t frames_max, frames;
 	struct verbs_qp *qps;
 	struct verbs_flow **flow_buckets;
@@ -233,6 +279,7 @@ struct nic_verbs {
 	uint32_t looks;         /* so many were made */
 	struct verbs_contest *contests;
 	uint32_t contests_n;
+	bool wipe_in_child; /* the kernel does not wipe lkeys and the queue pairs' sent */
 	_Atomic bool closing;
 	pthread_t thread;
 };
@@ -247,14 +294,27 @@ static inline bool verbs_opened_here(const struct nic_verbs *nic)
 	return atomic_load_explicit(nic->fork_guard, memory_order_relaxed) != 0;
 }
 
-/* The local key of a frame; false: it is in no window of this binding's device. */
-static inline bool verbs_lkey(const struct verbs_qp *qp, uint32_t frame, uint32_t *lkey)
+/*
+ * The local key of a buffer. False: it is in no window of this binding's device; or the queue pair is lost, or this is a
+ * forked child.
+ *
+ * Relaxed, and in two halves: an entry is written before its window's buffers reach anybody through a pool, and again
+ * only when the device has lost the window. A buffer of before finds either generation, and neither is this binding's.
+ */
+static inline bool verbs_lkey(const struct verbs_qp *qp, const struct vma_buf *buf, uint32_t *lkey)
 {
-	/* Relaxed: a buffer reaches its user through a pool, after its window was registered. */
-	const uint64_t entry = atomic_load_explicit(&qp->lkeys[frame >> VERBS_UNIT_SHIFT], memory_order_relaxed);
+	const struct verbs_lkey *entry = atomic_load_explicit(&qp->lkeys, memory_order_relaxed);
 
-	*lkey = (uint32_t)entry;
-	return entry >> 32 == qp->generation;
+	entry += ((uintptr_t)buf - qp->bufs) / (sizeof(*buf) << VERBS_UNIT_SHIFT);
+	if (atomic_load_explicit(&entry->generation, memory_order_relaxed) != qp->generation)
+		return false;
+	*lkey = atomic_load_explicit(&entry->key, memory_order_relaxed);
+	return true;
+}
+
+static inline uintptr_t verbs_frame(const struct verbs_qp *qp, const struct vma_buf *buf)
+{
+	return qp->frames + (((uintptr_t)buf - qp->bufs) << qp->frame_of_buf_shift);
 }
 
 /* ---- flows.c; lock held but for the first three ---- */
@@ -262,8 +322,9 @@ int verbs_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int verbs_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
 void verbs_flows_suspend(struct verbs_qp *qp); /* its rules leave the device */
-void verbs_flows_restore(struct verbs_qp *qp); /* and come back, into another one */
+void verbs_flows_restore(struct verbs_qp *qp); /* and come back; or those of its queue of before are this one's */
 void verbs_flows_end(struct verbs_qp *qp);
+void verbs_flows_revoke(struct verbs_qp *qp); /* all of them */
 bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key);
 void verbs_flows_fini(struct nic_verbs *nic);
 void verbs_flows_give_up(struct nic_verbs *nic); /* those that another process wants, too */
@@ -309,8 +370,12 @@ int verbs_arm(struct vma_nic_qp *qp);
 void verbs_unarm(struct vma_nic_qp *qp);
 int verbs_fd(const struct vma_nic_qp *qp);
 void verbs_data_init(struct verbs_qp *qp); /* of a new binding, both halves held */
+void verbs_data_use(struct verbs_qp *qp);  /* lock held: it is bound; its stamps have changed; or it is lost */
 int verbs_data_arm(struct verbs_qp *qp);   /* as verbs_arm, of a queue pair that works */
 void verbs_data_end(struct verbs_qp *qp);  /* what the device had goes home; its queue has been closed */
+
+/* ---- verbs.c ---- */
+void verbs_qp_give_up(struct verbs_qp *qp);
 
 /* ---- thread.c ---- */
 int verbs_thread_start(struct nic_verbs *nic);

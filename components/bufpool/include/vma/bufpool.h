@@ -167,8 +167,31 @@ static inline void vma_buf_ref(struct vma_buf *buf)
  */
 void vma_bufpool_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
 void vma_bufpool_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
-/* The same of one buffer; flags, flow_tag and timestamp_ns are what the NIC has made of them. */
-void vma_bufpool_filled_by_nic(struct vma_bufpool *pool, struct vma_buf *buf);
+
+/*
+ * The same for a NIC whose buffers no other process has: one that was lent comes back to the pool that it was lent from.
+ * So it stays in the population: the pool goes on counting it, and retirement waits for it as for one that is held.
+ * lend: refs goes 1 -> 0. regain: refs = 1; all else is what the NIC has made of it.
+ */
+#ifdef VMA_DEBUG
+void vma_bufpool_note_lent(struct vma_bufarena *arena, struct vma_buf *buf, bool is_lent); /* or aborts */
+#endif
+static inline void vma_buf_lend(struct vma_bufarena *arena, struct vma_buf *buf)
+{
+#ifdef VMA_DEBUG
+	vma_bufpool_note_lent(arena, buf, true);
+#endif
+	(void)arena;
+	atomic_store_explicit(&buf->refs, 0, memory_order_relaxed);
+}
+static inline void vma_buf_regain(struct vma_bufarena *arena, struct vma_buf *buf)
+{
+#ifdef VMA_DEBUG
+	vma_bufpool_note_lent(arena, buf, false);
+#endif
+	(void)arena;
+	atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);
+}
 
 /* Gives this thread's caches back to the shared rings (also done when the thread ends). */
 void vma_bufpool_flush_thread(struct vma_bufarena *arena);

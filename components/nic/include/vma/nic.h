@@ -169,7 +169,8 @@ struct vma_flow_minisock {
 /* What became of a queue pair or flow behind its user's back. */
 enum vma_nic_event {
 	VMA_NIC_EVENT_LOST,         /* the owner has gone; call vma_nic_qp_rebind with both halves held */
-	VMA_NIC_EVENT_FLOW_REVOKED, /* `key` is the kernel's again: a kernel sock or a second process wants it, too */
+	VMA_NIC_EVENT_FLOW_REVOKED, /* `key` is the kernel's again: a kernel sock or a second process wants it, too, or the
+	                             * queue pair is lost and cannot be had again */
 };
 
 struct vma_nic_qp_attr {
@@ -359,7 +360,7 @@ int vma_nic_kernel_connections(const struct vma_nic *nic, const struct vma_flow_
 int vma_nic_kernel_has(const struct vma_nic *nic, const struct vma_flow_key *keys, unsigned n, bool *has);
 
 /* Interrupt moderation: an armed queue reports after `count` packets or `period_usec` from the first. -EOPNOTSUPP
- * where the device has none. */
+ * where the device has none. Receive half. */
 int vma_nic_moderate(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);
 /* Limits what this queue pair sends; 0 bytes_per_sec: no limit. A device rounds to what it can, and may choose the burst
  * itself. -EOPNOTSUPP without VMA_NIC_CAP_PACING, or the device's error. */
