@@ -255,6 +255,7 @@ static struct vma_ring *ring_allocate(const struct vma_ring_attr *attr)
 	drive_init(&ring->tx, attr->thread_mode);
 	command_queue_init(&ring->rx_queue);
 	ring_stale_rules_init(ring);
+	ring_exempts_init(ring);
 	ring_ports_init(ring);
 	ring->slots = aligned_alloc(64, (slots_size + 63) / 64 * 64);
 	ring->stats = vma_stats_grab(attr->stats, VMA_STATS_TYPE_RING, ring->name);

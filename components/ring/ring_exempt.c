@@ -9,6 +9,8 @@
  * receive flag. An exemption that comes too late, or for which there is no room, costs little: what a listener does not
  * know it gives to the kernel anyway (tcp/listener.c).
  *
+ * The sweep holds the flag for SWEEP_BURST exemptions at a time, each found by its key: packets wait for no more.
+ *
  * Threads: the list is changed with the receive flag. One that the sweep has read may only be gone by another sweep:
  * it names them by key.
  */
@@ -18,9 +20,11 @@
 
 #include "ring_priv.h"
 
+#define SWEEP_BURST 64
+
 struct ring_exempt {
 	struct vma_flow flow; /* first */
-	struct ring_exempt *next;
+	TAILQ_ENTRY(ring_exempt) link;
 };
 
 static bool exempt_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -63,36 +67,40 @@ static int exempt_add(struct vma_ring *ring, const struct vma_flow_key *key)
 		free(exempt);
 		return rc;
 	}
-	exempt->next = ring->exempts;
-	ring->exempts = exempt;
+	TAILQ_INSERT_TAIL(&ring->exempts, exempt, link);
 	ring->exempts_count++;
 	return 0;
 }
 
-static void exempt_end(struct vma_ring *ring, struct ring_exempt **place)
+static void exempt_end(struct vma_ring *ring, struct ring_exempt *exempt)
 {
-	struct ring_exempt *exempt = *place;
-
-	*place = exempt->next;
+	TAILQ_REMOVE(&ring->exempts, exempt, link);
 	ring->exempts_count--;
 	ring_detach_held(ring, &exempt->flow, false);
 	free(exempt);
 }
 
-static void exempt_end_key(struct vma_ring *ring, const struct vma_flow_key *key)
+/* NULL: there is none. A connection of this process may have the same key meanwhile. */
+static struct ring_exempt *exempt_find(struct vma_ring *ring, const struct vma_flow_key *key)
 {
-	struct ring_exempt **place = &ring->exempts;
+	struct vma_flow *flow = vma_ring_flow(ring, key);
 
-	while (*place != NULL && memcmp(&(*place)->flow.key, key, sizeof(*key)) != 0)
-		place = &(*place)->next;
-	if (*place != NULL)
-		exempt_end(ring, place);
+	while (flow != NULL && flow->sink != exempt_sink)
+		flow = flow->next;
+	return (struct ring_exempt *)flow;
+}
+
+void ring_exempts_init(struct vma_ring *ring)
+{
+	TAILQ_INIT(&ring->exempts);
 }
 
 void ring_exempts_fini(struct vma_ring *ring)
 {
-	while (ring->exempts != NULL)
-		exempt_end(ring, &ring->exempts);
+	struct ring_exempt *exempt;
+
+	while ((exempt = TAILQ_FIRST(&ring->exempts)) != NULL)
+		exempt_end(ring, exempt);
 }
 
 /* ---- control path ---- */
@@ -110,69 +118,81 @@ static void found_add(const struct vma_flow_key *connection, void *arg)
 		found->keys[found->n++] = *connection;
 }
 
-static void exempt_all(struct vma_ring *ring, const struct vma_flow_key *keys, unsigned n)
+/* True: the ring has one of them at least. */
+static bool exempt_all(struct vma_ring *ring, const struct vma_flow_key *keys, unsigned n)
 {
 	const bool acquired = vma_ring_acquire(ring);
+	bool any = false;
 
 	for (unsigned i = 0; i < n; i++)
-		exempt_add(ring, &keys[i]);
+		any |= exempt_add(ring, &keys[i]) == 0 || exempt_find(ring, &keys[i]) != NULL;
 	if (acquired)
 		vma_ring_release(ring);
+	return any;
 }
 
 bool vma_ring_exempt(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct found found = {.room = RING_EXEMPTS_MAX};
+	bool any;
 
 	if (!ring->rules.to_kernel || key->proto != IPPROTO_TCP)
 		return false;
-	if (key->peer_port_be != 0) {
-		exempt_all(ring, key, 1);
-		return true;
-	}
+	if (key->peer_port_be != 0)
+		return exempt_all(ring, key, 1);
 	found.keys = malloc(found.room * sizeof(*found.keys));
 	if (found.keys == NULL || vma_nic_kernel_connections(ring->nic, key, found_add, &found) < 0)
 		found.n = 0;
-	exempt_all(ring, found.keys, found.n);
+	any = exempt_all(ring, found.keys, found.n);
 	free(found.keys);
-	return found.n != 0;
+	return any;
 }
 
-/* What nothing covers any more the NIC leaves to the kernel. How many keys are left to ask about. */
-static unsigned exempts_collect(struct vma_ring *ring, struct vma_flow_key *keys, unsigned room)
+/* The keys of all. */
+static unsigned exempts_collect(struct vma_ring *ring, struct vma_flow_key *keys)
 {
-	struct ring_exempt **place = &ring->exempts;
+	const struct ring_exempt *exempt;
 	unsigned n = 0;
 
-	while (*place != NULL) {
-		if (!has_cover(ring, &(*place)->flow.key)) {
-			exempt_end(ring, place);
-			continue;
-		}
-		if (n < room)
-			keys[n++] = (*place)->flow.key;
-		place = &(*place)->next;
-	}
+	TAILQ_FOREACH(exempt, &ring->exempts, link)
+	keys[n++] = exempt->flow.key;
 	return n;
+}
+
+/* Those that the kernel has no more, and those that nothing covers: these the NIC leaves to the kernel. */
+static void exempts_end_burst(struct vma_ring *ring, const struct vma_flow_key *keys, const bool *has, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		struct ring_exempt *exempt;
+
+		if (has[i] && has_cover(ring, &keys[i]))
+			continue;
+		exempt = exempt_find(ring, &keys[i]);
+		if (exempt != NULL)
+			exempt_end(ring, exempt);
+	}
 }
 
 bool vma_ring_exempt_sweep(struct vma_ring *ring)
 {
 	struct vma_flow_key *keys = malloc(RING_EXEMPTS_MAX * sizeof(*keys));
 	bool *has = calloc(RING_EXEMPTS_MAX, sizeof(*has)), any = true;
-	unsigned n;
+	unsigned n, at = 0;
 
 	if (keys != NULL && has != NULL && drive_acquire(&ring->rx)) {
-		n = exempts_collect(ring, keys, RING_EXEMPTS_MAX);
+		n = exempts_collect(ring, keys);
 		ring_rx_release(ring, drive_tid());
 		if (n != 0 && vma_nic_kernel_has(ring->nic, keys, n, has) < 0)
 			memset(has, 1, n * sizeof(*has)); /* not known */
-		drive_acquire(&ring->rx);
-		for (unsigned i = 0; i < n; i++)
-			if (!has[i])
-				exempt_end_key(ring, &keys[i]);
-		any = ring->exempts != NULL;
-		ring_rx_release(ring, drive_tid());
+		do {
+			const unsigned burst = n - at < SWEEP_BURST ? n - at : SWEEP_BURST;
+
+			drive_acquire(&ring->rx);
+			exempts_end_burst(ring, keys + at, has + at, burst);
+			any = !TAILQ_EMPTY(&ring->exempts);
+			ring_rx_release(ring, drive_tid());
+			at += burst;
+		} while (at < n);
 	}
 	free(keys);
 	free(has);

@@ -18,6 +18,7 @@
  * A flow that leaves needs no memory: steer, which is control path, has made a stale rule for it.
  */
 #include <stdlib.h>
+#include <time.h>
 
 #include "ring_priv.h"
 
@@ -109,6 +110,14 @@ void ring_stale_rule_free(struct vma_ring *ring, struct ring_stale_rule *stale)
 	free(stale);
 }
 
+static uint64_t leave_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 /* As the only member but one, which is about to go. False: there is no rule, or nothing to remember it by. */
 static bool stale_rule_create(struct vma_ring *ring, const struct vma_flow *flow)
 {
@@ -119,6 +128,7 @@ static bool stale_rule_create(struct vma_ring *ring, const struct vma_flow *flow
 		return false;
 	stale = stale_rule_take_first(&ring->stale_rules, true);
 	stale->flow = (struct vma_flow){.key = flow->key, .sink = pass_to_next_member, .ring = ring};
+	stale->left_ns = ring->rules.to_kernel ? leave_now_ns() : 0;
 	flow_table_insert(ring_table_of(ring, &flow->key), &stale->flow, &entry); /* which needs no memory */
 	TAILQ_INSERT_TAIL(&ring->stale_rules.waiting, stale, link);
 	return true;
@@ -168,12 +178,20 @@ void ring_rule_left(struct vma_ring *ring)
 	pthread_mutex_unlock(&ring->stale_rules.nic_lock);
 }
 
-static void collect_deleting(struct vma_ring *ring, unsigned most)
+/* They wait in the order in which they left. */
+static struct ring_stale_rule *stale_rule_due(const struct ring_stale_rules *stale_rules, uint64_t until_ns)
+{
+	struct ring_stale_rule *stale = TAILQ_FIRST(&stale_rules->waiting);
+
+	return stale != NULL && stale->left_ns <= until_ns ? stale : NULL;
+}
+
+static void collect_deleting(struct vma_ring *ring, unsigned most, uint64_t until_ns)
 {
 	struct ring_stale_rules *stale_rules = &ring->stale_rules;
 
 	for (stale_rules->deleting_count = 0; stale_rules->deleting_count < most; stale_rules->deleting_count++) {
-		struct ring_stale_rule *stale = TAILQ_FIRST(&stale_rules->waiting);
+		struct ring_stale_rule *stale = stale_rule_due(stale_rules, until_ns);
 
 		if (stale == NULL)
 			break;
@@ -184,21 +202,22 @@ static void collect_deleting(struct vma_ring *ring, unsigned most)
 
 /* `deleting` is changed with both the flag and the mutex, so it is read here with the mutex alone. -ENOENT: the rule
  * was revoked, or the owner that knew it has gone. */
-bool vma_ring_prune(struct vma_ring *ring, unsigned most)
+bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns)
 {
 	struct ring_stale_rules *stale_rules = &ring->stale_rules;
-	bool more = true;
+	bool more = true, due = true;
 
-	for (unsigned burst; most > 0 && more; most -= burst) {
+	for (unsigned burst; most > 0 && due; most -= burst) {
 		if (!drive_acquire(&ring->rx))
 			return true;
 		if (pthread_mutex_trylock(&stale_rules->nic_lock) != 0) { /* somebody else is at it */
 			ring_rx_release(ring, drive_tid());
 			return true;
 		}
-		collect_deleting(ring, most < LEAVE_BURST ? most : LEAVE_BURST);
+		collect_deleting(ring, most < LEAVE_BURST ? most : LEAVE_BURST, until_ns);
 		burst = stale_rules->deleting_count;
 		more = !TAILQ_EMPTY(&stale_rules->waiting);
+		due = stale_rule_due(stale_rules, until_ns) != NULL;
 		ring_rx_release(ring, drive_tid());
 		for (unsigned i = 0; i < burst; i++)
 			vma_nic_flow_del(ring->qp, &stale_rules->deleting[i]);

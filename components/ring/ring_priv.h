@@ -47,6 +47,7 @@ struct tx_slot {
 struct ring_stale_rule {
 	struct vma_flow flow; /* first */
 	TAILQ_ENTRY(ring_stale_rule) link;
+	uint64_t left_ns; /* when its flow left; 0: this NIC's rules need not stay */
 };
 #define LEAVE_BURST 16
 struct ring_stale_rules {
@@ -101,7 +102,7 @@ struct vma_ring {
 	struct ring_steering *steerings; /* calls of steer that are asking the NIC */
 	struct ring_stale_rules stale_rules;
 	struct ring_fragments fragments;
-	struct ring_exempt *exempts; /* ring_exempt.c */
+	TAILQ_HEAD(, ring_exempt) exempts; /* ring_exempt.c */
 	unsigned exempts_count;
 	struct vma_flow *cursor; /* next member to serve while a group's sinks run: detach moves it on */
 
@@ -134,6 +135,7 @@ struct flow_entry *ring_entry_of(struct vma_ring *ring, const struct vma_flow_ke
 void ring_detach_held(struct vma_ring *ring, struct vma_flow *flow, bool given_back);
 
 /* ring_exempt.c. */
+void ring_exempts_init(struct vma_ring *ring);
 void ring_exempts_fini(struct vma_ring *ring);
 
 /* ring_leave.c; with the receive flag, where nothing else is said. */

@@ -204,6 +204,73 @@ static void test_there_are_so_many_at_most(void **state)
 	assert_int_equal(heard, 2);
 }
 
+/* ---- what waits while the sweep ends them ---- */
+
+static struct vma_ring_command waiting;
+static unsigned left_when_run;
+static _Atomic bool is_posted;
+
+static void waiting_run(struct vma_ring_command *command)
+{
+	(void)command;
+	left_when_run = ring->exempts_count;
+}
+
+static int post_from_the_first_end(struct fake_nic *nic, const struct vma_flow_key *key)
+{
+	(void)nic, (void)key;
+	if (!atomic_exchange(&is_posted, true)) {
+		waiting.run = waiting_run;
+		vma_ring_post(ring, &waiting);
+	}
+	return 0;
+}
+
+/* The first exemption has a rule of the NIC, by whose end the test knows when the sweep has begun to end them. */
+static void test_a_sweep_of_many_lets_the_ring_go_on_in_between(void **state)
+{
+	struct vma_flow ours = {.key = connection_key(1000), .flags = VMA_FLOW_RING_ONLY, .sink = listener_take};
+
+	(void)state;
+	assert_int_equal(vma_ring_attach(ring, &ours), 0);
+	assert_int_equal(vma_ring_steer(ring, &ours), 0);
+	assert_true(vma_ring_detach_later(ring, &ours));
+	for (unsigned i = 0; i < RING_EXEMPTS_MAX; i++)
+		kernel_has((uint16_t)(1000 + i));
+	assert_true(vma_ring_exempt(ring, &listener.key));
+	kernel.n = 0;
+	atomic_store(&is_posted, false);
+	fake.in_flow_del = post_from_the_first_end;
+	assert_false(vma_ring_exempt_sweep(ring));
+	fake.in_flow_del = NULL;
+	assert_true(atomic_load(&is_posted));
+	assert_in_range(left_when_run, RING_EXEMPTS_MAX - 64, RING_EXEMPTS_MAX - 1);
+}
+
+/* A connection of this process that has the key of one that the kernel had. */
+static void test_the_end_of_an_exemption_leaves_a_connection_of_the_same_key(void **state)
+{
+	struct vma_flow ours = {.key = connection_key(1000), .flags = VMA_FLOW_RING_ONLY, .sink = listener_take};
+
+	(void)state;
+	kernel_has(1000);
+	assert_true(vma_ring_exempt(ring, &ours.key));
+	assert_int_equal(vma_ring_attach(ring, &ours), 0);
+	kernel.n = 0;
+	assert_false(vma_ring_exempt_sweep(ring));
+	assert_ptr_equal(vma_ring_flow(ring, &ours.key), &ours);
+	vma_ring_detach(ring, &ours);
+}
+
+static void test_a_ring_without_the_listener_refuses(void **state)
+{
+	struct vma_flow_key key = connection_key(1000);
+
+	(void)state;
+	key.local_port_be = htons(81);
+	assert_false(vma_ring_exempt(ring, &key));
+}
+
 static void test_a_nic_that_asks_the_kernel_itself_has_none(void **state)
 {
 	(void)state;
@@ -221,6 +288,9 @@ static const struct CMUnitTest tests[] = {
         CASE(test_one_connection_is_exempt_by_name_while_a_listener_covers_it),
         CASE(test_a_connection_of_ours_is_not_exempt),
         CASE(test_there_are_so_many_at_most),
+        CASE(test_a_sweep_of_many_lets_the_ring_go_on_in_between),
+        CASE(test_the_end_of_an_exemption_leaves_a_connection_of_the_same_key),
+        CASE(test_a_ring_without_the_listener_refuses),
         cmocka_unit_test_setup_teardown(test_a_nic_that_asks_the_kernel_itself_has_none, setup_without, teardown),
 };
 VMA_TEST_MAIN(tests)

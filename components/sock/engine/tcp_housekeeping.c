@@ -329,27 +329,28 @@ void tcp_housekeeping_prune(void *arg)
 		internal_wake_by(due);
 }
 
+/* Each rule stays its own time: what is not due is looked at again a tenth of that later. */
 static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	const bool late = prunes_late(ring_ctx);
 	const unsigned burst = late ? PRUNE_LATE_AT_ONCE : PRUNE_AT_ONCE;
+	const uint64_t now = vma_now_ns();
 	unsigned n = 0;
-	uint64_t until;
 	bool more;
 
 	(void)arg;
 	if (!atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed) ||
-	    (late && vma_now_ns() < atomic_load(&ring_ctx->prune_ns)))
+	    (late && now < atomic_load(&ring_ctx->prune_ns)) || !atomic_exchange(&ring_ctx->to_prune, false))
 		return;
-	if (!atomic_exchange(&ring_ctx->to_prune, false))
-		return;
-	until = vma_now_ns() + RULES_NS;
 	do {
-		more = vma_ring_prune(ring_ctx->ring, burst);
+		more = vma_ring_prune(ring_ctx->ring, burst, late ? now - PRUNE_LATE_NS : UINT64_MAX);
 		n += burst;
-	} while (more && n < PRUNE_AT_ONCE && vma_now_ns() < until);
-	if (more)
-		atomic_store(&ring_ctx->to_prune, true);
+	} while (more && n < PRUNE_AT_ONCE && vma_now_ns() < now + RULES_NS);
+	if (!more)
+		return;
+	if (late)
+		atomic_store(&ring_ctx->prune_ns, now + PRUNE_LATE_NS / 10);
+	atomic_store(&ring_ctx->to_prune, true);
 }
 
 void tcp_housekeeping_run_pruning(void)
@@ -360,13 +361,37 @@ void tcp_housekeeping_run_pruning(void)
 
 /* ---- connections that are the kernel's ---- */
 
-void vma_ring_ctx_exempt(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key)
+static void ring_ctx_exempt(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key)
 {
 	if (!vma_ring_exempt(ring_ctx->ring, key))
 		return;
 	atomic_store(&ring_ctx->to_sweep, true);
 	if (!atomic_exchange(&housekeeping.sweeps, true))
 		internal_wake_by(vma_now_ns() + SWEEP_NS);
+}
+
+struct exemption {
+	const struct vma_device *device;
+	const struct vma_flow_key *key;
+};
+
+static void ring_ctx_exempt_of_device(struct vma_ring_ctx *ring_ctx, void *arg)
+{
+	const struct exemption *exemption = arg;
+
+	if (ring_ctx->device == exemption->device && tcp_of(ring_ctx) != NULL)
+		ring_ctx_exempt(ring_ctx, exemption->key);
+}
+
+/* The listener of a connection that has moved is on another ring. A ring without it refuses. */
+void vma_ring_ctx_exempt(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key)
+{
+	struct exemption exemption = {.device = ring_ctx->device, .key = key};
+
+	if (key->peer_port_be == 0)
+		ring_ctx_exempt(ring_ctx, key);
+	else
+		ring_ctxs_each(ring_ctx_exempt_of_device, &exemption);
 }
 
 /* Cleared before the look: an exemption that comes after that sets it again. */

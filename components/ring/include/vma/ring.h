@@ -163,9 +163,11 @@ int vma_ring_move_rule(struct vma_ring *ring, struct vma_flow *flow, struct vma_
 bool vma_ring_detach_later(struct vma_ring *ring, struct vma_flow *flow);
 /*
  * Control path. Has the NIC delete rules that detach_later has left, at most `most`, the oldest first; the receive flag
- * is not held while it is asked. True: some are left, or another thread is deleting some, or this is a sink.
+ * is not held while it is asked. If the NIC takes what is the kernel's (VMA_NIC_CAP_TO_KERNEL), only those of flows that
+ * had left by until_ns (CLOCK_MONOTONIC; UINT64_MAX: all). True: some are left, or another thread is deleting some, or
+ * this is a sink.
  */
-bool vma_ring_prune(struct vma_ring *ring, unsigned most);
+bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns);
 
 /*
  * In a sink: the kernel gets a packet for which the NIC should have had no rule (vma_nic_to_kernel). The caller keeps
@@ -175,8 +177,8 @@ bool vma_ring_to_kernel(struct vma_ring *ring, const struct vma_buf *packet);
 /*
  * Control path, not in a sink. With such a NIC: what comes here for a connection that the kernel has is given to the
  * kernel from now on: of this 5-tuple of TCP, or of all that the kernel has at the local end of a listener's key, whose
- * flow is attached. At most RING_EXEMPTS_MAX. True: perhaps there are some, and sweep is to be called now and then. It
- * asks the kernel which connections it still has, and lets go of the others; false: none is left.
+ * flow is attached. At most RING_EXEMPTS_MAX. True: there are some, and sweep is to be called now and then. It asks the
+ * kernel which connections it still has, and lets go of the others; false: none is left.
  */
 #define RING_EXEMPTS_MAX 1024
 bool vma_ring_exempt(struct vma_ring *ring, const struct vma_flow_key *key);
