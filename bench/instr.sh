@@ -18,7 +18,8 @@ packets=4096
 ring=$build/bench/instr_ring udp=$build/components/udp/test/instr_udp tcp=$build/components/tcp/test/instr_tcp
 verbs=$build/components/nic/test/instr_verbs
 phases="$ring:send_one $ring:send_burst $ring:receive_one $ring:receive_burst $ring:poll_empty $udp:send $udp:sendto
-	$udp:send_later $udp:deliver $udp:receive $udp:receive_driven $udp:receive_waited $udp:receive_empty"
+	$udp:send_later $udp:deliver $udp:receive $udp:receive_driven $udp:receive_waited $udp:receive_empty
+	$udp:recv_burst $udp:udp_socketxtreme"
 for phase in send send_inline receive post empty; do phases="$phases $verbs:verbs_$phase"; done
 for phase in tcp_send tcp_receive tcp_bulk_out tcp_bulk_in; do
 	for group in 1 100 10000 bbr; do phases="$phases $tcp:${phase}_$group"; done

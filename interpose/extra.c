@@ -123,18 +123,46 @@ static int extra_get_socket_network_header(int fd, void *ptr, uint16_t *len)
 	return (int)call_end(&call, vma_extra_get_network_header(call.file, ptr, len));
 }
 
+/* ---- SocketXtreme: without VMA_SOCKETXTREME=1 missing in the mask, too ---- */
+
+static int extra_socketxtreme_poll(int fd, struct vma_completion_t *completions, unsigned int n, int flags)
+{
+	struct call call;
+
+	extra_enter(&call, fd);
+	return (int)call_end(&call, vma_extra_xtreme_poll(call.file, completions, n, flags));
+}
+
+static int extra_socketxtreme_free_vma_packets(struct vma_packet_desc_t *packets, int n)
+{
+	struct call call;
+
+	extra_enter(&call, -1);
+	return (int)call_end(&call, vma_extra_xtreme_free_packets(packets, n));
+}
+
+static int extra_socketxtreme_ref_vma_buff(struct vma_buff_t *buff)
+{
+	struct call call;
+
+	extra_enter(&call, -1);
+	return (int)call_end(&call, vma_extra_xtreme_ref(buff));
+}
+
+static int extra_socketxtreme_free_vma_buff(struct vma_buff_t *buff)
+{
+	struct call call;
+
+	extra_enter(&call, -1);
+	return (int)call_end(&call, vma_extra_xtreme_free_buff(buff));
+}
+
 /* ---- what is missing in the mask ---- */
 
 static int not_supported(void)
 {
 	errno = EOPNOTSUPP;
 	return -1;
-}
-
-static int extra_socketxtreme_poll(int fd, struct vma_completion_t *completions, unsigned int n, int flags)
-{
-	(void)fd, (void)completions, (void)n, (void)flags;
-	return not_supported();
 }
 
 static int extra_get_socket_rings_fds(int fd, int *ring_fds, int n)
@@ -146,18 +174,6 @@ static int extra_get_socket_rings_fds(int fd, int *ring_fds, int n)
 static int extra_get_socket_tx_ring_fd(int fd, struct sockaddr *to, socklen_t len)
 {
 	(void)fd, (void)to, (void)len;
-	return not_supported();
-}
-
-static int extra_socketxtreme_free_vma_packets(struct vma_packet_desc_t *packets, int n)
-{
-	(void)packets, (void)n;
-	return not_supported();
-}
-
-static int extra_socketxtreme_buff(struct vma_buff_t *buff)
-{
-	(void)buff;
 	return not_supported();
 }
 
@@ -210,8 +226,8 @@ static struct vma_api_t api = {
         .get_socket_rings_fds = extra_get_socket_rings_fds,
         .get_socket_tx_ring_fd = extra_get_socket_tx_ring_fd,
         .socketxtreme_free_vma_packets = extra_socketxtreme_free_vma_packets,
-        .socketxtreme_ref_vma_buff = extra_socketxtreme_buff,
-        .socketxtreme_free_vma_buff = extra_socketxtreme_buff,
+        .socketxtreme_ref_vma_buff = extra_socketxtreme_ref_vma_buff,
+        .socketxtreme_free_vma_buff = extra_socketxtreme_free_vma_buff,
         .dump_fd_stats = extra_dump_fd_stats,
         .vma_add_ring_profile = extra_add_ring_profile,
         .get_socket_network_header = extra_get_socket_network_header,
@@ -232,6 +248,7 @@ static const struct vma_own_api own_api = {
 
 static void mask_init(void)
 {
+	process_start();
 	api.vma_extra_supported_mask = vma_extra_mask();
 }
 

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <vma/inet_xtreme.h>
 #include <vma/sock_callback.h>
 #include <vma/sock_engine.h>
 #include <vma/stream.h>
@@ -77,6 +78,7 @@ __attribute__((cold)) void process_child(void)
 	vma_engine_fork_child();
 	vma_stream_fork_child();
 	vma_udp_fork_child();
+	vma_xtreme_fork_child();
 	process_forked();
 	mark_own();
 }

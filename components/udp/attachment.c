@@ -7,6 +7,7 @@
 #include "endpoint.h"
 #include "extra.h"
 #include "recv.h"
+#include "xtreme.h"
 
 /* Nobody sees it any more, and no flow leads to it. */
 static void attachment_end(struct vma_retired *retired)
@@ -22,6 +23,7 @@ static void attachment_end(struct vma_retired *retired)
 	if (at->undecided != NULL)
 		udp_queue_fini(at->undecided, engine->arena);
 	vma_free(at->undecided);
+	vma_xtreme_source_put(at->xtreme);
 	vma_ring_ctx_put(at->ring_ctx);
 	vma_free(at);
 }
@@ -39,14 +41,17 @@ struct udp_attachment *udp_attachment_get(struct udp_flows *flows, struct vma_ri
 		vma_free(at);
 		return NULL;
 	}
-	if (udp_callback_attach(flows->sock, at) != 0) {
+	at->sock = flows->sock;
+	at->ring_ctx = ring_ctx;
+	if (udp_xtreme_attach(flows->sock, at) != 0 || udp_callback_attach(flows->sock, at) != 0) {
+		if (at->xtreme != NULL)
+			vma_xtreme_source_end(at->xtreme);
+		vma_xtreme_source_put(at->xtreme);
 		udp_queue_fini(&at->queue, ring_ctx->device->engine->arena);
 		vma_free(at);
 		return NULL;
 	}
-	at->ring_ctx = ring_ctx;
 	atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed); /* the endpoint holds one */
-	at->sock = flows->sock;
 	at->ifindex = ifindex;
 	*place = at;
 	flows->moved = true;
@@ -173,6 +178,8 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 		atomic_fetch_add_explicit(&sock->drops_ended,
 		                          atomic_load_explicit(&unused->queue.dropped, memory_order_relaxed),
 		                          memory_order_relaxed);
+		if (unused->xtreme != NULL)
+			vma_xtreme_source_end(unused->xtreme);
 		vma_retire(&unused->retired, attachment_end);
 		unused = next;
 	}

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "extra.h"
+#include "xtreme.h"
 
 #define NSEC 1000000000
 
@@ -111,6 +112,7 @@ static void queue_asked(struct asking *asking)
 		vma_stats_add(&sock->stats->rx_queued, 1);
 		vma_stats_add(&sock->stats->rx_queued_bytes, asking->datagram.len);
 	}
+	udp_xtreme_post(at);
 	vma_file_ready(&sock->file, VMA_FILE_READABLE);
 }
 

@@ -13,8 +13,8 @@ bool udp_deferred_begin(struct udp_sock *sock)
 	if (udp_is_deferred(sock))
 		return true;
 	if (atomic_load_explicit(&short_lives, memory_order_relaxed) < UDP_SHORT_LIVES || engine == NULL ||
-	    engine->latency || sock->file.os_only || sock->local.sin_port != 0 || sock->flows != NULL ||
-	    atomic_load(&sock->inherited))
+	    engine->latency || engine->conf.socketxtreme || sock->file.os_only || sock->local.sin_port != 0 ||
+	    sock->flows != NULL || atomic_load(&sock->inherited))
 		return false;
 	sock->port_chosen = true;
 	atomic_store(&sock->deferred, true);

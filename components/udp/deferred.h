@@ -19,7 +19,7 @@
  * socket without flows, and is woken when there are some. A handler that jumps out of the kernel's recv leaves the
  * count behind: such a socket stays the kernel's.
  *
- * Under the latency profile no socket is deferred.
+ * Under the latency profile, and with VMA_SOCKETXTREME, no socket is deferred.
  *
  * Threads: any; functions that say file.lock need it.
  */

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <vma/inet_option.h>
+#include <vma/inet_xtreme.h>
 #include <vma/log.h>
 
 #include "control.h"
@@ -88,6 +89,7 @@ static const struct kernel_option kernel_options[] = {
 	{IPPROTO_IP, IP_UNICAST_IF, BITS_FIXED + 18, SENDS, BY_VALUE, "IP_UNICAST_IF"},
 	{IPPROTO_IP, IP_IPSEC_POLICY, BITS_FIXED + 19, RECEIVES | SENDS, ALWAYS, "IP_IPSEC_POLICY"},
 	{IPPROTO_IP, IP_XFRM_POLICY, BITS_FIXED + 20, RECEIVES | SENDS, ALWAYS, "IP_XFRM_POLICY"},
+	{SOL_SOCKET, SO_VMA_SHUTDOWN_RX, BITS_FIXED + 21, RECEIVES, ALWAYS, "SO_VMA_SHUTDOWN_RX"},
 	{IPPROTO_IPV6, IPV6_TRANSPARENT, BITS_FIXED + 12, RECEIVES | SENDS, BY_VALUE, "IPV6_TRANSPARENT"},
 	{IPPROTO_IPV6, IPV6_IPSEC_POLICY, BITS_FIXED + 19, RECEIVES | SENDS, ALWAYS, "IPV6_IPSEC_POLICY"},
 	{IPPROTO_IPV6, IPV6_XFRM_POLICY, BITS_FIXED + 20, RECEIVES | SENDS, ALWAYS, "IPV6_XFRM_POLICY"},
@@ -586,13 +588,28 @@ static void update_port_shared(struct udp_sock *sock, int level, int name)
 	udp_flows_update(sock);
 }
 
+/* The kernel knows none of them. SO_VMA_SHUTDOWN_RX: what comes from now on is the kernel's. */
+static int set_xtreme(struct udp_sock *sock, const struct kernel_option *option, int name, const void *value,
+                      socklen_t len)
+{
+	if (name != SO_VMA_SHUTDOWN_RX)
+		return vma_xtreme_setsockopt(sock->xtreme, name, value, len);
+	udp_control_begin(sock);
+	udp_set_os_bit(sock, option->bit, true);
+	udp_control_end(sock);
+	return 0;
+}
+
 int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len)
 {
 	const struct kernel_option *option = kernel_option(level, name);
 	struct udp_sock *sock = udp_sock(file);
 	bool membership = level == IPPROTO_IP && group_offset(name) >= 0;
-	int rc = option != NULL ? udp_check_os_option(option, value, len) : 0;
+	int rc;
 
+	if (sock->xtreme != NULL && vma_xtreme_is_option(level, name))
+		return set_xtreme(sock, option, name, value, len);
+	rc = option != NULL ? udp_check_os_option(option, value, len) : 0;
 	if (rc < 0)
 		return rc;
 	udp_control_begin(sock);

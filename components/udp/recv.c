@@ -17,6 +17,7 @@
 #include "fork_shared.h"
 #include "fork_queue.h"
 #include "recv.h"
+#include "xtreme.h"
 
 /* ---- the sink ---- */
 
@@ -44,7 +45,7 @@ static uint32_t __attribute__((cold)) drops_of(const struct udp_sock *sock)
 	return (uint32_t)drops;
 }
 
-static void __attribute__((cold)) count_drop(const struct udp_sock *sock, uint64_t bytes)
+void udp_count_dropped(const struct udp_sock *sock, uint64_t bytes)
 {
 	if (sock->stats != NULL) {
 		vma_stats_add(&sock->stats->rx_dropped, 1);
@@ -52,7 +53,7 @@ static void __attribute__((cold)) count_drop(const struct udp_sock *sock, uint64
 	}
 }
 
-/* QUEUE: for a receiver; TAKEN: a callback will see it first; REFUSED: the socket does not get it. */
+/* QUEUE: for a receiver; TAKEN: a callback will see it first, or a poll; REFUSED: the socket does not get it. */
 enum rx_opts_say { RX_OPTS_QUEUE, RX_OPTS_TAKEN, RX_OPTS_REFUSED };
 
 static enum rx_opts_say __attribute__((noinline))
@@ -66,11 +67,14 @@ fill_rx_opts(struct udp_attachment *at, uint32_t rx_opts, const struct vma_buf *
 		datagram->arrival_ns = arrival_of(packet);
 	if (rx_opts & UDP_RX_OPT_RXQ_OVFL)
 		datagram->drops = drops_of(sock);
-	if ((rx_opts & UDP_RX_OPT_CALLBACK) == 0)
-		return RX_OPTS_QUEUE;
+	if ((rx_opts & UDP_RX_OPT_CALLBACK) == 0) {
+		if ((rx_opts & UDP_RX_OPT_XTREME) == 0)
+			return RX_OPTS_QUEUE;
+		return udp_xtreme_deliver(at, datagram) ? RX_OPTS_TAKEN : RX_OPTS_REFUSED;
+	}
 	if (udp_callback_queue(at, datagram))
 		return RX_OPTS_TAKEN;
-	count_drop(sock, datagram->len);
+	udp_count_dropped(sock, datagram->len);
 	return RX_OPTS_REFUSED;
 }
 
@@ -92,10 +96,11 @@ static inline bool is_from_peer(const struct udp_sock *sock, const struct udp_da
 	return peer == 0 || peer == udp_peer_key(datagram->src, datagram->src_port_be);
 }
 
-bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info)
+/* rx_opts is a constant 0 in the usual case. */
+static inline __attribute__((always_inline)) bool deliver(struct udp_attachment *at, struct vma_buf *packet,
+                                                          const struct vma_rx_info *info, uint32_t rx_opts)
 {
 	struct udp_sock *sock = at->sock;
-	uint32_t rx_opts = atomic_load_explicit(&sock->rx_opts, memory_order_relaxed);
 	struct udp_datagram datagram = {.packet = packet,
 	                                .src_port_be = info->src_port_be,
 	                                .dst_port_be = info->dst_port_be,
@@ -118,12 +123,43 @@ bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct
 			return say == RX_OPTS_TAKEN;
 	}
 	if (!udp_queue_push(&at->queue, &datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))) {
-		count_drop(sock, datagram.len);
+		udp_count_dropped(sock, datagram.len);
 		return false;
 	}
 	/* Read as a plain field, which the note names: a load of its own would cost an instruction. */
 	VMA_PROBE4(delivered, *(const int *)&sock->file.fd, datagram.len, datagram.dst_port_be, datagram.src_port_be);
 	count_queued(sock, datagram.len);
+	vma_file_readable(&sock->file);
+	return true;
+}
+
+static bool __attribute__((noinline))
+deliver_with_opts(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info, uint32_t rx_opts)
+{
+	if (rx_opts == UDP_RX_OPT_XTREME && udp_xtreme_give(at, packet, info))
+		return true;
+	return deliver(at, packet, info, rx_opts);
+}
+
+bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	const uint32_t rx_opts = atomic_load_explicit(&at->sock->rx_opts, memory_order_relaxed);
+
+	return __builtin_expect(rx_opts != 0, 0) ? deliver_with_opts(at, packet, info, rx_opts)
+	                                         : deliver(at, packet, info, 0);
+}
+
+bool udp_deliver_queued(struct udp_attachment *at, const struct udp_datagram *datagram)
+{
+	struct udp_sock *sock = at->sock;
+
+	if (!udp_queue_push(&at->queue, datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))) {
+		udp_count_dropped(sock, datagram->len);
+		return false;
+	}
+	VMA_PROBE4(delivered, *(const int *)&sock->file.fd, datagram->len, datagram->dst_port_be,
+	           datagram->src_port_be);
+	count_queued(sock, datagram->len);
 	vma_file_readable(&sock->file);
 	return true;
 }
@@ -243,6 +279,11 @@ static inline bool udp_take_datagram(struct udp_sock *sock, const struct udp_att
 	if (__builtin_expect(all->n == 1, 1))
 		return queue_take_datagram(sock, &all->at[0]->queue, peek, out);
 	return take_from_attachments(sock, all, peek, out);
+}
+
+bool udp_take_next(struct udp_sock *sock, const struct udp_attachments *all, struct udp_datagram *out)
+{
+	return udp_take_datagram(sock, all, false, out);
 }
 
 void udp_take_all(struct udp_sock *sock, const struct udp_attachments *all,

@@ -14,6 +14,7 @@
 #include "members.h"
 #include "reinject.h"
 #include "deferred.h"
+#include "xtreme.h"
 
 #define LEAVE_S 1 /* at most, for locks of others at the end */
 
@@ -113,6 +114,8 @@ static void udp_end(struct udp_sock *sock)
 {
 	udp_flows_end(sock);
 	udp_dst_fini(sock);
+	if (sock->xtreme != NULL)
+		vma_xtreme_close(sock->xtreme);
 }
 
 static void udp_close(struct vma_file *file)
@@ -166,6 +169,7 @@ static void udp_destroy(struct vma_file *file)
 	udp_data_destroy(sock);
 	udp_fork_shared_destroy(sock);
 	udp_extra_destroy(sock);
+	vma_xtreme_destroy(sock->xtreme);
 	vma_inet_stats_put(sock->engine, sock->stats, &sock->stats_count);
 	pthread_mutex_destroy(&sock->reader);
 }
@@ -239,6 +243,7 @@ static __attribute__((cold)) void udp_forked(struct vma_file *file)
 	pthread_mutex_init(&sock->reader, NULL);
 	udp_flows_forked(sock);
 	udp_extra_forked(sock);
+	vma_xtreme_forked(sock->xtreme);
 	sock->stats = NULL;
 	atomic_store(&sock->stats_count, false);
 	sock->errors_watched = sock->left = false;
@@ -322,7 +327,7 @@ static int udp_exec_export(struct vma_file *file)
 		.exec_export = udp_exec_export, .net_changed = udp_net_changed, .dump = udp_dump,                      \
 		.reason = udp_reason, .reason_detail = udp_os_option, .recv_lent = udp_recv_lent,                      \
 		.set_callback = udp_set_callback, .network_header = udp_network_header,                                \
-		.getsockname = udp_getsockname,                                                                        \
+		.getsockname = udp_getsockname, .getsockopt = udp_getsockopt, .complete = udp_xtreme_complete,         \
 	}
 static const struct vma_file_ops udp_ops = UDP_OPS(udp_recvmsg, udp_sendmsg);
 static const struct vma_file_ops udp_draining_ops = UDP_OPS(udp_recvmsg_draining, udp_sendmsg);
@@ -389,6 +394,10 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 	sock->engine = engine;
 	if (engine != NULL)
 		udp_set_migration(sock, &engine->conf);
+	if (engine != NULL && engine->conf.socketxtreme && reason == VMA_SOCK_NEW && udp_xtreme_begin(sock) != 0) {
+		vma_file_put(&sock->file);
+		return -ENOMEM;
+	}
 	atomic_store(&sock->reason, reason);
 	sock->file.os_only = reason != VMA_SOCK_NEW;
 	if (reason == VMA_SOCK_NEW) {

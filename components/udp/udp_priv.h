@@ -72,9 +72,12 @@ static inline bool udp_queue_is_empty(const struct udp_queue *queue)
 /* ---- attachment: a socket on a ring (flows.c makes them, recv.c reads) ---- */
 
 struct udp_sock;
+struct vma_xtreme;
+struct vma_xtreme_source;
 struct udp_attachment {
 	struct udp_queue queue;
 	struct udp_queue *_Atomic undecided; /* of a socket with a receive callback: extra.h; NULL: none */
+	struct vma_xtreme_source *xtreme;    /* SocketXtreme: xtreme.h; NULL: none */
 	struct vma_ring_ctx *ring_ctx;
 	struct udp_sock *sock;
 	struct vma_retired retired;
@@ -149,6 +152,7 @@ enum udp_rx_opt { /* what recv has to produce beside the bytes; set by setsockop
 	          UDP_RX_OPT_HW_STAMP = 1 << 12, /* SOF_TIMESTAMPING_RAW_HARDWARE, or RX_HARDWARE alone: options.c */
 	          UDP_RX_OPT_STAMP_PKTINFO = 1 << 13, /* SOF_TIMESTAMPING_OPT_PKTINFO: with a stamp of the hardware */
 	          UDP_RX_OPT_CALLBACK = 1 << 14,      /* a receive callback is, or was, set: extra.h */
+	          UDP_RX_OPT_XTREME = 1 << 15,        /* VMA_SOCKETXTREME: xtreme.h */
 	          /* All that ask for a stamp by software. */
 	          UDP_RX_OPT_STAMPS = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING,
 };
@@ -247,6 +251,7 @@ struct udp_sock {
 	struct vma_stats_socket *stats;
 	_Atomic uint64_t drops_ended;    /* of queues that have ended */
 	struct udp_extra *_Atomic extra; /* the Extra API's; NULL: not used */
+	struct vma_xtreme *xtreme;       /* constant; NULL: VMA_SOCKETXTREME is off */
 
 	/* by calls that count: migrate.c */
 	_Alignas(64) struct vma_migration rx_migration;

@@ -46,6 +46,14 @@
 #define SO_VMA_USER_DATA 2801
 #define SO_VMA_RING_ALLOC_LOGIC 2810
 #define SO_VMA_RING_USER_MEMORY 2811
+/*
+ * With VMA_SOCKETXTREME=1 only, else ENOPROTOOPT:
+ *   USER_DATA    uint64_t, the user_data of the socket's completions. Also getsockopt. EINVAL: a length other than 8.
+ *   FLOW_TAG     uint32_t from 1 to 2^20 - 1, else EINVAL: a number by which a device would recognise the socket's
+ *                packets. The devices of this library go by addresses: it is kept for getsockopt, and has no effect.
+ *   SHUTDOWN_RX  no value. UDP: what comes from now on is the kernel's, and what is queued can still be received; sends
+ *                stay offloaded. TCP: EOPNOTSUPP.
+ */
 #define SO_VMA_FLOW_TAG 2820
 #define SO_VMA_SHUTDOWN_RX 2821
 
@@ -137,9 +145,13 @@ typedef enum {
 	VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED = (1ULL << 33),
 } vma_socketxtreme_events_t;
 
+/*
+ * A buffer of a packet, in memory of the library's, until it is given back. What the program writes into it is not read
+ * by the library.
+ */
 struct vma_buff_t {
 	struct vma_buff_t *next; /* of the same packet */
-	void *payload;
+	void *payload;           /* where the device has put it */
 	uint16_t len;
 };
 
@@ -147,14 +159,18 @@ struct vma_packet_desc_t {
 	size_t num_bufs;
 	uint16_t total_len;
 	struct vma_buff_t *buff_lst;
-	struct timespec hw_timestamp;
+	struct timespec hw_timestamp; /* the device's clock; 0: the device has not stamped it. TCP: 0 */
 };
 
+/*
+ * What socketxtreme_poll tells of one socket. packet: with VMA_SOCKETXTREME_PACKET. src: with a packet, the sender; of a
+ * connection the peer. listen_fd: with VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED.
+ */
 struct vma_completion_t {
 	struct vma_packet_desc_t packet;
-	uint64_t events; /* EPOLL* and vma_socketxtreme_events_t */
-	uint64_t user_data;
-	struct sockaddr_in src;
+	uint64_t events;        /* EPOLL* and vma_socketxtreme_events_t */
+	uint64_t user_data;     /* the socket's descriptor, or what SO_VMA_USER_DATA has set */
+	struct sockaddr_in src; /* network order */
 	int listen_fd;
 };
 
@@ -383,6 +399,32 @@ struct vma_api_t {
 	 */
 	int (*thread_offload)(int offload, pthread_t tid);
 
+	/*
+	 * SocketXtreme, with VMA_SOCKETXTREME=1; without it the four functions fail with EOPNOTSUPP. Drives the rings
+	 * that fd stands for, and fills at most ncompletions completions of all sockets of these rings. fd: a ring, a
+	 * socket (the rings by which it receives), or an epoll set with such members. flags: 0. Never waits.
+	 *
+	 *   VMA_SOCKETXTREME_PACKET  a datagram, or a piece of a stream. Its buffers are the program's until they are
+	 *                            given back. EPOLLIN is not set.
+	 *   VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED  a listener has accepted by itself: user_data is the new descriptor,
+	 *                            listen_fd the listener's, src the peer. EPOLLIN is not told of the listener.
+	 *   EPOLLOUT                 connected; or there is room again after a send that found none
+	 *   EPOLLIN | EPOLLRDHUP     the peer has sent its FIN, and all bytes before it were told
+	 *   EPOLLERR, EPOLLHUP       the connection has failed (SO_ERROR says why), or is over. Told once.
+	 *
+	 * One completion may say several of these; EPOLL* bits come after the packet with which they stand. Datagrams
+	 * of one socket come in the order of one ring, unless it also receives otherwise. What receive calls, select,
+	 * poll and epoll_wait see is what was queued while nobody polled; a TCP socket should be read in one way only.
+	 * Packets that come by the kernel, such as those of this host, are not told: receive calls get them.
+	 *
+	 * Threads: any. Where two poll one ring, one of them gets nothing.
+	 *
+	 * Bounds: a UDP socket may have given out as many bytes as it may queue (SO_RCVBUF as getsockopt tells it, each
+	 * datagram counting for 64 at least); what comes then is dropped and counted (rx_hold_refused). The bytes of a
+	 * TCP socket fill its receive buffer until they are given back: its peer has to wait.
+	 *
+	 * Returns how many. EBADF: fd is none of these. EINVAL: flags. EFAULT: completions; nothing is lost.
+	 */
 	int (*socketxtreme_poll)(int fd, struct vma_completion_t *completions, unsigned int ncompletions, int flags);
 
 	/* The number of rings by which the socket receives, 64 at most. EINVAL: fd is no offloaded socket. */
@@ -390,6 +432,17 @@ struct vma_api_t {
 	int (*get_socket_rings_fds)(int fd, int *ring_fds, int ring_fds_sz);
 	int (*get_socket_tx_ring_fd)(int sock_fd, struct sockaddr *to, socklen_t tolen);
 
+	/*
+	 * Give buffers back, by any thread, also after the socket was closed. free_vma_packets drops one reference of
+	 * each buffer of num packets, of which only buff_lst is read; ref_vma_buff adds one to a buffer, and
+	 * free_vma_buff drops one: both return how many there are then. A buffer without a reference is the library's
+	 * again. Its pointer may be given to the program anew with a later packet: to free it once more after that frees
+	 * that packet.
+	 *
+	 * ENOENT: the buffer is not the program's (any more); packets before it are given back. EINVAL: the pointer is no
+	 * buffer of the library's, or num is negative. EFAULT: packets. EOVERFLOW: 2^31 references. In a forked child the
+	 * parent's buffers are EINVAL.
+	 */
 	int (*socketxtreme_free_vma_packets)(struct vma_packet_desc_t *packets, int num);
 	int (*socketxtreme_ref_vma_buff)(struct vma_buff_t *buff);
 	int (*socketxtreme_free_vma_buff)(struct vma_buff_t *buff);

@@ -23,6 +23,7 @@
 #include "../flows.h"
 #include "../recv.h"
 #include "../udp_priv.h"
+#include "../xtreme.h"
 #include "../../sock/test/small_engine.h"
 
 enum { FIXTURE_IFINDEX = 4711, FIXTURE_TIMEOUT_MS = 2000 };
@@ -183,7 +184,8 @@ static void fixture_destroy_sock(struct vma_file *file)
 	vma_free(udp_sock(file)->stats);
 }
 
-static const struct vma_file_ops fixture_ops = {.name = "udp", .bind = fixture_bind, .destroy = fixture_destroy_sock};
+static const struct vma_file_ops fixture_ops = {
+        .name = "udp", .bind = fixture_bind, .destroy = fixture_destroy_sock, .complete = udp_xtreme_complete};
 
 /* bind_it: the shadow to 127.0.0.1, the socket (as far as sending goes) to 10.0.0.1, same port. */
 static inline struct udp_sock *udp_fixture_socket(bool bind_it)

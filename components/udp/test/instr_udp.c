@@ -15,6 +15,8 @@
  *   phase_receive_driven recv that drives the ring itself and finds one (deliver and receive together)
  *   phase_receive_waited recv that finds nothing at first, and in its first look of waiting finds one
  *   phase_receive_empty  recv that finds nothing, nonblocking
+ *   phase_recv_burst     recv until nothing is there, of 16 datagrams that wait in the ring
+ *   phase_udp_socketxtreme  the same 16 by one poll of SocketXtreme, and given back by one call
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -26,8 +28,9 @@
 
 #include "../dst.h"
 #include "../recv.h"
+#include "../xtreme.h"
 
-enum { PAYLOAD = 64 - VMA_PKT_ETH_HLEN - VMA_PKT_IP4_HLEN - VMA_PKT_UDP_HLEN, WARM_UP = 1024 };
+enum { PAYLOAD = 64 - VMA_PKT_ETH_HLEN - VMA_PKT_IP4_HLEN - VMA_PKT_UDP_HLEN, WARM_UP = 1024, BURST = 16 };
 
 struct message {
 	struct msghdr msg;
@@ -65,6 +68,8 @@ PHASE ssize_t phase_receive(struct message *message);
 PHASE ssize_t phase_receive_driven(struct message *message);
 PHASE ssize_t phase_receive_waited(struct message *message);
 PHASE ssize_t phase_receive_empty(struct message *message);
+PHASE unsigned phase_recv_burst(struct message *message);
+PHASE unsigned phase_udp_socketxtreme(void);
 
 static inline ssize_t send_it(struct message *message)
 {
@@ -133,6 +138,33 @@ ssize_t phase_receive_empty(struct message *message)
 	return receive_it(message);
 }
 
+unsigned phase_recv_burst(struct message *message)
+{
+	unsigned n = 0;
+
+	while (n < BURST && receive_it(message) == PAYLOAD)
+		n++;
+	return n;
+}
+
+static struct vma_completion_t completions[BURST];
+static struct vma_packet_desc_t packets[BURST];
+
+/* As a program does: it looks at each completion. */
+unsigned phase_udp_socketxtreme(void)
+{
+	struct vma_thread *self = vma_enter();
+	const int n = vma_xtreme_poll(vma_ring_ctx_bit(&ring_ctx[1]), completions, BURST);
+
+	vma_leave(self);
+	for (int i = 0; i < n; i++)
+		packets[i] = completions[i].packet;
+	self = vma_enter();
+	vma_xtreme_free_packets(packets, n);
+	vma_leave(self);
+	return (unsigned)n;
+}
+
 static struct message message_of(void *data, size_t size, void *name)
 {
 	struct message message = {.iov = {.iov_base = data, .iov_len = size}};
@@ -182,6 +214,32 @@ static void udp_run(unsigned datagrams, bool quietly)
 	}
 }
 
+static void send_in_a_burst(struct message *out)
+{
+	for (unsigned i = 0; i < BURST; i++) {
+		vma_thread_self()->tx_last_tsc = 0;
+		sent += send_it(out) == PAYLOAD;
+	}
+}
+
+static void run_bursts(unsigned datagrams)
+{
+	uint8_t room[2048];
+	struct message out = message_of(payload, sizeof(payload), NULL), in = message_of(room, sizeof(room), NULL);
+	out.msg.msg_iov = &out.iov;
+	in.msg.msg_iov = &in.iov;
+	for (unsigned i = 0; i < datagrams; i += BURST) {
+		send_in_a_burst(&out);
+		received += phase_recv_burst(&in);
+	}
+	udp_must(udp_xtreme_begin(receiver), "SocketXtreme");
+	udp_must(udp_xtreme_attach(receiver, attachment), "its source");
+	for (unsigned i = 0; i < datagrams; i += BURST) {
+		send_in_a_burst(&out);
+		received += phase_udp_socketxtreme();
+	}
+}
+
 /* ---- the fixture ---- */
 
 static bool instr_udp_deliver(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -191,7 +249,7 @@ static bool instr_udp_deliver(struct vma_flow *member, struct vma_buf *packet, c
 
 static struct udp_sock *udp_make_socket(void)
 {
-	static const struct vma_file_ops ops = {.name = "udp"};
+	static const struct vma_file_ops ops = {.name = "udp", .complete = udp_xtreme_complete};
 	struct udp_sock *sock = vma_alloc(sizeof(*sock));
 	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	socklen_t len = sizeof(addr);
@@ -300,8 +358,9 @@ int main(int argc, char **argv)
 	udp_run(WARM_UP, true);
 	sent = received = 0;
 	udp_run(datagrams, false);
-	if (datagrams == 0 || sent != 4 * (uint64_t)datagrams || received != sent) {
-		fprintf(stderr, "%lu of %u were sent, %lu received\n", (unsigned long)sent, 4 * datagrams,
+	run_bursts(datagrams);
+	if (datagrams == 0 || sent != 6 * (uint64_t)datagrams || received != sent) {
+		fprintf(stderr, "%lu of %u were sent, %lu received\n", (unsigned long)sent, 6 * datagrams,
 		        (unsigned long)received);
 		return 1;
 	}

@@ -298,8 +298,8 @@
 	  "not set: not again, as the kernel.")                                                                        \
 	Y(NO_MEANING, BOOL, ipoib, "VMA_IPOIB", "IPOIB support", 1, SAME, SAME, 0, 1, SWITCH,                          \
 	  "Only Ethernet is offloaded. IP over InfiniBand is always the kernel's.")                                    \
-	Y(LATER, BOOL, socketxtreme, "VMA_SOCKETXTREME", "SocketXtreme mode", 0, SAME, SAME, 0, 1, SWITCH,             \
-	  "The program polls rings itself by the Extra API.")                                                          \
+	X(BOOL, socketxtreme, "VMA_SOCKETXTREME", "SocketXtreme mode", 0, SAME, SAME, 0, 1, SWITCH,                    \
+	  "The program polls rings itself by the Extra API (docs/extra-api.md). Its calls of sockets work as without.")\
 	Y(NO_MEANING, BOOL, bf, "VMA_BF", "BF (Blue Flame)", 1, SAME, SAME, 0, 1, SWITCH,                              \
 	  "Whether small packets are written into a register of the card is its driver's decision, which does so "     \
 	  "where it can. MLX5_SHUT_UP_BF=1 in the environment turns it off for mlx5.")                                 \

@@ -24,6 +24,12 @@ int vma_extra_register_recv_callback(struct vma_file *file, vma_recv_callback_t 
 ssize_t vma_extra_recvfrom(struct vma_file *file, int fd, void *buf, size_t len, int *flags, struct sockaddr *from,
                            socklen_t *fromlen);
 int vma_extra_free_packets(const struct vma_file *file, int fd, const struct vma_packet_t *packets, size_t count);
+/* VMA_SOCKETXTREME is on; else the functions of xtreme.c fail with -EOPNOTSUPP. */
+bool vma_extra_has_xtreme(void);
+int vma_extra_xtreme_poll(struct vma_file *file, struct vma_completion_t *completions, unsigned n, int flags);
+int vma_extra_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n);
+int vma_extra_xtreme_ref(const struct vma_buff_t *buff);
+int vma_extra_xtreme_free_buff(const struct vma_buff_t *buff);
 int vma_extra_get_rings_num(struct vma_file *file);
 int vma_extra_get_network_header(struct vma_file *file, void *to, uint16_t *len);
 int vma_extra_dump(struct vma_file *file, int fd, int level);

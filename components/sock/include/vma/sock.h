@@ -32,6 +32,7 @@
 struct vma_file;
 struct vma_lend;
 struct vma_recv_callback;
+struct vma_xtreme_poll;
 struct iovec;
 
 /* VMA_FILE_EXEC: a socket that the program has inherited through exec, and has not used (engine/inherited.c). */
@@ -106,6 +107,12 @@ struct vma_file_ops {
 	ssize_t (*recv_lent)(struct vma_file *file, int fd, struct vma_lend *lend, int flags);
 	int (*set_callback)(struct vma_file *file, const struct vma_recv_callback *callback);
 	ssize_t (*network_header)(struct vma_file *file, void *to, size_t size);
+	/*
+	 * SocketXtreme: writes completions of what is queued, as many as there is room for (<vma/inet_xtreme.h>). *events
+	 * (in): EPOLL* bits that it has told of itself since the last call; (out): those that are still to be told. True:
+	 * there is more. The thread has the turn of the poll's ring bit. NULL: the file is no source.
+	 */
+	bool (*complete)(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events);
 	/*
 	 * The offloaded half of readiness as EPOLL* bits, without lock or system call. For sockets EPOLLOUT and what
 	 * else the shadow is not to be asked for is in `own`.

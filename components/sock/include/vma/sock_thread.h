@@ -38,6 +38,7 @@ struct vma_ring;
 struct vma_wait;
 struct vma_file;
 struct vma_callback_source;
+struct vma_xtreme_poll;
 
 #define VMA_THREAD_RING_CTXS                                                                                           \
 	16 /* rings that one sleep watches; further ones are left to other sleepers and the internal thread            \
@@ -77,6 +78,7 @@ struct vma_thread {
 	uint64_t accept_rings;                   /* asleep: the rings whose listeners it waits for, by bit */
 	uint64_t busy_polls;                     /* rings, by bit, whose sleepers it drives for: wait/busy_poller.c */
 	struct vma_thread *woke;                 /* the last whom it has woken, until that one is seen to be up */
+	struct vma_xtreme_poll *xtreme;          /* drives a ring for it: inet_xtreme.h; NULL: for none */
 	ck_epoch_record_t epoch;
 
 	/* shared */

@@ -1,0 +1,433 @@
+/* SocketXtreme: a buffer is freed as often as it is referenced, whatever else is asked for; and sources are not forgotten. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <vma/sock_engine.h>
+#include <vma/sock_os.h>
+#include <vma/test.h>
+
+#include "../xtreme_ring.h"
+#include "../../sock/test/fake_file.h"
+#include "../../sock/test/small_engine.h"
+
+enum { BIT = 5, OTHER_BIT = 6, THREADS = 3, ROUNDS = 20000 };
+
+static struct fake_file *fake;
+static struct vma_xtreme *xtreme;
+static struct sigaction on_segv;
+
+/* What the file has to tell: so many packets, of so many fragments. */
+static struct {
+	unsigned packets, fragments, told, calls;
+	uint32_t events, cost;
+	uint64_t limit, stamp_ns;
+	enum vma_xtreme_given last;
+	unsigned returned_bytes;
+	uint64_t returned_connection;
+} tells;
+
+static struct vma_buf *get_buf(void)
+{
+	struct vma_buf *buf = NULL;
+
+	assert_int_equal(vma_bufpool_get(vma_engine()->spill, &buf, 1), 1);
+	return buf;
+}
+
+static void give_one(struct vma_xtreme_poll *poll)
+{
+	struct vma_fragment fragments[8];
+	struct vma_xtreme_packet packet = {.fragments = fragments,
+	                                   .n = tells.fragments,
+	                                   .len = 10 * tells.fragments,
+	                                   .cost = tells.cost,
+	                                   .limit = tells.limit,
+	                                   .stamp_ns = tells.stamp_ns,
+	                                   .connection = 9,
+	                                   .src = htonl(0x0a000002),
+	                                   .src_port_be = htons(4000)};
+
+	for (unsigned i = 0; i < tells.fragments; i++)
+		fragments[i] = (struct vma_fragment){.buf = get_buf(), .off = i, .len = 10};
+	tells.last = vma_xtreme_give(poll, xtreme, &packet);
+	for (unsigned i = 0; i < tells.fragments && tells.last != VMA_XTREME_GIVEN; i++)
+		vma_buf_put(vma_engine()->arena, fragments[i].buf);
+}
+
+static bool fake_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
+{
+	assert_ptr_equal(file, &fake->file);
+	tells.calls++;
+	tells.events |= *events;
+	*events = 0;
+	while (tells.packets > 0) {
+		if (vma_xtreme_next(poll) == NULL)
+			return true;
+		give_one(poll);
+		tells.packets--;
+	}
+	return false;
+}
+
+static void on_returned(struct vma_file *file, uint64_t connection, uint32_t bytes)
+{
+	assert_ptr_equal(file, &fake->file);
+	tells.returned_bytes += bytes;
+	tells.returned_connection = connection;
+}
+
+static struct vma_file_ops ops;
+
+static int begin(vma_xtreme_returned returned)
+{
+	small_engine("4096", "256");
+	fake = fake_create();
+	ops = *fake->file.ops;
+	ops.complete = fake_complete;
+	fake->file.ops = &ops;
+	memset(&tells, 0, sizeof(tells));
+	tells.fragments = 1;
+	tells.cost = 100;
+	tells.limit = UINT32_MAX;
+	vma_enter();
+	xtreme = vma_xtreme_create(&fake->file, returned);
+	return xtreme != NULL ? 0 : -1;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	return begin(NULL);
+}
+
+static int setup_returned(void **state)
+{
+	(void)state;
+	return begin(on_returned);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (xtreme != NULL)
+		vma_xtreme_destroy(xtreme);
+	assert_int_equal(atomic_load(&fake->file.refs), 1);
+	vma_file_put(&fake->file);
+	vma_leave(vma_thread_self());
+	fake_settle();
+	return 0;
+}
+
+/* One poll after a source has posted. */
+static int poll_packets(struct vma_completion_t *completions, unsigned n, unsigned packets)
+{
+	static struct vma_xtreme_source *source;
+	int got;
+
+	tells.packets = packets;
+	source = vma_xtreme_source_create(&fake->file, BIT);
+	assert_non_null(source);
+	vma_xtreme_post(source, 0);
+	got = vma_xtreme_poll(1ULL << BIT, completions, n);
+	vma_xtreme_source_end(source);
+	vma_xtreme_source_put(source);
+	return got;
+}
+
+static void test_packet_is_freed_once(void **state)
+{
+	struct vma_completion_t completion;
+
+	(void)state;
+	tells.stamp_ns = 3000000007;
+	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	assert_true(completion.events == VMA_SOCKETXTREME_PACKET);
+	assert_int_equal(completion.packet.num_bufs, 1);
+	assert_int_equal(completion.packet.total_len, 10);
+	assert_int_equal(completion.packet.buff_lst->len, 10);
+	assert_null(completion.packet.buff_lst->next);
+	assert_int_equal(completion.packet.hw_timestamp.tv_sec, 3);
+	assert_int_equal(completion.packet.hw_timestamp.tv_nsec, 7);
+	assert_int_equal(completion.src.sin_port, htons(4000));
+	assert_int_equal(vma_xtreme_held(xtreme), 100);
+	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
+	assert_int_equal(vma_xtreme_held(xtreme), 0);
+	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), -ENOENT);
+	assert_int_equal(vma_xtreme_free_buff(completion.packet.buff_lst), -ENOENT);
+	assert_int_equal(vma_xtreme_ref(completion.packet.buff_lst), -ENOENT);
+	assert_int_equal(vma_xtreme_held(xtreme), 0);
+}
+
+static void test_reference_keeps_a_buffer_after_its_packet(void **state)
+{
+	struct vma_completion_t completion;
+	struct vma_buff_t *second;
+
+	(void)state;
+	tells.fragments = 3;
+	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	assert_int_equal(completion.packet.num_bufs, 3);
+	second = completion.packet.buff_lst->next;
+	assert_non_null(second->next);
+	assert_null(second->next->next);
+	assert_int_equal(vma_xtreme_ref(second), 2);
+	assert_int_equal(vma_xtreme_ref(second), 3);
+	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
+	assert_int_equal(vma_xtreme_held(xtreme), 10);
+	assert_int_equal(vma_xtreme_free_buff(second), 1);
+	assert_int_equal(vma_xtreme_free_buff(second), 0);
+	assert_int_equal(vma_xtreme_free_buff(second), -ENOENT);
+	assert_int_equal(vma_xtreme_held(xtreme), 0);
+}
+
+static void test_what_the_program_overwrites_is_not_followed(void **state)
+{
+	struct vma_completion_t completion;
+
+	(void)state;
+	tells.fragments = 2;
+	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	completion.packet.buff_lst->next->payload = (void *)(uintptr_t)8;
+	completion.packet.buff_lst->next = (void *)(uintptr_t)16;
+	completion.packet.buff_lst->len = 60000;
+	completion.packet.num_bufs = 1000;
+	completion.packet.total_len = 1;
+	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
+	assert_int_equal(vma_xtreme_held(xtreme), 0);
+}
+
+static void test_strange_pointers_are_refused_unread(void **state)
+{
+	struct vma_completion_t completion;
+	struct vma_buff_t own = {0};
+	struct vma_packet_desc_t packet = {.buff_lst = &own};
+	struct vma_buff_t *good;
+
+	(void)state;
+	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	good = completion.packet.buff_lst;
+	assert_int_equal(vma_xtreme_free_packets(&packet, 1), -EINVAL);
+	assert_int_equal(vma_xtreme_ref(NULL), -EINVAL);
+	assert_int_equal(vma_xtreme_free_buff((void *)(uintptr_t)64), -EINVAL);
+	assert_int_equal(vma_xtreme_free_buff((void *)((char *)good + 8)), -EINVAL);
+	assert_int_equal(vma_xtreme_free_buff((void *)((char *)good - (1L << 40))), -EINVAL);
+	assert_int_equal(vma_xtreme_free_buff((void *)((char *)good + (1L << 26))), -EINVAL);
+	assert_int_equal(vma_xtreme_free_packets(NULL, -1), -EINVAL);
+	assert_int_equal(vma_xtreme_free_packets(NULL, 0), 0);
+	assert_int_equal(vma_xtreme_free_buff(good), 0);
+}
+
+static void test_memory_that_is_not_there_loses_nothing(void **state)
+{
+	const size_t page = 4096;
+	char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct vma_completion_t good[2], *across = (void *)(pages + page - sizeof(good[0]));
+
+	(void)state;
+	vma_os.sigaction(SIGSEGV, &on_segv, NULL);
+	assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
+	assert_int_equal(poll_packets(NULL, 2, 2), -EFAULT);
+	assert_int_equal(vma_xtreme_poll(1ULL << BIT, across, 2), 0); /* the source has ended, and nothing is written */
+	assert_int_equal(tells.packets, 2);
+	assert_int_equal(poll_packets(across, 2, 2), -EFAULT);
+	assert_int_equal(tells.packets, 2);
+	assert_int_equal(poll_packets(across, 1, 1), 1);
+	assert_int_equal(vma_xtreme_free_packets(&across->packet, 1), 0);
+	assert_int_equal(vma_xtreme_free_packets(&across->packet, 3), -EFAULT);
+	munmap(pages, 2 * page);
+}
+
+static void test_account_that_is_full_refuses_but_one_alone(void **state)
+{
+	struct vma_completion_t completions[4];
+
+	(void)state;
+	tells.limit = 150;
+	tells.cost = 200;
+	assert_int_equal(poll_packets(completions, 4, 2), 1);
+	assert_int_equal(tells.last, VMA_XTREME_REFUSED);
+	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
+	assert_int_equal(poll_packets(completions, 4, 1), 1);
+	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
+}
+
+static void test_buffers_outlive_their_socket(void **state)
+{
+	struct vma_completion_t completion;
+
+	(void)state;
+	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	vma_xtreme_destroy(xtreme);
+	xtreme = NULL;
+	assert_int_equal(completion.packet.buff_lst->len, 10);
+	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
+	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), -ENOENT);
+}
+
+static void test_closed_account_gives_nothing(void **state)
+{
+	struct vma_completion_t completion;
+
+	(void)state;
+	vma_xtreme_close(xtreme);
+	assert_int_equal(poll_packets(&completion, 1, 1), 0);
+	assert_int_equal(tells.last, VMA_XTREME_REFUSED);
+}
+
+static void test_file_lives_until_all_is_back(void **state)
+{
+	struct vma_completion_t completion;
+
+	(void)state;
+	assert_int_equal(atomic_load(&fake->file.refs), 2);
+	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	vma_xtreme_close(xtreme);
+	assert_int_equal(atomic_load(&fake->file.refs), 2);
+	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
+	assert_int_equal(tells.returned_bytes, 100);
+	assert_int_equal(tells.returned_connection, 9);
+	assert_int_equal(atomic_load(&fake->file.refs), 1);
+}
+
+static void test_source_that_does_not_fit_is_told_in_the_next_poll(void **state)
+{
+	struct vma_xtreme_source *source = vma_xtreme_source_create(&fake->file, BIT);
+	struct vma_completion_t completions[3];
+
+	(void)state;
+	tells.packets = 5;
+	vma_xtreme_post(source, 1);
+	vma_xtreme_post(source, 4); /* one entry, both events */
+	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 3), 3);
+	assert_int_equal(tells.events, 5);
+	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
+	assert_int_equal(vma_xtreme_free_packets(&completions[1].packet, 1), 0);
+	assert_int_equal(vma_xtreme_free_packets(&completions[2].packet, 1), 0);
+	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 3), 2);
+	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
+	assert_int_equal(vma_xtreme_free_packets(&completions[1].packet, 1), 0);
+	tells.calls = 0;
+	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 3), 0);
+	assert_int_equal(tells.calls, 0);
+	assert_int_equal(vma_xtreme_poll(1ULL << OTHER_BIT, completions, 3), 0);
+	vma_xtreme_source_end(source);
+	vma_xtreme_source_put(source);
+}
+
+static void test_sources_that_nobody_polls_do_not_pile_up(void **state)
+{
+	struct vma_completion_t completion;
+	unsigned listed = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 5000; i++) {
+		struct vma_xtreme_source *source = vma_xtreme_source_create(&fake->file, OTHER_BIT);
+
+		vma_xtreme_post(source, 1);
+		vma_xtreme_source_end(source);
+		vma_xtreme_source_put(source);
+	}
+	for (const struct vma_xtreme_source *s = atomic_load(&xtreme_rings_at(OTHER_BIT)->arrived); s != NULL;
+	     s = s->next)
+		listed++;
+	assert_true(listed + xtreme_rings_at(OTHER_BIT)->n < 200);
+	assert_int_equal(vma_xtreme_poll(1ULL << OTHER_BIT, &completion, 1), 0);
+	assert_int_equal(tells.calls, 0);
+}
+
+static void test_options_are_kept_and_checked(void **state)
+{
+	uint64_t data = 0x1122334455667788, got = 0;
+	uint32_t tag = 77;
+	socklen_t len = sizeof(got);
+
+	(void)state;
+	assert_int_equal(vma_xtreme_getsockopt(xtreme, SO_VMA_USER_DATA, &got, &len), 0);
+	assert_int_equal((int)got, atomic_load(&fake->file.fd));
+	assert_int_equal(vma_xtreme_setsockopt(xtreme, SO_VMA_USER_DATA, &data, 4), -EINVAL);
+	assert_int_equal(vma_xtreme_setsockopt(xtreme, SO_VMA_USER_DATA, &data, 8), 0);
+	assert_int_equal(vma_xtreme_getsockopt(xtreme, SO_VMA_USER_DATA, &got, &len), 0);
+	assert_true(got == data);
+	assert_int_equal(len, 8);
+	assert_int_equal(vma_xtreme_setsockopt(xtreme, SO_VMA_FLOW_TAG, &tag, 4), 0);
+	tag = 0;
+	assert_int_equal(vma_xtreme_setsockopt(xtreme, SO_VMA_FLOW_TAG, &tag, 4), -EINVAL);
+	tag = 1 << 20;
+	assert_int_equal(vma_xtreme_setsockopt(xtreme, SO_VMA_FLOW_TAG, &tag, 4), -EINVAL);
+	len = 4;
+	assert_int_equal(vma_xtreme_getsockopt(xtreme, SO_VMA_FLOW_TAG, &tag, &len), 0);
+	assert_int_equal(tag, 77);
+	assert_int_equal(vma_xtreme_setsockopt(xtreme, SO_VMA_RING_ALLOC_LOGIC, &tag, 4), -ENOPROTOOPT);
+}
+
+/* ---- threads ---- */
+
+static struct vma_completion_t shared[64];
+static _Atomic unsigned freed, round_now, arrived;
+
+static void *free_all(void *arg)
+{
+	(void)arg;
+	for (unsigned round = 1; round <= ROUNDS / 64; round++) {
+		while (atomic_load(&round_now) < round)
+			sched_yield();
+		vma_enter();
+		for (unsigned i = 0; i < 64; i++)
+			atomic_fetch_add(&freed, vma_xtreme_free_packets(&shared[i].packet, 1) == 0);
+		vma_leave(vma_thread_self());
+		atomic_fetch_add(&arrived, 1);
+	}
+	return NULL;
+}
+
+static void test_of_threads_that_free_the_same_packets_one_succeeds(void **state)
+{
+	pthread_t threads[THREADS];
+
+	(void)state;
+	atomic_store(&freed, 0);
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, free_all, NULL), 0);
+	for (unsigned round = 1; round <= ROUNDS / 64; round++) {
+		atomic_store(&arrived, 0);
+		assert_int_equal(poll_packets(shared, 64, 64), 64);
+		atomic_store(&round_now, round);
+		while (atomic_load(&arrived) < THREADS)
+			sched_yield();
+	}
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(atomic_load(&freed), ROUNDS / 64 * 64);
+	assert_int_equal(vma_xtreme_held(xtreme), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_setup_teardown(test_packet_is_freed_once, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_reference_keeps_a_buffer_after_its_packet, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_what_the_program_overwrites_is_not_followed, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_strange_pointers_are_refused_unread, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_memory_that_is_not_there_loses_nothing, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_account_that_is_full_refuses_but_one_alone, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_buffers_outlive_their_socket, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_closed_account_gives_nothing, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_file_lives_until_all_is_back, setup_returned, teardown),
+	        cmocka_unit_test_setup_teardown(test_source_that_does_not_fit_is_told_in_the_next_poll, setup,
+	                                        teardown),
+	        cmocka_unit_test_setup_teardown(test_sources_that_nobody_polls_do_not_pile_up, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_options_are_kept_and_checked, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_of_threads_that_free_the_same_packets_one_succeeds, setup,
+	                                        teardown),
+	};
+
+	small_engine("4096", "256");
+	vma_signals_start();
+	vma_os.sigaction(SIGSEGV, NULL, &on_segv);
+	vma_test_filter();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,598 @@
+/*
+ * xtreme - the table of buffers that SocketXtreme gives out, and the accounts of sockets.
+ *
+ * A place's `word` is a count of uses and, in the lower half, the references that the application has; 0: the place is
+ * free. A place is filled while its word says free, by the one thread that polls its ring bit. Each change of the word
+ * is a compare-and-swap from the very word that was seen. So of two threads that free the last reference one succeeds,
+ * and what was read of a place between the look and the swap is of this use.
+ *
+ * A free place returns to the ring bit that made it, on a stack that any thread pushes to. The poller takes the whole
+ * stack, so no place is popped from under it. It comes to places that were just freed last.
+ *
+ * An account's `bytes` has OPEN in it while its socket may give something out, and what is out besides. Who takes the
+ * last of both away ends it; after that nobody adds to it, since adding is a compare-and-swap that sees OPEN.
+ */
+#include <errno.h>
+#include <sys/mman.h>
+
+#include <vma/sock_engine.h>
+
+#include "xtreme_ring.h"
+
+#define PLACES_MAX (1U << 20)
+#define RUN 64U /* places that a ring bit gets at a time */
+#define OPEN (1ULL << 62)
+#define NSEC 1000000000
+enum { COST_AT_LEAST = 64 };
+
+struct place {
+	struct vma_buff_t buff; /* the application's to read, and not read here */
+	_Atomic uint64_t word;
+	struct vma_buf *buf;
+	struct vma_xtreme_account *account;
+	uint64_t connection;
+	_Atomic uint32_t next; /* of the packet, or of the stack: its index and 1 */
+	uint32_t bytes;
+};
+_Static_assert(sizeof(struct place) == 64, "a cache line; the alignment that pointers are checked for");
+
+struct vma_xtreme_account {
+	struct vma_retired retired;
+	_Atomic uint64_t bytes;
+	struct vma_file *file; /* held; NULL: nobody wants to know */
+	vma_xtreme_returned returned;
+};
+
+static struct place *_Atomic table;
+static _Atomic uint32_t places;                  /* of runs that were given to ring bits */
+static uint8_t homes[PLACES_MAX / RUN];          /* the ring bit of each run */
+static struct vma_bufarena *_Atomic table_arena; /* whose frames they are */
+
+/* ---- accounts ---- */
+
+static void account_free(struct vma_retired *retired)
+{
+	vma_free(retired);
+}
+_Static_assert(offsetof(struct vma_xtreme_account, retired) == 0, "account_free");
+
+/* A poller may have found it just now. */
+static void __attribute__((cold, noinline)) account_end(struct vma_xtreme_account *account)
+{
+	if (account->file != NULL)
+		vma_file_put(account->file);
+	vma_retire(&account->retired, account_free);
+}
+
+static inline void uncharge(struct vma_xtreme_account *account, uint64_t bytes)
+{
+	if (__builtin_expect(atomic_fetch_sub_explicit(&account->bytes, bytes, memory_order_acq_rel) == bytes, 0))
+		account_end(account);
+}
+
+static inline bool charge(struct vma_xtreme_account *account, uint64_t bytes, uint64_t limit)
+{
+	uint64_t before = atomic_load_explicit(&account->bytes, memory_order_relaxed), held;
+
+	do {
+		held = before & ~OPEN;
+		if (__builtin_expect(held == before || (held != 0 && held + bytes > limit), 0))
+			return false;
+	} while (!atomic_compare_exchange_weak_explicit(&account->bytes, &before, before + bytes, memory_order_relaxed,
+	                                                memory_order_relaxed));
+	return true;
+}
+
+static struct vma_xtreme_account *account_create(struct vma_file *file, vma_xtreme_returned returned)
+{
+	struct vma_xtreme_account *account = vma_alloc(sizeof(*account));
+
+	if (account == NULL)
+		return NULL;
+	atomic_store_explicit(&account->bytes, OPEN, memory_order_relaxed);
+	if (returned == NULL)
+		return account;
+	account->returned = returned;
+	account->file = file;
+	vma_file_get(file);
+	return account;
+}
+
+struct vma_xtreme *vma_xtreme_create(struct vma_file *file, vma_xtreme_returned returned)
+{
+	struct vma_xtreme *xtreme = vma_alloc(sizeof(*xtreme));
+
+	if (xtreme == NULL)
+		return NULL;
+	xtreme->file = file;
+	atomic_store(&xtreme->account, account_create(file, returned));
+	if (atomic_load(&xtreme->account) != NULL)
+		return xtreme;
+	vma_free(xtreme);
+	return NULL;
+}
+
+void vma_xtreme_close(struct vma_xtreme *xtreme)
+{
+	struct vma_xtreme_account *account = atomic_exchange(&xtreme->account, NULL);
+
+	if (account != NULL)
+		uncharge(account, OPEN);
+}
+
+void vma_xtreme_destroy(struct vma_xtreme *xtreme)
+{
+	if (xtreme == NULL)
+		return;
+	vma_xtreme_close(xtreme);
+	vma_free(xtreme);
+}
+
+/* The parent's places, which lead to the account, are not reached here. */
+void vma_xtreme_forked(struct vma_xtreme *xtreme)
+{
+	struct vma_xtreme_account *account = xtreme != NULL ? atomic_load(&xtreme->account) : NULL;
+
+	if (account != NULL)
+		atomic_store(&account->bytes, OPEN);
+}
+
+uint64_t vma_xtreme_held(const struct vma_xtreme *xtreme)
+{
+	const struct vma_xtreme_account *account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
+
+	return account != NULL ? atomic_load_explicit(&account->bytes, memory_order_relaxed) & ~OPEN : 0;
+}
+
+/* ---- places ---- */
+
+static struct place *table_get(void)
+{
+	struct place *map = atomic_load_explicit(&table, memory_order_acquire), *none = NULL;
+
+	if (map != NULL)
+		return map;
+	map = mmap(NULL, PLACES_MAX * sizeof(*map), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+	           -1, 0);
+	if (map == MAP_FAILED)
+		return NULL;
+	atomic_store_explicit(&table_arena, vma_engine()->arena, memory_order_relaxed);
+	if (atomic_compare_exchange_strong(&table, &none, map))
+		return map;
+	munmap(map, PLACES_MAX * sizeof(*map));
+	return none;
+}
+
+/* The poller of the ring bit. What has come back, or a run that is new; 0: there is none. */
+static uint32_t __attribute__((noinline)) spare_refill(struct vma_xtreme_ring *ring)
+{
+	uint32_t first = atomic_exchange_explicit(&ring->returned, 0, memory_order_acquire);
+	struct place *map;
+
+	if (first != 0)
+		return first;
+	map = table_get();
+	first = atomic_load(&places);
+	do {
+		if (map == NULL || first == PLACES_MAX)
+			return 0;
+	} while (!atomic_compare_exchange_weak(&places, &first, first + RUN));
+	homes[first / RUN] = (uint8_t)ring->bit;
+	for (uint32_t i = 0; i < RUN; i++)
+		atomic_store_explicit(&map[first + i].next, i + 1 < RUN ? first + i + 2 : 0, memory_order_relaxed);
+	return first + 1;
+}
+
+/* The poller of the ring bit. NULL: there is none. */
+static inline struct place *place_take(struct vma_xtreme_ring *ring)
+{
+	struct place *place;
+
+	if (__builtin_expect(ring->spare == 0, 0)) {
+		ring->spare = spare_refill(ring);
+		if (ring->spare == 0)
+			return NULL;
+	}
+	place = atomic_load_explicit(&table, memory_order_relaxed) + ring->spare - 1;
+	ring->spare = atomic_load_explicit(&place->next, memory_order_relaxed);
+	return place;
+}
+
+static inline void place_give_back(struct place *place)
+{
+	const uint32_t index = (uint32_t)(place - atomic_load_explicit(&table, memory_order_relaxed));
+	struct vma_xtreme_ring *ring = xtreme_rings_at(homes[index / RUN]);
+	uint32_t head = atomic_load_explicit(&ring->returned, memory_order_relaxed);
+
+	do
+		atomic_store_explicit(&place->next, head, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(&ring->returned, &head, index + 1, memory_order_release,
+	                                              memory_order_relaxed));
+}
+
+/* Filled, and the application's with one reference. */
+static inline void place_publish(struct place *place)
+{
+	const uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
+
+	atomic_store_explicit(&place->word, (word & ~(uint64_t)UINT32_MAX) + (1ULL << 32) + 1, memory_order_release);
+}
+
+/* ---- giving ---- */
+
+static inline void place_fill(struct place *place, const struct vma_bufarena *arena, struct vma_xtreme_account *account,
+                              const struct vma_fragment *fragment, uint32_t bytes, uint64_t connection)
+{
+	place->buff.next = NULL;
+	place->buff.payload = vma_buf_data(arena, fragment->buf) + fragment->off;
+	place->buff.len = (uint16_t)fragment->len;
+	place->buf = fragment->buf;
+	place->account = account;
+	place->connection = connection;
+	place->bytes = bytes;
+}
+
+/* All but the first of a packet, which costs the bytes that they have. NULL: no memory. */
+static struct place *__attribute__((noinline))
+fill_more(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account, const struct vma_xtreme_packet *packet)
+{
+	const struct vma_bufarena *arena = vma_engine()->arena;
+	struct place *map = table_get(), *first = NULL, *place;
+
+	for (unsigned i = packet->n; i-- > 1;) {
+		place = place_take(ring);
+		if (place == NULL)
+			break;
+		place_fill(place, arena, account, &packet->fragments[i], packet->fragments[i].len, packet->connection);
+		place->buff.next = first != NULL ? &first->buff : NULL;
+		atomic_store_explicit(&place->next, first != NULL ? (uint32_t)(first - map) + 1 : 0,
+		                      memory_order_relaxed);
+		first = place;
+		if (i == 1)
+			return first;
+	}
+	while (first != NULL) {
+		const uint32_t next = atomic_load_explicit(&first->next, memory_order_relaxed);
+
+		place_give_back(first);
+		first = next != 0 ? &map[next - 1] : NULL;
+	}
+	return NULL;
+}
+
+static void publish_more(struct place *place)
+{
+	struct place *map = atomic_load_explicit(&table, memory_order_relaxed);
+
+	for (;;) {
+		const uint32_t next = atomic_load_explicit(&place->next, memory_order_relaxed);
+
+		place_publish(place);
+		if (next == 0)
+			return;
+		place = &map[next - 1];
+	}
+}
+
+static inline void stamp(struct vma_packet_desc_t *packet, uint64_t ns)
+{
+	packet->hw_timestamp = __builtin_expect(ns == 0, 1)
+	                               ? (struct timespec){0}
+	                               : (struct timespec){.tv_sec = (time_t)(ns / NSEC), .tv_nsec = (long)(ns % NSEC)};
+}
+
+/* The first one, and the chain behind it; NULL: the account is full, or no memory. */
+static inline struct place *place_packet(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account,
+                                         const struct vma_xtreme_packet *packet)
+{
+	const struct vma_bufarena *arena = vma_engine()->arena;
+	struct place *place, *more = NULL;
+
+	if (!charge(account, packet->cost, packet->limit))
+		return NULL;
+	place = place_take(ring);
+	if (__builtin_expect(packet->n > 1, 0) && place != NULL) {
+		more = fill_more(ring, account, packet);
+		if (more == NULL) {
+			place_give_back(place);
+			place = NULL;
+		}
+	}
+	if (__builtin_expect(place == NULL, 0)) {
+		uncharge(account, packet->cost);
+		return NULL;
+	}
+	place_fill(place, arena, account, &packet->fragments[0],
+	           packet->n == 1 ? packet->cost : packet->cost - (packet->len - packet->fragments[0].len),
+	           packet->connection);
+	if (__builtin_expect(more == NULL, 1)) {
+		atomic_store_explicit(&place->next, 0, memory_order_relaxed);
+		place_publish(place);
+		return place;
+	}
+	place->buff.next = &more->buff;
+	atomic_store_explicit(&place->next, (uint32_t)(more - atomic_load_explicit(&table, memory_order_relaxed)) + 1,
+	                      memory_order_relaxed);
+	publish_more(place);
+	return place;
+}
+
+enum vma_xtreme_given vma_xtreme_give(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
+                                      const struct vma_xtreme_packet *packet)
+{
+	struct vma_completion_t *to = vma_xtreme_next(poll);
+	struct vma_xtreme_account *account;
+	struct place *place;
+
+	if (to == NULL)
+		return VMA_XTREME_NO_ROOM;
+	account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
+	place = account != NULL ? place_packet(poll->ring, account, packet) : NULL;
+	if (__builtin_expect(place == NULL, 0))
+		return VMA_XTREME_REFUSED;
+	to->packet.num_bufs = packet->n;
+	to->packet.total_len = (uint16_t)packet->len;
+	to->packet.buff_lst = &place->buff;
+	stamp(&to->packet, packet->stamp_ns);
+	to->events = VMA_SOCKETXTREME_PACKET | packet->events;
+	to->user_data = vma_xtreme_user_data(xtreme);
+	to->src = (struct sockaddr_in){
+	        .sin_family = AF_INET, .sin_port = packet->src_port_be, .sin_addr.s_addr = packet->src};
+	to->listen_fd = 0;
+	poll->at = to + 1;
+	return VMA_XTREME_GIVEN;
+}
+
+enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
+                                               struct vma_buf *buf, uint64_t limit, uint32_t src, uint16_t src_port_be)
+{
+	struct vma_completion_t *to = vma_xtreme_next(poll);
+	const uint32_t len = buf->payload_len, cost = len > COST_AT_LEAST ? len : COST_AT_LEAST;
+	struct vma_xtreme_account *account;
+	struct place *place;
+
+	if (__builtin_expect(to == NULL, 0))
+		return VMA_XTREME_NO_ROOM;
+	account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
+	if (__builtin_expect(account == NULL || !charge(account, cost, limit), 0))
+		return VMA_XTREME_REFUSED;
+	place = place_take(poll->ring);
+	if (__builtin_expect(place == NULL, 0)) {
+		uncharge(account, cost);
+		return VMA_XTREME_REFUSED;
+	}
+	place->buff.next = NULL;
+	place->buff.payload = vma_buf_data(poll->arena, buf) + buf->payload_off;
+	place->buff.len = (uint16_t)len;
+	place->buf = buf;
+	place->account = account;
+	place->bytes = cost;
+	atomic_store_explicit(&place->next, 0, memory_order_relaxed);
+	place_publish(place);
+	to->packet.num_bufs = 1;
+	to->packet.total_len = (uint16_t)len;
+	to->packet.buff_lst = &place->buff;
+	stamp(&to->packet, __builtin_expect(buf->flags & VMA_BUF_RX_HW_TIMESTAMP, 0) ? buf->timestamp_ns : 0);
+	to->events = VMA_SOCKETXTREME_PACKET;
+	to->user_data = vma_xtreme_user_data(xtreme);
+	to->src = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = src_port_be, .sin_addr.s_addr = src};
+	to->listen_fd = 0;
+	poll->at = to + 1;
+	return VMA_XTREME_GIVEN;
+}
+
+bool vma_xtreme_tell(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtreme, uint64_t events,
+                     const struct sockaddr_in *src, int listen_fd)
+{
+	struct vma_completion_t *to = vma_xtreme_next(poll);
+
+	if (to == NULL)
+		return false;
+	*to = (struct vma_completion_t){
+	        .events = events, .user_data = vma_xtreme_user_data(xtreme), .listen_fd = listen_fd};
+	if (src != NULL)
+		to->src = *src;
+	poll->at = to + 1;
+	return true;
+}
+
+/* ---- giving back ---- */
+
+/* -EINVAL: the pointer is none of the table's. Nothing is read at it before that is known. */
+static inline int place_of(const struct vma_buff_t *buff, struct place **out)
+{
+	struct place *map = atomic_load_explicit(&table, memory_order_acquire);
+	const uintptr_t off = (uintptr_t)buff - (uintptr_t)map;
+
+	if (__builtin_expect(map == NULL || off % sizeof(*map) != 0 ||
+	                             off / sizeof(*map) >= atomic_load_explicit(&places, memory_order_acquire),
+	                     0))
+		return -EINVAL;
+	*out = map + off / sizeof(*map);
+	return 0;
+}
+
+/*
+ * What is freed in a row: buffers are put together, places of one home go back with one push, and bytes of one account
+ * are subtracted once.
+ */
+struct freeing {
+	struct place *map;
+	struct vma_xtreme_account *account;
+	uint64_t bytes;
+	uint32_t first; /* of the places: index and 1 */
+	struct place *last;
+	struct vma_xtreme_ring *home;
+	unsigned n;
+	struct vma_buf *bufs[32];
+};
+
+static void freeing_flush_places(struct freeing *freeing)
+{
+	struct vma_xtreme_ring *home = freeing->home;
+	uint32_t head;
+
+	if (freeing->first == 0)
+		return;
+	head = atomic_load_explicit(&home->returned, memory_order_relaxed);
+	do
+		atomic_store_explicit(&freeing->last->next, head, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(&home->returned, &head, freeing->first, memory_order_release,
+	                                              memory_order_relaxed));
+	freeing->first = 0;
+}
+
+static void freeing_flush_account(struct freeing *freeing)
+{
+	if (freeing->account != NULL)
+		uncharge(freeing->account, freeing->bytes);
+	freeing->account = NULL;
+	freeing->bytes = 0;
+}
+
+static void freeing_flush_bufs(struct freeing *freeing)
+{
+	if (freeing->n != 0)
+		vma_buf_put_burst(atomic_load_explicit(&table_arena, memory_order_relaxed), freeing->bufs, freeing->n);
+	freeing->n = 0;
+}
+
+static void freeing_flush(struct freeing *freeing)
+{
+	freeing_flush_bufs(freeing);
+	freeing_flush_places(freeing);
+	freeing_flush_account(freeing);
+}
+
+static inline void freeing_begin(struct freeing *freeing)
+{
+	freeing->map = atomic_load_explicit(&table, memory_order_acquire);
+	freeing->account = NULL;
+	freeing->bytes = 0;
+	freeing->first = 0;
+	freeing->home = NULL;
+	freeing->n = 0;
+}
+
+static void __attribute__((noinline)) tell_returned(const struct place *place)
+{
+	place->account->returned(place->account->file, place->connection, place->bytes);
+}
+
+/* The last reference has gone: nobody else looks at the place. */
+static inline void free_place(struct freeing *freeing, struct place *place)
+{
+	const uint32_t index = (uint32_t)(place - freeing->map);
+	struct vma_xtreme_ring *home = xtreme_rings_at(homes[index / RUN]);
+	struct vma_xtreme_account *account = place->account;
+
+	if (__builtin_expect(account != freeing->account, 0)) {
+		freeing_flush_account(freeing);
+		freeing->account = account;
+	}
+	freeing->bytes += place->bytes;
+	if (__builtin_expect(account->returned != NULL, 0))
+		tell_returned(place);
+	if (__builtin_expect(home != freeing->home, 0)) {
+		freeing_flush_places(freeing);
+		freeing->home = home;
+	}
+	freeing->bufs[freeing->n++] = place->buf;
+	if (freeing->first == 0)
+		freeing->last = place;
+	atomic_store_explicit(&place->next, freeing->first, memory_order_relaxed);
+	freeing->first = index + 1;
+	if (__builtin_expect(freeing->n == sizeof(freeing->bufs) / sizeof(freeing->bufs[0]), 0))
+		freeing_flush_bufs(freeing);
+}
+
+/* The count after it. *next: of the packet, or 0. */
+static inline int place_put(struct freeing *freeing, struct place *place, uint32_t *next)
+{
+	uint64_t word = atomic_load_explicit(&place->word, memory_order_acquire);
+
+	do {
+		if (__builtin_expect((uint32_t)word == 0, 0))
+			return -ENOENT;
+		*next = atomic_load_explicit(&place->next, memory_order_relaxed);
+	} while (!atomic_compare_exchange_weak_explicit(&place->word, &word, word - 1, memory_order_acq_rel,
+	                                                memory_order_acquire));
+	if (__builtin_expect((uint32_t)word == 1, 1))
+		free_place(freeing, place);
+	return (int)((uint32_t)word - 1);
+}
+
+static inline int free_packet(struct freeing *freeing, const struct vma_buff_t *buff)
+{
+	struct place *place;
+	uint32_t next;
+	int rc = place_of(buff, &place);
+
+	if (__builtin_expect(rc != 0, 0))
+		return rc;
+	while ((rc = place_put(freeing, place, &next)) >= 0 && next != 0)
+		place = freeing->map + next - 1;
+	return rc < 0 ? rc : 0;
+}
+
+int vma_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
+{
+	struct vma_packet_desc_t own[16];
+	struct freeing freeing;
+	int rc = n < 0 ? -EINVAL : 0;
+
+	freeing_begin(&freeing);
+	while (n > 0 && rc == 0) {
+		const int here = n < 16 ? n : 16;
+
+		rc = vma_copy(own, packets, (size_t)here * sizeof(own[0]));
+		for (int i = 0; i < here && rc == 0; i++)
+			rc = free_packet(&freeing, own[i].buff_lst);
+		packets += here;
+		n -= here;
+	}
+	freeing_flush(&freeing);
+	return rc;
+}
+
+int vma_xtreme_ref(const struct vma_buff_t *buff)
+{
+	struct place *place;
+	uint64_t word;
+	int rc = place_of(buff, &place);
+
+	if (rc != 0)
+		return rc;
+	word = atomic_load_explicit(&place->word, memory_order_relaxed);
+	do {
+		if ((uint32_t)word == 0)
+			return -ENOENT;
+		if ((uint32_t)word == INT32_MAX)
+			return -EOVERFLOW;
+	} while (!atomic_compare_exchange_weak_explicit(&place->word, &word, word + 1, memory_order_relaxed,
+	                                                memory_order_relaxed));
+	return (int)((uint32_t)word + 1);
+}
+
+int vma_xtreme_free_buff(const struct vma_buff_t *buff)
+{
+	struct freeing freeing;
+	struct place *place;
+	uint32_t next;
+	int rc = place_of(buff, &place);
+
+	if (rc != 0)
+		return rc;
+	freeing_begin(&freeing);
+	rc = place_put(&freeing, place, &next);
+	freeing_flush(&freeing);
+	return rc;
+}
+
+/* The parent's table stays mapped: the program may still read what it was given. */
+__attribute__((cold)) void vma_xtreme_fork_child(void)
+{
+	atomic_store(&table, NULL);
+	atomic_store(&places, 0);
+	xtreme_rings_fork_child();
+}

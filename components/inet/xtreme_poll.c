@@ -1,0 +1,258 @@
+/*
+ * xtreme_poll - socketxtreme_poll: the sources of a ring bit, and the drive of its rings.
+ *
+ * **No source is forgotten.** The producer queues what there is to tell (A), then exchanges the source's `queued` for
+ * true (B), and puts it on the list if it was false. The poller takes the source from the list, exchanges `queued` for
+ * false (C), then looks at what is queued (D). B and C change one word, so one comes first. If B does, C reads what B
+ * wrote, or what came after it, so A happens before D, which sees it. If C does, B finds false, and the source is on the
+ * list again.
+ *
+ * **A source whose socket has gone** stays on its list until the next poll, and its `file` is NULL by then. Where nobody
+ * polls, the list would grow with each socket that is closed: so closing counts, and now and then takes out what is dead.
+ */
+#include <errno.h>
+
+#include <vma/sock_engine.h>
+
+#include "xtreme_ring.h"
+
+enum { DEAD_MAX = 64 };
+#define PAGE 4096
+
+struct vma_xtreme_ring *_Atomic xtreme_rings[64];
+
+static struct vma_xtreme_ring *xtreme_ring_get(unsigned bit)
+{
+	struct vma_xtreme_ring *ring = xtreme_rings_at(bit), *none = NULL;
+
+	if (ring != NULL)
+		return ring;
+	ring = vma_alloc(sizeof(*ring));
+	if (ring == NULL)
+		return NULL;
+	ring->bit = bit;
+	if (atomic_compare_exchange_strong(&xtreme_rings[bit], &none, ring))
+		return ring;
+	vma_free(ring);
+	return none;
+}
+
+__attribute__((cold)) void xtreme_rings_fork_child(void)
+{
+	for (unsigned bit = 0; bit < 64; bit++)
+		atomic_store(&xtreme_rings[bit], NULL);
+}
+
+/* ---- sources ---- */
+
+struct vma_xtreme_source *vma_xtreme_source_create(struct vma_file *file, unsigned bit)
+{
+	struct vma_xtreme_ring *ring = xtreme_ring_get(bit);
+	struct vma_xtreme_source *source = ring != NULL ? vma_alloc(sizeof(*source)) : NULL;
+
+	if (source == NULL)
+		return NULL;
+	source->ring = ring;
+	atomic_store_explicit(&source->refs, 1, memory_order_relaxed);
+	atomic_store_explicit(&source->file, file, memory_order_release);
+	return source;
+}
+
+void vma_xtreme_source_put(struct vma_xtreme_source *source)
+{
+	if (source != NULL && atomic_fetch_sub_explicit(&source->refs, 1, memory_order_acq_rel) == 1)
+		vma_free(source);
+}
+
+void vma_xtreme_post(struct vma_xtreme_source *source, uint32_t events)
+{
+	struct vma_xtreme_ring *ring = source->ring;
+	struct vma_xtreme_source *head;
+
+	if (events != 0)
+		atomic_fetch_or_explicit(&source->events, events, memory_order_relaxed);
+	if (atomic_exchange(&source->queued, true))
+		return;
+	atomic_fetch_add_explicit(&source->refs, 1, memory_order_relaxed);
+	head = atomic_load_explicit(&ring->arrived, memory_order_relaxed);
+	do
+		source->next = head;
+	while (!atomic_compare_exchange_weak_explicit(&ring->arrived, &head, source, memory_order_release,
+	                                              memory_order_relaxed));
+}
+
+/* ---- the list: the poller's ---- */
+
+static bool ring_try_take(struct vma_xtreme_ring *ring)
+{
+	return !atomic_exchange_explicit(&ring->taking, true, memory_order_acquire);
+}
+
+static void ring_release(struct vma_xtreme_ring *ring)
+{
+	atomic_store_explicit(&ring->taking, false, memory_order_release);
+}
+
+static void source_append(struct vma_xtreme_ring *ring, struct vma_xtreme_source *source)
+{
+	source->next = NULL;
+	if (ring->first == NULL)
+		ring->first = source;
+	else
+		ring->last->next = source;
+	ring->last = source;
+	ring->n++;
+}
+
+/* The stack gives the latest first: turned around, the list goes on in the order of the posts. */
+static void __attribute__((noinline)) take_arrived(struct vma_xtreme_ring *ring)
+{
+	struct vma_xtreme_source *source = atomic_exchange_explicit(&ring->arrived, NULL, memory_order_acquire);
+	struct vma_xtreme_source *turned = NULL, *next;
+
+	for (; source != NULL; source = next) {
+		next = source->next;
+		source->next = turned;
+		turned = source;
+	}
+	for (; turned != NULL; turned = next) {
+		next = turned->next;
+		source_append(ring, turned);
+	}
+}
+
+static struct vma_xtreme_source *source_pop(struct vma_xtreme_ring *ring)
+{
+	struct vma_xtreme_source *source = ring->first;
+
+	ring->first = source->next;
+	ring->n--;
+	return source;
+}
+
+static void take_out_dead(struct vma_xtreme_ring *ring)
+{
+	atomic_store_explicit(&ring->dead, 0, memory_order_relaxed);
+	take_arrived(ring);
+	for (uint32_t n = ring->n; n > 0; n--) {
+		struct vma_xtreme_source *source = source_pop(ring);
+
+		if (atomic_load_explicit(&source->file, memory_order_relaxed) == NULL)
+			vma_xtreme_source_put(source);
+		else
+			source_append(ring, source);
+	}
+}
+
+void vma_xtreme_source_end(struct vma_xtreme_source *source)
+{
+	struct vma_xtreme_ring *ring = source->ring;
+
+	atomic_store(&source->file, NULL);
+	if (!atomic_exchange(&source->queued, true))
+		return; /* it is on no list, and nobody posts it any more */
+	if (atomic_fetch_add_explicit(&ring->dead, 1, memory_order_relaxed) < DEAD_MAX || !ring_try_take(ring))
+		return;
+	take_out_dead(ring);
+	ring_release(ring);
+}
+
+/* ---- the poll ---- */
+
+static bool has_room(const struct vma_xtreme_poll *poll)
+{
+	return poll->at != poll->first + poll->n && !poll->bad;
+}
+
+/* A byte of each page is written, once for a poll: what is a completion's later is nobody's now. */
+struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll)
+{
+	const size_t size = poll->n * sizeof(*poll->first);
+	char *bytes = (char *)poll->first;
+	const char zero = 0;
+
+	if (!has_room(poll))
+		return NULL;
+	for (size_t off = 0; off < size && !poll->bad; off += PAGE)
+		poll->bad = vma_copy(bytes + off, &zero, 1) != 0;
+	if (poll->bad || vma_copy(bytes + size - 1, &zero, 1) != 0) {
+		poll->bad = true;
+		return NULL;
+	}
+	poll->end = poll->first + poll->n;
+	return poll->at;
+}
+
+/* Each source that is on the list now, once. */
+static void __attribute__((noinline)) work_off(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ring)
+{
+	take_arrived(ring);
+	for (uint32_t n = ring->n; n > 0 && has_room(poll); n--) {
+		struct vma_xtreme_source *source = source_pop(ring);
+		struct vma_file *file;
+		uint32_t events;
+		bool more;
+
+		if (atomic_load(&source->file) == NULL) {
+			vma_xtreme_source_put(source);
+			continue;
+		}
+		atomic_exchange(&source->queued, false);
+		file = atomic_load(&source->file);
+		events = atomic_exchange_explicit(&source->events, 0, memory_order_relaxed);
+		more = file != NULL && file->ops->complete(file, poll, &events);
+		if (events != 0)
+			atomic_fetch_or_explicit(&source->events, events, memory_order_relaxed);
+		if (more && !atomic_exchange(&source->queued, true))
+			source_append(ring, source);
+		else
+			vma_xtreme_source_put(source);
+	}
+}
+
+static inline void work_off_if_any(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ring)
+{
+	if (ring->first != NULL || atomic_load_explicit(&ring->arrived, memory_order_relaxed) != NULL)
+		work_off(poll, ring);
+}
+
+static inline void poll_ring(struct vma_thread *self, struct vma_xtreme_poll *poll, unsigned bit)
+{
+	struct vma_xtreme_ring *ring = xtreme_rings_at(bit);
+
+	if (__builtin_expect(ring == NULL || !ring_try_take(ring), 0)) {
+		vma_ring_ctxs_progress(1ULL << bit);
+		return;
+	}
+	poll->ring = ring;
+	work_off_if_any(poll, ring);
+	if (has_room(poll)) {
+		self->xtreme = poll;
+		vma_ring_ctxs_progress(1ULL << bit);
+		self->xtreme = NULL;
+		work_off_if_any(poll, ring);
+	}
+	ring_release(ring);
+}
+
+int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsigned n)
+{
+	struct vma_thread *self = vma_thread_self();
+	struct vma_xtreme_poll poll = {.at = completions, .end = completions, .first = completions, .n = n};
+	const struct vma_engine *engine = vma_engine();
+	static _Atomic unsigned turn; /* of several rings: which is first */
+	unsigned from = 0;
+
+	if (engine == NULL)
+		return 0;
+	poll.arena = engine->arena;
+	if (__builtin_expect((rings & (rings - 1)) != 0, 0))
+		from = atomic_fetch_add_explicit(&turn, 1, memory_order_relaxed) % 64;
+	if (from != 0)
+		rings = rings >> from | rings << (64 - from);
+	for (; rings != 0 && has_room(&poll); rings &= rings - 1)
+		poll_ring(self, &poll, ((unsigned)__builtin_ctzll(rings) + from) % 64);
+	if (poll.at == completions && poll.bad)
+		return -EFAULT;
+	return (int)(poll.at - completions);
+}

@@ -1,0 +1,249 @@
+/* SocketXtreme on a socket: datagrams as completions, from the sink itself and from the queue. */
+#include <errno.h>
+#include <string.h>
+
+#include "fixture.h"
+
+#include "../xtreme.h"
+
+enum { PEER = 9000 };
+
+static struct udp_sock *sock;
+static struct fixture_attached attached;
+
+static int setup(void **state)
+{
+	(void)state;
+	sock = udp_fixture_socket(true);
+	fixture_attach(&attached, sock, fixture_local);
+	atomic_store(&sock->nonblocking, true);
+	vma_enter();
+	assert_int_equal(udp_xtreme_begin(sock), 0);
+	assert_int_equal(udp_xtreme_attach(sock, &attached.at), 0);
+	vma_leave(vma_thread_self());
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct vma_xtreme *xtreme = sock->xtreme;
+	struct vma_thread *self = vma_enter();
+
+	(void)state;
+	vma_xtreme_source_end(attached.at.xtreme);
+	vma_xtreme_source_put(attached.at.xtreme);
+	atomic_store(&sock->rx_opts, 0);
+	sock->xtreme = NULL;
+	vma_xtreme_destroy(xtreme);
+	vma_leave(self);
+	fixture_detach(&attached);
+	fixture_close(sock);
+	return 0;
+}
+
+static void come(const char *text)
+{
+	udp_fixture_peer_send(PEER, fixture_port(sock), text, (uint32_t)strlen(text));
+}
+
+static int xtreme_poll(struct vma_completion_t *completions, unsigned n)
+{
+	struct vma_thread *self = vma_enter();
+	const int rc = vma_xtreme_poll(vma_ring_ctx_bit(fixture.ring_ctx), completions, n);
+
+	vma_leave(self);
+	return rc;
+}
+
+static int give_back(struct vma_completion_t *completion)
+{
+	struct vma_thread *self = vma_enter();
+	const int rc = vma_xtreme_free_packets(&completion->packet, 1);
+
+	vma_leave(self);
+	return rc;
+}
+
+/* By another driver than a poll: as the internal thread, or epoll_wait. */
+static void drive(void)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_ring_ctxs_progress(vma_ring_ctx_bit(fixture.ring_ctx));
+	vma_leave(self);
+}
+
+static bool is_packet_memory(const void *pointer)
+{
+	const struct vma_bufarena *arena = vma_engine()->arena;
+	const size_t off = (size_t)((const char *)pointer - arena->frames);
+
+	return off < (size_t)arena->capacity << arena->frame_shift;
+}
+
+static void expect_text(const struct vma_completion_t *completion, const char *text)
+{
+	assert_true(completion->events == VMA_SOCKETXTREME_PACKET);
+	assert_int_equal(completion->packet.total_len, strlen(text));
+	assert_memory_equal(completion->packet.buff_lst->payload, text, strlen(text));
+}
+
+static void test_datagram_is_a_completion_where_the_device_put_it(void **state)
+{
+	struct vma_completion_t completions[4];
+
+	(void)state;
+	assert_int_equal(xtreme_poll(completions, 4), 0);
+	come("a quote");
+	assert_int_equal(xtreme_poll(completions, 4), 1);
+	expect_text(&completions[0], "a quote");
+	assert_true(is_packet_memory(completions[0].packet.buff_lst->payload));
+	assert_int_equal(completions[0].packet.num_bufs, 1);
+	assert_int_equal((int)completions[0].user_data, fixture_fd(sock));
+	assert_int_equal(completions[0].src.sin_family, AF_INET);
+	assert_int_equal(completions[0].src.sin_port, htons(PEER));
+	assert_memory_equal(&completions[0].src.sin_addr, fixture_remote, 4);
+	assert_int_equal(atomic_load(&attached.at.queue.pushed), 0); /* not by way of the queue */
+	assert_int_equal(vma_xtreme_held(sock->xtreme), UDP_BYTES_AT_LEAST);
+	assert_int_equal(give_back(&completions[0]), 0);
+	assert_int_equal(vma_xtreme_held(sock->xtreme), 0);
+	assert_int_equal(give_back(&completions[0]), -ENOENT);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_zcopy), 1);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_packets), 1);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_bytes), 7);
+}
+
+static void test_what_does_not_fit_comes_next_in_order(void **state)
+{
+	static const char *const texts[] = {"one", "two", "three", "four", "five"};
+	struct vma_completion_t completion;
+
+	(void)state;
+	for (unsigned i = 0; i < 5; i++)
+		come(texts[i]);
+	for (unsigned i = 0; i < 5; i++) {
+		assert_int_equal(xtreme_poll(&completion, 1), 1);
+		expect_text(&completion, texts[i]);
+		assert_int_equal(give_back(&completion), 0);
+	}
+	assert_int_equal(xtreme_poll(&completion, 1), 0);
+}
+
+static void test_what_another_thread_has_driven_is_told_before_what_comes(void **state)
+{
+	struct vma_completion_t completions[4];
+
+	(void)state;
+	come("first");
+	come("second");
+	drive();
+	come("third");
+	assert_int_equal(xtreme_poll(completions, 4), 3);
+	expect_text(&completions[0], "first");
+	expect_text(&completions[1], "second");
+	expect_text(&completions[2], "third");
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(give_back(&completions[i]), 0);
+	assert_true(udp_attachment_is_empty(&attached.at));
+}
+
+static void test_recv_gets_what_no_poll_has_taken(void **state)
+{
+	struct vma_completion_t completion;
+	char room[32];
+	struct {
+		struct msghdr msg;
+		struct iovec iov;
+	} own = {.iov = {.iov_base = room, .iov_len = sizeof(room)}};
+	struct vma_thread *self;
+
+	(void)state;
+	own.msg.msg_iov = &own.iov;
+	own.msg.msg_iovlen = 1;
+	come("mixed");
+	self = vma_enter();
+	assert_int_equal(udp_recvmsg(&sock->file, fixture_fd(sock), &own.msg, MSG_DONTWAIT), 5);
+	vma_leave(self);
+	assert_memory_equal(room, "mixed", 5);
+	assert_int_equal(xtreme_poll(&completion, 1), 0);
+}
+
+static void test_who_frees_nothing_loses_packets_which_are_counted(void **state)
+{
+	struct vma_completion_t completions[16];
+	unsigned got = 0;
+
+	(void)state;
+	atomic_store(&sock->rcvbuf, 8 * UDP_BYTES_AT_LEAST);
+	for (unsigned i = 0; i < 6; i++)
+		come("direct");
+	got += (unsigned)xtreme_poll(completions, 16);
+	for (unsigned i = 0; i < 4; i++)
+		come("direct");
+	got += (unsigned)xtreme_poll(completions + got, 16 - got);
+	assert_int_equal(got, 8);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_hold_refused), 2);
+	for (unsigned i = 0; i < 3; i++)
+		come("queued");
+	drive();
+	assert_int_equal(xtreme_poll(completions + got, 16 - got), 0);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_hold_refused), 5);
+	for (unsigned i = 0; i < got; i++)
+		assert_int_equal(give_back(&completions[i]), 0);
+	come("again");
+	assert_int_equal(xtreme_poll(completions, 16), 1);
+	assert_int_equal(give_back(&completions[0]), 0);
+}
+
+static void test_user_data_takes_the_place_of_the_descriptor(void **state)
+{
+	const uint64_t data = UINT64_MAX - 5;
+	struct vma_completion_t completion;
+	struct vma_thread *self = vma_enter();
+
+	(void)state;
+	assert_int_equal(vma_xtreme_setsockopt(sock->xtreme, SO_VMA_USER_DATA, &data, sizeof(data)), 0);
+	vma_leave(self);
+	come("x");
+	assert_int_equal(xtreme_poll(&completion, 1), 1);
+	assert_true(completion.user_data == data);
+	assert_int_equal(give_back(&completion), 0);
+}
+
+/* The table does not grow with what comes: places are used again. */
+static void test_packets_come_and_go_in_the_same_places(void **state)
+{
+	struct vma_completion_t completions[16];
+	const void *low = (void *)UINTPTR_MAX, *high = NULL;
+
+	(void)state;
+	for (unsigned round = 0; round < 2000; round++) {
+		int got;
+
+		for (unsigned i = 0; i < 10; i++)
+			come("x");
+		got = xtreme_poll(completions, 16);
+		assert_int_equal(got, 10);
+		for (int i = 0; i < got; i++) {
+			const void *buff = completions[i].packet.buff_lst;
+
+			low = buff < low ? buff : low;
+			high = buff > high ? buff : high;
+			assert_int_equal(give_back(&completions[i]), 0);
+		}
+	}
+	assert_true((const char *)high - (const char *)low < 64 * 1024);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        CASE(test_datagram_is_a_completion_where_the_device_put_it),
+        CASE(test_what_does_not_fit_comes_next_in_order),
+        CASE(test_what_another_thread_has_driven_is_told_before_what_comes),
+        CASE(test_recv_gets_what_no_poll_has_taken),
+        CASE(test_who_frees_nothing_loses_packets_which_are_counted),
+        CASE(test_user_data_takes_the_place_of_the_descriptor),
+        CASE(test_packets_come_and_go_in_the_same_places),
+};
+
+FIXTURE_MAIN(tests)

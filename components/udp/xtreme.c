@@ -1,0 +1,190 @@
+/* xtreme.c - SocketXtreme: the sink's short way to a poll, and the queue's long one. */
+#include "xtreme.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "extra.h"
+#include "recv.h"
+
+int udp_xtreme_begin(struct udp_sock *sock)
+{
+	sock->xtreme = vma_xtreme_create(&sock->file, NULL);
+	if (sock->xtreme == NULL)
+		return -ENOMEM;
+	atomic_fetch_or_explicit(&sock->rx_opts, UDP_RX_OPT_XTREME, memory_order_relaxed);
+	return 0;
+}
+
+int udp_xtreme_attach(const struct udp_sock *sock, struct udp_attachment *at)
+{
+	if (sock->xtreme == NULL)
+		return 0;
+	at->xtreme = vma_xtreme_source_create(&at->sock->file, at->ring_ctx->id % 64);
+	return at->xtreme != NULL ? 0 : -ENOMEM;
+}
+
+/* ---- giving ---- */
+
+static inline void count_given(struct vma_stats_socket *stats, uint64_t bytes)
+{
+	vma_stats_add(&stats->rx_packets, 1);
+	vma_stats_add(&stats->rx_bytes, bytes);
+	vma_stats_add(&stats->rx_zcopy, 1);
+}
+
+static inline uint64_t hw_stamp_of(const struct vma_buf *packet)
+{
+	return packet->flags & VMA_BUF_RX_HW_TIMESTAMP ? packet->timestamp_ns : 0;
+}
+
+static inline enum vma_xtreme_given give_fragments(const struct udp_sock *sock, struct vma_xtreme_poll *poll,
+                                                   const struct udp_datagram *datagram,
+                                                   const struct vma_fragment *fragments, unsigned n)
+{
+	const struct vma_xtreme_packet packet = {
+	        .fragments = fragments,
+	        .n = n,
+	        .len = datagram->len,
+	        .cost = udp_datagram_cost(datagram),
+	        .limit = atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed),
+	        .stamp_ns = hw_stamp_of(datagram->packet),
+	        .src = datagram->src,
+	        .src_port_be = datagram->src_port_be,
+	};
+
+	return vma_xtreme_give(poll, sock->xtreme, &packet);
+}
+
+static enum vma_xtreme_given __attribute__((cold, noinline))
+give_chain(const struct udp_sock *sock, struct vma_xtreme_poll *poll, const struct udp_datagram *datagram)
+{
+	struct vma_fragment fragments[UDP_FRAGMENTS_MAX];
+	const unsigned n = udp_fragments_of(datagram, fragments);
+
+	return n != 0 ? give_fragments(sock, poll, datagram, fragments, n) : VMA_XTREME_REFUSED;
+}
+
+static inline enum vma_xtreme_given give_datagram(const struct udp_sock *sock, struct vma_xtreme_poll *poll,
+                                                  const struct udp_datagram *datagram)
+{
+	const struct vma_fragment one = {
+	        .buf = datagram->packet, .off = datagram->packet->payload_off, .len = datagram->len};
+
+	if (__builtin_expect(datagram->packet->next != NULL, 0))
+		return give_chain(sock, poll, datagram);
+	return give_fragments(sock, poll, datagram, &one, 1);
+}
+
+static void __attribute__((cold)) count_refused(const struct udp_sock *sock, const struct udp_datagram *datagram)
+{
+	if (sock->stats != NULL)
+		vma_stats_add(&sock->stats->rx_hold_refused, 1);
+	udp_count_dropped(sock, datagram->len);
+}
+
+/* ---- the sink ---- */
+
+void udp_xtreme_post(const struct udp_attachment *at)
+{
+	if (at->xtreme != NULL)
+		vma_xtreme_post(at->xtreme, 0);
+}
+
+static inline void count_given_at_once(struct vma_stats_socket *stats, uint64_t bytes)
+{
+	if (stats == NULL)
+		return;
+	vma_stats_add(&stats->rx_queued, 1);
+	vma_stats_add(&stats->rx_queued_bytes, bytes);
+	count_given(stats, bytes);
+}
+
+/* The address of a group is left to the long way, which asks its filters. */
+bool udp_xtreme_give(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	struct vma_xtreme_poll *poll = vma_xtreme_poll_here();
+	const struct udp_sock *sock = at->sock;
+	const uint64_t peer = atomic_load_explicit(&sock->peer_key, memory_order_relaxed);
+	uint32_t src;
+
+	if (__builtin_expect(poll == NULL || packet->next != NULL || (info->dst[0] & 0xf0) == 0xe0 ||
+	                             !udp_queue_is_empty(&at->queue),
+	                     0))
+		return false;
+	memcpy(&src, info->src, 4);
+	if (__builtin_expect(peer != 0 && peer != udp_peer_key(src, info->src_port_be), 0))
+		return false;
+	if (vma_xtreme_give_datagram(poll, sock->xtreme, packet,
+	                             atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), src,
+	                             info->src_port_be) != VMA_XTREME_GIVEN)
+		return false;
+	count_given_at_once(sock->stats, packet->payload_len);
+	return true;
+}
+
+bool udp_xtreme_deliver(struct udp_attachment *at, const struct udp_datagram *datagram)
+{
+	struct vma_xtreme_poll *poll = vma_xtreme_poll_here();
+	const struct udp_sock *sock = at->sock;
+	enum vma_xtreme_given given = VMA_XTREME_NO_ROOM;
+
+	if (__builtin_expect(poll != NULL && udp_queue_is_empty(&at->queue), 1))
+		given = give_datagram(sock, poll, datagram);
+	if (__builtin_expect(given == VMA_XTREME_GIVEN, 1)) {
+		count_given_at_once(sock->stats, datagram->len);
+		return true;
+	}
+	if (given == VMA_XTREME_REFUSED) {
+		count_refused(sock, datagram);
+		return false;
+	}
+	if (!udp_deliver_queued(at, datagram))
+		return false;
+	udp_xtreme_post(at);
+	return true;
+}
+
+/* ---- the queue ---- */
+
+/* One that is refused is lost: it would keep what comes behind it waiting until the program frees something. */
+static void give_queued(const struct udp_sock *sock, struct vma_xtreme_poll *poll, const struct udp_datagram *datagram)
+{
+	if (give_datagram(sock, poll, datagram) == VMA_XTREME_GIVEN) {
+		if (sock->stats != NULL)
+			count_given(sock->stats, datagram->len);
+		return;
+	}
+	if (sock->stats != NULL)
+		vma_stats_add(&sock->stats->rx_hold_refused, 1);
+	udp_count_given_away(sock, datagram);
+	vma_buf_put_chain(vma_engine()->arena, datagram->packet);
+}
+
+bool udp_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
+{
+	struct udp_sock *sock = udp_sock(file);
+	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
+	struct udp_datagram datagram;
+
+	*events = 0;
+	while (udp_has_datagram(all)) {
+		if (vma_xtreme_next(poll) == NULL)
+			return true;
+		if (!udp_take_next(sock, all, &datagram))
+			break;
+		give_queued(sock, poll, &datagram);
+	}
+	return false;
+}
+
+/* ---- options ---- */
+
+int udp_getsockopt(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len)
+{
+	const struct udp_sock *sock = udp_sock(file);
+
+	if (sock->xtreme != NULL && vma_xtreme_is_option(level, name))
+		return vma_xtreme_getsockopt(sock->xtreme, name, value, len);
+	return vma_os.getsockopt(fd, level, name, value, len) != 0 ? -errno : 0;
+}

@@ -1,0 +1,38 @@
+/*
+ * xtreme.h - SocketXtreme on a socket: datagrams as completions of a poll (<vma/inet_xtreme.h>).
+ *
+ *   sink ──┬─ its thread polls, nothing is queued ──> completion
+ *          └─ else ──> queue, and the attachment's source on the list of its ring ── complete ──> completion
+ *
+ * The queue stays what it is: receive calls take from it as well.
+ */
+#ifndef VMA_UDP_XTREME_H
+#define VMA_UDP_XTREME_H
+
+#include <vma/inet_xtreme.h>
+
+#include "udp_priv.h"
+
+/* A new socket, where the mode is on. 0, -ENOMEM. */
+int udp_xtreme_begin(struct udp_sock *sock);
+/* A new attachment. 0, -ENOMEM. */
+int udp_xtreme_attach(const struct udp_sock *sock, struct udp_attachment *at);
+/* For the sink, where nothing else is asked of it: false, and nothing has happened, if it is not as usual. */
+bool udp_xtreme_give(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info);
+/* For the sink, of a socket with UDP_RX_OPT_XTREME: given, queued, or (false) dropped and counted. */
+bool udp_xtreme_deliver(struct udp_attachment *at, const struct udp_datagram *datagram);
+/* ops */
+bool udp_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events);
+int udp_getsockopt(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len);
+
+/* A datagram of the queue is there that no sink of this mode has told of: one that a callback has received. */
+void udp_xtreme_post(const struct udp_attachment *at);
+
+/* recv.c: the socket has lost it. */
+void udp_count_dropped(const struct udp_sock *sock, uint64_t bytes) __attribute__((cold));
+/* recv.c: the sink, without a look at options. */
+bool udp_deliver_queued(struct udp_attachment *at, const struct udp_datagram *datagram);
+/* recv.c: a datagram of the queues, for who does not receive it by recv. */
+bool udp_take_next(struct udp_sock *sock, const struct udp_attachments *all, struct udp_datagram *out);
+
+#endif
