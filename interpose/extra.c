@@ -115,6 +115,22 @@ static int extra_get_socket_rings_num(int fd)
 	return (int)call_end(&call, vma_extra_get_rings_num(call.file));
 }
 
+static int extra_get_socket_rings_fds(int fd, int *ring_fds, int n)
+{
+	struct call call;
+
+	extra_enter(&call, fd);
+	return (int)call_end(&call, vma_extra_get_ring_fds(call.file, ring_fds, n));
+}
+
+static int extra_get_socket_tx_ring_fd(int fd, struct sockaddr *to, socklen_t len)
+{
+	struct call call;
+
+	extra_enter(&call, fd);
+	return (int)call_end(&call, vma_extra_get_tx_ring_fd(call.file, to, len));
+}
+
 static int extra_get_socket_network_header(int fd, void *ptr, uint16_t *len)
 {
 	struct call call;
@@ -163,18 +179,6 @@ static int not_supported(void)
 {
 	errno = EOPNOTSUPP;
 	return -1;
-}
-
-static int extra_get_socket_rings_fds(int fd, int *ring_fds, int n)
-{
-	(void)fd, (void)ring_fds, (void)n;
-	return not_supported();
-}
-
-static int extra_get_socket_tx_ring_fd(int fd, struct sockaddr *to, socklen_t len)
-{
-	(void)fd, (void)to, (void)len;
-	return not_supported();
 }
 
 static int extra_add_ring_profile(struct vma_ring_type_attr *profile, vma_ring_profile_key *key)

@@ -6,18 +6,6 @@
 
 enum { HEADERS_MAX = 256 };
 
-static bool is_offloaded_socket(const struct vma_file *file)
-{
-	return file != NULL && (file->kind == VMA_FILE_UDP || file->kind == VMA_FILE_TCP) && !file->os_only;
-}
-
-int vma_extra_get_rings_num(struct vma_file *file)
-{
-	if (!is_offloaded_socket(file) || file->ops->rings == NULL)
-		return -EINVAL;
-	return __builtin_popcountll(file->ops->rings(file));
-}
-
 int vma_extra_get_network_header(struct vma_file *file, void *to, uint16_t *len)
 {
 	uint8_t headers[HEADERS_MAX];

@@ -115,6 +115,7 @@ struct vma_ring {
 
 	/* Read by anybody, changed with the receive flag. */
 	struct vma_ring_proto_ops *_Atomic proto_ops;
+	struct vma_ring_listener *_Atomic listener;
 
 	/* Anybody. */
 	struct ring_ports ports;

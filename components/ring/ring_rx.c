@@ -290,14 +290,24 @@ static void __attribute__((cold)) run_commands(struct vma_ring *ring)
 	vma_stats_add(&ring->stats->rx.rx_commands, n);
 }
 
+void vma_ring_tell(struct vma_ring *ring)
+{
+	struct vma_ring_listener *listener = atomic_load_explicit(&ring->listener, memory_order_acquire);
+
+	if (listener != NULL)
+		listener->heard(listener);
+}
+
 /* With the flag. What it could not do before more is read is left, after so many times, to who drives next. */
 static __attribute__((cold, noinline)) void run_proto_again(struct vma_ring *ring, struct vma_ring_proto_ops *proto_ops)
 {
-	unsigned left = RUNS_MAX - 1;
+	unsigned left = RUNS_MAX - 1, n = 0;
 
 	do
-		drive_bursts(ring);
+		n += drive_bursts(ring);
 	while (proto_ops->run(proto_ops, left == 1) && --left > 0);
+	if (n != 0)
+		vma_ring_tell(ring);
 }
 
 static inline void ring_run_proto(struct vma_ring *ring)
@@ -398,6 +408,11 @@ void vma_ring_attach_proto(struct vma_ring *ring, struct vma_ring_proto_ops *pro
 		ring_rx_release(ring, drive_tid());
 }
 
+void vma_ring_listen(struct vma_ring *ring, struct vma_ring_listener *listener)
+{
+	atomic_store_explicit(&ring->listener, listener, memory_order_release);
+}
+
 struct vma_ring_proto_ops *vma_ring_proto_ops(const struct vma_ring *ring)
 {
 	return proto_ops_of(ring);
@@ -405,13 +420,17 @@ struct vma_ring_proto_ops *vma_ring_proto_ops(const struct vma_ring *ring)
 
 void ring_rx_drain(struct vma_ring *ring)
 {
-	for (uint32_t polled = 0; polled < ring->qp->rx_depth;) {
+	uint32_t polled = 0;
+
+	while (polled < ring->qp->rx_depth) {
 		unsigned n = drive_burst(ring);
 
 		if (n == 0)
 			break;
 		polled += n;
 	}
+	if (polled != 0)
+		vma_ring_tell(ring);
 }
 
 void vma_ring_drain(struct vma_ring *ring)
@@ -459,4 +478,13 @@ int vma_ring_progress(struct vma_ring *ring)
 int vma_ring_poll(struct vma_ring *ring)
 {
 	return rx_progress(ring, false);
+}
+
+int vma_ring_progress_told(struct vma_ring *ring)
+{
+	const int n = vma_ring_progress(ring);
+
+	if (n > 0)
+		vma_ring_tell(ring);
+	return n;
 }

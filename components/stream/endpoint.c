@@ -383,6 +383,11 @@ uint64_t stream_endpoint_ring(const struct endpoint *endpoint)
 	return vma_ring_ctx_bit(endpoint->ring_ctx);
 }
 
+struct vma_ring_ctx *stream_endpoint_ring_ctx(const struct endpoint *endpoint)
+{
+	return endpoint->ring_ctx;
+}
+
 void stream_endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock)
 {
 	vma_tcp_listener_set(endpoint->listener, &sock->options, atomic_load(&sock->backlog));

@@ -29,6 +29,7 @@ void stream_endpoint_leave(struct endpoint *endpoint, const struct stream_sock *
 /* The NIC has given its flow back to the kernel. */
 bool stream_endpoint_is_revoked(const struct endpoint *endpoint);
 uint64_t stream_endpoint_ring(const struct endpoint *endpoint); /* its bit */
+struct vma_ring_ctx *stream_endpoint_ring_ctx(const struct endpoint *endpoint);
 void stream_endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock);
 
 #endif

@@ -67,7 +67,8 @@ static struct vma_net_addr *listen_read_addrs(struct vma_net *net, uint32_t *cou
 }
 
 /* Every local address that the socket stands for, where an interface has it. *reason: of the last one that is not. */
-static void want_all(struct stream_sock *sock, struct vma_net *net, enum vma_sock_reason *reason)
+static void want_all(const struct stream_sock *sock, struct stream_listen *listen, struct vma_net *net,
+                     enum vma_sock_reason *reason)
 {
 	uint32_t n, local = sock->local.sin_addr.s_addr, address;
 	struct vma_net_addr *addrs = listen_read_addrs(net, &n);
@@ -80,7 +81,7 @@ static void want_all(struct stream_sock *sock, struct vma_net *net, enum vma_soc
 		    (sock->bound_ifindex != 0 && sock->bound_ifindex != addrs[i].ifindex))
 			continue;
 		*reason = stream_place_of(net, addrs[i].ifindex, &place);
-		if (*reason == VMA_SOCK_OFFLOADED && listen_want_target(sock->listen, address, &place) < 0)
+		if (*reason == VMA_SOCK_OFFLOADED && listen_want_target(listen, address, &place) < 0)
 			*reason = VMA_SOCK_NO_MEMORY;
 	}
 	vma_free(addrs);
@@ -311,7 +312,7 @@ void stream_listen_update(struct stream_sock *sock)
 		else if (listener_is_left_by_rule(sock, engine))
 			reason = VMA_SOCK_RULE;
 		else
-			want_all(sock, engine->net, &reason);
+			want_all(sock, sock->listen, engine->net, &reason);
 		listen_apply(sock, engine);
 		listen_schedule_retry(sock);
 		reason = reason_of_listener(sock->listen, reason);
@@ -503,7 +504,7 @@ bool stream_listen_prepare(struct stream_sock *sock)
 		sock->listen = vma_alloc(sizeof(*sock->listen));
 	if (sock->listen == NULL)
 		return false;
-	want_all(sock, sock->engine->net, &reason);
+	want_all(sock, sock->listen, sock->engine->net, &reason);
 	listen_open_devices(sock->listen, sock->engine);
 	for (uint32_t i = 0; i < sock->listen->n; i++)
 		possible |= sock->listen->at[i].error == 0;
@@ -519,6 +520,61 @@ void stream_listen_arrived(struct stream_sock *sock, int fd)
 	atomic_store(&sock->reason, VMA_SOCK_INHERITED);
 	atomic_store(&sock->file.own_poll, false); /* the shadow's queue counts as well */
 	atomic_store(&sock->phase, STREAM_LISTENING);
+}
+
+/* ---- which ring contexts ---- */
+
+static unsigned add_ring_ctx(struct vma_ring_ctx *ring_ctx, struct vma_ring_ctx **out, unsigned n, unsigned max)
+{
+	for (unsigned i = 0; i < n && i < max; i++) {
+		if (out[i] == ring_ctx)
+			return n;
+	}
+	if (n < max)
+		out[n] = ring_ctx;
+	return n + 1;
+}
+
+unsigned stream_listen_ring_ctxs(const struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = 0; sock->listen != NULL && i < sock->listen->n; i++) {
+		if (sock->listen->at[i].endpoint != NULL)
+			n = add_ring_ctx(stream_endpoint_ring_ctx(sock->listen->at[i].endpoint), out, n, max);
+	}
+	return n;
+}
+
+/* Held: each once, of which `n` are there already. */
+static unsigned hold_ring_ctx_at(const struct stream_sock *sock, const struct target *t, struct vma_ring_ctx **out,
+                                 unsigned n, unsigned max)
+{
+	const struct vma_ring_where where = vma_file_where(&sock->file, &t->local);
+	struct vma_ring_ctx *ring_ctx;
+	struct vma_device *device;
+	unsigned more;
+
+	if (vma_device_get(sock->engine, t->device, &device) < 0 ||
+	    vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &ring_ctx) < 0)
+		return n;
+	more = n < max ? add_ring_ctx(ring_ctx, out, n, max) : n;
+	if (more == n)
+		vma_ring_ctx_put(ring_ctx);
+	return more;
+}
+
+unsigned stream_listen_hold_places(const struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max)
+{
+	struct stream_listen wanted = {0};
+	enum vma_sock_reason reason;
+	unsigned n = 0;
+
+	want_all(sock, &wanted, sock->engine->net, &reason);
+	for (uint32_t i = 0; i < wanted.n; i++)
+		n = hold_ring_ctx_at(sock, &wanted.at[i], out, n, max);
+	vma_free(wanted.at);
+	return n;
 }
 
 /* ---- later: fork, and what the NIC takes back. The parent's endpoints and rings are not the child's. ---- */

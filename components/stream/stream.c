@@ -109,6 +109,7 @@ static void stream_close_file(struct vma_file *file)
 	if (atomic_load(&sock->exec_exported))
 		stream_fork_queue_leave_queued(sock);
 	pthread_mutex_lock(&file->lock);
+	stream_early_put(sock);
 	if (file->os_only) {
 		/* the kernel's */
 	} else if (atomic_load(&sock->waiting) != 0) {
@@ -120,6 +121,7 @@ static void stream_close_file(struct vma_file *file)
 	pthread_mutex_unlock(&file->lock);
 	if (atomic_load(&sock->close_due) && atomic_load(&sock->waiting) == 0)
 		stream_finish_close(sock);
+	vma_ring_files_left();
 	vma_retire_poll_many();
 }
 
@@ -204,6 +206,7 @@ static __attribute__((cold)) void stream_forked(struct vma_file *file)
 	sock->stats = NULL;
 	atomic_store(&sock->stats_count, false);
 	sock->ring_ctx = NULL;
+	stream_early_forked(sock);
 	sock->path = NULL;
 	sock->watch = (struct vma_net_watch){0};
 	atomic_store(&sock->move, 0);
@@ -276,6 +279,7 @@ static void stream_touch(struct vma_file *file, int fd)
 		.hand_over = stream_file_hand_over, .exec_export = stream_exec_export, .touch = stream_touch,          \
 		.net_changed = net_changed, .dump = stream_dump, .reason = stream_reason_of,                           \
 		.reason_detail = stream_os_option, .recv_lent = stream_recv_lent, .set_callback = stream_set_callback, \
+		.ring_ctxs = stream_ring_ctxs, .tx_ring_ctx = stream_tx_ring_ctx,                                      \
 	}
 static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg, stream_sendmsg),
                                  ops_with_looks = STREAM_OPS(stream_recvmsg_with_looks, stream_sendmsg),

@@ -45,6 +45,7 @@ struct stream_io_lock {
 	pthread_mutex_t queue; /* waiting room */
 };
 
+struct stream_early;      /* rings.c */
 struct stream_fork_owner; /* fork_owner.c: through which a forked child asks for its parent's connections */
 struct stream_fork_queue; /* fork_queue.c: connections that waited for accept when a process forked */
 struct stream_listen;     /* endpoint.c: what is attached for a listener */
@@ -139,6 +140,7 @@ struct stream_sock {
 	uint64_t os_options;           /* options.c: a bit for each that is set and that only the kernel serves */
 	struct vma_engine *engine;     /* that the socket was made in */
 	struct vma_ring_ctx *ring_ctx; /* held */
+	struct stream_early *early;    /* rings.c: those of a socket that is bound only; NULL: nobody has asked */
 	struct vma_net_path *path;     /* held, and watched */
 	struct vma_net_watch watch;
 	struct vma_tcp_path route; /* as last given to the connection */
@@ -413,6 +415,10 @@ void stream_listen_release(struct stream_sock *sock);
 /* The same for good: hands_over. file.lock. */
 void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason);
 void stream_endpoints_forked(void);
+/* A listener's ring contexts, each once: at most `max` of them, and how many there are. file.lock. */
+unsigned stream_listen_ring_ctxs(const struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max);
+/* Those that it would have, of a socket that is bound: at most `max`, held for the caller. file.lock. */
+unsigned stream_listen_hold_places(const struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max);
 /* A socket that another process has made: file.lock. */
 bool stream_listen_prepare(struct stream_sock *sock);         /* a device would serve it, and admits this process */
 void stream_listen_arrived(struct stream_sock *sock, int fd); /* it listens already: its flows wait until it is used */
@@ -450,6 +456,13 @@ int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, s
 const char *stream_congestion_name(const struct stream_sock *sock); /* NULL: as the shadow says; file.lock */
 int stream_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg);
 int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
+
+/* ---- rings.c ---- */
+
+int stream_ring_ctxs(struct vma_file *file, struct vma_ring_ctx **out, unsigned max);
+int stream_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out);
+void stream_early_put(struct stream_sock *sock); /* file.lock */
+void stream_early_forked(struct stream_sock *sock);
 
 /* ---- poll.c, wait.c, recv.c, send.c, errqueue.c: data path ---- */
 

@@ -680,7 +680,7 @@ bool vma_tcp_listener_is_drained(struct vma_tcp_listener *listener)
 /* The same work of control.c, too: the listener is about to end, and its own thread may come late. */
 static int listener_progress(const struct vma_tcp_listener *listener)
 {
-	const int n = vma_ring_progress(listener->tcp->ring);
+	const int n = vma_ring_progress_told(listener->tcp->ring);
 
 	vma_tcp_run_control(listener->tcp);
 	return n;

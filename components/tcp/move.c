@@ -283,8 +283,8 @@ static void await_stragglers(const struct vma_tcp_conn *conn, struct vma_tcp *fr
 	if (is_quiet)
 		return;
 	do {
-		vma_ring_progress(from->ring);
-		vma_ring_progress(to->ring);
+		vma_ring_progress_told(from->ring);
+		vma_ring_progress_told(to->ring);
 	} while (!early_is_next(conn, to, early) && move_clock_ns() < until_ns);
 }
 

@@ -96,3 +96,49 @@ int udp_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, sockle
 		udp_send_dummy(sock, fd);
 	return 0;
 }
+
+/* ---- rings ---- */
+
+static bool has_ring_ctx_before(const struct udp_attachments *all, uint32_t i)
+{
+	for (uint32_t j = 0; j < i; j++) {
+		if (all->at[j]->ring_ctx == all->at[i]->ring_ctx)
+			return true;
+	}
+	return false;
+}
+
+int udp_ring_ctxs(struct vma_file *file, struct vma_ring_ctx **out, unsigned max)
+{
+	const struct udp_attachments *all = atomic_load_explicit(&udp_sock(file)->attachments, memory_order_acquire);
+	unsigned n = 0;
+
+	for (uint32_t i = 0; all != NULL && i < all->n; i++) {
+		if (has_ring_ctx_before(all, i))
+			continue;
+		if (n < max)
+			out[n] = all->at[i]->ring_ctx;
+		n++;
+	}
+	return (int)n;
+}
+
+int udp_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out)
+{
+	struct udp_sock *sock = udp_sock(file);
+	const struct udp_dst *dst;
+	struct udp_dst own;
+	uint64_t key = 0;
+
+	if (to != NULL)
+		key = udp_peer_key(to->sin_addr.s_addr, to->sin_port);
+	else if (!atomic_load_explicit(&sock->connected, memory_order_relaxed))
+		return -ENOTCONN;
+	*out = NULL;
+	if (udp_is_deferred(sock))
+		return 0;
+	dst = udp_dst_find(sock, key, &own);
+	if (dst != NULL)
+		*out = dst->ring_ctx;
+	return 0;
+}

@@ -48,6 +48,8 @@ void udp_extra_destroy(struct udp_sock *sock);
 int udp_set_callback(struct vma_file *file, const struct vma_recv_callback *callback);
 ssize_t udp_recv_lent(struct vma_file *file, int fd, struct vma_lend *lend, int flags);
 ssize_t udp_network_header(struct vma_file *file, void *to, size_t size);
+int udp_ring_ctxs(struct vma_file *file, struct vma_ring_ctx **out, unsigned max);
+int udp_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out);
 int udp_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
 
 /* send.c: an empty dummy message to the peer that it is connected to. */

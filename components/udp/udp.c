@@ -135,6 +135,7 @@ static void udp_close(struct vma_file *file)
 		udp_end(sock);
 	pthread_mutex_unlock(&file->lock);
 	udp_finish_close(sock);
+	vma_ring_files_left();
 	vma_retire_poll();
 }
 
@@ -328,6 +329,7 @@ static int udp_exec_export(struct vma_file *file)
 		.reason = udp_reason, .reason_detail = udp_os_option, .recv_lent = udp_recv_lent,                      \
 		.set_callback = udp_set_callback, .network_header = udp_network_header,                                \
 		.getsockname = udp_getsockname, .getsockopt = udp_getsockopt, .complete = udp_xtreme_complete,         \
+		.getsockname = udp_getsockname, .ring_ctxs = udp_ring_ctxs, .tx_ring_ctx = udp_tx_ring_ctx,            \
 	}
 static const struct vma_file_ops udp_ops = UDP_OPS(udp_recvmsg, udp_sendmsg);
 static const struct vma_file_ops udp_draining_ops = UDP_OPS(udp_recvmsg_draining, udp_sendmsg);

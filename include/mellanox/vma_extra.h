@@ -427,9 +427,34 @@ struct vma_api_t {
 	 */
 	int (*socketxtreme_poll)(int fd, struct vma_completion_t *completions, unsigned int ncompletions, int flags);
 
-	/* The number of rings by which the socket receives, 64 at most. EINVAL: fd is no offloaded socket. */
+	/*
+	 * The number of rings by which the socket receives, 256 at most. A UDP socket has them from bind or connect on,
+	 * a TCP socket, too: one that is bound only has those that it would listen on. EINVAL: fd is no offloaded socket.
+	 */
 	int (*get_socket_rings_num)(int fd);
+	/*
+	 * Descriptors of these rings, ring_fds_sz at most. Returns how many were written; 0: the socket has none yet.
+	 *
+	 * A ring has one descriptor, which is made when it is asked for first. poll, select and epoll take it: it is
+	 * readable if the ring has handled packets, whichever thread drove it, since it was armed (vma_modify_ring) or
+	 * polled (socketxtreme_poll). Who waits for it drives the ring, as who waits for a socket does. It is also
+	 * readable for packets that no socket wants. It is never writable, read and write fail with EINVAL.
+	 *
+	 * The library closes the descriptor when the ring ends: with the last socket that uses it, where rings are not
+	 * those of a whole interface. A wait for it ends then (EPOLLHUP; poll: POLLHUP or POLLNVAL), and the number may
+	 * come to be another file's. The program may close it before: then it is the program's number as any other, and
+	 * the next ask makes another. In a forked child the number leads nowhere (EPOLLHUP); exec closes it.
+	 *
+	 * EINVAL: fd is no offloaded socket, or ring_fds_sz is below 1. EFAULT. EMFILE, ENFILE, ENOMEM: a descriptor is
+	 * not to be had; those of the rings before it are written.
+	 */
 	int (*get_socket_rings_fds)(int fd, int *ring_fds, int ring_fds_sz);
+	/*
+	 * The descriptor of the ring by which the socket's next message to `to` leaves; to NULL: to its peer. A TCP
+	 * connection has one ring, whatever `to` says. EINVAL: sock_fd is no offloaded socket, or tolen is too short.
+	 * EAFNOSUPPORT: to. ENOTCONN: there is no peer. ENODATA: no ring leads there, as the kernel sends to it, or its
+	 * route or neighbour is not known yet. EFAULT, EMFILE, ENFILE, ENOMEM.
+	 */
 	int (*get_socket_tx_ring_fd)(int sock_fd, struct sockaddr *to, socklen_t tolen);
 
 	/*

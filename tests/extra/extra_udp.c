@@ -511,11 +511,8 @@ static int run_dummy(bool tcp)
 static int run_missing(void)
 {
 	struct vma_completion_t completion;
-	int fd;
 
 	expect(api->socketxtreme_poll(0, &completion, 1, 0), EOPNOTSUPP, "socketxtreme_poll");
-	expect(api->get_socket_rings_fds(0, &fd, 1), EOPNOTSUPP, "get_socket_rings_fds");
-	expect(api->get_socket_tx_ring_fd(0, NULL, 0), EOPNOTSUPP, "get_socket_tx_ring_fd");
 	expect(api->socketxtreme_free_vma_packets(NULL, 0), EOPNOTSUPP, "socketxtreme_free_vma_packets");
 	expect(api->socketxtreme_ref_vma_buff(NULL), EOPNOTSUPP, "socketxtreme_ref_vma_buff");
 	expect(api->socketxtreme_free_vma_buff(NULL), EOPNOTSUPP, "socketxtreme_free_vma_buff");

@@ -56,6 +56,10 @@ void ring_ctxs_each(void (*fn)(struct vma_ring_ctx *ring_ctx, void *arg), void *
 struct vma_ring_ctx *ring_ctx_of_id(uint32_t id);      /* inside */
 void ring_ctx_put_last(struct vma_ring_ctx *ring_ctx); /* without regard to connections */
 
+/* ring_file.c */
+void ring_file_ring_ended(struct vma_ring_ctx *ring_ctx); /* the last reference has gone; no lock of engine held */
+void ring_files_fork_child(void);
+
 /* maker.c: which logic is the side's */
 enum vma_ring_logic ring_ctx_logic(const struct vma_conf *conf, enum vma_ring_ctx_side side);
 
@@ -97,15 +101,16 @@ void notify_files(void);
 
 /* ring_disarm.c: when nobody has armed a ring that is busy for a while, arrivals stop paying for it. */
 #define RING_CTX_BUSY_DRIVES 256 /* between two looks; a power of two */
-void ring_ctx_check_busy(struct vma_ring_ctx *ring_ctx) __attribute__((cold));
+/* Each time, where the ring has a descriptor: it is told. */
+void ring_ctx_check_busy(struct vma_ring_ctx *ring_ctx, uint32_t busy) __attribute__((cold));
 static inline void ring_ctx_count_busy(struct vma_ring_ctx *ring_ctx)
 {
 	uint32_t busy = atomic_load_explicit(&ring_ctx->busy, memory_order_relaxed) + 1;
 
 	/* Between two drivers a step may be lost, which makes a look later. */
 	atomic_store_explicit(&ring_ctx->busy, busy, memory_order_relaxed);
-	if (__builtin_expect(busy % RING_CTX_BUSY_DRIVES == 0, 0))
-		ring_ctx_check_busy(ring_ctx);
+	if (__builtin_expect((busy & atomic_load_explicit(&ring_ctx->busy_mask, memory_order_relaxed)) == 0, 0))
+		ring_ctx_check_busy(ring_ctx, busy);
 }
 /* Before an arm, by whoever sleeps on the ring's descriptor then, after what it is found by: watcher, armed. */
 static inline void ring_ctx_count_arm(struct vma_ring_ctx *ring_ctx)

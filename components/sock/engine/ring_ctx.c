@@ -131,6 +131,7 @@ static int ring_ctx_create_new(struct vma_device *device, const struct vma_ring_
 	}
 	ring_ctx->member = vma_ring_qp(ring_ctx->ring)->member;
 	ring_ctx->hold.is_asked_for = vma_cq_moderates(vma_ring_cq(ring_ctx->ring));
+	atomic_init(&ring_ctx->busy_mask, RING_CTX_BUSY_DRIVES - 1);
 	ring_ctx->next_of_device = device->priv->ring_ctxs;
 	device->priv->ring_ctxs = ring_ctx;
 	device->priv->ring_ctxs_made++;
@@ -211,6 +212,18 @@ bool vma_ring_ctx_is_at(const struct vma_ring_ctx *ring_ctx, enum vma_ring_ctx_s
 	return is;
 }
 
+bool vma_ring_ctx_hold(struct vma_ring_ctx *ring_ctx)
+{
+	bool lives;
+
+	pthread_mutex_lock(&ring_ctxs_lock);
+	lives = atomic_load_explicit(&ring_ctx->refs, memory_order_relaxed) != 0;
+	if (lives)
+		atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&ring_ctxs_lock);
+	return lives;
+}
+
 static void end_ring_ctx(struct vma_retired *retired)
 {
 	struct vma_ring_ctx *ring_ctx =
@@ -245,6 +258,7 @@ void ring_ctx_put_last(struct vma_ring_ctx *ring_ctx)
 	pthread_mutex_unlock(&ring_ctxs_lock);
 	if (!last)
 		return;
+	ring_file_ring_ended(ring_ctx);
 	ring_housekeeping_expect_end();
 	vma_retire(&ring_ctx->retired, end_ring_ctx);
 }
@@ -270,6 +284,7 @@ void vma_ring_ctx_put(struct vma_ring_ctx *ring_ctx)
 __attribute__((cold)) void ring_ctxs_fork_child(void)
 {
 	pthread_mutex_init(&ring_ctxs_lock, NULL);
+	ring_files_fork_child();
 	ring_ctx_tcp_fork_child();
 	for (unsigned bit = 0; bit < BITS; bit++)
 		atomic_store_explicit(&vma_ring_ctxs[bit], NULL, memory_order_relaxed);

@@ -47,10 +47,13 @@ void ring_disarm_schedule(struct vma_ring_ctx *ring_ctx)
 }
 
 /* By two drivers at once, at worst a look comes early or late. */
-void ring_ctx_check_busy(struct vma_ring_ctx *ring_ctx)
+void ring_ctx_check_busy(struct vma_ring_ctx *ring_ctx, uint32_t busy)
 {
 	const uint32_t arms = atomic_load_explicit(&ring_ctx->arms, memory_order_relaxed);
 
+	vma_ring_tell(ring_ctx->ring);
+	if (busy % RING_CTX_BUSY_DRIVES != 0)
+		return;
 	if (arms != atomic_exchange_explicit(&ring_ctx->arms_seen, arms, memory_order_relaxed) ||
 	    arms == atomic_load_explicit(&ring_ctx->arms_taken_down, memory_order_relaxed))
 		return;

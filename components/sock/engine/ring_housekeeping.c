@@ -27,6 +27,7 @@
 #define SENDS_BUSY 64 /* frames between two looks: a ring context that sends more is looked at, not slept on */
 #define END_FIRST_NS (2 * MS)
 #define END_LAST_NS (1000 * MS)
+#define LEFT_TURNS 8 /* 2 to 256 ms: grace periods take two or three */
 
 /* Deadlines are the thread's own, 0: none. */
 static struct {
@@ -38,6 +39,7 @@ static struct {
 	_Atomic uint64_t sending;            /* ring contexts, by bit, that send much while they are armed */
 	_Atomic bool busy_polled;            /* somebody has begun to busy-poll since the last turn */
 	_Atomic uint32_t ending;             /* retired ring contexts */
+	_Atomic uint32_t left;               /* turns that end what a closed socket has retired */
 } housekeeping;
 
 /* ---- frames sent LATER ---- */
@@ -77,7 +79,7 @@ static void flush_bit(struct vma_ring_ctx *ring_ctx, void *arg)
 		return;
 	vma_ring_flush(ring_ctx->ring);
 	if (has_stack(ring_ctx)) /* sends that were queued */
-		vma_ring_progress(ring_ctx->ring);
+		vma_ring_progress_told(ring_ctx->ring);
 }
 
 /* A time that is another's, by a race of two senders, only has frames leave a little earlier. */
@@ -147,7 +149,7 @@ bool ring_housekeeping_drain(struct vma_ring_ctx *ring_ctx, int64_t max)
 	int n;
 
 	do {
-		n = vma_ring_progress(ring_ctx->ring);
+		n = vma_ring_progress_told(ring_ctx->ring);
 		total += n;
 	} while (n > 0 && total < max);
 	return n == 0;
@@ -218,7 +220,7 @@ static bool ring_housekeeping_drive(struct vma_ring_ctx *ring_ctx, int64_t max)
 	int n = 0;
 
 	while (total < max) {
-		n = vma_ring_progress(ring_ctx->ring);
+		n = vma_ring_progress_told(ring_ctx->ring);
 		if (n <= 0)
 			break;
 		total += n;
@@ -324,6 +326,12 @@ void ring_housekeeping_expect_end(void)
 	internal_wake();
 }
 
+void vma_ring_files_left_slow(void)
+{
+	atomic_store(&housekeeping.left, LEFT_TURNS);
+	internal_wake();
+}
+
 void ring_housekeeping_remove(struct vma_ring_ctx *ring_ctx)
 {
 	internal_set_remove(vma_ring_fd(ring_ctx->ring));
@@ -336,12 +344,16 @@ void ring_housekeeping_remove(struct vma_ring_ctx *ring_ctx)
  */
 uint64_t ring_housekeeping_run_ending(uint64_t now)
 {
-	if (atomic_load(&housekeeping.ending) == 0) {
+	const uint32_t left = atomic_load(&housekeeping.left);
+
+	if (atomic_load(&housekeeping.ending) == 0 && left == 0) {
 		housekeeping.end_ns = housekeeping.end_step_ns = 0;
 		return NO_DEADLINE;
 	}
 	if (housekeeping.end_ns > now)
 		return housekeeping.end_ns;
+	if (left != 0)
+		atomic_store(&housekeeping.left, left - 1); /* one that was set anew meanwhile may be a turn short */
 	housekeeping.end_step_ns = housekeeping.end_step_ns == 0 ? END_FIRST_NS : housekeeping.end_step_ns * 2;
 	if (housekeeping.end_step_ns > END_LAST_NS)
 		housekeeping.end_step_ns = END_LAST_NS;
@@ -355,4 +367,5 @@ void ring_housekeeping_fork_child(void)
 	atomic_store(&housekeeping.sending, 0);
 	atomic_store(&housekeeping.busy_polled, false);
 	atomic_store(&housekeeping.ending, 0);
+	atomic_store(&housekeeping.left, 0);
 }

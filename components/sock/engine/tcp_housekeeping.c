@@ -215,7 +215,7 @@ static uint64_t keep_timers(struct vma_ring_ctx *ring_ctx, const struct vma_tcp 
 
 	if (due > now)
 		return due;
-	vma_ring_progress(ring_ctx->ring);
+	vma_ring_progress_told(ring_ctx->ring);
 	due = timers_due(ring_ctx, tcp);
 	return due > now ? due : now + CHECK_INTERVAL_MIN_NS; /* somebody is at it at this moment */
 }

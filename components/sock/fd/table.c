@@ -228,3 +228,17 @@ void vma_fd_remove(int fd)
 		fd_drop_file(file, fd);
 	vma_leave(self);
 }
+
+bool vma_fd_remove_file(int fd, struct vma_file *file)
+{
+	struct vma_file *_Atomic *slot = fd_slot(fd);
+	struct vma_file *mine = file;
+	struct vma_thread *self;
+
+	if (slot == NULL || !atomic_compare_exchange_strong(slot, &mine, NULL))
+		return false;
+	self = vma_enter();
+	fd_drop_file(file, fd);
+	vma_leave(self);
+	return true;
+}

@@ -198,6 +198,20 @@ int vma_ring_progress(struct vma_ring *ring);
 /* The same, but the protocol is not asked whether it is due, which costs a look at the clock: for who looks without a
  * break, and asks every few times. */
 int vma_ring_poll(struct vma_ring *ring);
+/*
+ * A listener is told that packets have been handled, whatever became of them. heard(listener) may be called with the
+ * receive flag held, so it obeys the rules of sinks. Who calls progress or poll tells it by vma_ring_tell if the answer
+ * is above 0, progress_told does so by itself, and all that drives aside from these calls tells, too.
+ *
+ * listen: one listener for each ring, NULL ends it; never waits. A drive that begins after its caller has had the
+ * receive flag once is told to this one. The memory of the one before must outlive the calls that are under way.
+ */
+struct vma_ring_listener {
+	void (*heard)(struct vma_ring_listener *listener);
+};
+void vma_ring_listen(struct vma_ring *ring, struct vma_ring_listener *listener);
+void vma_ring_tell(struct vma_ring *ring); /* any thread; nothing if no listener is there */
+int vma_ring_progress_told(struct vma_ring *ring);
 int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns);
 int vma_ring_fd(const struct vma_ring *ring);
 /*

@@ -29,14 +29,19 @@
 #include <vma/sock_name.h>
 #include <vma/sock_thread.h>
 
+struct sockaddr_in;
 struct vma_file;
 struct vma_lend;
+struct vma_ring_ctx;
 struct vma_recv_callback;
 struct vma_xtreme_poll;
 struct iovec;
 
-/* VMA_FILE_EXEC: a socket that the program has inherited through exec, and has not used (engine/inherited.c). */
-enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_EXEC, VMA_FILE_INTERNAL };
+/*
+ * VMA_FILE_EXEC: a socket that the program has inherited through exec, and has not used (engine/inherited.c);
+ * VMA_FILE_RING: a ring, as the Extra API shows it (engine/ring_file.c).
+ */
+enum vma_file_kind { VMA_FILE_UDP, VMA_FILE_TCP, VMA_FILE_EPOLL, VMA_FILE_EXEC, VMA_FILE_RING, VMA_FILE_INTERNAL };
 
 /* X(NAME, "text"): why a socket is (not) offloaded; the texts are shown to users and named in parity tests. */
 #define VMA_SOCK_REASONS(X)                                                                                            \
@@ -113,6 +118,13 @@ struct vma_file_ops {
 	 * there is more. The thread has the turn of the poll's ring bit. NULL: the file is no source.
 	 */
 	bool (*complete)(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events);
+	/*
+	 * Also the Extra API's. The ring contexts by which it receives, each once: as many of them as there is room for
+	 * in `out`, and how many there are. The one by which it sends to `to` (AF_INET), NULL: to its peer; *out NULL:
+	 * none is known. Both valid until vma_leave; -errno. NULL: none.
+	 */
+	int (*ring_ctxs)(struct vma_file *file, struct vma_ring_ctx **out, unsigned max);
+	int (*tx_ring_ctx)(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out);
 	/*
 	 * The offloaded half of readiness as EPOLL* bits, without lock or system call. For sockets EPOLLOUT and what
 	 * else the shadow is not to be asked for is in `own`.
@@ -319,6 +331,8 @@ int vma_fd_install(int fd, struct vma_file *file);
  * between. A number that is not ours is no error.
  */
 void vma_fd_remove(int fd);
+/* The same if the number leads to this file; false, and nothing is done: it does not. The caller closes it then. */
+bool vma_fd_remove_file(int fd, struct vma_file *file);
 /* The highest number that may be ours, for close_range and closefrom; -1: none. */
 int vma_fd_highest(void);
 

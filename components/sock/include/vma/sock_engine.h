@@ -136,6 +136,7 @@ struct vma_ring_ctx {
 	struct vma_ring *ring;
 	struct vma_device *device;
 	struct vma_nic_accept_page *member; /* of its queue pair, NULL: none */
+	struct ring_file *file;             /* its descriptor, held; NULL: none. Under the lock of ring_file.c */
 	uint32_t id;                        /* of the process; its bit is 1 << id % 64 */
 	_Atomic uint32_t refs;
 	struct vma_ring_ctx *_Atomic next; /* with the same bit */
@@ -159,7 +160,8 @@ struct vma_ring_ctx {
 
 	/* by who drives */
 	_Alignas(64) _Atomic uint64_t driven; /* moves with every drive: the internal thread looks */
-	_Atomic uint32_t busy;                /* moves with every drive that found something */
+	_Atomic uint32_t busy;                /* moves with every drive that found something; */
+	_Atomic uint32_t busy_mask;           /* a look when it moves to a multiple of this and one: ring_disarm.c */
 	_Atomic uint32_t arms_seen, arms_taken_down;
 	struct vma_ring_command disarm;
 	_Atomic bool disarm_scheduled; /* and posted */
@@ -215,6 +217,40 @@ static inline uint64_t vma_ring_ctx_bit(const struct vma_ring_ctx *ring_ctx)
 {
 	return 1ULL << ring_ctx->id % 64;
 }
+/* One more reference, by whoever has found it inside. False: the last one has gone, and it ends. */
+bool vma_ring_ctx_hold(struct vma_ring_ctx *ring_ctx);
+
+/*
+ * The descriptor of a ring (engine/ring_file.c), an open file of the kernel's under a file of kind VMA_FILE_RING: the
+ * one it has, else a new one. Inside, control path, no lock held that a sink, a watcher or a ring context's end may
+ * want. -EMFILE, -ENFILE, -ENOMEM; -ENODEV: the ring context ends.
+ *
+ * The library closes it when the ring context ends. If the program closes it, the next call makes another one. In a
+ * forked child it leads to nothing: EPOLLHUP.
+ *
+ * It is readable if packets were handled, or the ring was told (vma_ring_tell), since the last look. A look comes before
+ * its caller looks for what it wants: then nothing is missed.
+ */
+int vma_ring_ctx_fd(struct vma_ring_ctx *ring_ctx);
+/* What stands behind a file of this kind: valid until vma_leave; NULL: nothing any more. Data path. */
+struct vma_ring_ctx *vma_ring_file_ctx(const struct vma_file *file);
+/* The same, and a reference with it: vma_ring_ctx_put. */
+struct vma_ring_ctx *vma_ring_file_hold(const struct vma_file *file);
+/* What was told so far is known: not readable for its sake any more. Data path, no lock. */
+void vma_ring_file_look(struct vma_file *file);
+
+/*
+ * A socket has been closed. Where rings have descriptors, what it held of them is put soon, and not only when the
+ * internal thread has something else to do.
+ */
+extern _Atomic uint32_t vma_ring_files __attribute__((visibility("hidden")));
+void vma_ring_files_left_slow(void) __attribute__((cold));
+static inline void vma_ring_files_left(void)
+{
+	if (__builtin_expect(atomic_load_explicit(&vma_ring_files, memory_order_relaxed) != 0, 0))
+		vma_ring_files_left_slow();
+}
+
 /* Ring contexts by bit, read inside; NULL: none. */
 extern struct vma_ring_ctx *_Atomic vma_ring_ctxs[64] __attribute__((visibility("hidden")));
 /*

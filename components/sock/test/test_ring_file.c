@@ -1,0 +1,353 @@
+/* The descriptor of a ring: one at a time, readable while there is news, and what ends it. */
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "wait_fixture.h"
+
+static int ask(void)
+{
+	struct vma_thread *self = vma_enter();
+	const int fd = vma_ring_ctx_fd(fixture.ring_ctx);
+
+	vma_leave(self);
+	return fd;
+}
+
+/* As interpose does it. */
+static void close_fd(int fd)
+{
+	vma_fd_remove(fd);
+	syscall(SYS_close, fd);
+}
+
+static uint32_t poll_fd(int fd)
+{
+	struct vma_thread *self = vma_enter();
+	struct vma_file *file = vma_fd_lookup(fd);
+	const uint32_t events = file->ops->poll(file);
+
+	vma_leave(self);
+	return events;
+}
+
+static void look(int fd)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_ring_file_look(vma_fd_lookup(fd));
+	vma_leave(self);
+}
+
+static void drive(void)
+{
+	struct vma_thread *self = vma_enter();
+
+	vma_ring_ctxs_progress(fixture.bit);
+	vma_leave(self);
+}
+
+static void test_a_ring_has_one_descriptor_until_it_is_closed(void **state)
+{
+	const int fd = ask();
+	struct vma_thread *self;
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(ask(), fd);
+	assert_int_equal(vma_fd_lookup(fd)->kind, VMA_FILE_RING);
+	self = vma_enter();
+	assert_ptr_equal(vma_ring_file_ctx(vma_fd_lookup(fd)), fixture.ring_ctx);
+	assert_ptr_equal(vma_ring_file_hold(vma_fd_lookup(fd)), fixture.ring_ctx);
+	vma_ring_ctx_put(fixture.ring_ctx);
+	vma_leave(self);
+	close_fd(fd);
+	assert_null(fixture.ring_ctx->file);
+	assert_int_not_equal(atomic_load(&fixture.ring_ctx->busy_mask), 0);
+	assert_int_equal(ask(), fd); /* the number is free, and the lowest */
+	assert_int_equal(poll_fd(fd), 0);
+	close_fd(fd);
+}
+
+static void test_a_copy_of_the_number_is_the_same_descriptor(void **state)
+{
+	const int fd = ask(), copy = dup(fd);
+
+	(void)state;
+	assert_int_equal(vma_fd_install(copy, vma_fd_lookup(fd)), 0);
+	close_fd(fd);
+	assert_int_equal(ask(), copy);
+	close_fd(copy);
+	assert_null(fixture.ring_ctx->file);
+}
+
+static void test_it_is_readable_from_a_packet_to_the_next_look(void **state)
+{
+	const int fd = ask();
+
+	(void)state;
+	fixture_hold();
+	assert_int_equal(poll_fd(fd), 0);
+	fixture_send(0);
+	drive();
+	assert_int_equal(poll_fd(fd), EPOLLIN); /* it was handled, by whoever */
+	look(fd);
+	assert_int_equal(poll_fd(fd), 0);
+	drive();
+	assert_int_equal(poll_fd(fd), 0);
+	fixture_release();
+	close_fd(fd);
+}
+
+static void test_it_hears_of_what_the_internal_thread_handles(void **state)
+{
+	const int fd = ask();
+
+	(void)state;
+	look(fd);
+	fixture_send(0);
+	fixture_wait_until(poll_fd(fd) == EPOLLIN);
+	close_fd(fd);
+}
+
+static void test_it_hears_of_what_a_control_call_handles(void **state)
+{
+	const int fd = ask();
+
+	(void)state;
+	fixture_hold();
+	look(fd);
+	fixture_send(0);
+	assert_true(vma_ring_acquire(fixture.ring_ctx->ring));
+	vma_ring_drain(fixture.ring_ctx->ring);
+	vma_ring_release(fixture.ring_ctx->ring);
+	assert_int_equal(poll_fd(fd), EPOLLIN);
+	fixture_release();
+	close_fd(fd);
+}
+
+static void test_whoever_is_told_nothing_of_packets_may_tell(void **state)
+{
+	const int fd = ask();
+
+	(void)state;
+	look(fd);
+	vma_ring_tell(fixture.ring_ctx->ring);
+	assert_int_equal(poll_fd(fd), EPOLLIN);
+	close_fd(fd);
+	vma_ring_tell(fixture.ring_ctx->ring); /* nobody listens */
+}
+
+/* ---- watchers ---- */
+
+static _Atomic unsigned watched_ready, watched_ended;
+
+static void watched_on_ready(struct vma_watcher *watcher, uint32_t events)
+{
+	(void)watcher;
+	if (events & EPOLLIN)
+		atomic_fetch_add(&watched_ready, 1);
+	if (events & EPOLLHUP)
+		atomic_fetch_add(&watched_ended, 1);
+}
+static void watched_on_closed(struct vma_watcher *watcher, int fd)
+{
+	(void)watcher, (void)fd;
+}
+static struct vma_watcher watcher = {.ready = watched_on_ready, .closed = watched_on_closed};
+
+static void test_watchers_are_told_of_each_drive_that_found_something(void **state)
+{
+	const int fd = ask();
+
+	(void)state;
+	fixture_hold();
+	assert_int_equal(vma_file_watch(vma_fd_lookup(fd), &watcher), 0);
+	for (unsigned i = 1; i <= 5; i++) {
+		fixture_send(0);
+		drive();
+		assert_int_equal(atomic_load(&watched_ready), i);
+	}
+	fixture_release();
+	vma_file_unwatch(vma_fd_lookup(fd), &watcher);
+	close_fd(fd);
+}
+
+/* ---- ends ---- */
+
+static void test_the_end_of_the_ring_hangs_up_and_closes_the_number(void **state)
+{
+	struct vma_ring_where where = {.socket_id = 77};
+	struct vma_ring_ctx *ring_ctx;
+	struct vma_thread *self;
+	struct vma_file *file;
+	int fd, copy;
+
+	(void)state;
+	assert_int_equal(vma_ring_ctx_get(&fixture.device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
+	self = vma_enter();
+	fd = vma_ring_ctx_fd(ring_ctx);
+	vma_leave(self);
+	copy = dup(fd);
+	file = vma_fd_lookup(fd);
+	assert_int_equal(vma_fd_install(copy, file), 0);
+	assert_int_equal(vma_file_watch(file, &watcher), 0);
+	fixture_hold();
+	vma_ring_ctx_put(ring_ctx);
+	assert_int_equal(poll_fd(copy), EPOLLHUP); /* at once */
+	assert_int_equal(file->ops->rings(file), 0);
+	assert_null(vma_ring_file_ctx(file));
+	assert_null(vma_ring_file_hold(file));
+	fixture_release();
+	fixture_wait_until(fcntl(fd, F_GETFD) < 0);
+	assert_null(vma_fd_lookup(fd));
+	assert_int_equal(atomic_load(&watched_ended), 1);
+	assert_ptr_equal(vma_fd_lookup(copy), file); /* the program's own */
+	assert_true(fcntl(copy, F_GETFD) >= 0);
+	vma_file_unwatch(file, &watcher);
+	close_fd(copy);
+}
+
+static void test_a_number_that_leads_elsewhere_by_the_end_of_the_ring_is_left_alone(void **state)
+{
+	struct vma_ring_where where = {.socket_id = 78};
+	struct vma_ring_ctx *ring_ctx;
+	struct vma_thread *self;
+	int fd;
+
+	(void)state;
+	assert_int_equal(vma_ring_ctx_get(&fixture.device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
+	self = vma_enter();
+	fd = vma_ring_ctx_fd(ring_ctx);
+	vma_leave(self);
+	fixture_hold();
+	vma_ring_ctx_put(ring_ctx); /* the number is to be closed */
+	vma_fd_remove(fd);
+	assert_int_equal(dup2(STDERR_FILENO, fd), fd); /* the program has, and the number is another file's */
+	fixture_release();
+	fixture_hold(); /* the task has run */
+	fixture_release();
+	assert_true(fcntl(fd, F_GETFD) >= 0);
+	close(fd);
+}
+
+static int child_main(int fd)
+{
+	struct vma_file *file = vma_fd_lookup(fd);
+
+	if (file == NULL || file->ops->poll(file) != EPOLLHUP || vma_ring_file_ctx(file) != NULL)
+		return 1;
+	close_fd(fd);
+	return vma_fd_lookup(fd) == NULL ? 0 : 2;
+}
+
+static void test_a_forked_child_has_a_number_that_leads_nowhere(void **state)
+{
+	const int fd = ask();
+	int status;
+	pid_t child;
+
+	(void)state;
+	vma_engine_fork_prepare();
+	child = fork();
+	if (child == 0) {
+		vma_engine_fork_child();
+		_exit(child_main(fd));
+	}
+	vma_engine_fork_parent();
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	assert_int_equal(ask(), fd);
+	assert_int_equal(poll_fd(fd), 0);
+	close_fd(fd);
+}
+
+static void test_without_a_number_there_is_an_error_and_nothing_is_left(void **state)
+{
+	struct rlimit limit, none;
+
+	(void)state;
+	getrlimit(RLIMIT_NOFILE, &limit);
+	none = (struct rlimit){.rlim_cur = 0, .rlim_max = limit.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	assert_int_equal(ask(), -EMFILE);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	assert_null(fixture.ring_ctx->file);
+	close_fd(ask());
+}
+
+/* ---- threads ---- */
+
+enum { ASKERS = 4 };
+
+/* Several may close one number, the later ones what the next has got meanwhile: the test has no others this low. */
+static void *asker_main(void *arg)
+{
+	const uint64_t until = vma_now_ns() + 300 * MSEC;
+
+	(void)arg;
+	while (vma_now_ns() < until) {
+		struct vma_thread *self = vma_enter();
+		const int fd = vma_ring_ctx_fd(fixture.ring_ctx);
+		struct vma_file *file = fd >= 0 ? vma_fd_lookup(fd) : NULL;
+
+		if (file != NULL) {
+			file->ops->poll(file);
+			vma_ring_file_look(file);
+		}
+		vma_leave(self);
+		if (fd < 0 && fd != -EBADF)
+			return (void *)1;
+		if (fd >= 0)
+			close_fd(fd);
+	}
+	return NULL;
+}
+
+static void test_threads_may_ask_close_and_drive_at_a_time(void **state)
+{
+	pthread_t threads[ASKERS];
+	void *failed;
+
+	(void)state;
+	for (int i = 0; i < ASKERS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, asker_main, NULL), 0);
+	for (int i = 0; i < 200; i++) {
+		fixture_send(0);
+		drive();
+		usleep(1000);
+	}
+	for (int i = 0; i < ASKERS; i++) {
+		assert_int_equal(pthread_join(threads[i], &failed), 0);
+		assert_null(failed);
+	}
+	close_fd(ask());
+	assert_null(fixture.ring_ctx->file);
+}
+
+static int ring_file_start(void **state)
+{
+	setenv("VMA_RING_ALLOCATION_LOGIC_RX", "10", 1);
+	return wait_fixture_start(state);
+}
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_ring_has_one_descriptor_until_it_is_closed),
+        cmocka_unit_test(test_a_copy_of_the_number_is_the_same_descriptor),
+        cmocka_unit_test(test_it_is_readable_from_a_packet_to_the_next_look),
+        cmocka_unit_test(test_it_hears_of_what_the_internal_thread_handles),
+        cmocka_unit_test(test_it_hears_of_what_a_control_call_handles),
+        cmocka_unit_test(test_whoever_is_told_nothing_of_packets_may_tell),
+        cmocka_unit_test(test_watchers_are_told_of_each_drive_that_found_something),
+        cmocka_unit_test(test_the_end_of_the_ring_hangs_up_and_closes_the_number),
+        cmocka_unit_test(test_a_number_that_leads_elsewhere_by_the_end_of_the_ring_is_left_alone),
+        cmocka_unit_test(test_a_forked_child_has_a_number_that_leads_nowhere),
+        cmocka_unit_test(test_without_a_number_there_is_an_error_and_nothing_is_left),
+        cmocka_unit_test(test_threads_may_ask_close_and_drive_at_a_time),
+};
+
+VMA_TEST_FORKS_WITH_THREADS
+
+VMA_TEST_MAIN_WITH(tests, ring_file_start, NULL)

@@ -1,0 +1,376 @@
+/*
+ * extra_rings - rings by descriptor, for tests/e2e/extra_rings.sh.
+ *
+ *   send ADDRESS PORT COUNT        datagrams, one each 10 ms, by plain calls
+ *   talk ADDRESS PORT COUNT        so many connections, one after the other, that say a word and close
+ *   wait ADDRESS PORT CALL         waits for COUNT datagrams by the ring's descriptor: CALL poll, select, epoll, edge
+ *   misuse ADDRESS PORT            what is refused, close and fork
+ *   tcp ADDRESS PORT               a socket that is bound, listens, accepts
+ *   ends ADDRESS PORT              rings of one socket each: the descriptor ends with the socket
+ * After "ready" packets may come. The last line says what was seen.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <mellanox/vma_extra.h>
+
+enum { WANTED = 20, PATIENCE_MS = 60000 };
+
+static struct vma_api_t *api;
+static unsigned wrong;
+static struct sockaddr_in address;
+
+static void fail(const char *what)
+{
+	printf("FAILED %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static void expect(bool is, const char *what)
+{
+	if (is)
+		return;
+	printf("wrong: %s (errno %s)\n", what, strerror(errno));
+	wrong++;
+}
+
+static void refused(int rc, int error, const char *what)
+{
+	const int got = errno;
+
+	if (rc == -1 && got == error)
+		return;
+	printf("wrong: %s: %d, %s\n", what, rc, strerror(got));
+	wrong++;
+}
+
+static void ready(void)
+{
+	printf("ready\n");
+	fflush(stdout);
+}
+
+static int socket_of(int type)
+{
+	const int fd = socket(AF_INET, type, 0), on = 1;
+
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0)
+		fail("socket");
+	return fd;
+}
+
+static int bound(int type, unsigned port_offset)
+{
+	struct sockaddr_in at = address;
+	const int fd = socket_of(type);
+
+	at.sin_port = htons((uint16_t)(ntohs(address.sin_port) + port_offset));
+	if (bind(fd, (struct sockaddr *)&at, sizeof(at)) != 0)
+		fail("bind");
+	return fd;
+}
+
+static int ring_of(int fd)
+{
+	int ring = -1;
+
+	expect(api->get_socket_rings_num(fd) == 1, "one ring");
+	expect(api->get_socket_rings_fds(fd, &ring, 1) == 1 && ring >= 0, "its descriptor");
+	return ring;
+}
+
+static short events_of(int fd, int ms)
+{
+	struct pollfd pfd = {.fd = fd, .events = POLLIN | POLLOUT};
+
+	return poll(&pfd, 1, ms) >= 0 ? pfd.revents : -1;
+}
+
+/* ---- the peer ---- */
+
+static int run_send(int count)
+{
+	const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+	for (int i = 0; i < count; i++) {
+		if (sendto(fd, &i, sizeof(i), 0, (struct sockaddr *)&address, sizeof(address)) < 0)
+			fail("sendto");
+		usleep(10000);
+	}
+	return 0;
+}
+
+static int run_talk(int count)
+{
+	for (int i = 0; i < count; i++) {
+		const int fd = socket(AF_INET, SOCK_STREAM, 0);
+		char byte;
+
+		if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 || write(fd, "word", 4) != 4)
+			fail("connect");
+		if (read(fd, &byte, 1) < 0)
+			fail("read");
+		close(fd);
+	}
+	return 0;
+}
+
+/* ---- wait ---- */
+
+static int wait_by_poll(int ring)
+{
+	return events_of(ring, PATIENCE_MS) == POLLIN ? 1 : -1;
+}
+
+static int wait_by_select(int ring)
+{
+	struct timeval timeout = {.tv_sec = PATIENCE_MS / 1000};
+	fd_set set;
+
+	FD_ZERO(&set);
+	FD_SET(ring, &set);
+	return select(ring + 1, &set, NULL, NULL, &timeout) == 1 && FD_ISSET(ring, &set) ? 1 : -1;
+}
+
+static int epoll_fd;
+static int wait_by_epoll(int ring)
+{
+	struct epoll_event event;
+
+	return epoll_wait(epoll_fd, &event, 1, PATIENCE_MS) == 1 && event.data.fd == ring && event.events == EPOLLIN
+	               ? 1
+	               : -1;
+}
+
+static void add_to_set(int ring, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.fd = ring};
+
+	epoll_fd = epoll_create1(0);
+	if (epoll_fd < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, ring, &event) != 0)
+		fail("epoll_ctl");
+}
+
+/* By each wait at least one datagram has come, or, as other packets are news too, none; `waits` bounds that. */
+static int run_wait(const char *call)
+{
+	const bool edge = strcmp(call, "edge") == 0, epoll = edge || strcmp(call, "epoll") == 0;
+	const int fd = bound(SOCK_DGRAM, 0), ring = ring_of(fd);
+	int got = 0, waits = 0, number;
+
+	expect(events_of(ring, 0) == 0, "no news before the first packet");
+	if (epoll)
+		add_to_set(ring, edge ? EPOLLIN | EPOLLET : EPOLLIN);
+	ready();
+	while (got < WANTED && waits < 50 * WANTED) {
+		const int rc = epoll                         ? wait_by_epoll(ring)
+		               : strcmp(call, "select") == 0 ? wait_by_select(ring)
+		                                             : wait_by_poll(ring);
+
+		if (rc != 1) {
+			expect(false, "news");
+			break;
+		}
+		waits++;
+		while (recv(fd, &number, sizeof(number), MSG_DONTWAIT) > 0)
+			expect(number == got++, "in order");
+		/* Level: it says so until it is armed. */
+		if (!edge)
+			usleep(5000);
+	}
+	printf("got %d wrong %u\n", got, wrong);
+	return 0;
+}
+
+/* ---- misuse ---- */
+
+static void try_fork(int fd, int ring)
+{
+	int status = -1;
+	const pid_t child = fork();
+
+	if (child == 0) {
+		int again = -1;
+
+		if (events_of(ring, 0) != POLLHUP)
+			_exit(1);
+		/* The socket is the parent's until it is used. */
+		if (api->get_socket_rings_fds(fd, &again, 1) > 0 && again == ring)
+			_exit(2);
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a child's number leads nowhere");
+	expect(events_of(ring, 0) == 0, "the parent's is as it was");
+}
+
+static int run_misuse(void)
+{
+	const int fd = bound(SOCK_DGRAM, 0), ring = ring_of(fd), unix_fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = 1, .sin6_addr.s6_addr = {0x20, 1}};
+	struct sockaddr_in to = address;
+	int fds[4] = {-1, -1, -1, -1}, other;
+	uint64_t bytes = 1;
+
+	refused(api->get_socket_rings_fds(-1, fds, 4), EINVAL, "no descriptor");
+	refused(api->get_socket_rings_fds(unix_fd, fds, 4), EINVAL, "a unix socket");
+	refused(api->get_socket_rings_fds(ring, fds, 4), EINVAL, "a ring");
+	refused(api->get_socket_rings_num(ring), EINVAL, "a ring's rings");
+	refused(api->get_socket_rings_fds(fd, fds, 0), EINVAL, "no room");
+	refused(api->get_socket_rings_fds(fd, fds, -1), EINVAL, "less than none");
+	refused(api->get_socket_rings_fds(fd, NULL, 1), EFAULT, "nowhere");
+	refused(api->get_socket_rings_fds(fd, (int *)8, 1), EFAULT, "a bad pointer");
+	expect(api->get_socket_rings_fds(fd, fds, 4) == 1 && fds[0] == ring && fds[1] == -1, "one is written");
+	other = socket_of(SOCK_DGRAM);
+	expect(api->get_socket_rings_fds(other, fds, 4) == 0, "a socket without a name has no rings");
+	refused(read(ring, &bytes, sizeof(bytes)), EINVAL, "read");
+	refused(write(ring, &bytes, sizeof(bytes)), EINVAL, "write");
+	refused(bind(ring, (struct sockaddr *)&address, sizeof(address)), ENOTSOCK, "bind");
+	refused(epoll_ctl(ring, EPOLL_CTL_ADD, fd, &(struct epoll_event){0}), EINVAL, "as a set");
+
+	refused(api->get_socket_tx_ring_fd(unix_fd, NULL, 0), EINVAL, "a unix socket sends");
+	refused(api->get_socket_tx_ring_fd(ring, NULL, 0), EINVAL, "a ring sends");
+	refused(api->get_socket_tx_ring_fd(fd, NULL, 0), ENOTCONN, "to nobody");
+	refused(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, 3), EINVAL, "to half an address");
+	refused(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)8, sizeof(to)), EFAULT, "to a bad pointer");
+	refused(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&v6, sizeof(v6)), EAFNOSUPPORT, "to IPv6");
+	inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+	refused(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, sizeof(to)), ENODATA, "to this host");
+	inet_pton(AF_INET, getenv("PEER"), &to.sin_addr);
+	expect(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, sizeof(to)) == ring, "one ring for both ways");
+	refused(api->get_socket_tx_ring_fd(socket_of(SOCK_STREAM), NULL, 0), ENOTCONN, "TCP to nobody");
+	expect(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0 && api->get_socket_tx_ring_fd(fd, NULL, 0) == ring,
+	       "to the peer");
+
+	other = dup(ring);
+	expect(close(ring) == 0 && events_of(other, 0) == 0, "a copy lives on");
+	expect(api->get_socket_rings_fds(fd, fds, 1) == 1 && fds[0] == other, "and is the ring's");
+	close(other);
+	expect(events_of(other, 0) == POLLNVAL, "closed");
+	expect(api->get_socket_rings_fds(fd, fds, 1) == 1 && events_of(fds[0], 0) == 0, "another one is made");
+	expect((fcntl(fds[0], F_GETFD) & FD_CLOEXEC) != 0, "exec closes it");
+	try_fork(fd, fds[0]);
+	printf("wrong %u\n", wrong);
+	return 0;
+}
+
+/* ---- tcp ---- */
+
+static int run_tcp(void)
+{
+	const int fd = bound(SOCK_STREAM, 0), ring = ring_of(fd);
+	unsigned accepted = 0, waits = 0;
+	char word[4];
+	int conn;
+
+	expect(events_of(ring, 0) == 0, "no news before the first packet");
+	if (listen(fd, 8) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0)
+		fail("listen");
+	expect(ring_of(fd) == ring, "it listens on the ring that it had before");
+	ready();
+	while (accepted < WANTED && waits++ < 1000 * WANTED) {
+		if (wait_by_poll(ring) != 1)
+			break;
+		conn = accept(fd, NULL, NULL);
+		if (conn < 0)
+			continue;
+		accepted++;
+		expect(ring_of(conn) == ring, "the connection's ring");
+		expect(api->get_socket_tx_ring_fd(conn, NULL, 0) == ring, "for both ways");
+		expect(read(conn, word, 4) == 4 && memcmp(word, "word", 4) == 0, "the word");
+		close(conn);
+	}
+	printf("accepted %u wrong %u\n", accepted, wrong);
+	return 0;
+}
+
+/* ---- ends ---- */
+
+static bool ends_soon(int fd)
+{
+	for (int ms = 0; ms < 10000; ms++) {
+		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+			return true;
+		usleep(1000);
+	}
+	return false;
+}
+
+static void *close_later(void *arg)
+{
+	usleep(50000);
+	close(*(int *)arg);
+	return NULL;
+}
+
+static int run_ends(void)
+{
+	int first = bound(SOCK_DGRAM, 0), second = bound(SOCK_DGRAM, 1), third = bound(SOCK_STREAM, 2);
+	const int first_ring = ring_of(first), second_ring = ring_of(second), third_ring = ring_of(third);
+	pthread_t thread;
+	int copy;
+
+	expect(first_ring != second_ring && second_ring != third_ring && first_ring != third_ring, "rings differ");
+	close(first);
+	expect(ends_soon(first_ring), "a ring's descriptor ends with its last socket");
+	close(third);
+	expect(ends_soon(third_ring), "also with one that was bound only");
+	expect(events_of(second_ring, 0) == 0, "others are as they were");
+	copy = dup(second_ring);
+	pthread_create(&thread, NULL, close_later, &second);
+	expect(events_of(copy, PATIENCE_MS) == POLLHUP, "a wait ends with the ring");
+	pthread_join(thread, NULL);
+	expect(ends_soon(second_ring), "so does the number");
+	expect(events_of(copy, 0) == POLLHUP, "the program's copy stays");
+	close(copy);
+	for (int i = 0; i < 50; i++) {
+		int ring;
+
+		first = bound(SOCK_DGRAM, 0);
+		ring = ring_of(first);
+		close(first);
+		expect(ends_soon(ring), "none is left behind");
+	}
+	printf("wrong %u\n", wrong);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *role = argc > 1 ? argv[1] : "";
+
+	if (argc > 3) {
+		address = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[3]))};
+		inet_pton(AF_INET, argv[2], &address.sin_addr);
+	}
+	if (strcmp(role, "send") == 0 && argc > 4)
+		return run_send(atoi(argv[4]));
+	if (strcmp(role, "talk") == 0 && argc > 4)
+		return run_talk(atoi(argv[4]));
+	api = vma_get_api();
+	if (api == NULL) {
+		printf("no api: %s\n", strerror(errno));
+		return 1;
+	}
+	if (strcmp(role, "wait") == 0 && argc > 4)
+		return run_wait(argv[4]);
+	if (strcmp(role, "misuse") == 0)
+		return run_misuse();
+	if (strcmp(role, "tcp") == 0)
+		return run_tcp();
+	if (strcmp(role, "ends") == 0)
+		return run_ends();
+	return 2;
+}
