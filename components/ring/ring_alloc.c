@@ -9,7 +9,8 @@
  *   20     thread                   one per thread
  *   30/31  core                     one per core; 31 also binds its threads to cores, which its caller does
  *
- * The logic is part of the key, so rings of different logics on one interface are never shared by accident. Thread and
+ * The logic is part of the key, and so is the profile: rings of different ones on one interface are never shared by
+ * accident. Thread and
  * core are those that made the socket, so its key stays the same while it lives, unless VMA_RING_MIGRATION_RATIO_RX or
  * _TX is set (<vma/sock_migrate.h>).
  */
@@ -23,6 +24,7 @@ struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_rin
 
 	memset(&key, 0, sizeof(key)); /* padding too: keys are compared as bytes */
 	key.logic = logic;
+	key.profile = where->profile;
 	switch (logic) {
 	case VMA_RING_LOGIC_PER_INTERFACE:
 		break;
@@ -49,7 +51,7 @@ struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_rin
 /* FNV-1a, with a last mix because the number below comes from a division. */
 static uint32_t hash_ring_key(const struct vma_ring_key *key)
 {
-	uint64_t h = 0xcbf29ce484222325 ^ (uint64_t)key->logic;
+	uint64_t h = 0xcbf29ce484222325 ^ (uint64_t)key->logic ^ (uint64_t)key->profile << 32;
 
 	for (size_t i = 0; i < sizeof(key->id); i++)
 		h = (h ^ key->id[i]) * 0x100000001b3;

@@ -6,6 +6,8 @@
 #include <netinet/tcp.h>
 #include <string.h>
 
+#include <vma/inet_ring_option.h>
+
 #include "stream_priv.h"
 
 /* As the kernel: the length that there is, cut to what is asked for. */
@@ -212,6 +214,8 @@ int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *
 		vma_ring_ctxs_catch_up(stream_rings(file));
 		return return_error(sock, fd, value, len);
 	}
+	if (vma_inet_is_ring_option(level, name))
+		return vma_inet_get_ring_option(file, name, value, len);
 	pthread_mutex_lock(&file->lock);
 	if (stream_option_quiet(sock, level, name, &number)) {
 		pthread_mutex_unlock(&file->lock);

@@ -27,7 +27,8 @@
 static bool conn_may_migrate(const struct stream_sock *sock)
 {
 	return stream_phase(sock) == STREAM_CONNECTED && stream_conn(sock) != NULL && sock->ring_ctx != NULL &&
-	       !sock->file.os_only && !stream_has_ended(sock) && !atomic_load(&sock->inherited);
+	       !sock->file.os_only && !vma_file_wishes_ring(&sock->file) && !stream_has_ended(sock) &&
+	       !atomic_load(&sock->inherited);
 }
 
 /* Why it stays, as far as that is known before a ring is made; 0: it may move. */

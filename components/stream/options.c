@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <vma/inet_option.h>
+#include <vma/inet_ring_option.h>
 #include <vma/log.h>
 
 #include "settings.h"
@@ -547,6 +548,8 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 	const struct quiet_option *quiet;
 	bool moved = false;
 
+	if (vma_inet_is_ring_option(level, name))
+		return stream_set_ring_option(sock, name, value, len);
 	if (bit >= 0)
 		rc = stream_check_option(sock, &kernel_only[bit], value, len);
 	if (rc < 0)

@@ -6,6 +6,8 @@
  */
 #include <errno.h>
 
+#include <vma/inet_ring_option.h>
+
 #include "stream_priv.h"
 
 enum { EARLY_MAX = 16 };
@@ -90,4 +92,15 @@ int stream_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, stru
 		*out = stream_sock(file)->ring_ctx;
 	pthread_mutex_unlock(&file->lock);
 	return *out != NULL ? 0 : -ENOTCONN;
+}
+
+int stream_set_ring_option(struct stream_sock *sock, int name, const void *value, socklen_t len)
+{
+	int rc;
+
+	pthread_mutex_lock(&sock->file.lock);
+	rc = vma_inet_set_ring_option(&sock->file, name, value, len,
+	                              stream_phase(sock) != STREAM_FRESH || sock->early != NULL);
+	pthread_mutex_unlock(&sock->file.lock);
+	return rc;
 }

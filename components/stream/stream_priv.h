@@ -461,6 +461,7 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
 
 int stream_ring_ctxs(struct vma_file *file, struct vma_ring_ctx **out, unsigned max);
 int stream_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out);
+int stream_set_ring_option(struct stream_sock *sock, int name, const void *value, socklen_t len);
 void stream_early_put(struct stream_sock *sock); /* file.lock */
 void stream_early_forked(struct stream_sock *sock);
 

@@ -9,6 +9,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 int udp_shutdown(struct vma_file *file, int fd, int how);
 
 int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len);
+int udp_getsockopt(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len);
 /* file.lock. Other processes have changed options, or file flags: all are mirrored anew. */
 void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_fork_shared *fork_shared);
 /* What a new socket has by the system's settings and by ours. */

@@ -260,7 +260,7 @@ static void member_drop(struct udp_member *member)
 static bool is_spreadable(const struct udp_flows *flows, const struct udp_target *target)
 {
 	return !target->shared && !target->alone && target->key.peer_port_be == 0 && flows->reuse_port &&
-	       vma_ring_ctx_is_by_maker(flows->sock->engine);
+	       vma_ring_ctx_is_by_maker(flows->sock->engine, &flows->sock->file);
 }
 
 static struct udp_member *member_create(struct udp_flows *flows, struct udp_endpoint *endpoint,
@@ -387,7 +387,8 @@ static bool may_spread(const struct udp_flows *flows, const struct udp_target *t
 		return false;
 	while ((e = endpoint_next(e, target->device, &target->key)) != NULL) {
 		for (const struct udp_member *m = e->members; m != NULL; m = m->next_of_endpoint) {
-			if (!m->flows->reuse_port || flows_rank(m->flows) != flows_rank(flows))
+			if (!m->flows->reuse_port || flows_rank(m->flows) != flows_rank(flows) ||
+			    (m->flow.flags & VMA_FLOW_REUSEPORT) == 0)
 				return false;
 		}
 	}

@@ -40,8 +40,8 @@
 
 static bool sock_may_move(const struct udp_sock *sock)
 {
-	return !sock->file.os_only && !vma_file_has_ended(&sock->file) && !atomic_load(&sock->inherited) &&
-	       udp_fork_shared(sock) == NULL && !sock->left && !udp_is_deferred(sock);
+	return !sock->file.os_only && !vma_file_wishes_ring(&sock->file) && !vma_file_has_ended(&sock->file) &&
+	       !atomic_load(&sock->inherited) && udp_fork_shared(sock) == NULL && !sock->left && !udp_is_deferred(sock);
 }
 
 /* ---- receiving ---- */

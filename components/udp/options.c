@@ -2,7 +2,7 @@
  * options.c - setsockopt: the kernel's answer, and a mirror of what matters to datagrams that pass the kernel by.
  *
  * The mirror is made by asking the kernel what the option is now. The kernel knows the widths that each option takes,
- * rounds, clamps and doubles, and some options change others. getsockopt needs nothing of ours: the shadow's answers
+ * rounds, clamps and doubles, and some options change others. getsockopt needs little of ours: the shadow's answers
  * are right.
  *
  *   served here         mirrored, and obeyed by recv.c, send.c, dst.c, flows.c
@@ -21,12 +21,14 @@
 #include <unistd.h>
 
 #include <vma/inet_option.h>
+#include <vma/inet_ring_option.h>
 #include <vma/inet_xtreme.h>
 #include <vma/log.h>
 
 #include "control.h"
 #include "defaults.h"
 #include "dst.h"
+#include "extra.h"
 #include "flows.h"
 #include "groups.h"
 #include "fork_shared.h"
@@ -600,6 +602,29 @@ static int set_xtreme(struct udp_sock *sock, const struct kernel_option *option,
 	return 0;
 }
 
+static int set_ring_option(struct udp_sock *sock, int name, const void *value, socklen_t len)
+{
+	int rc;
+
+	pthread_mutex_lock(&sock->file.lock);
+	rc = vma_inet_set_ring_option(&sock->file, name, value, len,
+	                              udp_ring_ctxs(&sock->file, NULL, 0) != 0 ||
+	                                      atomic_load(&sock->ring_ctxs) != NULL);
+	pthread_mutex_unlock(&sock->file.lock);
+	return rc;
+}
+
+int udp_getsockopt(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len)
+{
+	const struct udp_sock *sock = udp_sock(file);
+
+	if (vma_inet_is_ring_option(level, name))
+		return vma_inet_get_ring_option(file, name, value, len);
+	if (sock->xtreme != NULL && vma_xtreme_is_option(level, name))
+		return vma_xtreme_getsockopt(sock->xtreme, name, value, len);
+	return vma_os.getsockopt(fd, level, name, value, len) != 0 ? -errno : 0;
+}
+
 int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len)
 {
 	const struct kernel_option *option = kernel_option(level, name);
@@ -607,6 +632,8 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	bool membership = level == IPPROTO_IP && group_offset(name) >= 0;
 	int rc;
 
+	if (vma_inet_is_ring_option(level, name))
+		return set_ring_option(sock, name, value, len);
 	if (sock->xtreme != NULL && vma_xtreme_is_option(level, name))
 		return set_xtreme(sock, option, name, value, len);
 	rc = option != NULL ? udp_check_os_option(option, value, len) : 0;

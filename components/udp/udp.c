@@ -322,14 +322,14 @@ static int udp_exec_export(struct vma_file *file)
 #define UDP_OPS(receive, transmit)                                                                                     \
 	{                                                                                                              \
 		.name = "udp", .bind = udp_bind, .connect = udp_connect, .shutdown = udp_shutdown,                     \
-		.setsockopt = udp_setsockopt, .ioctl = udp_ioctl, .fcntl = udp_fcntl, .recvmsg = (receive),            \
-		.sendmsg = (transmit), .poll = udp_poll, .rings = udp_rings, .close = udp_close,                       \
+		.setsockopt = udp_setsockopt, .getsockopt = udp_getsockopt, .ioctl = udp_ioctl, .fcntl = udp_fcntl,    \
+		.recvmsg = (receive), .sendmsg = (transmit), .poll = udp_poll, .rings = udp_rings, .close = udp_close, \
 		.destroy = udp_destroy, .forked = udp_forked, .to_os = udp_to_os, .hand_over = udp_file_hand_over,     \
 		.exec_export = udp_exec_export, .net_changed = udp_net_changed, .dump = udp_dump,                      \
 		.reason = udp_reason, .reason_detail = udp_os_option, .recv_lent = udp_recv_lent,                      \
 		.set_callback = udp_set_callback, .network_header = udp_network_header,                                \
-		.getsockname = udp_getsockname, .getsockopt = udp_getsockopt, .complete = udp_xtreme_complete,         \
-		.getsockname = udp_getsockname, .ring_ctxs = udp_ring_ctxs, .tx_ring_ctx = udp_tx_ring_ctx,            \
+		.getsockname = udp_getsockname, .complete = udp_xtreme_complete, .ring_ctxs = udp_ring_ctxs,           \
+		.tx_ring_ctx = udp_tx_ring_ctx,                                                                        \
 	}
 static const struct vma_file_ops udp_ops = UDP_OPS(udp_recvmsg, udp_sendmsg);
 static const struct vma_file_ops udp_draining_ops = UDP_OPS(udp_recvmsg_draining, udp_sendmsg);

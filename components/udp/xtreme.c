@@ -177,14 +177,3 @@ bool udp_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, ui
 	}
 	return false;
 }
-
-/* ---- options ---- */
-
-int udp_getsockopt(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len)
-{
-	const struct udp_sock *sock = udp_sock(file);
-
-	if (sock->xtreme != NULL && vma_xtreme_is_option(level, name))
-		return vma_xtreme_getsockopt(sock->xtreme, name, value, len);
-	return vma_os.getsockopt(fd, level, name, value, len) != 0 ? -errno : 0;
-}

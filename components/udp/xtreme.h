@@ -23,7 +23,6 @@ bool udp_xtreme_give(struct udp_attachment *at, struct vma_buf *packet, const st
 bool udp_xtreme_deliver(struct udp_attachment *at, const struct udp_datagram *datagram);
 /* ops */
 bool udp_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events);
-int udp_getsockopt(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len);
 
 /* A datagram of the queue is there that no sink of this mode has told of: one that a callback has received. */
 void udp_xtreme_post(const struct udp_attachment *at);

@@ -41,7 +41,10 @@
  */
 #define VMA_SND_FLAGS_DUMMY MSG_SYN
 
-/* Socket options of SOL_SOCKET. GET_API is vma_get_api's. */
+/*
+ * Socket options of SOL_SOCKET. GET_API is vma_get_api's; RING_ALLOC_LOGIC: see struct vma_ring_alloc_logic_attr.
+ * RING_USER_MEMORY fails with EOPNOTSUPP: see register_memory_on_ring.
+ */
 #define SO_VMA_GET_API 2800
 #define SO_VMA_USER_DATA 2801
 #define SO_VMA_RING_ALLOC_LOGIC 2810
@@ -202,13 +205,26 @@ struct vma_rate_limit_t {
 	uint16_t typical_pkt_sz;
 };
 
+/*
+ * Value of SO_VMA_RING_ALLOC_LOGIC: which ring a socket has, in place of VMA_RING_ALLOCATION_LOGIC_RX and _TX. Set
+ * before the socket has rings: before bind and connect, and before its first message. Sockets that ask for the same
+ * share a ring, so two that ask for the same user id do. Those of thread and core mean the thread that sets the option.
+ * A TCP connection has one ring: what is set for receiving, else, if VMA_RING_ALLOCATION_LOGIC_RX is 0, for sending.
+ * An accepted socket has the option of its listener. A socket with the option does not move to other rings
+ * (VMA_RING_MIGRATION_RATIO_*). VMA_RING_LIMIT_PER_INTERFACE counts these rings, too. UDP sockets on one address and
+ * port share the ring of the first, but equals with SO_REUSEPORT.
+ *
+ * setsockopt: EINVAL: another size than this; an unknown logic or bit of comp_mask; neither direction; a user id's logic
+ * without one; a key that no profile has. EPERM: the socket has rings. ENOPROTOOPT: it is not offloaded. EFAULT.
+ * getsockopt: what holds for receiving, by the option or as configured; engress 1: and the same for sending.
+ */
 struct vma_ring_alloc_logic_attr {
-	uint32_t comp_mask;
+	uint32_t comp_mask; /* VMA_RING_ALLOC_MASK_*: the members that are set */
 	ring_logic_t ring_alloc_logic;
-	uint32_t ring_profile_key;
-	uint32_t user_id;
-	uint32_t ingress : 1;
-	uint32_t engress : 1;
+	uint32_t ring_profile_key; /* of vma_add_ring_profile: rings of another profile are not shared */
+	uint32_t user_id;          /* any number */
+	uint32_t ingress : 1;      /* for receiving */
+	uint32_t engress : 1;      /* for sending */
 	uint32_t reserved : 30;
 };
 

@@ -36,6 +36,13 @@ check_eq "a socket that is bound has the ring on which it listens, and its conne
 	"accepted 20 wrong 0"
 check_num "few segments were the kernel's" $(($(snmp b Tcp InSegs) - before)) -le 20
 
+before=$(snmp b Udp InDatagrams)
+receive logic logic
+for offset in 0 1 2 3 4 5; do in_ns a "$program" send "$IP_B" $((port + offset)) 1; done
+finish logic 60
+check_eq "sockets get the rings that they ask for, and receive by them" "$(said logic)" "wrong 0"
+check_eq "the kernel of b saw no datagram of theirs" "$(snmp b Udp InDatagrams)" "$before"
+
 in_ns b env "$preload" PEER="$IP_A" "$program" misuse "$IP_B" 7190 >"$WORK/misuse.log" 2>&1
 check_eq "what is no use is refused; a ring's descriptor may be copied, closed, and forked away from" \
 	"$(said misuse)" "wrong 0"

@@ -6,6 +6,7 @@
  *   wait ADDRESS PORT CALL         waits for COUNT datagrams by the ring's descriptor: CALL poll, select, epoll, edge
  *   misuse ADDRESS PORT            what is refused, close and fork
  *   tcp ADDRESS PORT               a socket that is bound, listens, accepts
+ *   logic ADDRESS PORT             sockets that ask for rings: SO_VMA_RING_ALLOC_LOGIC; a datagram for each of six ports
  *   ends ADDRESS PORT              rings of one socket each: the descriptor ends with the socket
  * After "ready" packets may come. The last line says what was seen.
  */
@@ -296,6 +297,119 @@ static int run_tcp(void)
 	return 0;
 }
 
+/* ---- logic ---- */
+
+static int ask_for(int fd, ring_logic_t logic, uint32_t user_id, unsigned ingress, unsigned engress)
+{
+	const struct vma_ring_alloc_logic_attr attr = {
+	        .comp_mask = VMA_RING_ALLOC_MASK_RING_USER_ID | VMA_RING_ALLOC_MASK_RING_INGRESS |
+	                     VMA_RING_ALLOC_MASK_RING_ENGRESS,
+	        .ring_alloc_logic = logic,
+	        .user_id = user_id,
+	        .ingress = ingress & 1,
+	        .engress = engress & 1,
+	};
+
+	return setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, sizeof(attr));
+}
+
+static int asking(int type, unsigned port_offset, ring_logic_t logic, uint32_t user_id)
+{
+	struct sockaddr_in at = address;
+	const int fd = socket_of(type);
+
+	at.sin_port = htons((uint16_t)(ntohs(address.sin_port) + port_offset));
+	expect(ask_for(fd, logic, user_id, 1, 1) == 0, "a logic is taken");
+	if (bind(fd, (struct sockaddr *)&at, sizeof(at)) != 0)
+		fail("bind");
+	return fd;
+}
+
+static int tx_ring_of(int fd)
+{
+	struct sockaddr_in to = address;
+
+	inet_pton(AF_INET, getenv("PEER"), &to.sin_addr);
+	return api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, sizeof(to));
+}
+
+enum { ASKERS = 6 };
+
+static void receive_each(const int *fds)
+{
+	struct pollfd pfds[ASKERS];
+	int left = ASKERS, number;
+
+	for (int i = 0; i < ASKERS; i++)
+		pfds[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+	while (left > 0 && poll(pfds, ASKERS, PATIENCE_MS) > 0) {
+		for (int i = 0; i < ASKERS; i++) {
+			if (pfds[i].revents == 0)
+				continue;
+			expect(recv(pfds[i].fd, &number, sizeof(number), MSG_DONTWAIT) == sizeof(number), "a datagram");
+			pfds[i].fd = -1;
+			left--;
+		}
+	}
+	expect(left == 0, "each port has got one");
+}
+
+static void try_answers(int fd, int plain)
+{
+	struct vma_ring_alloc_logic_attr attr;
+	socklen_t len = sizeof(attr);
+
+	expect(getsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, &len) == 0 && len == sizeof(attr) &&
+	               attr.ring_alloc_logic == RING_LOGIC_PER_USER_ID && attr.user_id == 1 && attr.engress,
+	       "the answer is what was asked for");
+	expect(getsockopt(plain, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, &len) == 0 &&
+	               attr.ring_alloc_logic == RING_LOGIC_PER_INTERFACE,
+	       "or as configured");
+	refused(ask_for(fd, RING_LOGIC_PER_SOCKET, 0, 1, 1), EPERM, "a socket with rings");
+	plain = socket_of(SOCK_STREAM);
+	refused(ask_for(plain, RING_LOGIC_LAST, 0, 1, 1), EINVAL, "an unknown logic");
+	refused(ask_for(plain, RING_LOGIC_PER_SOCKET, 0, 0, 0), EINVAL, "no direction");
+	refused(setsockopt(plain, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, 4), EINVAL, "another size");
+	refused(setsockopt(plain, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, (void *)8, sizeof(attr)), EFAULT,
+	        "a bad pointer");
+	refused(setsockopt(plain, SOL_SOCKET, SO_VMA_RING_USER_MEMORY, &attr, sizeof(attr)), EOPNOTSUPP, "user memory");
+	close(plain);
+}
+
+static int run_logic(void)
+{
+	const int fds[ASKERS] = {asking(SOCK_DGRAM, 0, RING_LOGIC_PER_USER_ID, 1),
+	                         asking(SOCK_DGRAM, 1, RING_LOGIC_PER_USER_ID, 1),
+	                         asking(SOCK_DGRAM, 2, RING_LOGIC_PER_USER_ID, 2),
+	                         asking(SOCK_DGRAM, 3, RING_LOGIC_PER_SOCKET, 0),
+	                         bound(SOCK_DGRAM, 4),
+	                         bound(SOCK_DGRAM, 5)};
+	const int tcp = asking(SOCK_STREAM, 6, RING_LOGIC_PER_USER_ID, 1);
+	int rings[ASKERS], sender;
+
+	for (int i = 0; i < ASKERS; i++)
+		rings[i] = ring_of(fds[i]);
+	expect(rings[0] == rings[1], "one user id, one ring");
+	expect(rings[0] != rings[2] && rings[2] != rings[3] && rings[3] != rings[4] && rings[4] != rings[0] &&
+	               rings[3] != rings[0] && rings[2] != rings[4],
+	       "others have others");
+	expect(rings[4] == rings[5], "who asks for nothing has the interface's");
+	expect(ring_of(tcp) == rings[0], "TCP, too");
+	expect(tx_ring_of(fds[0]) == rings[0] && tx_ring_of(fds[3]) == rings[3], "for sending, too");
+	sender = socket_of(SOCK_DGRAM);
+	expect(ask_for(sender, RING_LOGIC_PER_SOCKET, 0, 0, 1) == 0, "for sending alone");
+	if (bind(sender, (struct sockaddr *)&(struct sockaddr_in){.sin_family = AF_INET, .sin_addr = address.sin_addr},
+	         sizeof(address)) != 0)
+		fail("bind");
+	expect(ring_of(sender) == rings[4], "it receives as configured");
+	expect(tx_ring_of(sender) >= 0 && tx_ring_of(sender) != rings[4], "and sends by a ring of its own");
+	try_answers(fds[0], fds[4]);
+	ready();
+	receive_each(fds);
+	printf("wrong %u\n", wrong);
+	return 0;
+}
+
 /* ---- ends ---- */
 
 static bool ends_soon(int fd)
@@ -370,6 +484,8 @@ int main(int argc, char **argv)
 		return run_misuse();
 	if (strcmp(role, "tcp") == 0)
 		return run_tcp();
+	if (strcmp(role, "logic") == 0)
+		return run_logic();
 	if (strcmp(role, "ends") == 0)
 		return run_ends();
 	return 2;

@@ -1,18 +1,70 @@
-/* maker - the thread and the core that made a socket: what VMA_RING_ALLOCATION_LOGIC_* goes by for all its life. */
+/*
+ * maker - the thread and the core that made a socket, and what the socket itself asks for (SO_VMA_RING_ALLOC_LOGIC): by
+ * these VMA_RING_ALLOCATION_LOGIC_* goes for all its life.
+ */
 #include <string.h>
 
 #include "engine.h"
 
-static bool has_logic(const struct vma_conf *conf, int logic)
+/* ---- a wish: set << 63 | logic << 56 | profile << 32 | user id ---- */
+
+#define WISH_SET (1ULL << 63)
+
+static _Atomic uint64_t *wish_of_side(struct vma_file *file, enum vma_ring_ctx_side side)
 {
-	return conf->ring_allocation_logic_rx == logic || conf->ring_allocation_logic_tx == logic;
+	return &file->ring_wishes[side == VMA_RING_CTX_TX];
 }
 
-static uint32_t core_of_maker(const struct vma_conf *conf, struct vma_thread *self)
+struct vma_ring_wish vma_file_ring_wish(const struct vma_file *file, enum vma_ring_ctx_side side)
 {
-	if (has_logic(conf, VMA_RING_LOGIC_PER_CORE_ATTACH_THREADS))
+	const uint64_t wish = atomic_load_explicit(&file->ring_wishes[side == VMA_RING_CTX_TX], memory_order_relaxed);
+
+	return (struct vma_ring_wish){.is_set = (wish & WISH_SET) != 0,
+	                              .logic = (enum vma_ring_logic)(wish >> 56 & 0x7f),
+	                              .profile = (uint32_t)(wish >> 32) & 0xffffff,
+	                              .user_id = (uint32_t)wish};
+}
+
+static bool wishes_logic(const struct vma_file *file, enum vma_ring_logic logic)
+{
+	const struct vma_ring_wish rx = vma_file_ring_wish(file, VMA_RING_CTX_RX),
+	                           tx = vma_file_ring_wish(file, VMA_RING_CTX_TX);
+
+	return (rx.is_set && rx.logic == logic) || (tx.is_set && tx.logic == logic);
+}
+
+void vma_file_inherit_ring_wishes(struct vma_file *file, const struct vma_file *from)
+{
+	for (unsigned side = 0; side < 2; side++)
+		atomic_store_explicit(&file->ring_wishes[side],
+		                      atomic_load_explicit(&from->ring_wishes[side], memory_order_relaxed),
+		                      memory_order_relaxed);
+	if (vma_file_wishes_ring(file))
+		vma_file_made_here(file);
+}
+
+void vma_file_wish_ring(struct vma_file *file, enum vma_ring_ctx_side side, const struct vma_ring_wish *wish)
+{
+	atomic_store_explicit(wish_of_side(file, side),
+	                      WISH_SET | (uint64_t)wish->logic << 56 | (uint64_t)(wish->profile & 0xffffff) << 32 |
+	                              wish->user_id,
+	                      memory_order_relaxed);
+	vma_file_made_here(file);
+}
+
+/* ---- the maker ---- */
+
+static bool has_logic(const struct vma_conf *conf, const struct vma_file *file, enum vma_ring_logic logic)
+{
+	return conf->ring_allocation_logic_rx == (int64_t)logic || conf->ring_allocation_logic_tx == (int64_t)logic ||
+	       (vma_file_wishes_ring(file) && wishes_logic(file, logic));
+}
+
+static uint32_t core_of_maker(const struct vma_conf *conf, const struct vma_file *file, struct vma_thread *self)
+{
+	if (has_logic(conf, file, VMA_RING_LOGIC_PER_CORE_ATTACH_THREADS))
 		return vma_thread_bind_core(self);
-	return has_logic(conf, VMA_RING_LOGIC_PER_CORE) ? vma_thread_core() : 0;
+	return has_logic(conf, file, VMA_RING_LOGIC_PER_CORE) ? vma_thread_core() : 0;
 }
 
 void vma_file_made_here(struct vma_file *file)
@@ -23,7 +75,7 @@ void vma_file_made_here(struct vma_file *file)
 	if (engine == NULL || self->is_internal)
 		return;
 	file->maker_thread = atomic_load_explicit(&self->tid, memory_order_relaxed);
-	file->maker_core = core_of_maker(&engine->conf, self);
+	file->maker_core = core_of_maker(&engine->conf, file, self);
 }
 
 void vma_file_moved(struct vma_file *file, const struct vma_ring_where *where)
@@ -39,9 +91,14 @@ struct vma_ring_where vma_file_where(const struct vma_file *file, const void *lo
 	struct vma_ring_where where = {
 	        .socket_id = file->id, .thread_id = file->maker_thread, .core = file->maker_core};
 
+	where.rx = vma_file_ring_wish(file, VMA_RING_CTX_RX);
+	where.tx = vma_file_ring_wish(file, VMA_RING_CTX_TX);
+
 	memcpy(where.local, local, 4);
 	return where;
 }
+
+/* ---- the logic of a side ---- */
 
 enum vma_ring_logic ring_ctx_logic(const struct vma_conf *conf, enum vma_ring_ctx_side side)
 {
@@ -52,27 +109,56 @@ enum vma_ring_logic ring_ctx_logic(const struct vma_conf *conf, enum vma_ring_ct
 	return (enum vma_ring_logic)logic;
 }
 
+/* Of a connection: the wish for receiving, else, where nothing is configured for that, the one for sending. */
+static const struct vma_ring_wish *wish_for(const struct vma_conf *conf, enum vma_ring_ctx_side side,
+                                            const struct vma_ring_where *where)
+{
+	if (side == VMA_RING_CTX_TX)
+		return &where->tx;
+	return side == VMA_RING_CTX_TCP && !where->rx.is_set &&
+	                       conf->ring_allocation_logic_rx == VMA_RING_LOGIC_PER_INTERFACE
+	               ? &where->tx
+	               : &where->rx;
+}
+
+struct vma_ring_key ring_ctx_key(const struct vma_conf *conf, enum vma_ring_ctx_side side,
+                                 const struct vma_ring_where *where)
+{
+	const struct vma_ring_wish *wish = wish_for(conf, side, where);
+	struct vma_ring_where own;
+
+	if (!wish->is_set)
+		return vma_ring_key(ring_ctx_logic(conf, side), where);
+	own = *where;
+	own.user_id = wish->user_id;
+	own.profile = wish->profile;
+	return vma_ring_key(wish->logic, &own);
+}
+
+static struct vma_ring_key key_on(const struct vma_engine *engine, const struct vma_file *file,
+                                  enum vma_ring_ctx_side side)
+{
+	const uint32_t same = 0; /* a connection has its listener's address */
+	const struct vma_ring_where where = vma_file_where(file, &same);
+
+	return ring_ctx_key(&engine->conf, side, &where);
+}
+
 bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_file *conn,
                              const struct vma_file *listener)
 {
-	const enum vma_ring_logic logic = ring_ctx_logic(&engine->conf, VMA_RING_CTX_TCP);
+	const struct vma_ring_key a = key_on(engine, conn, VMA_RING_CTX_TCP),
+	                          b = key_on(engine, listener, VMA_RING_CTX_RX);
 
-	if (logic != ring_ctx_logic(&engine->conf, VMA_RING_CTX_RX))
-		return true;
-	switch (logic) {
-	case VMA_RING_LOGIC_PER_SOCKET:
-		return true;
-	case VMA_RING_LOGIC_PER_THREAD:
-		return conn->maker_thread != listener->maker_thread;
-	case VMA_RING_LOGIC_PER_CORE:
-	case VMA_RING_LOGIC_PER_CORE_ATTACH_THREADS:
-		return conn->maker_core != listener->maker_core;
-	default:
-		return false;
-	}
+	return memcmp(&a, &b, sizeof(a)) != 0;
 }
 
-bool vma_ring_ctx_is_by_maker(const struct vma_engine *engine)
+bool vma_ring_ctx_is_by_maker(const struct vma_engine *engine, const struct vma_file *file)
 {
-	return engine != NULL && engine->conf.ring_allocation_logic_rx >= VMA_RING_LOGIC_PER_SOCKET;
+	const struct vma_ring_wish rx = vma_file_ring_wish(file, VMA_RING_CTX_RX);
+
+	if (engine == NULL)
+		return false;
+	return rx.is_set ? rx.logic >= VMA_RING_LOGIC_PER_SOCKET || rx.profile != 0
+	                 : engine->conf.ring_allocation_logic_rx >= VMA_RING_LOGIC_PER_SOCKET;
 }

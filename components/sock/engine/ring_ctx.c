@@ -121,7 +121,7 @@ static int ring_ctx_create_new(struct vma_device *device, const struct vma_ring_
 	memcpy(&ring_ctx->key, key, sizeof(*key));
 	/* The ring of the whole interface stays: a program that opens a socket per request does not rent one each time.
 	 */
-	atomic_init(&ring_ctx->refs, key->logic == VMA_RING_LOGIC_PER_INTERFACE ? 1 : 0);
+	atomic_init(&ring_ctx->refs, key->logic == VMA_RING_LOGIC_PER_INTERFACE && key->profile == 0 ? 1 : 0);
 	rc = create_ring(device, ring_ctx->id, &ring_ctx->ring);
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "%s: no more queue pairs: %s", vma_nic_info(device->nic)->name,
@@ -185,7 +185,7 @@ static int ring_ctx_get(struct vma_device *device, const struct vma_ring_key *ke
 int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_where *where,
                      struct vma_ring_ctx **out)
 {
-	const struct vma_ring_key key = vma_ring_key(ring_ctx_logic(&device->engine->conf, side), where);
+	const struct vma_ring_key key = ring_ctx_key(&device->engine->conf, side, where);
 	uint32_t before;
 	bool is_new;
 	int rc;
@@ -203,7 +203,7 @@ int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, con
 bool vma_ring_ctx_is_at(const struct vma_ring_ctx *ring_ctx, enum vma_ring_ctx_side side,
                         const struct vma_ring_where *where)
 {
-	const struct vma_ring_key key = vma_ring_key(ring_ctx_logic(&ring_ctx->device->engine->conf, side), where);
+	const struct vma_ring_key key = ring_ctx_key(&ring_ctx->device->engine->conf, side, where);
 	bool is;
 
 	pthread_mutex_lock(&ring_ctxs_lock);

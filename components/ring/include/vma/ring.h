@@ -350,14 +350,22 @@ enum vma_ring_logic {
 	VMA_RING_LOGIC_PER_CORE = 30,
 	VMA_RING_LOGIC_PER_CORE_ATTACH_THREADS = 31,
 };
+struct vma_ring_wish { /* of one socket, in place of what is configured */
+	bool is_set;
+	enum vma_ring_logic logic;
+	uint32_t user_id, profile;
+};
 struct vma_ring_where { /* who asks */
 	uint64_t socket_id, user_id;
 	uint8_t local[16];
 	uint64_t thread_id;
 	uint32_t core;
+	uint32_t profile; /* of rings, 0: none */
+	struct vma_ring_wish rx, tx;
 };
 struct vma_ring_key { /* equal keys share a ring */
 	enum vma_ring_logic logic;
+	uint32_t profile;
 	uint8_t id[16];
 };
 struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_ring_where *where);

@@ -191,15 +191,25 @@ struct vma_ring_ctx {
 void vma_file_made_here(struct vma_file *file);
 /* Another thread or core uses it now, and it has moved to that one's ring: it counts as its maker from now on. */
 void vma_file_moved(struct vma_file *file, const struct vma_ring_where *where);
+/*
+ * What the socket asks for in place of the configured logic, for a side (VMA_RING_CTX_RX or _TX); under `lock`, before
+ * it has a ring context of that side. Logics of thread and core mean the calling thread's. profile: below 2^24.
+ */
+enum vma_ring_ctx_side { VMA_RING_CTX_RX, VMA_RING_CTX_TX, VMA_RING_CTX_TCP };
+void vma_file_wish_ring(struct vma_file *file, enum vma_ring_ctx_side side, const struct vma_ring_wish *wish);
+struct vma_ring_wish vma_file_ring_wish(const struct vma_file *file, enum vma_ring_ctx_side side);
+void vma_file_inherit_ring_wishes(struct vma_file *file, const struct vma_file *from);
+static inline bool vma_file_wishes_ring(const struct vma_file *file)
+{
+	return (atomic_load_explicit(&file->ring_wishes[0], memory_order_relaxed) |
+	        atomic_load_explicit(&file->ring_wishes[1], memory_order_relaxed)) != 0;
+}
 /* What the allocation logic goes by, for a socket on the local address of 4 bytes. */
 struct vma_ring_where vma_file_where(const struct vma_file *file, const void *local);
 /*
- * TCP: a connection has one ring, for both directions. It goes by the logic for receiving, or by the one for sending if
- * that for receiving is 0. A listener is RX.
- */
-enum vma_ring_ctx_side { VMA_RING_CTX_RX, VMA_RING_CTX_TX, VMA_RING_CTX_TCP };
-/*
- * The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket, made if need be. -ENOMEM, or why the device has
+ * The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket, or what it has asked for itself, made if need
+ * be. TCP: a connection has one ring, for both directions. It goes by the logic for receiving, or by the one for sending
+ * if that for receiving is configured to be 0. A listener is RX. -ENOMEM, or why the device has
  * no more queue pairs.
  */
 int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_where *where,
@@ -208,8 +218,8 @@ void vma_ring_ctx_put(struct vma_ring_ctx *ring_ctx);
 /* Whether vma_ring_ctx_get would answer with this one, which the caller holds. Makes none. */
 bool vma_ring_ctx_is_at(const struct vma_ring_ctx *ring_ctx, enum vma_ring_ctx_side side,
                         const struct vma_ring_where *where);
-/* VMA_RING_ALLOCATION_LOGIC_RX: sockets on one address may have different rings. */
-bool vma_ring_ctx_is_by_maker(const struct vma_engine *engine);
+/* By its logic for receiving the socket may have another ring than others on its address. */
+bool vma_ring_ctx_is_by_maker(const struct vma_engine *engine, const struct vma_file *file);
 /* Whether a connection may belong to another ring than the listener that it came to. */
 bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_file *conn,
                              const struct vma_file *listener);
