@@ -131,6 +131,22 @@ static int extra_get_socket_tx_ring_fd(int fd, struct sockaddr *to, socklen_t le
 	return (int)call_end(&call, vma_extra_get_tx_ring_fd(call.file, to, len));
 }
 
+static int extra_add_ring_profile(struct vma_ring_type_attr *profile, vma_ring_profile_key *key)
+{
+	struct call call;
+
+	extra_enter(&call, -1);
+	return (int)call_end(&call, vma_extra_add_ring_profile(profile, key));
+}
+
+static int extra_modify_ring(struct vma_modify_ring_attr *data)
+{
+	struct call call;
+
+	extra_enter(&call, -1);
+	return (int)call_end(&call, vma_extra_modify_ring(data));
+}
+
 static int extra_get_socket_network_header(int fd, void *ptr, uint16_t *len)
 {
 	struct call call;
@@ -181,12 +197,6 @@ static int not_supported(void)
 	return -1;
 }
 
-static int extra_add_ring_profile(struct vma_ring_type_attr *profile, vma_ring_profile_key *key)
-{
-	(void)profile, (void)key;
-	return not_supported();
-}
-
 static int extra_get_ring_direct_descriptors(int fd, struct vma_mlx_hw_device_data *data)
 {
 	(void)fd, (void)data;
@@ -202,12 +212,6 @@ static int extra_register_memory_on_ring(int fd, void *addr, size_t length, uint
 static int extra_deregister_memory_on_ring(int fd, void *addr, size_t length)
 {
 	(void)fd, (void)addr, (void)length;
-	return not_supported();
-}
-
-static int extra_modify_ring(struct vma_modify_ring_attr *data)
-{
-	(void)data;
 	return not_supported();
 }
 

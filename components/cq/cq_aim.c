@@ -116,6 +116,19 @@ void cq_adapt_init(struct vma_cq *cq, bool enable)
 		set_moderation(cq, cq->aim.base);
 }
 
+void vma_cq_modify(struct vma_cq *cq, struct vma_cq_moderation want)
+{
+	if (!cq->moderates)
+		cq->aim.interval_msec = 0; /* adaptive moderation is switched off, and stays so */
+	cq->moderates = true;
+	cq->aim.base = want;
+	if (cq->aim.max_count < want.count)
+		cq->aim.max_count = want.count;
+	if (cq->aim.max_period_usec < want.period_usec)
+		cq->aim.max_period_usec = want.period_usec;
+	set_moderation(cq, want);
+}
+
 /* A new binding of the queue pair knows nothing of what was set before. */
 void cq_adapt_rebind(struct vma_cq *cq)
 {

@@ -2,6 +2,7 @@
 #include <errno.h>
 
 #include <vma/extra.h>
+#include <vma/inet_ring_option.h>
 #include <vma/sock_engine.h>
 
 enum { RINGS_MAX = 256 };
@@ -82,4 +83,51 @@ int vma_extra_get_tx_ring_fd(struct vma_file *file, const struct sockaddr *to, s
 		return rc;
 	rc = ring_ctx != NULL ? vma_ring_ctx_fd(ring_ctx) : -ENODATA;
 	return rc == -ENODEV ? -ENODATA : rc;
+}
+
+/* ---- profiles, moderation, arming ---- */
+
+/* What a device would have to do for memory of the program's in its receive queue none of them does. */
+int vma_extra_add_ring_profile(const struct vma_ring_type_attr *profile, vma_ring_profile_key *key)
+{
+	struct vma_ring_type_attr own;
+	int added;
+
+	if (vma_copy(&own, profile, sizeof(own)) != 0)
+		return -EFAULT;
+	if (own.ring_type == VMA_RING_EXTERNAL_MEM)
+		return -EOPNOTSUPP;
+	if (own.ring_type != VMA_RING_PACKET || own.comp_mask != 0 || own.ring_pktq.comp_mask != 0)
+		return -EINVAL;
+	if (vma_copy(&added, key, sizeof(added)) != 0) /* before a profile is made in vain */
+		return -EFAULT;
+	added = vma_inet_ring_profile_add();
+	return added < 0 ? added : vma_copy(key, &added, sizeof(added));
+}
+
+int vma_extra_modify_ring(const struct vma_modify_ring_attr *attr)
+{
+	const uint32_t known = VMA_MODIFY_RING_CQ_MODERATION | VMA_MODIFY_RING_CQ_ARM;
+	struct vma_modify_ring_attr own;
+	struct vma_ring_ctx *ring_ctx;
+	struct vma_file *file;
+	int rc = 0;
+
+	if (vma_copy(&own, attr, sizeof(own)) != 0)
+		return -EFAULT;
+	if (own.comp_bit_mask == 0 || (own.comp_bit_mask & ~known) != 0)
+		return -EINVAL;
+	file = vma_fd_lookup(own.ring_fd);
+	if (file == NULL || file->kind != VMA_FILE_RING)
+		return -EBADF;
+	ring_ctx = vma_ring_file_hold(file);
+	if (ring_ctx == NULL)
+		return -EBADF;
+	if (own.comp_bit_mask & VMA_MODIFY_RING_CQ_MODERATION)
+		rc = vma_ring_ctx_moderate(ring_ctx, own.cq_moderation.cq_moderation_count,
+		                           own.cq_moderation.cq_moderation_period_usec);
+	if (rc == 0 && (own.comp_bit_mask & VMA_MODIFY_RING_CQ_ARM) != 0)
+		vma_ring_file_look(file);
+	vma_ring_ctx_put(ring_ctx);
+	return rc;
 }

@@ -60,7 +60,7 @@
 #define SO_VMA_FLOW_TAG 2820
 #define SO_VMA_SHUTDOWN_RX 2821
 
-/* Message type of ioctl, and what the user's allocator is for. */
+/* Message type of ioctl, and what the user's allocator would be for. */
 #define CMSG_VMA_IOCTL_USER_ALLOC 2900
 enum {
 	VMA_IOCTL_USER_ALLOC_FLAG_TX = 1,
@@ -229,8 +229,8 @@ struct vma_ring_alloc_logic_attr {
 };
 
 struct vma_cq_moderation_attr {
-	uint32_t cq_moderation_count;
-	uint32_t cq_moderation_period_usec;
+	uint32_t cq_moderation_count;       /* packets */
+	uint32_t cq_moderation_period_usec; /* from the first */
 };
 
 struct vma_cq_arm_attr {
@@ -495,6 +495,13 @@ struct vma_api_t {
 	 */
 	int (*dump_fd_stats)(int fd, int log_level);
 
+	/*
+	 * A new profile of rings, whose key, above 0, SO_VMA_RING_ALLOC_LOGIC takes. ring_type VMA_RING_PACKET: rings as
+	 * they are without a profile. comp_mask of both structures is 0. Profiles last as long as the process.
+	 *
+	 * EOPNOTSUPP: VMA_RING_EXTERNAL_MEM, as no device has it. EINVAL: another type, a bit of comp_mask. ENOSPC: there
+	 * are 65536. EFAULT.
+	 */
 	int (*vma_add_ring_profile)(struct vma_ring_type_attr *profile, vma_ring_profile_key *key);
 
 	/*
@@ -505,14 +512,34 @@ struct vma_api_t {
 	 */
 	int (*get_socket_network_header)(int fd, void *ptr, uint16_t *len);
 
+	/* EOPNOTSUPP: queues are driven by the library alone. */
 	int (*get_ring_direct_descriptors)(int fd, struct vma_mlx_hw_device_data *data);
+	/*
+	 * EOPNOTSUPP. The key would be of use to who writes to a device's queues himself. SO_VMA_RING_USER_MEMORY, too:
+	 * receive queues take frames of the library's packet memory, which is one range of addresses, and on AF_XDP is
+	 * shared with the owner of the device.
+	 */
 	int (*register_memory_on_ring)(int fd, void *addr, size_t length, uint32_t *key);
 	int (*deregister_memory_on_ring)(int fd, void *addr, size_t length);
+	/*
+	 * Changes the ring of descriptor ring_fd, as comp_bit_mask says; several bits at a time are allowed.
+	 *
+	 * VMA_MODIFY_RING_CQ_MODERATION: a thread that sleeps on the ring, or on its sockets, is woken when count packets
+	 * have come, or period_usec after the first, whichever is sooner; from its next sleep on. In place of
+	 * VMA_CQ_MODERATION_*; adaptive moderation (VMA_CQ_AIM_*) goes on from here. A period of 0, or a count below 2, is
+	 * none. Cards moderate themselves; on other devices the sleeper holds back.
+	 *
+	 * VMA_MODIFY_RING_CQ_ARM: what was handled so far is known. The descriptor is readable again with the next packet
+	 * that is handled. A program looks at its sockets after it has armed, and then waits.
+	 *
+	 * EINVAL: no bit, or an unknown one. EBADF: ring_fd is no ring's, or its ring has ended. EFAULT.
+	 */
 	int (*vma_modify_ring)(struct vma_modify_ring_attr *mr_data);
 
 	/* VMA_EXTRA_API_*: the functions that work. Constant. */
 	uint64_t vma_extra_supported_mask;
 
+	/* EOPNOTSUPP: CMSG_VMA_IOCTL_USER_ALLOC, for the same reason: packet memory cannot lie where memalloc puts it. */
 	int (*ioctl)(void *cmsg_hdr, size_t cmsg_len);
 };
 

@@ -19,7 +19,7 @@ send() { # PORT COUNT
 
 check "without the library there is no API" eval "! in_ns b '$program' missing"
 check "what the mask does not name fails with EOPNOTSUPP" \
-	eval "in_ns b env '$preload' '$program' missing | grep -qx 'wrong 0 mask 3c3f'"
+	eval "in_ns b env '$preload' '$program' missing | grep -qx 'wrong 0 mask 113c3f'"
 
 in_ns b env "$preload" "$program" state "$IP_B" 7011 >"$WORK/state.log" 2>&1
 check_eq "the library's own table says whether a socket is offloaded, and why not" "$(said state)" "wrong 0"

@@ -28,6 +28,11 @@ for call in poll select epoll edge; do
 done
 check_eq "the kernel of b saw no datagram" "$(snmp b Udp InDatagrams)" "$before"
 
+receive moderate moderate '' VMA_SELECT_POLL=0
+in_ns a "$program" send "$IP_B" $port 400 >/dev/null || true # the last ones meet no socket
+finish moderate 60
+check_eq "count and period of a ring hold its sleeper back" "$(said moderate)" "wrong 0"
+
 before=$(snmp b Tcp InSegs)
 receive tcp tcp
 in_ns a timeout 60 "$program" talk "$IP_B" $port 20

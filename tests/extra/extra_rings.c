@@ -4,6 +4,7 @@
  *   send ADDRESS PORT COUNT        datagrams, one each 10 ms, by plain calls
  *   talk ADDRESS PORT COUNT        so many connections, one after the other, that say a word and close
  *   wait ADDRESS PORT CALL         waits for COUNT datagrams by the ring's descriptor: CALL poll, select, epoll, edge
+ *   moderate ADDRESS PORT          who sleeps for a ring is woken by count and period
  *   misuse ADDRESS PORT            what is refused, close and fork
  *   tcp ADDRESS PORT               a socket that is bound, listens, accepts
  *   logic ADDRESS PORT             sockets that ask for rings: SO_VMA_RING_ALLOC_LOGIC; a datagram for each of six ports
@@ -164,6 +165,13 @@ static void add_to_set(int ring, uint32_t events)
 		fail("epoll_ctl");
 }
 
+static void arm(int ring)
+{
+	struct vma_modify_ring_attr attr = {.comp_bit_mask = VMA_MODIFY_RING_CQ_ARM, .ring_fd = ring};
+
+	expect(api->vma_modify_ring(&attr) == 0, "arm");
+}
+
 /* By each wait at least one datagram has come, or, as other packets are news too, none; `waits` bounds that. */
 static int run_wait(const char *call)
 {
@@ -171,6 +179,7 @@ static int run_wait(const char *call)
 	const int fd = bound(SOCK_DGRAM, 0), ring = ring_of(fd);
 	int got = 0, waits = 0, number;
 
+	expect(api->get_socket_rings_num(ring) == -1, "a ring is no socket");
 	expect(events_of(ring, 0) == 0, "no news before the first packet");
 	if (epoll)
 		add_to_set(ring, edge ? EPOLLIN | EPOLLET : EPOLLIN);
@@ -185,17 +194,66 @@ static int run_wait(const char *call)
 			break;
 		}
 		waits++;
+		if (!edge)
+			arm(ring);
 		while (recv(fd, &number, sizeof(number), MSG_DONTWAIT) > 0)
 			expect(number == got++, "in order");
-		/* Level: it says so until it is armed. */
-		if (!edge)
-			usleep(5000);
+	}
+	expect(waits <= 2 * WANTED + 2, "a wait for each datagram, about");
+	if (!edge) {
+		arm(ring);
+		expect(events_of(ring, 0) == 0, "no news after the last");
 	}
 	printf("got %d wrong %u\n", got, wrong);
 	return 0;
 }
 
 /* ---- misuse ---- */
+
+static void try_modify(int ring, int socket)
+{
+	struct vma_modify_ring_attr attr = {.comp_bit_mask = VMA_MODIFY_RING_CQ_ARM, .ring_fd = ring};
+
+	expect(api->vma_modify_ring(&attr) == 0, "arm");
+	refused(api->vma_modify_ring(NULL), EFAULT, "nothing");
+	attr.comp_bit_mask = 0;
+	refused(api->vma_modify_ring(&attr), EINVAL, "no bit");
+	attr.comp_bit_mask = VMA_MODIFY_RING_CQ_ARM | 4;
+	refused(api->vma_modify_ring(&attr), EINVAL, "an unknown bit");
+	attr.comp_bit_mask = VMA_MODIFY_RING_CQ_ARM;
+	attr.ring_fd = socket;
+	refused(api->vma_modify_ring(&attr), EBADF, "a socket");
+	attr.ring_fd = -1;
+	refused(api->vma_modify_ring(&attr), EBADF, "no descriptor");
+}
+
+static void try_profiles(void)
+{
+	struct vma_ring_type_attr profile = {.ring_type = VMA_RING_PACKET};
+	int first = -1, second = -1, fd = socket_of(SOCK_DGRAM);
+	struct vma_ring_alloc_logic_attr attr = {
+	        .comp_mask = VMA_RING_ALLOC_MASK_RING_PROFILE_KEY | VMA_RING_ALLOC_MASK_RING_INGRESS,
+	        .ring_alloc_logic = RING_LOGIC_PER_INTERFACE,
+	        .ring_profile_key = 1000,
+	        .ingress = 1,
+	};
+
+	expect(api->vma_add_ring_profile(&profile, &first) == 0 && first > 0, "a profile");
+	expect(api->vma_add_ring_profile(&profile, &second) == 0 && second != first, "another");
+	refused(api->vma_add_ring_profile(NULL, &second), EFAULT, "no profile");
+	refused(api->vma_add_ring_profile(&profile, NULL), EFAULT, "no key");
+	profile.comp_mask = 1;
+	refused(api->vma_add_ring_profile(&profile, &second), EINVAL, "a bit");
+	profile = (struct vma_ring_type_attr){.ring_type = (vma_ring_type)7};
+	refused(api->vma_add_ring_profile(&profile, &second), EINVAL, "a type");
+	profile.ring_type = VMA_RING_EXTERNAL_MEM;
+	refused(api->vma_add_ring_profile(&profile, &second), EOPNOTSUPP, "external memory");
+	refused(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, sizeof(attr)), EINVAL,
+	        "a key of no profile");
+	attr.ring_profile_key = (uint32_t)first;
+	expect(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, sizeof(attr)) == 0, "a profile's key");
+	close(fd);
+}
 
 static void try_fork(int fd, int ring)
 {
@@ -241,6 +299,8 @@ static int run_misuse(void)
 	refused(bind(ring, (struct sockaddr *)&address, sizeof(address)), ENOTSOCK, "bind");
 	refused(epoll_ctl(ring, EPOLL_CTL_ADD, fd, &(struct epoll_event){0}), EINVAL, "as a set");
 
+	try_modify(ring, fd);
+	try_profiles();
 	refused(api->get_socket_tx_ring_fd(unix_fd, NULL, 0), EINVAL, "a unix socket sends");
 	refused(api->get_socket_tx_ring_fd(ring, NULL, 0), EINVAL, "a ring sends");
 	refused(api->get_socket_tx_ring_fd(fd, NULL, 0), ENOTCONN, "to nobody");
@@ -267,6 +327,68 @@ static int run_misuse(void)
 	return 0;
 }
 
+/* ---- moderate ---- */
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void moderate(int ring, uint32_t packets, uint32_t usec)
+{
+	struct vma_modify_ring_attr attr = {.comp_bit_mask = VMA_MODIFY_RING_CQ_MODERATION | VMA_MODIFY_RING_CQ_ARM,
+	                                    .ring_fd = ring,
+	                                    .cq_moderation = {packets, usec}};
+
+	expect(api->vma_modify_ring(&attr) == 0, "moderation");
+}
+
+static int drain(int fd)
+{
+	int got = 0, number;
+
+	while (recv(fd, &number, sizeof(number), MSG_DONTWAIT) > 0)
+		got++;
+	return got;
+}
+
+/*
+ * Whether a wait ends with so many datagrams, of which the peer sends one each 10 ms. What is there before the wait is
+ * not held back, so not each wait has to.
+ */
+static bool waits_for(int fd, int ring, int wanted)
+{
+	for (int i = 0; i < 20; i++) {
+		arm(ring);
+		drain(fd);
+		arm(ring);
+		if (wait_by_poll(ring) == 1 && drain(fd) >= wanted)
+			return true;
+	}
+	return false;
+}
+
+static int run_moderate(void)
+{
+	const int fd = bound(SOCK_DGRAM, 0), ring = ring_of(fd);
+	uint64_t begin;
+
+	moderate(ring, 1000, 300000);
+	ready();
+	expect(waits_for(fd, ring, 20), "packets of 300 ms are held back");
+	moderate(ring, 10, 50000000);
+	begin = now_ms();
+	expect(waits_for(fd, ring, 10), "ten packets are waited for");
+	expect(now_ms() - begin < 40000, "and no longer");
+	moderate(ring, 0, 0);
+	expect(waits_for(fd, ring, 1) && now_ms() - begin < 40000, "nothing is held back any more");
+	printf("wrong %u\n", wrong);
+	return 0;
+}
+
 /* ---- tcp ---- */
 
 static int run_tcp(void)
@@ -284,6 +406,7 @@ static int run_tcp(void)
 	while (accepted < WANTED && waits++ < 1000 * WANTED) {
 		if (wait_by_poll(ring) != 1)
 			break;
+		arm(ring);
 		conn = accept(fd, NULL, NULL);
 		if (conn < 0)
 			continue;
@@ -480,6 +603,8 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(role, "wait") == 0 && argc > 4)
 		return run_wait(argv[4]);
+	if (strcmp(role, "moderate") == 0)
+		return run_moderate();
 	if (strcmp(role, "misuse") == 0)
 		return run_misuse();
 	if (strcmp(role, "tcp") == 0)

@@ -516,11 +516,9 @@ static int run_missing(void)
 	expect(api->socketxtreme_free_vma_packets(NULL, 0), EOPNOTSUPP, "socketxtreme_free_vma_packets");
 	expect(api->socketxtreme_ref_vma_buff(NULL), EOPNOTSUPP, "socketxtreme_ref_vma_buff");
 	expect(api->socketxtreme_free_vma_buff(NULL), EOPNOTSUPP, "socketxtreme_free_vma_buff");
-	expect(api->vma_add_ring_profile(NULL, NULL), EOPNOTSUPP, "vma_add_ring_profile");
 	expect(api->get_ring_direct_descriptors(0, NULL), EOPNOTSUPP, "get_ring_direct_descriptors");
 	expect(api->register_memory_on_ring(0, NULL, 0, NULL), EOPNOTSUPP, "register_memory_on_ring");
 	expect(api->deregister_memory_on_ring(0, NULL, 0), EOPNOTSUPP, "deregister_memory_on_ring");
-	expect(api->vma_modify_ring(NULL), EOPNOTSUPP, "vma_modify_ring");
 	expect(api->ioctl(NULL, 0), EOPNOTSUPP, "ioctl");
 	printf("wrong %u mask %llx\n", wrong, (unsigned long long)api->vma_extra_supported_mask);
 	return 0;

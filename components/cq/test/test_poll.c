@@ -490,6 +490,34 @@ static void test_without_moderation_nothing_is_held_back(void **state)
 	poll_end();
 }
 
+static void test_a_moderation_that_is_modified_holds_from_then_on(void **state)
+{
+	struct vma_cq_attr attr = {.keep_qp_full = true, .aim = {.interval_msec = 250, .interrupts_per_sec = 5000}};
+
+	(void)state;
+	poll_begin(attr, 512, 0, false, 0);
+	assert_false(vma_cq_moderates(fx.cq));
+	vma_cq_modify(fx.cq, (struct vma_cq_moderation){16, 300});
+	assert_true(vma_cq_moderates(fx.cq));
+	assert_int_equal(fx.fake.moderate_calls, 1);
+	assert_int_equal(fx.fake.count, 16);
+	assert_int_equal(fx.fake.period_usec, 300);
+	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 0); /* the device does it */
+	fx.fake.now_ns += 1000000000;
+	vma_cq_arm(fx.cq);
+	assert_int_equal(fx.fake.moderate_calls, 1); /* nothing adapts it */
+	fx.fake.moderate_result = -EOPNOTSUPP;
+	vma_cq_rebind(fx.cq);
+	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 300000);
+	assert_int_equal(vma_cq_hold(fx.cq).count, 16);
+	vma_cq_modify(fx.cq, (struct vma_cq_moderation){32, 400});
+	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 400000);
+	assert_int_equal(vma_cq_hold(fx.cq).count, 32);
+	vma_cq_modify(fx.cq, (struct vma_cq_moderation){0, 0});
+	assert_int_equal(vma_cq_hold(fx.cq).period_ns + vma_cq_hold(fx.cq).count, 0);
+	poll_end();
+}
+
 /* One interval of 250 ms in which so many packets were polled. */
 static void adapt_after(unsigned packets)
 {
@@ -547,6 +575,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arm_tells_when_something_is_there_already),
         cmocka_unit_test(test_a_device_without_moderation_is_asked_once_and_sleepers_hold_back),
         cmocka_unit_test(test_without_moderation_nothing_is_held_back),
+        cmocka_unit_test(test_a_moderation_that_is_modified_holds_from_then_on),
         cmocka_unit_test(test_counted_sleeps_keep_wakeups_apart_and_silence_ends_that),
 };
 

@@ -130,7 +130,7 @@ static int ring_ctx_create_new(struct vma_device *device, const struct vma_ring_
 		return rc;
 	}
 	ring_ctx->member = vma_ring_qp(ring_ctx->ring)->member;
-	ring_ctx->hold.is_asked_for = vma_cq_moderates(vma_ring_cq(ring_ctx->ring));
+	atomic_init(&ring_ctx->hold.is_asked_for, vma_cq_moderates(vma_ring_cq(ring_ctx->ring)));
 	atomic_init(&ring_ctx->busy_mask, RING_CTX_BUSY_DRIVES - 1);
 	ring_ctx->next_of_device = device->priv->ring_ctxs;
 	device->priv->ring_ctxs = ring_ctx;
@@ -222,6 +222,16 @@ bool vma_ring_ctx_hold(struct vma_ring_ctx *ring_ctx)
 		atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed);
 	pthread_mutex_unlock(&ring_ctxs_lock);
 	return lives;
+}
+
+int vma_ring_ctx_moderate(struct vma_ring_ctx *ring_ctx, uint32_t count, uint32_t period_usec)
+{
+	if (!vma_ring_acquire(ring_ctx->ring))
+		return -EDEADLK;
+	vma_cq_modify(vma_ring_cq(ring_ctx->ring), (struct vma_cq_moderation){count, period_usec});
+	atomic_store_explicit(&ring_ctx->hold.is_asked_for, true, memory_order_relaxed);
+	vma_ring_release(ring_ctx->ring);
+	return 0;
 }
 
 static void end_ring_ctx(struct vma_retired *retired)

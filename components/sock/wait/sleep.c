@@ -278,8 +278,9 @@ static void sleep_watch_ring(struct pollset *pollset, struct vma_ring_ctx *ring_
 	if (!atomic_compare_exchange_strong(&ring_ctx->watcher, &watcher, self) && watcher != self)
 		return;
 	tcp_housekeeping_due(ring_ctx);
-	if (!(ring_ctx->hold.is_asked_for ? sleep_arm_or_hold(pollset, ring_ctx)
-	                                  : sleep_arm_or_look(pollset, ring_ctx)))
+	if (!(atomic_load_explicit(&ring_ctx->hold.is_asked_for, memory_order_relaxed)
+	              ? sleep_arm_or_hold(pollset, ring_ctx)
+	              : sleep_arm_or_look(pollset, ring_ctx)))
 		return;
 	pollset->bit_of[pollset->n - pollset->wait->nfds - 1] = ring_ctx->id % 64;
 	pollset->fds[pollset->n++] = (struct pollfd){.fd = vma_ring_fd(ring_ctx->ring), .events = POLLIN};

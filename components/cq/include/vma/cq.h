@@ -7,7 +7,7 @@
  * Moderation. Where the device does not moderate, a sleeper may hold back by itself, as vma_cq_hold says: it sleeps on
  * a timer and not on the queue's fd. `rest` is for that sleep what `arm` is for the other.
  *
- * Threads: the thread that holds the ring's receive drive flag calls poll, refill, arm, rest. The thread that holds the
+ * Threads: the thread that holds the ring's receive drive flag calls poll, refill, arm, rest, modify. The thread that holds the
  *          transmit flag calls reap. Any number of threads that hold nothing may call wait, hold, count_wakeup. aim is a
  *          pure function.
  * Progress: only wait ever waits.
@@ -97,7 +97,12 @@ struct vma_cq_hold {
 	uint32_t count;
 };
 struct vma_cq_hold vma_cq_hold(const struct vma_cq *cq);
-bool vma_cq_moderates(const struct vma_cq *cq); /* constant; false: nobody asks for it */
+bool vma_cq_moderates(const struct vma_cq *cq); /* false: nobody asks for it, until modify */
+/*
+ * From now on this is the moderation, for an adaptive one its base; a period of 0 or a count below 2 is none. Where the
+ * device does not moderate, sleepers hold back from their next sleep on.
+ */
+void vma_cq_modify(struct vma_cq *cq, struct vma_cq_moderation want);
 /* Before such a sleep: gives back to the NIC what is owed, and adapts moderation when its interval is over. */
 void vma_cq_rest(struct vma_cq *cq);
 /* A thread that slept on the queue, be it on its fd or on a timer, was woken. vma_cq_wait counts by itself. */

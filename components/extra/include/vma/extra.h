@@ -33,6 +33,8 @@ int vma_extra_xtreme_free_buff(const struct vma_buff_t *buff);
 int vma_extra_get_rings_num(struct vma_file *file);
 int vma_extra_get_ring_fds(struct vma_file *file, int *fds, int max);
 int vma_extra_get_tx_ring_fd(struct vma_file *file, const struct sockaddr *to, socklen_t len);
+int vma_extra_add_ring_profile(const struct vma_ring_type_attr *profile, vma_ring_profile_key *key);
+int vma_extra_modify_ring(const struct vma_modify_ring_attr *attr);
 int vma_extra_get_network_header(struct vma_file *file, void *to, uint16_t *len);
 int vma_extra_dump(struct vma_file *file, int fd, int level);
 int vma_extra_add_rule(const char *line);

@@ -151,7 +151,7 @@ struct vma_ring_ctx {
 
 	/* by the watcher, see wait/hold.c */
 	struct vma_ring_hold {
-		bool is_asked_for;         /* constant: else it never holds back */
+		_Atomic bool is_asked_for; /* else it never holds back; never taken back */
 		_Atomic uint64_t until_ns; /* packets do not wake it before; 0: they do. Any thread may read it */
 		uint32_t count;            /* or as soon as so many are there; 0: no count ends it */
 		uint64_t look_ns;          /* it counts no earlier */
@@ -229,6 +229,12 @@ static inline uint64_t vma_ring_ctx_bit(const struct vma_ring_ctx *ring_ctx)
 }
 /* One more reference, by whoever has found it inside. False: the last one has gone, and it ends. */
 bool vma_ring_ctx_hold(struct vma_ring_ctx *ring_ctx);
+
+/*
+ * Interrupt moderation of this ring, in place of the configured one (vma_cq_modify). Control path, not in a sink
+ * (-EDEADLK).
+ */
+int vma_ring_ctx_moderate(struct vma_ring_ctx *ring_ctx, uint32_t count, uint32_t period_usec);
 
 /*
  * The descriptor of a ring (engine/ring_file.c), an open file of the kernel's under a file of kind VMA_FILE_RING: the
