@@ -26,8 +26,9 @@ struct endpoint {
 	struct vma_tcp_listener *listener;
 	struct members *_Atomic members;
 	_Atomic bool revoked;
-	bool withdrawn;       /* nobody joins it any more */
-	uint32_t local, used; /* places that are */
+	_Atomic uint64_t rules_until_ns; /* revoked: it waits so long for rules of its connections */
+	bool withdrawn;                  /* nobody joins it any more */
+	uint32_t local, used;            /* places that are */
 	uint16_t port_be, vlan;
 };
 static struct endpoint *endpoints;
@@ -156,6 +157,8 @@ static bool stream_endpoint_accepted(struct vma_tcp_listener *listener, void *ar
 	return true;
 }
 
+#define RULES_NS 1000000000
+
 /* What was accepted goes on with rules of its own; the sockets ask for their flows anew, later and again. */
 static void stream_endpoint_revoked(struct vma_tcp_listener *listener, void *arg)
 {
@@ -163,6 +166,7 @@ static void stream_endpoint_revoked(struct vma_tcp_listener *listener, void *arg
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
 
 	(void)listener;
+	atomic_store(&endpoint->rules_until_ns, vma_now_ns() + RULES_NS);
 	atomic_store(&endpoint->revoked, true);
 	vma_engine_steer_now();
 	for (uint32_t i = 0; i < members->n; i++) {
@@ -376,6 +380,13 @@ int stream_endpoint_join(struct stream_sock *sock, struct vma_device *device, ui
 bool stream_endpoint_is_revoked(const struct endpoint *endpoint)
 {
 	return atomic_load(&endpoint->revoked);
+}
+
+/* A NIC that takes what is the kernel's keeps the revoked rule until the listener goes. */
+bool stream_endpoint_awaits_rules(const struct endpoint *endpoint)
+{
+	return vma_nic_info(endpoint->ring_ctx->device->nic)->caps & VMA_NIC_CAP_TO_KERNEL &&
+	       vma_now_ns() < atomic_load(&endpoint->rules_until_ns) && vma_engine_is_steering();
 }
 
 uint64_t stream_endpoint_ring(const struct endpoint *endpoint)

@@ -28,6 +28,8 @@ bool stream_endpoint_has_no_half_open(const struct endpoint *endpoint);
 void stream_endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock);
 /* The NIC has given its flow back to the kernel. */
 bool stream_endpoint_is_revoked(const struct endpoint *endpoint);
+bool stream_endpoint_awaits_rules(
+        const struct endpoint *endpoint); /* of its connections; a revoked one that is kept meanwhile */
 uint64_t stream_endpoint_ring(const struct endpoint *endpoint); /* its bit */
 struct vma_ring_ctx *stream_endpoint_ring_ctx(const struct endpoint *endpoint);
 void stream_endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock);

@@ -115,12 +115,20 @@ static void remove_unwanted(struct stream_sock *sock, struct stream_listen *list
 	listen->n = kept;
 }
 
-/* A revoked endpoint goes before it is asked for again: the ring refuses it else. */
+/*
+ * A revoked endpoint goes before it is asked for again: the ring refuses it else. Connections that have come by its rule
+ * have rules of their own by then.
+ */
 static void listen_attach_target(struct stream_sock *sock, struct vma_engine *engine, struct target *t)
 {
 	struct vma_device *device;
 
 	if (t->endpoint != NULL && stream_endpoint_is_revoked(t->endpoint)) {
+		if (stream_endpoint_awaits_rules(t->endpoint)) {
+			vma_engine_steer_now();
+			stream_schedule_update(sock); /* in the internal thread's next turn */
+			return;
+		}
 		stream_endpoint_finish(t->endpoint);
 		stream_endpoint_leave(t->endpoint, sock);
 		t->endpoint = NULL;

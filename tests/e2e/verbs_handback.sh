@@ -158,5 +158,68 @@ check "... of which there were some" log_has short 'made 20'
 check_eq "... and none was the kernel's" "$(snmp b Tcp ActiveOpens)" "$opens"
 check_eq "... and no RST is sent" "$(resets)" "$before"
 
+# ---- young ones of a listener that a rival takes over ----
+
+# In b: echoes, of SO_REUSEPORT. The second one is the kernel's.
+cat >"$WORK/shared.py" <<'PY'
+import selectors, socket, sys
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+listener.bind((sys.argv[1], int(sys.argv[2])))
+listener.listen(512)
+listener.setblocking(False)
+print("listening", flush=True)
+poll = selectors.DefaultSelector()
+poll.register(listener, selectors.EVENT_READ)
+n = 0
+while True:
+    for key, _ in poll.select():
+        if key.fileobj is listener:
+            poll.register(listener.accept()[0], selectors.EVENT_READ)
+            n += 1
+            print("accepted", n, flush=True)
+        elif data := key.fileobj.recv(100):
+            key.fileobj.sendall(data)
+        else:
+            poll.unregister(key.fileobj)
+            key.fileobj.close()
+PY
+# In a: a new connection every 5 ms, until the file GO is there; all speak all the time, and half a second longer.
+cat >"$WORK/crowd.py" <<'PY'
+import os, socket, sys, time
+address, port, go = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+all, end, limit = [], None, time.monotonic() + 40
+while end is None or time.monotonic() < end:
+    if end is None and (os.path.exists(go) or time.monotonic() > limit):
+        end = time.monotonic() + 0.5
+    if end is None and len(all) < 1000:
+        all.append(socket.create_connection((address, port), 20))
+        all[-1].settimeout(20)
+    for s in all[-20:]:
+        s.sendall(b"x")
+        assert s.recv(1) == b"x"
+    time.sleep(0.005)
+for s in all:
+    s.sendall(b"y")
+    assert s.recv(1) == b"y"
+print("spoke", len(all), flush=True)
+PY
+gives_back() { log_has shared 'goes back to the kernel'; }
+start shared b "${preloaded[@]}" python3 "$WORK/shared.py" "$IP_B" $((PORT + 3))
+wait_for 20 log_has shared listening && wait_for 10 has_rule $((PORT + 3))
+card b "rules slow 2" >/dev/null
+before=$(resets)
+start crowd a python3 "$WORK/crowd.py" "$IP_B" $((PORT + 3)) "$WORK/go.crowd"
+wait_for 20 log_has shared 'accepted 20$'
+start rival b python3 "$WORK/shared.py" "$IP_B" $((PORT + 3))
+check "a rival comes: the listener is the kernel's" wait_for 20 gives_back
+check "... which gives the rival some of what comes from then on" wait_for 20 log_has rival accepted
+check "young connections of the listener, and new ones, go on" go crowd
+check_eq "... and no RST is sent" "$(resets)" "$before"
+card b "rules slow 0" >/dev/null
+stop rival
+stop shared
+
 for name in a b; do check_eq "no rule of the verbs is broken ($name)" "$(card_count $name violations)" 0; done
 done_testing

@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 
@@ -462,6 +463,81 @@ static void test_a_kernel_socket_that_comes_later_gets_its_packets(void **state)
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 }
 
+/* Of the second card, for TCP from any peer to PORT. */
+static int listener_rules(void)
+{
+	char number[16] = "";
+	FILE *pipe = popen("\"$CARD\" --control \"$CARD_B\" rules | "
+	                   "awk '$9 == \"0.0.0.0:0\" && $10 ~ /:21000$/ { n++ } END { print n + 0 }'",
+	                   "r");
+
+	assert_non_null(pipe);
+	assert_non_null(fgets(number, sizeof(number), pipe));
+	assert_int_equal(pclose(pipe), 0);
+	return atoi(number);
+}
+
+static int listening_rival_of(struct fixture *w, int end)
+{
+	const struct sockaddr_in name = {
+	        .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = test_ip(end)};
+	int fd;
+
+	fixture_enter(w, end);
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
+	assert_int_equal(listen(fd, 1), 0);
+	return fd;
+}
+
+/* A rival comes; the time at which the user was seen to be told. */
+static uint64_t revoke_by_rival(struct fixture *w, struct listener *listener, int *rival)
+{
+	const uint64_t give_up = fixture_now_ns() + 20 * 1000000000ull;
+
+	atomic_store(&listener->revoked, 0);
+	*rival = listening_rival_of(w, 1);
+	while (atomic_load(&listener->revoked) == 0) {
+		assert_true(fixture_now_ns() < give_up);
+		usleep(1000);
+	}
+	return fixture_now_ns();
+}
+
+/* Connections that have no rules of their own come by it. If this thread has had no core for so long, once more. */
+static void test_the_rule_of_a_revoked_listener_stays_until_its_user_gives_it_back_or_for_a_second(void **state)
+{
+	struct fixture *w = *state;
+	static struct listener listener = {.halves = PTHREAD_MUTEX_INITIALIZER};
+	struct vma_nic_qp_attr attr = {
+	        .rx_wre = DEPTH, .tx_wre = DEPTH, .name = "told", .event = listener_event, .event_arg = &listener};
+	const struct vma_flow_rule rule = flow_rule(1, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
+	int rival, rules = 0;
+	uint64_t told_ns;
+
+	fixture_enter(w, 1);
+	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &w->qp[1][1]), 0);
+	fixture_fill(w->qp[1][1]);
+	for (unsigned i = 0; i < 10 && rules == 0; i++) {
+		assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), 0);
+		told_ns = revoke_by_rival(w, &listener, &rival);
+		rules = listener_rules();
+		if (rules == 0)
+			assert_true(fixture_now_ns() - told_ns > 900 * 1000000ull);
+		assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), -EADDRINUSE);
+		assert_int_equal(vma_nic_flow_del(w->qp[1][1], &rule.key), -ENOENT);
+		assert_int_equal(listener_rules(), 0);
+		close(rival);
+	}
+	assert_int_equal(rules, 1);
+	assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), 0);
+	told_ns = revoke_by_rival(w, &listener, &rival);
+	while (listener_rules() != 0)
+		assert_true(fixture_now_ns() - told_ns < 20 * 1000000000ull);
+	close(rival);
+	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0); /* its claim has ended, too */
+}
+
 /* ---- memory ---- */
 
 static void test_without_registered_memory_there_is_no_queue_pair(void **state)
@@ -765,6 +841,7 @@ int main(void)
 	        CASE(test_a_flow_that_two_processes_want_is_the_kernels),
 	        CASE(test_a_flow_whose_packets_a_kernel_socket_has_a_right_to_is_refused),
 	        CASE(test_a_kernel_socket_that_comes_later_gets_its_packets),
+	        CASE(test_the_rule_of_a_revoked_listener_stays_until_its_user_gives_it_back_or_for_a_second),
 	        CASE(test_without_registered_memory_there_is_no_queue_pair),
 	        CASE(test_windows_come_until_the_queue_has_its_depth),
 	        CASE(test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows),

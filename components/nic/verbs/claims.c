@@ -119,13 +119,13 @@ static void contest_end(struct nic_verbs *nic, struct verbs_contest **place)
 }
 
 /* Without room or memory the name is free at once: the two may take turns. */
-void verbs_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, int fd)
+bool verbs_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, int fd)
 {
 	struct verbs_contest *contest = nic->contests_n < CONTESTS_MAX ? malloc(sizeof(*contest)) : NULL;
 
 	if (contest == NULL) {
 		nic_fd_close(fd);
-		return;
+		return false;
 	}
 	*contest = (struct verbs_contest){.next = nic->contests,
 	                                  .key = *key,
@@ -134,6 +134,7 @@ void verbs_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, 
 	                                  .own_ms = os_now_ms()};
 	nic->contests = contest;
 	nic->contests_n++;
+	return true;
 }
 
 /* Another process has asked again. If this one does not any more, there is nothing to contest. */

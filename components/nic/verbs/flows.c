@@ -8,6 +8,13 @@
  * A move is: the new rule, then the end of the old one. For any peer's packets the two have different priorities, so at
  * each moment one of them has all packets. A 5-tuple has no priority beside its own: for a moment both queue pairs may
  * get a packet, which TCP does not mind, and UDP does.
+ *
+ * A listener's flow that is revoked leaves the table, and its user is told. Its rule lingers in the card: connections
+ * without rules of their own come by it, and the kernel would reset them. It ends when the user gives the flow back,
+ * or after LINGER_MS. Meanwhile the flow keeps its claim.
+ *
+ *   in the table ── revoked ──> nic->revoked ── told ──> nic->lingering ── verbs_flow_del, LINGER_MS ──> freed
+ *                                                 └──── without a rule in the card ────────────────────────^
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,6 +28,7 @@
 #include "verbs.h"
 
 #define BUCKETS_FIRST 64
+#define LINGER_MS 1000
 
 /* ---- the table ---- */
 
@@ -234,6 +242,15 @@ static void flow_join(struct verbs_flow *flow, const struct vma_flow_rule *rule)
 		vma_log_debug("%s: a flow has more shadows than are kept", flow->qp->nic->name);
 }
 
+static bool rule_lingers(const struct nic_verbs *nic, const struct vma_flow_key *key)
+{
+	const struct verbs_flow *flow = nic->lingering;
+
+	while (flow != NULL && memcmp(&flow->rule.key, key, sizeof(*key)) != 0)
+		flow = flow->next;
+	return flow != NULL;
+}
+
 static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule)
 {
 	struct nic_verbs *nic = qp->nic;
@@ -246,6 +263,8 @@ static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule
 		return flow->qp == qp ? -EEXIST : -EADDRINUSE;
 	if (vma_nic_qp_lost(&qp->base))
 		return -EPIPE;
+	if (rule_lingers(nic, &rule->key))
+		return -EADDRINUSE;
 	rc = flows_reserve(nic);
 	flow = rc == 0 ? calloc(1, sizeof(*flow)) : NULL;
 	if (flow == NULL)
@@ -285,9 +304,10 @@ int verbs_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	return rc;
 }
 
-static bool drop_revoked(struct nic_verbs *nic, const struct verbs_qp *qp, const struct vma_flow_key *key)
+/* The first of a list that is this queue pair's, key NULL: whatever its key, is ended. */
+static bool drop_from(struct verbs_flow **place, const struct verbs_qp *qp, const struct vma_flow_key *key)
 {
-	struct verbs_flow **place = &nic->revoked, *flow;
+	struct verbs_flow *flow;
 
 	while (*place != NULL &&
 	       ((*place)->qp != qp || (key != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)))
@@ -296,8 +316,14 @@ static bool drop_revoked(struct nic_verbs *nic, const struct verbs_qp *qp, const
 	if (flow == NULL)
 		return false;
 	*place = flow->next;
+	rule_end(flow);
 	flow_free(flow);
 	return true;
+}
+
+static bool drop_revoked(struct nic_verbs *nic, const struct verbs_qp *qp, const struct vma_flow_key *key)
+{
+	return drop_from(&nic->revoked, qp, key) || drop_from(&nic->lingering, qp, key);
 }
 
 int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
@@ -374,6 +400,11 @@ void verbs_flows_suspend(struct verbs_qp *qp)
 		for (struct verbs_flow *flow = qp->nic->flow_buckets[i]; flow != NULL; flow = flow->next)
 			if (flow->qp == qp)
 				rule_end(flow);
+	for (struct verbs_flow *flow = qp->nic->revoked; flow != NULL; flow = flow->next)
+		if (flow->qp == qp)
+			rule_end(flow);
+	while (drop_from(&qp->nic->lingering, qp, NULL))
+		;
 }
 
 static void restore_rules(struct verbs_qp *qp, bool of_any)
@@ -432,16 +463,20 @@ static struct verbs_flow **place_of_claim(struct nic_verbs *nic, int fd)
 	return NULL;
 }
 
-static void flow_revoke(struct nic_verbs *nic, struct verbs_flow **place)
+/* lingers: the name is kept that long. */
+static void flow_revoke(struct nic_verbs *nic, struct verbs_flow **place, bool lingers)
 {
 	struct verbs_flow *flow = flow_unlink(nic, place);
 
-	rule_end(flow);
-	if (flow->claim_fd >= 0)
-		nic_fd_close(flow->claim_fd);
-	flow->claim_fd = -1;
+	if (!lingers || !(flow->rule.flags & VMA_FLOW_LISTENER))
+		rule_end(flow);
+	flow->until_ms = os_now_ms() + LINGER_MS;
 	flow->next = nic->revoked;
 	nic->revoked = flow;
+	if (flow->of_card == NULL && flow->claim_fd >= 0) {
+		nic_fd_close(flow->claim_fd);
+		flow->claim_fd = -1;
+	}
 	show_count(flow->qp);
 }
 
@@ -471,9 +506,28 @@ void verbs_flows_give_up(struct nic_verbs *nic)
 			continue;
 		}
 		(*place)->claim_fd = -1;
-		verbs_contest_begin(nic, &(*place)->rule.key, fd);
-		flow_revoke(nic, place);
+		flow_revoke(nic, place, verbs_contest_begin(nic, &(*place)->rule.key, fd));
 	}
+}
+
+/* Ends those whose time is over. How long it is to the next, ms; -1: there is none. */
+int verbs_flows_linger(struct nic_verbs *nic)
+{
+	const uint64_t now_ms = os_now_ms();
+	struct verbs_flow **place = &nic->lingering, *flow;
+	uint64_t next_ms = UINT64_MAX;
+
+	while ((flow = *place) != NULL) {
+		if (flow->until_ms <= now_ms) {
+			*place = flow->next;
+			rule_end(flow);
+			flow_free(flow);
+			continue;
+		}
+		next_ms = flow->until_ms < next_ms ? flow->until_ms : next_ms;
+		place = &flow->next;
+	}
+	return next_ms != UINT64_MAX ? (int)(next_ms - now_ms) : -1;
 }
 
 void verbs_flows_revoke_rivals(struct nic_verbs *nic)
@@ -483,7 +537,7 @@ void verbs_flows_revoke_rivals(struct nic_verbs *nic)
 
 		while (*place != NULL) {
 			if ((*place)->has_rival)
-				flow_revoke(nic, place);
+				flow_revoke(nic, place, true);
 			else
 				place = &(*place)->next;
 		}
@@ -496,6 +550,12 @@ void verbs_flows_child_close(const struct nic_verbs *nic)
 		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next)
 			if (flow->claim_fd >= 0)
 				os_close(flow->claim_fd);
+	for (const struct verbs_flow *flow = nic->revoked; flow != NULL; flow = flow->next)
+		if (flow->claim_fd >= 0)
+			os_close(flow->claim_fd);
+	for (const struct verbs_flow *flow = nic->lingering; flow != NULL; flow = flow->next)
+		if (flow->claim_fd >= 0)
+			os_close(flow->claim_fd);
 	verbs_contests_child_close(nic);
 }
 
@@ -508,7 +568,12 @@ bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct 
 	nic->revoked = flow->next;
 	*qp = flow->qp;
 	*key = flow->rule.key;
-	flow_free(flow);
+	if (flow->of_card != NULL) {
+		flow->next = nic->lingering;
+		nic->lingering = flow;
+	} else {
+		flow_free(flow);
+	}
 	return true;
 }
 

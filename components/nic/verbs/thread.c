@@ -208,7 +208,7 @@ static int earlier_ms(int a, int b)
 /* How long to sleep at most, ms; -1: until something happens. */
 static int thread_work(struct nic_verbs *nic)
 {
-	int look_ms;
+	int look_ms, linger_ms;
 	bool more;
 
 	pthread_mutex_lock(&nic->lock);
@@ -225,6 +225,10 @@ static int thread_work(struct nic_verbs *nic)
 		more = false;
 	report_revoked(nic);
 	pthread_mutex_unlock(&nic->events);
+	pthread_mutex_lock(&nic->lock);
+	linger_ms = verbs_flows_linger(nic);
+	pthread_mutex_unlock(&nic->lock);
+	look_ms = earlier_ms(look_ms, linger_ms);
 	if (more)
 		return 0;
 	return next_lost(nic, NULL) != NULL ? earlier_ms(look_ms, REBIND_RETRY_MS) : look_ms;

@@ -156,6 +156,7 @@ struct verbs_flow {
 	struct ibv_flow *of_card; /* NULL: its queue pair is lost */
 	uint16_t priority;
 	bool is_broadcast, has_rival;
+	uint64_t until_ms;                  /* revoked: its rule lingers so long */
 	int claim_fd;                       /* -1: it needs none */
 	struct kernel_sock_suspect suspect; /* conflicts.c */
 };
@@ -264,12 +265,13 @@ struct nic_verbs {
 	struct verbs_qp *qps;
 	struct verbs_flow **flow_buckets;
 	uint32_t flow_buckets_n, flows_n;
-	struct verbs_flow *revoked; /* to be reported by the nic's thread */
-	unsigned conversion;        /* VMA_HW_TS_CONVERSION */
-	enum verbs_stamps stamps;   /* that this device can give for it */
-	bool stamped;               /* somebody wants them */
-	unsigned samples;           /* of this device, up to 2 */
-	uint64_t sampled_ns;        /* when the last one was taken; 0: none was */
+	struct verbs_flow *revoked;   /* to be reported by the nic's thread */
+	struct verbs_flow *lingering; /* reported, with a rule in the card still */
+	unsigned conversion;          /* VMA_HW_TS_CONVERSION */
+	enum verbs_stamps stamps;     /* that this device can give for it */
+	bool stamped;                 /* somebody wants them */
+	unsigned samples;             /* of this device, up to 2 */
+	uint64_t sampled_ns;          /* when the last one was taken; 0: none was */
 	struct verbs_clock clock;
 	struct verbs_line line;
 	int wake_fd, claims_fd; /* claims_fd: the epoll set of all claims */
@@ -328,6 +330,8 @@ void verbs_flows_revoke(struct verbs_qp *qp); /* all of them */
 bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key);
 void verbs_flows_fini(struct nic_verbs *nic);
 void verbs_flows_give_up(struct nic_verbs *nic); /* those that another process wants, too */
+/* Ends rules of revoked flows that have lingered long enough. How long to the next, ms; -1: none lingers. */
+int verbs_flows_linger(struct nic_verbs *nic);
 void verbs_flows_child_close(const struct nic_verbs *nic);
 /* Whether the device takes rules at all: 0 or -errno. No lock. */
 int verbs_flows_probe(const struct verbs_device *device, struct ibv_qp *qp);
@@ -342,8 +346,9 @@ int verbs_conflicts_look(struct nic_verbs *nic);
 /* ---- claims.c; lock held ---- */
 int verbs_claim(const struct nic_verbs *nic, const struct vma_flow_key *key); /* a descriptor; -EADDRINUSE, ... */
 int verbs_claim_wanted(const struct nic_verbs *nic);
-/* A flow has been given up since another process wants it. The claim, whose descriptor this is, is kept meanwhile. */
-void verbs_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, int fd);
+/* A flow has been given up since another process wants it. The claim, whose descriptor this is, is kept meanwhile; false:
+ * it has ended. */
+bool verbs_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, int fd);
 void verbs_contest_renew(struct nic_verbs *nic, int fd); /* it was wanted again */
 int verbs_contest_take(struct nic_verbs *nic, const struct vma_flow_key *key);
 int verbs_contests_expire(struct nic_verbs *nic); /* how long to the next, ms; -1: there is none */

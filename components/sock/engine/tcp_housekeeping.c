@@ -82,6 +82,7 @@ static struct {
 	_Alignas(64) ck_stack_t accepted; /* struct pending_steer */
 	ck_stack_t ended;                 /* struct ended */
 	_Atomic bool steer_all_now;       /* all that wait are to be steered now */
+	_Atomic bool steers;              /* some that were taken from `accepted` wait still */
 	_Atomic bool idle;                /* a stack has blocks of ports and no connection, or had none */
 	_Atomic bool sweeps;              /* a ring has exemptions */
 	_Atomic bool used;                /* there has been a stack */
@@ -576,10 +577,18 @@ static void grow_older(uint64_t now)
 	}
 }
 
+bool vma_engine_is_steering(void)
+{
+	return atomic_load(&housekeeping.steers) || atomic_load(&housekeeping.steer_all_now) ||
+	       ck_pr_load_ptr(&housekeeping.accepted.head) != NULL;
+}
+
 static uint64_t housekeeping_run_steering(uint64_t now)
 {
 	const uint64_t until = now + RULES_NS;
 
+
+	atomic_store(&housekeeping.steers, true); /* before they are taken: at each moment one of the two shows them */
 	grow_older(now);
 	for (unsigned i = 0; i < STEER_AT_ONCE && housekeeping.older != NULL && (i == 0 || vma_now_ns() < until); i++) {
 		struct pending_steer *pending_steer = (struct pending_steer *)housekeeping.older;
@@ -587,6 +596,7 @@ static uint64_t housekeeping_run_steering(uint64_t now)
 		housekeeping.older = ck_pr_load_ptr(&housekeeping.older->next);
 		steer_pending_conn(pending_steer);
 	}
+	atomic_store(&housekeeping.steers, housekeeping.older != NULL || housekeeping.younger != NULL);
 	if (housekeeping.older != NULL)
 		return 0;
 	return housekeeping.younger != NULL ? housekeeping.steer_due_ns : NO_DEADLINE;

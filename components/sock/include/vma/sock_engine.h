@@ -392,14 +392,16 @@ void vma_engine_retry(void);
  * at once, because their listener's flow has been revoked.
  */
 void vma_engine_steer(struct vma_tcp_conn *conn);
+void vma_engine_steer_now(void);
+/* Any thread. False: all that were to be steered when vma_engine_steer_now was called last have been. */
+bool vma_engine_is_steering(void);
+/* The same for those that go without a rule of their own by VMA_TCP_3T_RULES or VMA_TCP_2T_RULES, if one is set. */
+void vma_engine_steer_covered(void);
 /*
  * Control path, inside. Connections that the kernel has are its own here, too, while it has them: see vma_ring_exempt.
  * A listener's are exempt on its ring context; one connection is on each of the device, as it may have moved.
  */
 void vma_ring_ctx_exempt(struct vma_ring_ctx *ring_ctx, const struct vma_flow_key *key);
-void vma_engine_steer_now(void);
-/* The same for those that go without a rule of their own by VMA_TCP_3T_RULES or VMA_TCP_2T_RULES, if one is set. */
-void vma_engine_steer_covered(void);
 /* Watches a descriptor for errors (EPOLLERR, edge-triggered): a connected UDP shadow. ended by the descriptor's close.
  */
 int vma_engine_watch_errors(int fd, struct vma_file *file);
