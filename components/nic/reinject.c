@@ -1,4 +1,5 @@
 /* reinject - see nic_reinject.h. */
+#include <linux/rtnetlink.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -7,6 +8,7 @@
 #include <vma/nic_repair.h>
 
 #include "os.h"
+#include "route_type.h"
 
 #ifndef SO_BINDTOIFINDEX
 #define SO_BINDTOIFINDEX 62
@@ -27,6 +29,41 @@ int vma_reinject_open(bool by_loopback)
 	return fd;
 }
 
+/* ---- addresses ---- */
+
+#define ASK_AGAIN_NS 1000000000
+
+int vma_reinject_addrs_init(struct vma_reinject_addrs *addrs)
+{
+	memset(addrs, 0, sizeof(*addrs));
+	addrs->fd = os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+	return addrs->fd < 0 ? -errno : 0;
+}
+
+static uint64_t coarse_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* As nic_route_type, of at most a second ago. A peer that forges sources has the kernel asked for each packet. */
+static int address_type(struct vma_reinject_addrs *addrs, const uint8_t *address)
+{
+	const uint64_t now_ns = coarse_now_ns();
+	struct vma_reinject_addr *at;
+	uint32_t word;
+
+	memcpy(&word, address, 4);
+	at = &addrs->at[word * 0x9e3779b1u >> 26];
+	_Static_assert(VMA_REINJECT_ADDRS == 1 << (32 - 26), "so many bits of the hash");
+	if (at->until_ns <= now_ns || at->address != word)
+		*at = (struct vma_reinject_addr){
+		        .address = word, .type = nic_route_type(addrs->fd, address), .until_ns = now_ns + ASK_AGAIN_NS};
+	return at->type;
+}
+
 /* The source of what comes from outside; a destination that is one host's. */
 static bool addresses_are_refused(const uint8_t *ip)
 {
@@ -36,16 +73,28 @@ static bool addresses_are_refused(const uint8_t *ip)
 	       memcmp(ip + 12, ip + 16, 4) == 0;
 }
 
+/* No route back to the source is no fault: that is for rp_filter, which looks at packets from outside only. */
+static bool routes_refuse(struct vma_reinject_addrs *addrs, const uint8_t *ip)
+{
+	const int source = address_type(addrs, ip + 12);
+
+	return (source >= 0 && source != RTN_UNICAST) || address_type(addrs, ip + 16) != RTN_LOCAL;
+}
+
+/* ---- packets ---- */
+
 /* The first piece has the header's first twenty bytes; `len` in all. */
-static int reinject_pieces(int fd, struct iovec *pieces, unsigned n, size_t len)
+static int reinject_pieces(int fd, struct vma_reinject_addrs *addrs, struct iovec *pieces, unsigned n, size_t len)
 {
 	const uint8_t *ip = pieces[0].iov_base;
 	struct sockaddr_in to = {.sin_family = AF_INET};
 	const struct msghdr msg = {.msg_name = &to, .msg_namelen = sizeof(to), .msg_iov = pieces, .msg_iovlen = n};
 	ssize_t sent;
 
-	if (len < IP_BYTES || ip[0] >> 4 != 4 || addresses_are_refused(ip))
+	if (len < IP_BYTES || ip[0] >> 4 != 4)
 		return -EINVAL;
+	if (addresses_are_refused(ip) || (addrs != NULL && routes_refuse(addrs, ip)))
+		return -EADDRNOTAVAIL;
 	memcpy(&to.sin_addr, ip + 16, 4);
 	sent = os_sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 	return sent < 0 ? -errno : 0;
@@ -55,7 +104,7 @@ int vma_reinject(int fd, const void *packet, size_t len)
 {
 	struct iovec piece = {.iov_base = (void *)(uintptr_t)packet, .iov_len = len};
 
-	return len < IP_BYTES ? -EINVAL : reinject_pieces(fd, &piece, 1, len);
+	return len < IP_BYTES ? -EINVAL : reinject_pieces(fd, NULL, &piece, 1, len);
 }
 
 /* Where the IPv4 header is, in the first buffer; 0: there is none. */
@@ -69,7 +118,8 @@ static size_t reinject_ip_offset(const uint8_t *frame, size_t len)
 }
 
 /* Ethernet pads short packets: no more than the header says is given. */
-int vma_reinject_frame(int fd, const struct vma_bufarena *arena, const struct vma_buf *frame)
+int vma_reinject_frame(int fd, struct vma_reinject_addrs *addrs, const struct vma_bufarena *arena,
+                       const struct vma_buf *frame)
 {
 	const uint8_t *bytes = (const uint8_t *)vma_buf_data(arena, frame);
 	const size_t at = reinject_ip_offset(bytes, frame->len);
@@ -89,5 +139,5 @@ int vma_reinject_frame(int fd, const struct vma_bufarena *arena, const struct vm
 		pieces[n++] = (struct iovec){.iov_base = vma_buf_data(arena, buf) + skip, .iov_len = here};
 		left -= here;
 	}
-	return n == 0 ? -EINVAL : reinject_pieces(fd, pieces, n, len);
+	return n == 0 ? -EINVAL : reinject_pieces(fd, addrs, pieces, n, len);
 }

@@ -104,7 +104,8 @@ struct vma_ring {
 	struct ring_fragments fragments;
 	TAILQ_HEAD(, ring_exempt) exempts; /* ring_exempt.c */
 	unsigned exempts_count;
-	struct vma_flow *cursor; /* next member to serve while a group's sinks run: detach moves it on */
+	const struct vma_buf *martian; /* whose addresses the kernel has refused, last; compared only */
+	struct vma_flow *cursor;       /* next member to serve while a group's sinks run: detach moves it on */
 
 	/* With the transmit flag. */
 	ck_stack_entry_t *backlog, *backlog_tail __attribute__((aligned(64))); /* taken from tx_queue, not yet sent */

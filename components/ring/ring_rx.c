@@ -40,10 +40,23 @@ static void __attribute__((cold)) ring_drop_packet(struct vma_ring *ring, struct
 
 bool vma_ring_to_kernel(struct vma_ring *ring, const struct vma_buf *packet)
 {
-	if (vma_nic_to_kernel(ring->qp, packet) < 0)
+	const int rc = vma_nic_to_kernel(ring->qp, packet);
+
+	if (rc == -EADDRNOTAVAIL)
+		ring->martian = packet;
+	if (rc < 0)
 		return false;
 	vma_stats_add(&ring->stats->rx.rx_to_kernel, 1);
 	return true;
+}
+
+/* What to_kernel has said of the packet, or else this. */
+static unsigned __attribute__((cold)) reason_of(struct vma_ring *ring, const struct vma_buf *packet, unsigned otherwise)
+{
+	const bool is_martian = ring->martian == packet;
+
+	ring->martian = NULL;
+	return is_martian ? PACKET_DROP(martian) : otherwise;
 }
 
 /* Of the reasons for which it did not pass. */
@@ -52,7 +65,9 @@ static void __attribute__((cold, noinline)) rx_refused(struct vma_ring *ring, st
 	if (verdict == PACKET_TO_KERNEL && vma_ring_to_kernel(ring, packet))
 		vma_buf_put_chain(ring->rules.arena, packet);
 	else
-		ring_drop_packet(ring, packet, verdict == PACKET_TO_KERNEL ? PACKET_DROP(ip_fragment) : verdict);
+		ring_drop_packet(ring, packet,
+		                 verdict == PACKET_TO_KERNEL ? reason_of(ring, packet, PACKET_DROP(ip_fragment))
+		                                             : verdict);
 }
 
 static inline void ring_sink_packet(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *packet,
@@ -61,7 +76,7 @@ static inline void ring_sink_packet(struct vma_ring *ring, struct vma_flow *flow
 	if (__builtin_expect(flow->sink(flow, packet, info), 1))
 		tally->delivered++;
 	else
-		ring_drop_packet(ring, packet, PACKET_DROP(sink));
+		ring_drop_packet(ring, packet, reason_of(ring, packet, PACKET_DROP(sink)));
 }
 
 /* IPv4, which is all that packet_check lets pass: four bytes, and twelve that are zero. */

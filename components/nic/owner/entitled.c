@@ -26,6 +26,7 @@
 #include <sys/socket.h>
 
 #include "../os.h"
+#include "../route_type.h"
 #include "owner.h"
 
 #define OWNER_BLOCKS_EACH 128 /* as a ring's at most: the ports that Linux gives to connections are in 111 */
@@ -45,41 +46,10 @@ static int open_routes(struct xdp_owner *owner)
 	return owner->route_fd;
 }
 
-/* RTN_LOCAL and the like; -errno. */
-static int route_type(int fd, const uint8_t address[4])
-{
-	struct {
-		struct nlmsghdr head;
-		struct rtmsg route;
-		struct rtattr attr;
-		uint8_t address[4];
-	} request = {
-	        .head = {.nlmsg_len = sizeof(request), .nlmsg_type = RTM_GETROUTE, .nlmsg_flags = NLM_F_REQUEST},
-	        .route = {.rtm_family = AF_INET, .rtm_dst_len = 32},
-	        .attr = {.rta_len = RTA_LENGTH(4), .rta_type = RTA_DST},
-	};
-	_Alignas(struct nlmsghdr) char reply[4096];
-	const struct nlmsghdr *head = (const void *)reply;
-	ssize_t n;
-
-	memcpy(request.address, address, 4);
-	if (os_send(fd, &request, sizeof(request), 0) < 0)
-		return -errno;
-	do
-		n = os_recv(fd, reply, sizeof(reply), 0);
-	while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return -errno;
-	if (!NLMSG_OK(head, (unsigned)n) || head->nlmsg_type != RTM_NEWROUTE ||
-	    head->nlmsg_len < NLMSG_LENGTH(sizeof(struct rtmsg)))
-		return -ENETUNREACH;
-	return ((const struct rtmsg *)NLMSG_DATA(head))->rtm_type;
-}
-
 static bool is_of_this_host(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	const int fd = open_routes(owner);
-	const int type = fd >= 0 ? route_type(fd, key->local) : fd;
+	const int type = fd >= 0 ? nic_route_type(fd, key->local) : fd;
 
 	if (type == -EAGAIN && fd >= 0) { /* an answer that comes late would be taken for the next one's */
 		nic_fd_close(fd);

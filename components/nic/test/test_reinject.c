@@ -1,5 +1,6 @@
 /* What came here and is given to the kernel: in order, in one piece, and nothing that the kernel would not have taken. */
 #include <net/if.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -12,6 +13,7 @@ enum { PORT = 21000, PEER_PORT = 22000, PAYLOAD = 58 };
 struct end {
 	struct vma_bufarena *arena;
 	struct vma_bufpool *pool;
+	struct vma_reinject_addrs addrs;
 	int raw, sock;
 };
 
@@ -41,6 +43,7 @@ static int setup(void **state)
 	        vma_bufpool_create(&(struct vma_bufpool_attr){.arena = end->arena, .name = "test", .max_bufs = 64},
 	                           &end->pool),
 	        0);
+	assert_int_equal(vma_reinject_addrs_init(&end->addrs), 0);
 	end->raw = vma_reinject_open(false);
 	if (end->raw < 0)
 		return 0;
@@ -55,6 +58,7 @@ static int teardown(void **state)
 {
 	struct end *end = *state;
 
+	close(end->addrs.fd);
 	if (end->raw >= 0)
 		close(end->raw);
 	if (end->sock >= 0)
@@ -100,7 +104,7 @@ static struct vma_buf *buf_of(struct end *end, const uint8_t *bytes, size_t len)
 static int give(struct end *end, const uint8_t *bytes, size_t len)
 {
 	struct vma_buf *buf = buf_of(end, bytes, len);
-	const int rc = vma_reinject_frame(end->raw, end->arena, buf);
+	const int rc = vma_reinject_frame(end->raw, &end->addrs, end->arena, buf);
 
 	vma_buf_put(end->arena, buf);
 	return rc;
@@ -184,10 +188,10 @@ static void test_a_packet_in_several_buffers_is_one(void **state)
 	third = buf_of(end, frame + 71, sizeof(frame) - 71);
 	first->next = second;
 	second->next = third;
-	assert_int_equal(vma_reinject_frame(end->raw, end->arena, first), 0);
+	assert_int_equal(vma_reinject_frame(end->raw, &end->addrs, end->arena, first), 0);
 	assert_kernel_has(end, 3);
 	second->next = NULL; /* less than the header says */
-	assert_int_equal(vma_reinject_frame(end->raw, end->arena, first), -EINVAL);
+	assert_int_equal(vma_reinject_frame(end->raw, &end->addrs, end->arena, first), -EINVAL);
 	assert_kernel_has_nothing(end);
 	vma_buf_put(end->arena, first);
 	vma_buf_put(end->arena, second);
@@ -225,12 +229,69 @@ static void test_what_the_kernel_would_take_for_its_own_is_refused(void **state)
 	for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
 		build_datagram(frame, 1);
 		memcpy(frame + 26, sources[i], 4);
-		assert_int_equal(give(end, frame, sizeof(frame)), -EINVAL);
+		assert_int_equal(give(end, frame, sizeof(frame)), -EADDRNOTAVAIL);
 	}
 	build_datagram(frame, 1);
 	memcpy(frame + 30, sources[2], 4);
-	assert_int_equal(give(end, frame, sizeof(frame)), -EINVAL);
+	assert_int_equal(give(end, frame, sizeof(frame)), -EADDRNOTAVAIL);
 	assert_kernel_has_nothing(end);
+}
+
+/* An address of this host beside 127.0.0.1, its broadcast address, and networks of others. */
+static void others_exist(void)
+{
+	if (system("ip link show others >/dev/null 2>&1 || ip link add others type veth peer name others_end") != 0 ||
+	    system("ip addr replace 10.99.0.1/24 brd 10.99.0.255 dev others && ip link set others up && "
+	           "ip route replace 198.51.100.0/24 dev others") != 0)
+		vma_test_skip("no interface can be made");
+}
+
+static int give_from_to(struct end *end, const uint8_t *from, const uint8_t *to)
+{
+	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD];
+
+	build_datagram(frame, 1);
+	memcpy(frame + 26, from, 4);
+	memcpy(frame + 30, to, 4);
+	return give(end, frame, sizeof(frame));
+}
+
+static void test_martians_are_refused_as_the_kernel_does(void **state)
+{
+	static const uint8_t here[4] = {127, 0, 0, 1}, other[4] = {10, 99, 0, 7}, own[4] = {10, 99, 0, 1},
+	                     broadcast[4] = {10, 99, 0, 255}, elsewhere[4] = {198, 51, 100, 1},
+	                     nowhere[4] = {203, 0, 113, 1};
+	struct end *end = end_of(state);
+	uint8_t byte[PAYLOAD];
+
+	others_exist();
+	assert_int_equal(give_from_to(end, own, here), -EADDRNOTAVAIL);
+	assert_int_equal(give_from_to(end, broadcast, here), -EADDRNOTAVAIL);
+	assert_int_equal(give_from_to(end, other, elsewhere), -EADDRNOTAVAIL);
+	assert_int_equal(give_from_to(end, other, nowhere), -EADDRNOTAVAIL);
+	assert_int_equal(give_from_to(end, other, broadcast), -EADDRNOTAVAIL);
+	assert_kernel_has_nothing(end);
+	assert_int_equal(give_from_to(end, other, here), 0);
+	assert_int_equal(give_from_to(end, nowhere, here), 0); /* without a route back */
+	assert_int_equal(recv(end->sock, byte, sizeof(byte), 0), PAYLOAD);
+	assert_int_equal(recv(end->sock, byte, sizeof(byte), 0), PAYLOAD);
+}
+
+/* More sources than are remembered, twice each. */
+static void test_many_sources_are_each_judged_for_themselves(void **state)
+{
+	static const uint8_t here[4] = {127, 0, 0, 1};
+	struct end *end = end_of(state);
+	uint8_t byte[PAYLOAD];
+
+	others_exist();
+	for (unsigned i = 0; i < 2 * 250; i++) {
+		const uint8_t from[4] = {10, 99, 0, (uint8_t)(1 + i / 2)};
+
+		assert_int_equal(give_from_to(end, from, here), from[3] == 1 ? -EADDRNOTAVAIL : 0);
+		if (from[3] != 1)
+			assert_int_equal(recv(end->sock, byte, sizeof(byte), 0), PAYLOAD);
+	}
 }
 
 static void test_what_is_no_packet_is_refused(void **state)
@@ -260,6 +321,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_packet_in_several_buffers_is_one),
         CASE(test_fragments_become_a_datagram),
         CASE(test_what_the_kernel_would_take_for_its_own_is_refused),
+        CASE(test_martians_are_refused_as_the_kernel_does),
+        CASE(test_many_sources_are_each_judged_for_themselves),
         CASE(test_what_is_no_packet_is_refused),
 };
 

@@ -400,6 +400,11 @@ void verbs_flows_suspend(struct verbs_qp *qp)
 		for (struct verbs_flow *flow = qp->nic->flow_buckets[i]; flow != NULL; flow = flow->next)
 			if (flow->qp == qp)
 				rule_end(flow);
+	verbs_flows_end_revoked(qp);
+}
+
+void verbs_flows_end_revoked(struct verbs_qp *qp)
+{
 	for (struct verbs_flow *flow = qp->nic->revoked; flow != NULL; flow = flow->next)
 		if (flow->qp == qp)
 			rule_end(flow);
@@ -487,7 +492,7 @@ void verbs_flows_revoke(struct verbs_qp *qp)
 
 		while (*place != NULL) {
 			if ((*place)->qp == qp)
-				flow_revoke(qp->nic, place);
+				flow_revoke(qp->nic, place, false);
 			else
 				place = &(*place)->next;
 		}

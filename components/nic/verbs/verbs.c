@@ -127,6 +127,7 @@ static void child_give_up(struct nic_forked *forked)
 		}
 		os_close(qp->epoll_fd);
 		os_close(qp->wake_fd);
+		os_close(qp->addrs.fd);
 		if (nic->wipe_in_child && qp->sent != NULL)
 			memset(qp->sent, 0, sent_bytes(qp));
 	}
@@ -421,6 +422,8 @@ static void free_qp(struct verbs_qp *qp)
 		nic_fd_close(qp->epoll_fd);
 	if (qp->wake_fd >= 0)
 		nic_fd_close(qp->wake_fd);
+	if (qp->addrs.fd >= 0)
+		nic_fd_close(qp->addrs.fd);
 	free(qp);
 }
 
@@ -430,7 +433,10 @@ static int open_fds(struct verbs_qp *qp)
 
 	qp->epoll_fd = nic_fd_keep(os_epoll_create());
 	qp->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	if (qp->epoll_fd < 0 || qp->wake_fd < 0 || os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, qp->wake_fd, &event) < 0)
+	vma_reinject_addrs_init(&qp->addrs);
+	qp->addrs.fd = nic_fd_keep(qp->addrs.fd);
+	if (qp->addrs.fd < 0 || qp->epoll_fd < 0 || qp->wake_fd < 0 ||
+	    os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, qp->wake_fd, &event) < 0)
 		return -errno;
 	return 0;
 }
@@ -569,8 +575,10 @@ static int rebind_beside(struct verbs_qp *qp)
 	if (qp->before.device == NULL || qp->before.device->broken)
 		return -EAGAIN;
 	rc = bind_again(qp);
-	if (rc == 0)
+	if (rc == 0) {
+		verbs_flows_end_revoked(qp);
 		verbs_queue_close(&qp->before);
+	}
 	return rc;
 }
 
@@ -578,6 +586,7 @@ static int rebind_beside(struct verbs_qp *qp)
 void verbs_qp_give_up(struct verbs_qp *qp)
 {
 	verbs_flows_revoke(qp);
+	verbs_flows_end_revoked(qp);
 	verbs_queue_close(&qp->before);
 }
 
@@ -643,11 +652,11 @@ static int verbs_moderate(struct vma_nic_qp *base, uint32_t count, uint32_t peri
 
 static int verbs_to_kernel(struct vma_nic_qp *base, const struct vma_buf *packet)
 {
-	const struct verbs_qp *qp = verbs_qp_of(base);
+	struct verbs_qp *qp = verbs_qp_of(base);
 
 	if (!verbs_opened_here(qp->nic))
 		return -ENODEV;
-	return vma_reinject_frame(qp->nic->raw_fd, base->arena, packet);
+	return vma_reinject_frame(qp->nic->raw_fd, &qp->addrs, base->arena, packet);
 }
 
 /* The card allows what it thinks fit for a burst: the same call for it has a minimum that is the firmware's secret. */

@@ -33,6 +33,7 @@
 #include <stdint.h>
 
 #include <vma/nic.h>
+#include <vma/nic_reinject.h>
 
 #include "../fork.h"
 #include "../kernel_sock.h"
@@ -219,6 +220,7 @@ struct verbs_qp {
 	struct ibv_sge rx_one_sge;
 	struct ibv_recv_wr rx_wr[VERBS_BURST];
 	struct ibv_sge rx_sge[VERBS_BURST * VERBS_SEGS_MAX];
+	struct vma_reinject_addrs addrs; /* of what is given to the kernel */
 
 	/* transmit half: [reaped, completed) may be reaped, [completed, kicked) is on its way, [kicked, queued) waits */
 	struct ibv_qp_ex *_Atomic tx_ex
@@ -326,7 +328,8 @@ int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct
 void verbs_flows_suspend(struct verbs_qp *qp); /* its rules leave the device */
 void verbs_flows_restore(struct verbs_qp *qp); /* and come back; or those of its queue of before are this one's */
 void verbs_flows_end(struct verbs_qp *qp);
-void verbs_flows_revoke(struct verbs_qp *qp); /* all of them */
+void verbs_flows_revoke(struct verbs_qp *qp);      /* all of them */
+void verbs_flows_end_revoked(struct verbs_qp *qp); /* what lingers in the device of those that were: its queue ends */
 bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key);
 void verbs_flows_fini(struct nic_verbs *nic);
 void verbs_flows_give_up(struct nic_verbs *nic); /* those that another process wants, too */

@@ -204,6 +204,22 @@ static void test_there_are_so_many_at_most(void **state)
 	assert_int_equal(heard, 2);
 }
 
+static void test_what_the_kernel_refuses_for_its_addresses_is_counted_as_that(void **state)
+{
+	(void)state;
+	kernel_has(1000);
+	vma_ring_exempt(ring, &listener.key);
+	fake.to_kernel_result = -EADDRNOTAVAIL;
+	segment_comes(1000);
+	assert_int_equal(vma_stats_read(&ring->stats->rx.rx_drop_martian), 1);
+	fake.to_kernel_result = -ENOBUFS;
+	segment_comes(1000);
+	assert_int_equal(vma_stats_read(&ring->stats->rx.rx_drop_martian), 1);
+	assert_int_equal(vma_stats_read(&ring->stats->rx.rx_drop_sink), 1);
+	assert_int_equal(vma_stats_read(&ring->stats->rx.rx_to_kernel), 0);
+	fake.to_kernel_result = 0;
+}
+
 /* ---- what waits while the sweep ends them ---- */
 
 static struct vma_ring_command waiting;
@@ -288,6 +304,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_one_connection_is_exempt_by_name_while_a_listener_covers_it),
         CASE(test_a_connection_of_ours_is_not_exempt),
         CASE(test_there_are_so_many_at_most),
+        CASE(test_what_the_kernel_refuses_for_its_addresses_is_counted_as_that),
         CASE(test_a_sweep_of_many_lets_the_ring_go_on_in_between),
         CASE(test_the_end_of_an_exemption_leaves_a_connection_of_the_same_key),
         CASE(test_a_ring_without_the_listener_refuses),

@@ -587,7 +587,6 @@ static uint64_t housekeeping_run_steering(uint64_t now)
 {
 	const uint64_t until = now + RULES_NS;
 
-
 	atomic_store(&housekeeping.steers, true); /* before they are taken: at each moment one of the two shows them */
 	grow_older(now);
 	for (unsigned i = 0; i < STEER_AT_ONCE && housekeeping.older != NULL && (i == 0 || vma_now_ns() < until); i++) {

@@ -475,7 +475,8 @@ static inline int vma_nic_arm_next(struct vma_nic_qp *qp)
 /*
  * A received packet, which stays the caller's, goes to the kernel, as if no rule had taken it (nic_reinject.h): it takes
  * the packet or refuses it. Packets that are given one after the other come in order. A system call. 0; -EOPNOTSUPP
- * without VMA_NIC_CAP_TO_KERNEL; -EINVAL, or -errno of the call: the packet is lost. Receive half.
+ * without VMA_NIC_CAP_TO_KERNEL; -EADDRNOTAVAIL: the kernel refuses its addresses (a martian); -EINVAL, or -errno of the
+ * call: the packet is lost. Receive half.
  */
 static inline int vma_nic_to_kernel(struct vma_nic_qp *qp, const struct vma_buf *packet)
 {
