@@ -46,7 +46,7 @@ static inline void put_receive(struct verbs_qp *qp, unsigned i, struct vma_buf *
 	struct ibv_sge *sge = &qp->rx_sge[i * VERBS_SEGS_MAX];
 
 	for (uint32_t part = 0; part < qp->rx_bufs; part++) {
-		sge[part].addr = verbs_frame(qp, bufs[part]);
+		sge[part].addr = (uintptr_t)verbs_frame(qp, bufs[part]);
 		sge[part].length = frame_bytes(qp);
 		verbs_lkey(qp, bufs[part], &sge[part].lkey);
 		bufs[part]->next = part + 1 < qp->rx_bufs ? bufs[part + 1] : NULL;
@@ -157,7 +157,7 @@ unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	buf->next = NULL;
 	qp->rx_with_nic++;
 	vma_stats_add(&qp->stats->fill_posted, 1);
-	qp->rx_one_sge.addr = verbs_frame(qp, buf);
+	qp->rx_one_sge.addr = (uintptr_t)verbs_frame(qp, buf);
 	qp->rx_one.wr_id = (uintptr_t)buf;
 	rc = ibv_post_recv(qp->queue.qp, &qp->rx_one, &bad);
 	if (__builtin_expect(rc != 0, 0))
@@ -587,12 +587,12 @@ static inline __attribute__((always_inline)) bool queue_plain(struct verbs_qp *q
 	struct verbs_sent *place;
 	uint32_t lkey;
 
-	if ((seg->flags & qp->tx_not_plain) != 0 || len - VERBS_L2_BYTES > qp->tx_plain_most ||
-	    (uint64_t)seg->off + len > qp->tx_frame_bytes || !verbs_lkey(qp, seg->buf, &lkey) ||
-	    qp->sent_queued == qp->sent_end)
+	if (qp->sent_queued == qp->sent_end || (seg->flags & qp->tx_not_plain) != 0 ||
+	    len - VERBS_L2_BYTES > qp->tx_plain_most || (uint64_t)seg->off + len > qp->tx_frame_bytes ||
+	    !verbs_lkey(qp, seg->buf, &lkey))
 		return false;
 	place = &qp->sent[qp->sent_queued & qp->sent_mask];
-	place->addr = verbs_frame(qp, seg->buf) + seg->off;
+	place->addr = (uintptr_t)(verbs_frame(qp, seg->buf) + seg->off);
 	place->buf = seg->buf;
 	place->len = len;
 	place->lkey = lkey;
@@ -610,7 +610,7 @@ static void queue_any(struct verbs_qp *qp, const struct vma_nic_seg *seg)
 	struct verbs_sent *place = &qp->sent[qp->sent_queued++ & qp->sent_mask];
 
 	*place = (struct verbs_sent){.buf = seg->buf,
-	                             .addr = verbs_frame(qp, seg->buf) + seg->off,
+	                             .addr = (uintptr_t)(verbs_frame(qp, seg->buf) + seg->off),
 	                             .len = seg->len,
 	                             .flags = seg->flags,
 	                             .mss = seg->mss,
@@ -998,7 +998,7 @@ void verbs_data_init(struct verbs_qp *qp)
 	const struct vma_bufarena *arena = qp->base.arena;
 
 	qp->bufs = (uintptr_t)arena->bufs;
-	qp->frames = (uintptr_t)arena->frames;
+	qp->frames = arena->frames;
 	qp->frame_shift = arena->frame_shift;
 	qp->frame_of_buf_shift = arena->frame_shift - VERBS_BUF_SHIFT;
 	for (unsigned i = 0; i < VERBS_BURST; i++)

@@ -196,8 +196,9 @@ struct verbs_qp {
 	struct verbs_pool *rx_memory, *tx_memory;
 	const struct verbs_lkey *_Atomic lkeys; /* the nic's */
 	uint32_t generation;                    /* of the device */
-	uint32_t frame_shift;                   /* the arena's, as the next two */
-	uintptr_t bufs, frames;
+	uint32_t frame_shift;                   /* the arena's, as the next three */
+	uintptr_t bufs;
+	char *frames;
 	uint32_t frame_of_buf_shift; /* a frame is so much longer than its descriptor */
 	_Atomic bool broken;         /* an error was met; for the nic's thread */
 	struct vma_stats_nic *stats;
@@ -316,7 +317,7 @@ static inline bool verbs_lkey(const struct verbs_qp *qp, const struct vma_buf *b
 	return true;
 }
 
-static inline uintptr_t verbs_frame(const struct verbs_qp *qp, const struct vma_buf *buf)
+static inline char *verbs_frame(const struct verbs_qp *qp, const struct vma_buf *buf)
 {
 	return qp->frames + (((uintptr_t)buf - qp->bufs) << qp->frame_of_buf_shift);
 }

@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# A card's faults, one after the other, under traffic of programs: each ends recovered, or with the kernel, with a line in
+# the log, and what programs have said comes as they said it. And a killed process, whose peers learn of it.
+#
+#   a (10.9.0.1, a client on kernel sockets) vs_a ---- card ---- wire ---- card ---- vs_b (10.9.0.2, preloaded) b
+# seconds: 60
+. "$(dirname "$0")/../lib_verbs.sh"
+need_cards
+command -v python3 >/dev/null || cannot_run "no python3"
+export VMA_TRACELEVEL=${VMA_TRACELEVEL:-INFO} VMA_NIC=verbs
+cards_pair
+# shellcheck disable=SC2016
+preloaded=("${with_cards[@]}" bash -c 'LD_PRELOAD="$LD_PRELOAD $0" exec "$@"' "$BUILD/libvma.so")
+talk=$ROOT/tests/e2e/verbs_faults.py
+
+serve() { # LABEL
+	start "$1" b "${preloaded[@]}" python3 "$talk" serve "$IP_B"
+	wait_for 20 log_has "$1" ready
+}
+ask() {
+	rm -f "$WORK/stop"
+	start client a python3 "$talk" ask "$IP_B" "$WORK/stop"
+}
+last() { # NUMBER: of the client's last whole line: 2 udp, 3 resent, 5 tcp, 6 ended, 8 wrong
+	awk -v n="$1" '/^udp .* wrong [0-9]+$/ { is = $n } END { print is + 0 }' "$WORK/client.log"
+}
+more_than() { # UDP TCP
+	[ "$(last 2)" -gt "$1" ] && [ "$(last 5)" -gt "$2" ]
+}
+goes_on() { # both are answered, over and over
+	wait_for 30 more_than $(($(last 2) + 50)) $(($(last 5) + 20))
+}
+lines() { # LABEL REGEX
+	grep -cE "$2" "$WORK/$1.log"
+}
+lines_are() { # LABEL REGEX NUMBER
+	[ "$(lines "$1" "$2")" -eq "$3" ]
+}
+in_kernel() { # what the kernel of b counts of UDP and TCP
+	echo "$(snmp b Udp InDatagrams) $(snmp b Tcp InSegs)"
+}
+offloaded() { # both are, for a while
+	local before
+	goes_on || return
+	before=$(in_kernel)
+	goes_on || return
+	echo "the kernel counted $before before and $(in_kernel) after"
+	[ "$(in_kernel)" = "$before" ]
+}
+
+check "a server of UDP and TCP starts" serve server
+ask
+check "its client is answered by the card" offloaded
+
+# ---- errors of completions: another queue ----
+
+recovered() { # TIMES, of all
+	wait_for 20 lines_are server 'ring vs_b.*: offloaded again' "$1"
+}
+n=0
+for fault in "sends fail 1" "receives fail 1" "sends fail 2" "receives fail 2"; do
+	card b "$fault"
+	n=$((n + ${fault##* }))
+	check "$fault: it is bound again" recovered $n
+	check_eq "... with a line for each loss" "$(lines server 'has stopped its queue')" $n
+	check "... and the traffic is the card's" offloaded
+done
+
+# ---- no rules ----
+
+card b "rules fail ENOMEM"
+check "no rules: others come and go, by the kernel" in_ns a python3 "$talk" many "$IP_B" 4 2
+serve_another() { # what no rule can be had for, the kernel serves
+	start other b "${preloaded[@]}" python3 -c '
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((sys.argv[1], 7300))
+print("ready", flush=True)
+while True:
+    data, peer = s.recvfrom(100)
+    s.sendto(data, peer)' "$IP_B"
+	wait_for 20 log_has other ready
+}
+check "... and a program that starts meanwhile" serve_another
+check "... is answered by the kernel" in_ns a python3 -c '
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(10)
+s.sendto(b"z", (sys.argv[1], 7300))
+assert s.recv(100) == b"z"' "$IP_B"
+check_eq "... and has a line that says so" "$(lines other 'a flow rule|takes no more rules')" 1
+check "... and what has its rules is the card's" goes_on
+card b "rules ok"
+stop other
+
+# ---- slow rules, slow completions ----
+
+card b "rules slow 20"
+check "slow rules: others come and go" in_ns a python3 "$talk" many "$IP_B" 4 2
+card b "rules slow 0"
+card b "completions slow 5000"
+check "slow completions: all is answered" goes_on
+card b "completions slow 0"
+check "... and again by the card" offloaded
+
+# ---- no memory for the next queue ----
+
+card b "registration fail ENOMEM"
+card b "sends fail 1"
+n=$((n + 1))
+check "no registration: the loss has its line" wait_for 10 lines_are server 'has stopped its queue' $n
+check "... and so has the memory" wait_for 10 lines_are server 'no more memory for its card' 1
+card b "registration ok"
+check "... and when there is memory again, it is bound" recovered $n
+check "... and the traffic is the card's" offloaded
+
+# ---- the port ----
+
+card b "port down"
+sleep 0.5
+card b "port up"
+check "the port goes and comes: all is answered" goes_on
+
+check_eq "no answer was wrong" "$(last 8)" 0
+check_eq "... and no connection has ended" "$(last 6)" 0
+touch "$WORK/stop"
+finish client 20
+check_eq "... and no rule of the verbs is broken" "$(card_count b violations)" 0
+
+# ---- a process that is killed ----
+
+cat >"$WORK/learn.py" <<'PY'
+import socket, sys, time
+quiet = socket.create_connection((sys.argv[1], 7200), 5)
+busy = socket.create_connection((sys.argv[1], 7200), 5)
+print("connected", flush=True)
+for s in quiet, busy:
+    s.settimeout(30)
+busy.sendall(b"x")
+assert busy.recv(1) == b"x"
+sys.stdin.readline()
+begun = time.monotonic()
+try:
+    while True:
+        busy.sendall(b"y")
+        busy.recv(1) or sys.exit("an end, and no reset")
+        time.sleep(0.05)
+except ConnectionError:
+    pass
+print("learnt in %d ms" % ((time.monotonic() - begun) * 1000), flush=True)
+PY
+mkfifo "$WORK/killed"
+start peer a bash -c 'python3 "$1" "$2" <"$3"' - "$WORK/learn.py" "$IP_B" "$WORK/killed"
+exec 8>"$WORK/killed"
+check "a peer has connections" wait_for 20 log_has peer connected
+sleep 0.3
+server_pid=$(ip netns pids "$(ns b)" | while read -r pid; do
+	[ "$(cat "/proc/$pid/comm" 2>/dev/null)" != python3 ] || echo "$pid"
+done | head -1)
+kill -KILL "$server_pid"
+echo go >&8
+exec 8>&-
+check "the server is killed: its peer gets a reset" finish peer 20
+wait "${PID[server]}" 2>/dev/null
+learnt=$(sed -n 's/learnt in \([0-9]*\) ms/\1/p' "$WORK/peer.log")
+check_num "... within a second (${learnt:-?} ms)" "${learnt:-99999}" -lt 1000
+check "... and no rule is left" bash -c "! '$CARD' --control '$WORK/card_b' rules | grep -q ':7200'"
+
+# ---- the card goes, and its wire with it ----
+
+check "the next server starts" serve last
+ask
+check "... and is answered by the card" offloaded
+card b remove
+check "the card has gone: the loss has its line" wait_for 10 lines_are last 'has stopped its queue' 1
+touch "$WORK/stop"
+finish client 20
+check_eq "... and no answer was wrong" "$(last 8)" 0
+opens=$(snmp b Tcp PassiveOpens)
+served() { # by whoever is there: on this host the kernel has a way
+	in_ns b python3 "$talk" many "$IP_B" 2 1
+}
+check "... and the kernel has its sockets" wait_for 20 served
+check_num "... by its own connections" $(($(snmp b Tcp PassiveOpens) - opens)) -gt 0
+check "... and the server runs on" alive last
+done_testing
