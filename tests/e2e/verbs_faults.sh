@@ -150,6 +150,7 @@ except ConnectionError:
 print("learnt in %d ms" % ((time.monotonic() - begun) * 1000), flush=True)
 PY
 mkfifo "$WORK/killed"
+# shellcheck disable=SC2016
 start peer a bash -c 'python3 "$1" "$2" <"$3"' - "$WORK/learn.py" "$IP_B" "$WORK/killed"
 exec 8>"$WORK/killed"
 check "a peer has connections" wait_for 20 log_has peer connected
