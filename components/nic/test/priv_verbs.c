@@ -19,6 +19,7 @@
 
 #include "../verbs/lib.h"
 #include "fixture.h"
+#include "repost.h"
 
 #define PORT 21000
 #define PEER_PORT 22000
@@ -463,6 +464,68 @@ static void test_a_kernel_socket_that_comes_later_gets_its_packets(void **state)
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 }
 
+/* ---- moves ---- */
+
+struct mover {
+	struct fixture *w;
+	struct vma_flow_key key;
+	_Atomic bool is_over;
+};
+
+static void *mover_main(void *arg)
+{
+	struct mover *mover = arg;
+
+	for (unsigned i = 0; i < 6; i++)
+		if (vma_nic_flow_move(mover->w->qp[1][i % 2], mover->w->qp[1][1 - i % 2], &mover->key) < 0)
+			abort();
+	atomic_store(&mover->is_over, true);
+	return NULL;
+}
+
+static unsigned receive_all(struct fixture *w)
+{
+	struct vma_buf *bufs[16];
+	unsigned n, all = 0;
+
+	for (unsigned i = 0; i < 2; i++) {
+		while ((n = vma_nic_poll_rx(w->qp[1][i], bufs, 16)) > 0) {
+			all += n;
+			assert_true(repost(w->qp[1][i], bufs, n));
+		}
+	}
+	return all;
+}
+
+static void test_packets_of_one_peer_come_once_while_their_flow_moves(void **state)
+{
+	struct fixture *w = *state;
+	struct mover mover = {.w = w, .key = flow_rule(1, IPPROTO_UDP, PORT, PEER_PORT, 0).key};
+	const uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
+	unsigned sent = 0, received = 0;
+	pthread_t thread;
+
+	fixture_qp(w, 1, 1, DEPTH);
+	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, PEER_PORT, 0);
+	card(1, "rules slow 20");
+	assert_int_equal(pthread_create(&thread, NULL, mover_main, &mover), 0);
+	while (!atomic_load(&mover.is_over) || sent < 50) {
+		if ((int)(sent - received) < 64)
+			fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, sent++));
+		received += receive_all(w);
+	}
+	pthread_join(thread, NULL);
+	card(1, "rules slow 0");
+	while (received < sent) {
+		assert_true(fixture_now_ns() < give_up);
+		received += receive_all(w);
+	}
+	usleep(20000);
+	assert_int_equal(received + receive_all(w), sent);
+}
+
+/* ---- listeners that get a rival ---- */
+
 /* Of the second card, for TCP from any peer to PORT. */
 static int listener_rules(void)
 {
@@ -839,6 +902,7 @@ int main(void)
 	        CASE(test_groups_and_broadcasts_come_by_their_own_macs),
 	        CASE(test_a_packet_for_another_mac_is_not_taken),
 	        CASE(test_a_flow_that_two_processes_want_is_the_kernels),
+	        CASE(test_packets_of_one_peer_come_once_while_their_flow_moves),
 	        CASE(test_a_flow_whose_packets_a_kernel_socket_has_a_right_to_is_refused),
 	        CASE(test_a_kernel_socket_that_comes_later_gets_its_packets),
 	        CASE(test_the_rule_of_a_revoked_listener_stays_until_its_user_gives_it_back_or_for_a_second),

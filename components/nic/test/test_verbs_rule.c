@@ -44,7 +44,7 @@ static void test_a_connection_is_five_fields_and_our_mac_first_of_all(void **sta
 
 	(void)state;
 	assert_frame_of(&rule, IBV_FLOW_SPEC_TCP);
-	assert_int_equal(rule.attr.priority, 0);
+	assert_int_equal(rule.attr.priority, VERBS_PRIORITY_PEER);
 	assert_memory_equal(rule.eth.val.dst_mac, mac, 6);
 	assert_int_equal(rule.ipv4.val.dst_ip, test_ip(0));
 	assert_int_equal(rule.ipv4.val.src_ip, test_ip(1));
@@ -64,7 +64,7 @@ static void test_any_peer_is_three_fields_behind_all_connections(void **state)
 	assert_frame_of(&rules[0], IBV_FLOW_SPEC_TCP);
 	assert_frame_of(&rules[1], IBV_FLOW_SPEC_UDP);
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(rules[i].attr.priority, 1);
+		assert_int_equal(rules[i].attr.priority, VERBS_PRIORITY_ANY);
 		assert_memory_equal(rules[i].eth.val.dst_mac, mac, 6);
 		assert_int_equal(rules[i].ipv4.val.dst_ip, test_ip(i));
 		assert_int_equal(rules[i].ipv4.mask.src_ip, 0);
@@ -102,7 +102,7 @@ static void test_a_broadcast_address_goes_to_all_ones(void **state)
 	memset(flow.key.local, 0xff, 4);
 	rule = build(&flow.key, true);
 	assert_memory_equal(rule.eth.val.dst_mac, all_ones, 6);
-	assert_int_equal(rule.attr.priority, 1);
+	assert_int_equal(rule.attr.priority, VERBS_PRIORITY_ANY);
 }
 
 static void test_a_vlan_is_its_twelve_bits(void **state)

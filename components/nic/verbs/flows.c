@@ -5,9 +5,8 @@
  * claims.c sees to it that no other process has a flow from any peer, conflicts.c that no kernel sock has a right to its
  * packets.
  *
- * A move is: the new rule, then the end of the old one. For any peer's packets the two have different priorities, so at
- * each moment one of them has all packets. A 5-tuple has no priority beside its own: for a moment both queue pairs may
- * get a packet, which TCP does not mind, and UDP does.
+ * A move is: the new rule, then the end of the old one. The two have different priorities, so at each moment one of them
+ * has all packets.
  *
  * A listener's flow that is revoked leaves the table, and its user is told. Its rule lingers in the card: connections
  * without rules of their own come by it, and the kernel would reset them. It ends when the user gives the flow back,
@@ -351,15 +350,10 @@ int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 /* 0 or -errno, and nothing has changed. */
 static int flow_move_rule(struct verbs_flow *flow, struct verbs_qp *to)
 {
-	const bool is_any = flow->rule.key.peer_port_be == 0;
-	const uint16_t priority = !is_any                                ? flow->priority
-	                          : flow->priority == VERBS_PRIORITY_ANY ? VERBS_PRIORITY_ANY_MOVED
-	                                                                 : VERBS_PRIORITY_ANY;
+	const uint16_t priority = flow->priority ^ VERBS_PRIORITY_MOVED;
 	struct ibv_flow *rule;
 	int rc;
 
-	if (!is_any && flow->rule.key.proto == IPPROTO_UDP)
-		return -EOPNOTSUPP;
 	if (flow->of_card == NULL || vma_nic_qp_lost(&to->base))
 		return -EPIPE;
 	rc = rule_create(to, flow, priority, &rule);

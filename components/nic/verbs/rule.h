@@ -1,8 +1,8 @@
 /*
  * rule - a flow key as the card's flow specification.
  *
- *   one peer (5-tuple)                         priority 0
- *   any peer: a listener, a UDP port, a group  priority 1; after a move 2, and 1 again after the next
+ *   one peer (5-tuple)                         priority 0; after a move 1, and 0 again after the next
+ *   any peer: a listener, a UDP port, a group  priority 2; after a move 3, and 2 again after the next
  *
  * Every rule has the destination's MAC: the port's own, or the group's. So what other hosts' packets a card sees, on a
  * hub or in promiscuous mode, are never taken.
@@ -20,8 +20,8 @@
 #include "lib.h"
 
 #define VERBS_PRIORITY_PEER 0
-#define VERBS_PRIORITY_ANY 1
-#define VERBS_PRIORITY_ANY_MOVED 2
+#define VERBS_PRIORITY_ANY 2
+#define VERBS_PRIORITY_MOVED 1 /* beside its own, from one move to the next */
 
 struct verbs_rule {
 	struct ibv_flow_attr attr;
