@@ -11,7 +11,6 @@ if [ "$SAN" = thread ]; then
 	skip "migration" "the race detector's runtime starts in instrumented programs only"
 	done_testing
 fi
-LIBRARY=$BUILD/libvma.so
 case $SAN in
 address) preload="LD_PRELOAD=$(gcc -print-file-name=libasan.so) $LIBRARY" ;;
 *) preload="LD_PRELOAD=$LIBRARY" ;;
@@ -25,6 +24,12 @@ net_pair
 stat_of() { # COUNTER: the sum of the sockets of the program that takes turns
 	"$BUILD/tests/measure/print_stats" "$WORK/stats/vmastat.${PID[turns]}" |
 		awk -v name="socket.$1" '$1 == name { n += $2 } END { print n + 0 }'
+}
+
+# Over cards a move may repeat a window each way: no completion tells that the old queue pair has sent its last packets,
+# and the new one may overtake it.
+sent_again_by_moves() { # MOVES
+	echo $(($([ "$NIC" = verbs ] && echo 100 || echo 0) * $1))
 }
 
 # Each turn is three ratios long: a turn without a move would be one too late. Sets moved, by receives and by sends.
@@ -52,7 +57,8 @@ in_turns() { # SENTENCE connect|listen BYTES TURNS VARIABLE=VALUE...
 	check_eq "$s: the kernel has seen no segment" $(($(snmp b Tcp InSegs) - in_kernel)) 0
 	check_eq "$s: nothing is reset" $(($(snmp a Tcp EstabResets) - resets)) 0
 	resent_there=$(($(snmp a Tcp RetransSegs) - resent))
-	check_num "$s: less than 1 % is sent again to it" $resent_there -le $((bytes / 1448 / 100))
+	check_num "$s: less than 1 % is sent again to it" $resent_there \
+		-le $((bytes / 1448 / 100 + $(sent_again_by_moves $((rx_moved + tx_moved)))))
 	note "$s: $((SECONDS - seconds)) s, $taken turns, $rx_moved and $tx_moved moves, refused $(stat_of migrations_refused)," \
 		"sent again here $(stat_of tcp_retransmits), there $resent_there"
 	resent_here=$(stat_of tcp_retransmits)
@@ -62,7 +68,7 @@ in_turns() { # SENTENCE connect|listen BYTES TURNS VARIABLE=VALUE...
 
 in_turns "receives are counted" connect 500000000 202 VMA_RING_ALLOCATION_LOGIC_RX=20 VMA_RING_MIGRATION_RATIO_RX=$RATIO
 check_num "it has moved at each turn, 100 times each way" "$rx_moved" -ge 200
-check_num "hardly anything is sent again for it" "$resent_here" -le 1000
+check_num "hardly anything is sent again for it" "$resent_here" -le $((1000 + $(sent_again_by_moves "$rx_moved")))
 in_turns "sends are counted, of what was accepted" listen 20000000 42 VMA_RING_ALLOCATION_LOGIC_TX=20 \
 	VMA_RING_MIGRATION_RATIO_TX=$RATIO
 check_num "it has moved at each turn" "$tx_moved" -ge 40
@@ -75,5 +81,6 @@ in_turns "one ring" connect 20000000 12 VMA_RING_MIGRATION_RATIO_RX=$RATIO VMA_R
 check_eq "with one ring there is nowhere to move to" $((rx_moved + tx_moved)) 0
 in_turns "no rule of its own" connect 20000000 12 VMA_RING_ALLOCATION_LOGIC_RX=20 VMA_RING_MIGRATION_RATIO_RX=$RATIO \
 	VMA_TCP_2T_RULES=1
-check_eq "what is to have no rule of its own stays" $((rx_moved + tx_moved)) 0
+# A card has no blocks of ports: there a connection that begins here has a rule of its own all the same.
+[ "$NIC" = verbs ] || check_eq "what is to have no rule of its own stays" $((rx_moved + tx_moved)) 0
 done_testing

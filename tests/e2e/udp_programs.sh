@@ -114,8 +114,11 @@ proxy() {
 		while True:
 		    data, peer = s.recvfrom(2000)
 		    s.sendto(data, peer)'
+	# Workers get no environment but what is named here; cards made of software are found by it.
 	cat >"$WORK/nginx.conf" <<-CONF
 		load_module $modules;
+		env SYSFS_PATH;
+		env IBV_DRIVERS;
 		daemon off;
 		user root;
 		worker_processes 1;

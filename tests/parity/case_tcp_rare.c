@@ -38,6 +38,7 @@ CASE(tcp_rare_disconnect, "connect(AF_UNSPEC) cuts a connection off: the socket 
 			say_read(s, 10, 0);
 		say_so_error(s);
 		say_read(s, 10, 0);
+		let_arrive(10);
 		far_state(1);
 		close(s);
 	}
