@@ -183,19 +183,24 @@ static uint32_t __attribute__((noinline)) spare_refill(struct vma_xtreme_ring *r
 	return first + 1;
 }
 
+/* The poller of the ring bit, which has a spare one. */
+static inline struct place *place_take_spare(struct vma_xtreme_ring *ring)
+{
+	struct place *place = atomic_load_explicit(&table, memory_order_relaxed) + ring->spare - 1;
+
+	ring->spare = atomic_load_explicit(&place->next, memory_order_relaxed);
+	return place;
+}
+
 /* The poller of the ring bit. NULL: there is none. */
 static inline struct place *place_take(struct vma_xtreme_ring *ring)
 {
-	struct place *place;
-
 	if (__builtin_expect(ring->spare == 0, 0)) {
 		ring->spare = spare_refill(ring);
 		if (ring->spare == 0)
 			return NULL;
 	}
-	place = atomic_load_explicit(&table, memory_order_relaxed) + ring->spare - 1;
-	ring->spare = atomic_load_explicit(&place->next, memory_order_relaxed);
-	return place;
+	return place_take_spare(ring);
 }
 
 static inline void place_give_back(struct place *place)
@@ -210,12 +215,12 @@ static inline void place_give_back(struct place *place)
 	                                              memory_order_relaxed));
 }
 
-/* Filled, and the application's with one reference. */
+/* Filled, and the application's with one reference; so far it has had none. */
 static inline void place_publish(struct place *place)
 {
 	const uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
 
-	atomic_store_explicit(&place->word, (word & ~(uint64_t)UINT32_MAX) + (1ULL << 32) + 1, memory_order_release);
+	atomic_store_explicit(&place->word, word + (1ULL << 32) + 1, memory_order_release);
 }
 
 /* ---- giving ---- */
@@ -343,24 +348,52 @@ enum vma_xtreme_given vma_xtreme_give(struct vma_xtreme_poll *poll, struct vma_x
 	return VMA_XTREME_GIVEN;
 }
 
+/* By way of the usual case again, if all that it lacks is a look at the application's array, or spare places. */
+static enum vma_xtreme_given __attribute__((cold, noinline))
+give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf, uint64_t limit,
+                   uint32_t src, uint16_t src_port_be)
+{
+	const struct vma_fragment fragment = {.buf = buf, .off = buf->payload_off, .len = buf->payload_len};
+	const struct vma_xtreme_packet packet = {
+	        .fragments = &fragment,
+	        .n = 1,
+	        .len = fragment.len,
+	        .cost = fragment.len > COST_AT_LEAST ? fragment.len : COST_AT_LEAST,
+	        .limit = limit,
+	        .stamp_ns = buf->flags & VMA_BUF_RX_HW_TIMESTAMP ? buf->timestamp_ns : 0,
+	        .src = src,
+	        .src_port_be = src_port_be,
+	};
+	bool lacked = poll->at == poll->end || poll->ring->spare == 0;
+
+	if (vma_xtreme_next(poll) == NULL)
+		return VMA_XTREME_NO_ROOM;
+	if (poll->ring->spare == 0)
+		poll->ring->spare = spare_refill(poll->ring);
+	return lacked && poll->ring->spare != 0 ? vma_xtreme_give_datagram(poll, xtreme, buf, limit, src, src_port_be)
+	                                        : vma_xtreme_give(poll, xtreme, &packet);
+}
+
+/* The usual case is a leaf: all else goes the slow way before anything has changed. */
 enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
                                                struct vma_buf *buf, uint64_t limit, uint32_t src, uint16_t src_port_be)
 {
-	struct vma_completion_t *to = vma_xtreme_next(poll);
+	struct vma_completion_t *to = poll->at;
+	struct vma_xtreme_ring *ring = poll->ring;
+	struct vma_xtreme_account *account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
 	const uint32_t len = buf->payload_len, cost = len > COST_AT_LEAST ? len : COST_AT_LEAST;
-	struct vma_xtreme_account *account;
 	struct place *place;
+	uint64_t before;
 
-	if (__builtin_expect(to == NULL, 0))
-		return VMA_XTREME_NO_ROOM;
-	account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
-	if (__builtin_expect(account == NULL || !charge(account, cost, limit), 0))
-		return VMA_XTREME_REFUSED;
-	place = place_take(poll->ring);
-	if (__builtin_expect(place == NULL, 0)) {
-		uncharge(account, cost);
-		return VMA_XTREME_REFUSED;
-	}
+	if (__builtin_expect(to == poll->end || ring->spare == 0 || account == NULL, 0))
+		return give_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
+	before = atomic_load_explicit(&account->bytes, memory_order_relaxed);
+	if (__builtin_expect(before - OPEN + cost > limit || !atomic_compare_exchange_strong_explicit(
+	                                                             &account->bytes, &before, before + cost,
+	                                                             memory_order_relaxed, memory_order_relaxed),
+	                     0))
+		return give_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
+	place = place_take_spare(ring);
 	place->buff.next = NULL;
 	place->buff.payload = vma_buf_data(poll->arena, buf) + buf->payload_off;
 	place->buff.len = (uint16_t)len;
@@ -398,18 +431,24 @@ bool vma_xtreme_tell(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtre
 
 /* ---- giving back ---- */
 
-/* -EINVAL: the pointer is none of the table's. Nothing is read at it before that is known. */
-static inline int place_of(const struct vma_buff_t *buff, struct place **out)
+/* NULL: the pointer is none of the table's. Nothing is read at it before that is known. */
+static inline struct place *place_in(struct place *map, uint32_t n, const struct vma_buff_t *buff)
 {
-	struct place *map = atomic_load_explicit(&table, memory_order_acquire);
 	const uintptr_t off = (uintptr_t)buff - (uintptr_t)map;
 
-	if (__builtin_expect(map == NULL || off % sizeof(*map) != 0 ||
-	                             off / sizeof(*map) >= atomic_load_explicit(&places, memory_order_acquire),
-	                     0))
-		return -EINVAL;
-	*out = map + off / sizeof(*map);
-	return 0;
+	/* What is not aligned comes out as beyond all places: the low bits go to the top. */
+	if (__builtin_expect((off >> 6 | off << 58) >= n, 0))
+		return NULL;
+	return (struct place *)((char *)map + off);
+}
+_Static_assert(sizeof(struct place) == 1 << 6, "place_in");
+
+/* The number first: where there are places, their table is seen. */
+static struct place *place_of(const struct vma_buff_t *buff)
+{
+	const uint32_t n = atomic_load_explicit(&places, memory_order_acquire);
+
+	return place_in(atomic_load_explicit(&table, memory_order_acquire), n, buff);
 }
 
 /*
@@ -418,7 +457,9 @@ static inline int place_of(const struct vma_buff_t *buff, struct place **out)
  */
 struct freeing {
 	struct place *map;
+	uint32_t n_places;
 	struct vma_xtreme_account *account;
+	bool tells; /* its `returned` */
 	uint64_t bytes;
 	uint32_t first; /* of the places: index and 1 */
 	struct place *last;
@@ -466,8 +507,10 @@ static void freeing_flush(struct freeing *freeing)
 
 static inline void freeing_begin(struct freeing *freeing)
 {
+	freeing->n_places = atomic_load_explicit(&places, memory_order_acquire); /* first: see place_of */
 	freeing->map = atomic_load_explicit(&table, memory_order_acquire);
 	freeing->account = NULL;
+	freeing->tells = false;
 	freeing->bytes = 0;
 	freeing->first = 0;
 	freeing->home = NULL;
@@ -489,9 +532,10 @@ static inline void free_place(struct freeing *freeing, struct place *place)
 	if (__builtin_expect(account != freeing->account, 0)) {
 		freeing_flush_account(freeing);
 		freeing->account = account;
+		freeing->tells = account->returned != NULL;
 	}
 	freeing->bytes += place->bytes;
-	if (__builtin_expect(account->returned != NULL, 0))
+	if (__builtin_expect(freeing->tells, 0))
 		tell_returned(place);
 	if (__builtin_expect(home != freeing->home, 0)) {
 		freeing_flush_places(freeing);
@@ -524,12 +568,12 @@ static inline int place_put(struct freeing *freeing, struct place *place, uint32
 
 static inline int free_packet(struct freeing *freeing, const struct vma_buff_t *buff)
 {
-	struct place *place;
+	struct place *place = place_in(freeing->map, freeing->n_places, buff);
 	uint32_t next;
-	int rc = place_of(buff, &place);
+	int rc;
 
-	if (__builtin_expect(rc != 0, 0))
-		return rc;
+	if (__builtin_expect(place == NULL, 0))
+		return -EINVAL;
 	while ((rc = place_put(freeing, place, &next)) >= 0 && next != 0)
 		place = freeing->map + next - 1;
 	return rc < 0 ? rc : 0;
@@ -557,12 +601,11 @@ int vma_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
 
 int vma_xtreme_ref(const struct vma_buff_t *buff)
 {
-	struct place *place;
+	struct place *place = place_of(buff);
 	uint64_t word;
-	int rc = place_of(buff, &place);
 
-	if (rc != 0)
-		return rc;
+	if (place == NULL)
+		return -EINVAL;
 	word = atomic_load_explicit(&place->word, memory_order_relaxed);
 	do {
 		if ((uint32_t)word == 0)
@@ -576,13 +619,13 @@ int vma_xtreme_ref(const struct vma_buff_t *buff)
 
 int vma_xtreme_free_buff(const struct vma_buff_t *buff)
 {
+	struct place *place = place_of(buff);
 	struct freeing freeing;
-	struct place *place;
 	uint32_t next;
-	int rc = place_of(buff, &place);
+	int rc;
 
-	if (rc != 0)
-		return rc;
+	if (place == NULL)
+		return -EINVAL;
 	freeing_begin(&freeing);
 	rc = place_put(&freeing, place, &next);
 	freeing_flush(&freeing);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "stream_priv.h"
+#include "xtreme.h"
 
 #define OS_FIRST 8 /* every so many accepts the shadow's queue comes first */
 
@@ -220,7 +221,16 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 	child->stats = vma_engine_stats_get(child->engine, fd, &child->stats_count);
 	stream_describe(child);
 	update_tx_short_lived(child);
+	stream_xtreme_watch(child, 0);
 	return fd;
+}
+
+int stream_accept_waiting(struct stream_sock *listener)
+{
+	if (!atomic_load_explicit(&listener->was_polled, memory_order_relaxed))
+		atomic_store(&listener->was_polled, true);
+	vma_ring_ctxs_count_accept(stream_rings(&listener->file));
+	return accept_ours(listener, NULL, NULL, 0);
 }
 
 int stream_accept_queued(struct stream_sock *listener)

@@ -16,6 +16,7 @@
 #include <vma/log.h>
 
 #include "stream_priv.h"
+#include "xtreme.h"
 
 #define TRIES_ALONE 16  /* ports that would do without a rule, but others have them, too */
 #define BLOCK_TRIES 64  /* blocks of another's that are stepped over before a port in one of them is taken */
@@ -573,6 +574,7 @@ int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, s
 	pthread_mutex_unlock(&file->lock);
 	if (stream_conn(sock) != NULL)
 		vma_file_set_own_poll(file, true); /* it may have listened before */
+	stream_xtreme_watch(sock, EPOLLOUT);
 	vma_retire_poll();
 	return rc == -EINPROGRESS || rc == -EALREADY ? connect_await(sock, rc) : rc;
 }

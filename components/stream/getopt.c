@@ -9,6 +9,7 @@
 #include <vma/inet_ring_option.h>
 
 #include "stream_priv.h"
+#include "xtreme.h"
 
 /* As the kernel: the length that there is, cut to what is asked for. */
 static int opt_copy_out(const void *from, socklen_t size, void *value, socklen_t *len)
@@ -216,6 +217,8 @@ int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *
 	}
 	if (vma_inet_is_ring_option(level, name))
 		return vma_inet_get_ring_option(file, name, value, len);
+	if (vma_xtreme_is_option(level, name) && stream_xtreme_is_on(sock) && !file->os_only)
+		return stream_xtreme_getsockopt(sock, name, value, len);
 	pthread_mutex_lock(&file->lock);
 	if (stream_option_quiet(sock, level, name, &number)) {
 		pthread_mutex_unlock(&file->lock);

@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 
 #include "endpoint.h"
+#include "xtreme.h"
 
 /* Of one socket. */
 struct stream_listen {
@@ -495,6 +496,8 @@ int stream_listen(struct vma_file *file, int fd, int backlog)
 	pthread_mutex_unlock(&file->lock);
 	if (rc == 0) /* the shadow's queue counts as well */
 		vma_file_set_own_poll(file, false);
+	if (rc == 0)
+		stream_xtreme_watch(sock, 0);
 	return rc;
 }
 

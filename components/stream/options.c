@@ -20,6 +20,7 @@
 
 #include "settings.h"
 #include "stream_priv.h"
+#include "xtreme.h"
 
 /* Younger than the C library's header. */
 #ifndef TCP_TX_DELAY
@@ -550,6 +551,8 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 
 	if (vma_inet_is_ring_option(level, name))
 		return stream_set_ring_option(sock, name, value, len);
+	if (vma_xtreme_is_option(level, name) && stream_xtreme_is_on(sock) && !file->os_only)
+		return stream_xtreme_setsockopt(sock, name, value, len);
 	if (bit >= 0)
 		rc = stream_check_option(sock, &kernel_only[bit], value, len);
 	if (rc < 0)

@@ -5,6 +5,7 @@
 
 #include "extra.h"
 #include "stream_priv.h"
+#include "xtreme.h"
 
 /* ---- what others ask ---- */
 
@@ -108,6 +109,7 @@ static void stream_close_file(struct vma_file *file)
 	vma_inet_stats_closed(sock->engine, &sock->stats_count);
 	if (atomic_load(&sock->exec_exported))
 		stream_fork_queue_leave_queued(sock);
+	stream_xtreme_close(sock);
 	pthread_mutex_lock(&file->lock);
 	stream_early_put(sock);
 	if (file->os_only) {
@@ -166,6 +168,7 @@ static void stream_destroy(struct vma_file *file)
 	stream_fork_queue_free(sock);
 	stream_options_free(sock);
 	stream_extra_destroy(sock);
+	stream_xtreme_destroy(sock);
 	vma_inet_stats_put(sock->engine, sock->stats, &sock->stats_count);
 	fini_io_locks(sock);
 }
@@ -216,6 +219,7 @@ static __attribute__((cold)) void stream_forked(struct vma_file *file)
 	stream_listen_forked(sock);
 	stream_passed_forked(sock);
 	stream_extra_forked(sock);
+	stream_xtreme_forked(sock);
 	if (file->os_only)
 		return;
 	if (stream_phase(sock) == STREAM_LISTENING) {
@@ -279,7 +283,7 @@ static void stream_touch(struct vma_file *file, int fd)
 		.hand_over = stream_file_hand_over, .exec_export = stream_exec_export, .touch = stream_touch,          \
 		.net_changed = net_changed, .dump = stream_dump, .reason = stream_reason_of,                           \
 		.reason_detail = stream_os_option, .recv_lent = stream_recv_lent, .set_callback = stream_set_callback, \
-		.ring_ctxs = stream_ring_ctxs, .tx_ring_ctx = stream_tx_ring_ctx,                                      \
+		.ring_ctxs = stream_ring_ctxs, .tx_ring_ctx = stream_tx_ring_ctx, .complete = stream_xtreme_complete,  \
 	}
 static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg, stream_sendmsg),
                                  ops_with_looks = STREAM_OPS(stream_recvmsg_with_looks, stream_sendmsg),
@@ -298,6 +302,8 @@ static void stream_set_migration(struct stream_sock *sock, const struct vma_conf
 {
 	vma_migration_init(&sock->rx_migration, conf, VMA_RING_CTX_RX, true);
 	vma_migration_init(&sock->tx_migration, conf, VMA_RING_CTX_TX, true);
+	if (conf->socketxtreme)
+		return; /* completions would be told by another ring than the one that the program polls */
 	if (sock->rx_migration.ratio != 0 || sock->tx_migration.ratio != 0)
 		sock->file.ops = sock->file.ops == &ops ? &migrating_ops : &migrating_ops_with_looks;
 }

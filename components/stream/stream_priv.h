@@ -61,6 +61,7 @@ struct stream_set {
 };
 
 struct stream_extra;
+struct stream_xtreme;
 
 struct stream_sock {
 	struct vma_file file;
@@ -87,6 +88,7 @@ struct stream_sock {
 	struct vma_spin rx_spin;
 	const struct vma_stream_inspector *_Atomic inspector; /* zcopy.c; NULL: none */
 	struct stream_extra *_Atomic extra;                   /* extra.h; NULL: not made */
+	struct stream_xtreme *_Atomic xtreme;                 /* xtreme.h; NULL: not made */
 	_Atomic uint32_t waiting;    /* calls that wait: the socket outlives its last descriptor for them */
 	_Atomic bool close_due;      /* it is closed when the last of them leaves */
 	_Atomic int lingering_fd;    /* the shadow after close, a number of the library's; 0: none */

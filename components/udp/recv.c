@@ -133,11 +133,9 @@ static inline __attribute__((always_inline)) bool deliver(struct udp_attachment 
 	return true;
 }
 
-static bool __attribute__((noinline))
-deliver_with_opts(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info, uint32_t rx_opts)
+bool udp_deliver_with_opts(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info,
+                           uint32_t rx_opts)
 {
-	if (rx_opts == UDP_RX_OPT_XTREME && udp_xtreme_give(at, packet, info))
-		return true;
 	return deliver(at, packet, info, rx_opts);
 }
 
@@ -145,8 +143,10 @@ bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct
 {
 	const uint32_t rx_opts = atomic_load_explicit(&at->sock->rx_opts, memory_order_relaxed);
 
-	return __builtin_expect(rx_opts != 0, 0) ? deliver_with_opts(at, packet, info, rx_opts)
-	                                         : deliver(at, packet, info, 0);
+	if (__builtin_expect(rx_opts == 0, 1))
+		return deliver(at, packet, info, 0);
+	return rx_opts == UDP_RX_OPT_XTREME ? udp_xtreme_sink(at, packet, info)
+	                                    : udp_deliver_with_opts(at, packet, info, rx_opts);
 }
 
 bool udp_deliver_queued(struct udp_attachment *at, const struct udp_datagram *datagram)

@@ -100,25 +100,23 @@ static inline void count_given_at_once(struct vma_stats_socket *stats, uint64_t 
 	count_given(stats, bytes);
 }
 
-/* The address of a group is left to the long way, which asks its filters. */
-bool udp_xtreme_give(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info)
+/* The address of a group is left to the long way, which asks its filters; so is whatever cannot be given at once. */
+bool udp_xtreme_sink(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_xtreme_poll *poll = vma_xtreme_poll_here();
 	const struct udp_sock *sock = at->sock;
 	const uint64_t peer = atomic_load_explicit(&sock->peer_key, memory_order_relaxed);
 	uint32_t src;
 
-	if (__builtin_expect(poll == NULL || packet->next != NULL || (info->dst[0] & 0xf0) == 0xe0 ||
-	                             !udp_queue_is_empty(&at->queue),
-	                     0))
-		return false;
 	memcpy(&src, info->src, 4);
-	if (__builtin_expect(peer != 0 && peer != udp_peer_key(src, info->src_port_be), 0))
-		return false;
-	if (vma_xtreme_give_datagram(poll, sock->xtreme, packet,
-	                             atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), src,
-	                             info->src_port_be) != VMA_XTREME_GIVEN)
-		return false;
+	if (__builtin_expect(poll == NULL || packet->next != NULL || (info->dst[0] & 0xf0) == 0xe0 ||
+	                             (peer != 0 && peer != udp_peer_key(src, info->src_port_be)) ||
+	                             !udp_queue_is_empty(&at->queue) ||
+	                             vma_xtreme_give_datagram(poll, sock->xtreme, packet,
+	                                                      atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed),
+	                                                      src, info->src_port_be) != VMA_XTREME_GIVEN,
+	                     0))
+		return udp_deliver_with_opts(at, packet, info, UDP_RX_OPT_XTREME);
 	count_given_at_once(sock->stats, packet->payload_len);
 	return true;
 }

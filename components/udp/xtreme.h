@@ -17,8 +17,8 @@
 int udp_xtreme_begin(struct udp_sock *sock);
 /* A new attachment. 0, -ENOMEM. */
 int udp_xtreme_attach(const struct udp_sock *sock, struct udp_attachment *at);
-/* For the sink, where nothing else is asked of it: false, and nothing has happened, if it is not as usual. */
-bool udp_xtreme_give(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info);
+/* The sink of a socket of which nothing else is asked: UDP_RX_OPT_XTREME is its only option. */
+bool udp_xtreme_sink(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info);
 /* For the sink, of a socket with UDP_RX_OPT_XTREME: given, queued, or (false) dropped and counted. */
 bool udp_xtreme_deliver(struct udp_attachment *at, const struct udp_datagram *datagram);
 /* ops */
@@ -29,6 +29,9 @@ void udp_xtreme_post(const struct udp_attachment *at);
 
 /* recv.c: the socket has lost it. */
 void udp_count_dropped(const struct udp_sock *sock, uint64_t bytes) __attribute__((cold));
+/* recv.c: the sink, of a socket that has options. */
+bool udp_deliver_with_opts(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info,
+                           uint32_t rx_opts) __attribute__((noinline));
 /* recv.c: the sink, without a look at options. */
 bool udp_deliver_queued(struct udp_attachment *at, const struct udp_datagram *datagram);
 /* recv.c: a datagram of the queues, for who does not receive it by recv. */

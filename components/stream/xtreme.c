@@ -1,0 +1,393 @@
+/*
+ * xtreme.c - SocketXtreme on TCP.
+ *
+ * A piece that lies in a frame is held as by zero-copy receive (zcopy.c): it fills the receive buffer until it is freed,
+ * so a program that frees nothing stops its peer. A piece that tcp had to copy is copied once more, into a buffer of the
+ * library's; the account has at most a receive buffer of those. What cannot be given stays where it is, and the source
+ * on its list.
+ */
+#include "xtreme.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+/* ---- the object ---- */
+
+static struct stream_xtreme *xtreme_of(const struct stream_sock *sock)
+{
+	return atomic_load_explicit(&sock->xtreme, memory_order_acquire);
+}
+
+static void xtreme_on_returned(struct vma_file *file, uint64_t connection, uint32_t bytes)
+{
+	if (connection != 0)
+		vma_stream_held_returned(file, connection, bytes, 1);
+}
+
+static struct stream_xtreme *watcher_xtreme(struct vma_watcher *watcher)
+{
+	return (struct stream_xtreme *)((char *)watcher - offsetof(struct stream_xtreme, watcher));
+}
+
+static void post_all(struct stream_xtreme *x, uint32_t events)
+{
+	for (uint64_t bits = atomic_load(&x->bits); bits != 0; bits &= bits - 1)
+		vma_xtreme_post(atomic_load_explicit(&x->source[__builtin_ctzll(bits)], memory_order_acquire), events);
+}
+
+/* Two threads may come with the same ring: one of them is first. */
+static void add_source(struct stream_xtreme *x, unsigned bit)
+{
+	struct vma_xtreme_source *fresh = vma_xtreme_source_create(&x->sock->file, bit), *none = NULL;
+
+	if (fresh == NULL)
+		return;
+	if (atomic_compare_exchange_strong(&x->source[bit], &none, fresh)) {
+		atomic_fetch_or(&x->bits, 1ULL << bit);
+	} else {
+		vma_xtreme_source_end(fresh);
+		vma_xtreme_source_put(fresh);
+	}
+}
+
+static void add_sources(struct stream_xtreme *x, uint64_t rings)
+{
+	for (rings &= ~atomic_load(&x->bits); rings != 0; rings &= rings - 1)
+		add_source(x, (unsigned)__builtin_ctzll(rings));
+}
+
+static void xtreme_on_ready(struct vma_watcher *watcher, uint32_t events)
+{
+	post_all(watcher_xtreme(watcher), events);
+}
+
+static void xtreme_on_rings(struct vma_watcher *watcher, uint64_t rings)
+{
+	struct stream_xtreme *x = watcher_xtreme(watcher);
+
+	if (vma_file_has_ended(&x->sock->file))
+		return;
+	add_sources(x, rings);
+	post_all(x, 0);
+}
+
+/* Sources end in stream_xtreme_close. */
+static void xtreme_on_closed(struct vma_watcher *watcher, int fd)
+{
+	if (fd == -1)
+		vma_file_unwatch(&watcher_xtreme(watcher)->sock->file, watcher);
+}
+
+static void xtreme_on_shadow(struct vma_watcher *watcher)
+{
+	(void)watcher;
+}
+
+struct stream_xtreme *stream_xtreme_get(struct stream_sock *sock)
+{
+	struct stream_xtreme *x = xtreme_of(sock), *none = NULL;
+
+	if (x != NULL || !stream_xtreme_is_on(sock))
+		return x;
+	x = vma_alloc(sizeof(*x));
+	if (x == NULL)
+		return NULL;
+	x->sock = sock;
+	x->watcher = (struct vma_watcher){.ready = xtreme_on_ready,
+	                                  .rings = xtreme_on_rings,
+	                                  .closed = xtreme_on_closed,
+	                                  .shadow = xtreme_on_shadow};
+	x->xtreme = vma_xtreme_create(&sock->file, xtreme_on_returned);
+	if (x->xtreme != NULL && atomic_compare_exchange_strong(&sock->xtreme, &none, x))
+		return x;
+	vma_xtreme_destroy(x->xtreme);
+	vma_free(x);
+	return none;
+}
+
+void stream_xtreme_watch_slow(struct stream_sock *sock, uint32_t events)
+{
+	struct stream_xtreme *x = sock->file.os_only ? NULL : stream_xtreme_get(sock);
+
+	if (x == NULL || stream_rings(&sock->file) == 0)
+		return;
+	if (!atomic_load(&x->watched)) {
+		pthread_mutex_lock(&sock->file.lock);
+		x->peer = sock->peer;
+		pthread_mutex_unlock(&sock->file.lock);
+		if (!atomic_exchange(&x->watched, true) && vma_file_watch(&sock->file, &x->watcher) != 0)
+			atomic_store(&x->watched, false);
+	}
+	add_sources(x, stream_rings(&sock->file));
+	post_all(x, events);
+}
+
+/* Sources stay until nobody who is inside can see them: until the end of the object. */
+void stream_xtreme_close(struct stream_sock *sock)
+{
+	struct stream_xtreme *x = xtreme_of(sock);
+
+	if (x == NULL)
+		return;
+	for (unsigned bit = 0; bit < 64; bit++) {
+		struct vma_xtreme_source *source = atomic_load(&x->source[bit]);
+
+		if (source != NULL)
+			vma_xtreme_source_end(source);
+	}
+	vma_xtreme_close(x->xtreme);
+}
+
+/* Lists and places are the parent's: sources of new rings are made when the socket is taken up. */
+__attribute__((cold)) void stream_xtreme_forked(struct stream_sock *sock)
+{
+	struct stream_xtreme *x = xtreme_of(sock);
+
+	if (x == NULL)
+		return;
+	atomic_store(&x->bits, 0);
+	for (unsigned bit = 0; bit < 64; bit++)
+		atomic_store(&x->source[bit], NULL);
+	vma_xtreme_forked(x->xtreme);
+}
+
+void stream_xtreme_destroy(struct stream_sock *sock)
+{
+	struct stream_xtreme *x = atomic_exchange(&sock->xtreme, NULL);
+
+	if (x == NULL)
+		return;
+	for (unsigned bit = 0; bit < 64; bit++)
+		vma_xtreme_source_put(atomic_load(&x->source[bit]));
+	vma_xtreme_destroy(x->xtreme);
+	vma_free(x);
+}
+
+/* ---- bytes ---- */
+
+struct giving {
+	struct stream_sock *sock;
+	struct stream_xtreme *x;
+	struct vma_tcp_conn *conn;
+	struct vma_xtreme_poll *poll;
+	uint64_t number;
+	size_t bytes;
+};
+
+static enum vma_xtreme_given give_fragment(const struct giving *giving, const struct vma_fragment *fragment,
+                                           uint64_t limit, uint64_t connection)
+{
+	const struct vma_xtreme_packet packet = {.fragments = fragment,
+	                                         .n = 1,
+	                                         .len = fragment->len,
+	                                         .cost = fragment->len,
+	                                         .limit = limit,
+	                                         .connection = connection,
+	                                         .src = giving->x->peer.sin_addr.s_addr,
+	                                         .src_port_be = giving->x->peer.sin_port};
+
+	return vma_xtreme_give(giving->poll, giving->x->xtreme, &packet);
+}
+
+static enum vma_xtreme_given give_frame(struct giving *giving, const struct vma_tcp_piece *piece)
+{
+	struct vma_bufarena *arena = vma_engine()->arena;
+	const struct vma_fragment fragment = {
+	        .buf = piece->buf,
+	        .off = (uint32_t)((const char *)piece->data - vma_buf_data(arena, piece->buf)),
+	        .len = piece->len};
+	enum vma_xtreme_given given;
+
+	vma_buf_ref(piece->buf);
+	given = give_fragment(giving, &fragment, UINT64_MAX, giving->number);
+	if (given == VMA_XTREME_GIVEN)
+		vma_tcp_rx_hold(giving->conn, piece);
+	else
+		vma_buf_put(arena, piece->buf);
+	return given;
+}
+
+static enum vma_xtreme_given give_copy(struct giving *giving, const struct vma_tcp_piece *piece)
+{
+	struct vma_engine *engine = vma_engine();
+	const uint64_t limit = (uint64_t)vma_tcp_get_option(giving->conn, VMA_TCP_OPT_RCVBUF);
+	struct vma_fragment fragment = {0};
+	enum vma_xtreme_given given;
+	size_t room;
+
+	if (engine->spill == NULL || vma_bufpool_get(engine->spill, &fragment.buf, 1) == 0)
+		return VMA_XTREME_REFUSED;
+	room = vma_bufpool_frame_size(engine->spill) -
+	       (size_t)(vma_buf_data(engine->arena, fragment.buf) - vma_buf_frame(engine->arena, fragment.buf));
+	fragment.len = piece->len < room ? piece->len : (uint32_t)room;
+	memcpy(vma_buf_data(engine->arena, fragment.buf), piece->data, fragment.len);
+	given = give_fragment(giving, &fragment, limit, 0);
+	if (given != VMA_XTREME_GIVEN) {
+		vma_buf_put(engine->arena, fragment.buf);
+		return given;
+	}
+	vma_tcp_rx_consume(giving->conn, fragment.len);
+	giving->bytes += fragment.len;
+	return given;
+}
+
+/* The reader's turn is held. True: there is more than could be given. */
+static bool give_bytes(struct giving *giving)
+{
+	struct vma_tcp_piece piece;
+	enum vma_xtreme_given given;
+
+	while (vma_tcp_rx_bytes(giving->conn) != 0) {
+		if (vma_xtreme_next(giving->poll) == NULL)
+			return true;
+		if (!vma_tcp_rx_piece(giving->conn, &piece)) {
+			vma_tcp_rx_consume(giving->conn, 0); /* a lone urgent byte, which is not in the stream */
+			if (!vma_tcp_rx_piece(giving->conn, &piece))
+				return false;
+		}
+		if (piece.buf != NULL) {
+			given = give_frame(giving, &piece);
+			giving->bytes += given == VMA_XTREME_GIVEN ? piece.len : 0;
+		} else {
+			given = give_copy(giving, &piece);
+		}
+		if (given != VMA_XTREME_GIVEN)
+			return true;
+	}
+	return false;
+}
+
+static bool give_received(struct stream_sock *sock, struct stream_xtreme *x, struct vma_tcp_conn *conn,
+                          struct vma_xtreme_poll *poll)
+{
+	struct giving giving = {.sock = sock, .x = x, .conn = conn, .poll = poll};
+	bool more;
+
+	/* As soon as it can be: what is queued by then is copied. */
+	if (vma_tcp_zcopy_begin(conn) != 0 || vma_tcp_rx_bytes(conn) == 0)
+		return vma_tcp_rx_bytes(conn) != 0;
+	giving.number = vma_tcp_zcopy_number(conn);
+	stream_io_lock_acquire(&sock->reader);
+	more = give_bytes(&giving);
+	stream_io_lock_release(&sock->reader);
+	if (giving.bytes != 0) {
+		stream_count_received(sock, (ssize_t)giving.bytes, 0);
+		if (sock->stats != NULL)
+			vma_stats_add(&sock->stats->rx_zcopy, 1);
+	}
+	return more;
+}
+
+/* ---- events ---- */
+
+/* What is to be told of the state that the socket is in, and was not told yet. An end comes after all bytes. */
+static uint32_t news_of(struct stream_sock *sock, struct stream_xtreme *x, uint32_t events, bool more)
+{
+	const uint32_t now = stream_poll(&sock->file);
+	uint32_t news = 0;
+
+	if (now & (EPOLLERR | EPOLLHUP) && (!more || now & EPOLLERR) &&
+	    !atomic_load_explicit(&x->failure_told, memory_order_relaxed))
+		news |= now & (EPOLLERR | EPOLLHUP);
+	if ((now & (EPOLLERR | EPOLLHUP)) == 0 && events & EPOLLOUT)
+		news |= now & EPOLLOUT;
+	if (now & EPOLLRDHUP && (now & EPOLLERR) == 0 && !more &&
+	    !atomic_load_explicit(&x->end_told, memory_order_relaxed))
+		news |= EPOLLIN | EPOLLRDHUP;
+	return news;
+}
+
+static void note_told(struct stream_xtreme *x, uint32_t news)
+{
+	if (news & (EPOLLERR | EPOLLHUP))
+		atomic_store_explicit(&x->failure_told, true, memory_order_relaxed);
+	if (news & (EPOLLRDHUP | EPOLLERR))
+		atomic_store_explicit(&x->end_told, true, memory_order_relaxed);
+}
+
+/* Into the last completion of this socket, if it has just got one. */
+static bool tell_news(struct stream_xtreme *x, struct vma_xtreme_poll *poll, bool given, uint32_t news)
+{
+	if (given)
+		poll->at[-1].events |= news;
+	else if (!vma_xtreme_tell(poll, x->xtreme, news, &x->peer, 0))
+		return false;
+	note_told(x, news);
+	return true;
+}
+
+static bool complete_connection(struct stream_sock *sock, struct stream_xtreme *x, struct vma_xtreme_poll *poll,
+                                uint32_t *events)
+{
+	const struct vma_completion_t *before = poll->at;
+	struct vma_tcp_conn *conn = stream_conn(sock);
+	bool more = conn != NULL && give_received(sock, x, conn, poll);
+	const uint32_t news = news_of(sock, x, *events, more);
+
+	if (news == 0 || tell_news(x, poll, poll->at != before, news))
+		*events = 0;
+	else
+		more = true;
+	return more;
+}
+
+/* A process that has no descriptor left keeps the connection where it is, as the kernel does. */
+static bool complete_listener(struct stream_sock *listener, struct vma_xtreme_poll *poll)
+{
+	const int listen_fd = atomic_load_explicit(&listener->file.fd, memory_order_relaxed);
+
+	while (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0) {
+		const struct stream_xtreme *child;
+		int fd;
+
+		if (vma_xtreme_next(poll) == NULL)
+			return true;
+		fd = stream_accept_waiting(listener);
+		if (fd < 0)
+			return fd != -EAGAIN;
+		child = xtreme_of(stream_sock(vma_fd_lookup(fd)));
+		if (child != NULL)
+			vma_xtreme_tell(poll, child->xtreme, VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED, &child->peer,
+			                listen_fd);
+	}
+	return false;
+}
+
+bool stream_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
+{
+	struct stream_sock *sock = stream_sock(file);
+	struct stream_xtreme *x = xtreme_of(sock);
+	bool more;
+
+	if (file->os_only || x == NULL || !stream_call_enter(sock)) {
+		*events = 0;
+		return false;
+	}
+	if (stream_phase(sock) == STREAM_LISTENING) {
+		*events = 0;
+		more = complete_listener(sock, poll);
+	} else {
+		more = complete_connection(sock, x, poll, events);
+	}
+	stream_call_leave(sock);
+	return more;
+}
+
+/* ---- options ---- */
+
+int stream_xtreme_setsockopt(struct stream_sock *sock, int name, const void *value, socklen_t len)
+{
+	struct stream_xtreme *x = stream_xtreme_get(sock);
+
+	if (x == NULL)
+		return -ENOMEM;
+	return name == SO_VMA_SHUTDOWN_RX ? -EOPNOTSUPP : vma_xtreme_setsockopt(x->xtreme, name, value, len);
+}
+
+int stream_xtreme_getsockopt(struct stream_sock *sock, int name, void *value, socklen_t *len)
+{
+	const struct stream_xtreme *x = stream_xtreme_get(sock);
+
+	return x == NULL ? -ENOMEM : vma_xtreme_getsockopt(x->xtreme, name, value, len);
+}

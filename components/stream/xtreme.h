@@ -1,0 +1,61 @@
+/*
+ * xtreme.h - SocketXtreme on a socket: pieces of the stream, ends and connections as completions of a poll
+ * (<vma/inet_xtreme.h>).
+ *
+ *   an event ── watcher ── post ──> lists of the socket's rings ── complete ──┬─ bytes ──> packets, held in the window
+ *                                                                             ├─ listener ──> accepts by itself
+ *                                                                             └─ end, error, room ──> EPOLL* bits
+ *
+ * A socket is watched from connect, listen or accept on. Whatever an event says, the poll looks at the socket: so what
+ * came before the watcher, or is seen twice, makes no difference.
+ *
+ * Memory: made when it is first needed, ends with the socket.
+ */
+#ifndef VMA_STREAM_XTREME_H
+#define VMA_STREAM_XTREME_H
+
+#include <vma/inet_xtreme.h>
+
+#include "stream_priv.h"
+
+struct stream_xtreme {
+	struct vma_watcher watcher;
+	struct stream_sock *sock;
+	struct vma_xtreme *xtreme;
+	_Atomic bool watched;
+	/* Of each ring that it has, or had: what arrives by a list of another ring is told there. */
+	struct vma_xtreme_source *_Atomic source[64];
+	_Atomic uint64_t bits; /* of sources; 0: it has closed */
+	struct sockaddr_in peer;
+	/* poller's */
+	_Atomic bool end_told, failure_told;
+};
+
+/* Whether the mode is on. */
+static inline bool stream_xtreme_is_on(const struct stream_sock *sock)
+{
+	return sock->engine != NULL && sock->engine->conf.socketxtreme;
+}
+/* NULL: no memory, or the mode is off. Any thread. */
+struct stream_xtreme *stream_xtreme_get(struct stream_sock *sock);
+/*
+ * After connect, listen or accept: its events are told from now on, and what is there. events: EPOLLOUT, if it is news
+ * that there is room. Without file.lock.
+ */
+void stream_xtreme_watch_slow(struct stream_sock *sock, uint32_t events);
+static inline void stream_xtreme_watch(struct stream_sock *sock, uint32_t events)
+{
+	if (__builtin_expect(stream_xtreme_is_on(sock), 0))
+		stream_xtreme_watch_slow(sock, events);
+}
+void stream_xtreme_close(struct stream_sock *sock);
+void stream_xtreme_forked(struct stream_sock *sock);
+void stream_xtreme_destroy(struct stream_sock *sock);
+int stream_xtreme_setsockopt(struct stream_sock *sock, int name, const void *value, socklen_t len);
+int stream_xtreme_getsockopt(struct stream_sock *sock, int name, void *value, socklen_t *len);
+/* ops */
+bool stream_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events);
+/* accept.c: accepts a connection that waits in the queue of ours: its descriptor; -EAGAIN: none waits; -errno. */
+int stream_accept_waiting(struct stream_sock *listener);
+
+#endif

@@ -1,0 +1,550 @@
+/*
+ * extra_xtreme - SocketXtreme, for tests/e2e/extra_xtreme.sh.
+ *
+ *   send ADDRESS PORT COUNT           numbered datagrams to an echo server, each answer compared; by plain calls
+ *   udp ADDRESS PORT COUNT            echoes so many datagrams
+ *   flood ADDRESS PORT COUNT          receives so many, and says by how much its memory grew meanwhile
+ *   hold ADDRESS PORT COUNT           frees nothing; waits to be killed
+ *   misuse ADDRESS PORT COUNT         frees twice, frees strangers', polls what is closed, ...
+ *   off ADDRESS PORT COUNT            without VMA_SOCKETXTREME
+ *   tcp ADDRESS PORT COUNT            a server that echoes so many connections
+ *   client ADDRESS PORT COUNT         a client of an echo server: connects, sends so many bytes, compares
+ *   greedy ADDRESS PORT COUNT         a server that frees nothing until its peer stands still, then all
+ *   reset ADDRESS PORT COUNT          a server whose peer resets
+ * After "ready" packets may come. The last line says what was seen.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <mellanox/vma_extra.h>
+
+enum { BYTES = 64, BATCH = 16, PATIENCE_S = 60, HELD_MAX = 16384, FDS_MAX = 4096 };
+
+static struct vma_api_t *api;
+static unsigned count, wrong;
+static struct sockaddr_in address;
+static const char *why = "";
+
+struct datagram {
+	uint32_t number;
+	uint8_t fill[BYTES - 4];
+};
+
+static void fill_datagram(struct datagram *datagram, uint32_t number)
+{
+	datagram->number = number;
+	for (unsigned i = 0; i < sizeof(datagram->fill); i++)
+		datagram->fill[i] = (uint8_t)(number * 7 + i);
+}
+
+static bool is_whole(const void *bytes, size_t len)
+{
+	struct datagram got, wanted;
+
+	if (len != sizeof(got))
+		return false;
+	memcpy(&got, bytes, sizeof(got));
+	fill_datagram(&wanted, got.number);
+	return memcmp(&got, &wanted, sizeof(got)) == 0;
+}
+
+static void fail(const char *what)
+{
+	printf("FAILED %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static void expect_that(bool is_so, const char *what)
+{
+	if (!is_so) {
+		printf("not so: %s (errno %s)\n", what, strerror(errno));
+		wrong++;
+		why = what;
+	}
+}
+
+static void expect_errno(int rc, int wanted, const char *what)
+{
+	if (rc != -1 || errno != wanted)
+		printf("%s: %d, %s\n", what, rc, strerror(errno));
+	expect_that(rc == -1 && errno == wanted, what);
+}
+
+static double seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static int open_socket(int type)
+{
+	const int fd = socket(AF_INET, type, 0), on = 1, large = 1 << 20;
+
+	if (fd < 0)
+		fail("socket");
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (type == SOCK_DGRAM)
+		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &large, sizeof(large));
+	return fd;
+}
+
+static int open_bound(int type)
+{
+	const int fd = open_socket(type);
+
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
+		fail("bind");
+	if (type == SOCK_STREAM && listen(fd, 64) != 0)
+		fail("listen");
+	return fd;
+}
+
+static void say_ready(void)
+{
+	printf("ready\n");
+	fflush(stdout);
+}
+
+static int poll_some(int fd, struct vma_completion_t *completions, unsigned n)
+{
+	const int got = api->socketxtreme_poll(fd, completions, n, 0);
+
+	if (got < 0)
+		fail("socketxtreme_poll");
+	return got;
+}
+
+/* ---- UDP ---- */
+
+static void do_send(void)
+{
+	const int fd = open_socket(SOCK_DGRAM);
+	struct timeval patience = {.tv_sec = 10};
+	unsigned answers = 0;
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
+		fail("connect");
+	for (unsigned i = 0; i < count; i++) {
+		struct datagram datagram;
+		char room[256];
+		ssize_t len;
+
+		fill_datagram(&datagram, i);
+		if (send(fd, &datagram, sizeof(datagram), 0) != sizeof(datagram))
+			fail("send");
+		if (i % 8 != 7 && i + 1 != count)
+			continue;
+		for (; answers <= i; answers++) {
+			len = recv(fd, room, sizeof(room), 0);
+			wrong += !is_whole(room, (size_t)len);
+		}
+	}
+	printf("answers %u wrong %u\n", answers, wrong);
+}
+
+/* By ring (fd -1), socket or epoll set: all of them are polled in turn. */
+static void do_udp(void)
+{
+	const int fd = open_bound(SOCK_DGRAM), set = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN};
+	struct vma_completion_t completions[BATCH];
+	unsigned echoed = 0, turns = 0;
+	double until;
+
+	if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0)
+		fail("epoll_ctl");
+	say_ready();
+	until = seconds() + PATIENCE_S;
+	while (echoed < count && (++turns % 1024 != 0 || seconds() < until)) {
+		const int n = poll_some(turns % 2 != 0 ? fd : set, completions, turns % 3 != 0 ? BATCH : 1);
+
+		for (int i = 0; i < n; i++) {
+			struct vma_completion_t *c = &completions[i];
+
+			expect_that(c->events == VMA_SOCKETXTREME_PACKET, "a packet, and nothing else");
+			expect_that((int)c->user_data == fd, "user_data is the descriptor");
+			expect_that(c->packet.num_bufs == 1, "one buffer");
+			wrong += !is_whole(c->packet.buff_lst->payload, c->packet.total_len);
+			if (sendto(fd, c->packet.buff_lst->payload, c->packet.total_len, 0, (struct sockaddr *)&c->src,
+			           sizeof(c->src)) != c->packet.total_len)
+				fail("sendto");
+			if (api->socketxtreme_free_vma_packets(&c->packet, 1) != 0)
+				fail("free");
+			echoed++;
+		}
+	}
+	printf("echoed %u wrong %u\n", echoed, wrong);
+}
+
+static long resident_kib(void)
+{
+	long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+
+	if (file == NULL || fscanf(file, "%*s %ld", &pages) != 1)
+		fail("statm");
+	fclose(file);
+	return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static void do_flood(void)
+{
+	const int fd = open_bound(SOCK_DGRAM);
+	struct vma_completion_t completions[BATCH];
+	struct vma_packet_desc_t packets[BATCH];
+	unsigned seen = 0, turns = 0;
+	long before = 0;
+	double until;
+
+	say_ready();
+	until = seconds() + PATIENCE_S;
+	while (seen < count && (++turns % 1024 != 0 || seconds() < until)) {
+		const int n = poll_some(fd, completions, BATCH);
+
+		for (int i = 0; i < n; i++) {
+			wrong += !is_whole(completions[i].packet.buff_lst->payload, completions[i].packet.total_len);
+			packets[i] = completions[i].packet;
+		}
+		if (n != 0 && api->socketxtreme_free_vma_packets(packets, n) != 0)
+			fail("free");
+		seen += (unsigned)n;
+		if (before == 0 && seen >= count / 10)
+			before = resident_kib();
+	}
+	printf("seen %u wrong %u grown %s\n", seen, wrong, resident_kib() - before < 4096 ? "no" : "yes");
+}
+
+static void do_hold(void)
+{
+	const int fd = open_bound(SOCK_DGRAM);
+	struct vma_completion_t completions[BATCH];
+	unsigned held = 0, turns = 0;
+	double until, last = seconds();
+	const int small = 100000;
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+	say_ready();
+	until = seconds() + PATIENCE_S;
+	while (held < count && (++turns % 1024 != 0 || (seconds() < until && seconds() < last + 3))) {
+		const int n = poll_some(fd, completions, BATCH);
+
+		held += (unsigned)n;
+		if (n != 0)
+			last = seconds();
+	}
+	printf("held %u\n", held);
+	fflush(stdout);
+	for (;;)
+		pause();
+}
+
+static void *free_elsewhere(void *arg)
+{
+	struct vma_packet_desc_t *packet = arg;
+
+	if (api->socketxtreme_free_vma_packets(packet, 1) != 0)
+		wrong++;
+	return NULL;
+}
+
+static struct vma_completion_t await_packet(int fd)
+{
+	struct vma_completion_t completion = {.events = 0};
+	const double until = seconds() + PATIENCE_S;
+
+	while (poll_some(fd, &completion, 1) == 0)
+		if (seconds() > until)
+			fail("no packet");
+	return completion;
+}
+
+static void do_misuse(void)
+{
+	const int fd = open_bound(SOCK_DGRAM), pipe_end = open("/dev/null", O_RDONLY);
+	struct vma_buff_t own = {.len = 1}, *held;
+	struct vma_packet_desc_t strange = {.buff_lst = &own};
+	struct vma_completion_t completion, after;
+	const uint64_t data = 0xfeedfacecafe;
+	uint64_t got = 0;
+	socklen_t len = sizeof(got);
+	pthread_t thread;
+
+	say_ready();
+	completion = await_packet(fd);
+	held = completion.packet.buff_lst;
+	expect_that(api->socketxtreme_ref_vma_buff(held) == 2, "a second reference");
+	expect_that(api->socketxtreme_free_vma_packets(&completion.packet, 1) == 0, "free the packet");
+	expect_that(is_whole(held->payload, held->len), "a reference keeps the bytes");
+	held->next = (void *)(uintptr_t)4096;
+	held->len = 0;
+	expect_that(api->socketxtreme_free_vma_buff(held) == 0, "free the buffer");
+	expect_errno(api->socketxtreme_free_vma_buff(held), ENOENT, "free it twice");
+	expect_errno(api->socketxtreme_ref_vma_buff(held), ENOENT, "a reference to what is free");
+	expect_errno(api->socketxtreme_free_vma_packets(&completion.packet, 1), ENOENT, "free the packet twice");
+	expect_errno(api->socketxtreme_free_vma_packets(&strange, 1), EINVAL, "free a stranger");
+	expect_errno(api->socketxtreme_free_vma_buff(NULL), EINVAL, "free NULL");
+	expect_errno(api->socketxtreme_free_vma_packets((void *)(uintptr_t)64, 1), EFAULT, "packets that are nowhere");
+	expect_errno(api->socketxtreme_free_vma_packets(&strange, -1), EINVAL, "less than none");
+	expect_errno(api->socketxtreme_poll(-1, &completion, 1, 0), EBADF, "poll -1");
+	expect_errno(api->socketxtreme_poll(pipe_end, &completion, 1, 0), EBADF, "poll a file");
+	expect_errno(api->socketxtreme_poll(fd, &completion, 1, 5), EINVAL, "flags");
+	expect_errno(api->socketxtreme_poll(fd, NULL, 1, 0), EFAULT, "no array");
+	expect_that(api->socketxtreme_poll(fd, NULL, 0, 0) == 0, "an array of nothing");
+	expect_errno(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 4), EINVAL, "half a number");
+	expect_that(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 8) == 0, "user data");
+	expect_that(getsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &got, &len) == 0 && got == data, "user data back");
+	completion = await_packet(fd);
+	expect_that(completion.user_data == data, "user data in a completion");
+	pthread_create(&thread, NULL, free_elsewhere, &completion.packet);
+	pthread_join(thread, NULL);
+	completion = await_packet(fd);
+	/* An array that is not there takes nothing. */
+	while (api->socketxtreme_poll(fd, (void *)(uintptr_t)64, 1, 0) == 0)
+		;
+	expect_that(errno == EFAULT, "a bad array when something is there");
+	after = await_packet(fd);
+	expect_that(is_whole(after.packet.buff_lst->payload, after.packet.total_len), "and it is still there");
+	close(fd);
+	expect_errno(api->socketxtreme_poll(fd, &completion, 1, 0), EBADF, "poll what is closed");
+	expect_that(is_whole(completion.packet.buff_lst->payload, completion.packet.total_len),
+	            "bytes after the close");
+	expect_that(api->socketxtreme_free_vma_packets(&completion.packet, 1) == 0, "free after the close");
+	expect_that(api->socketxtreme_free_vma_packets(&after.packet, 1) == 0, "free another after the close");
+	printf("wrong %u %s\n", wrong, why);
+}
+
+static void do_off(void)
+{
+	const int fd = open_bound(SOCK_DGRAM);
+	struct vma_completion_t completion;
+	const uint64_t data = 1;
+	const uint64_t bits = VMA_EXTRA_API_SOCKETXTREME_POLL | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_PACKETS |
+	                      VMA_EXTRA_API_SOCKETXTREME_REF_VMA_BUFF | VMA_EXTRA_API_SOCKETXTREME_FREE_VMA_BUFF;
+
+	expect_that((api->vma_extra_supported_mask & bits) == 0, "the mask");
+	expect_errno(api->socketxtreme_poll(fd, &completion, 1, 0), EOPNOTSUPP, "socketxtreme_poll");
+	expect_errno(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 8), ENOPROTOOPT, "SO_VMA_USER_DATA");
+	printf("wrong %u %s\n", wrong, why);
+}
+
+/* ---- TCP ---- */
+
+static uint8_t stream_byte(size_t at)
+{
+	return (uint8_t)(at * 7 + at / 251);
+}
+
+static bool is_stream(const struct vma_buff_t *buff, size_t at)
+{
+	const uint8_t *bytes = buff->payload;
+
+	for (size_t i = 0; i < buff->len; i++)
+		if (bytes[i] != stream_byte(at + i))
+			return false;
+	return true;
+}
+
+static void send_all(int fd, const void *bytes, size_t len)
+{
+	for (size_t done = 0; done < len;) {
+		const ssize_t sent = send(fd, (const char *)bytes + done, len - done, MSG_NOSIGNAL);
+
+		if (sent < 0)
+			fail("send");
+		done += (size_t)sent;
+	}
+}
+
+/* Each connection's bytes go back from where they lie; its end is known by a completion. */
+static void do_tcp(void)
+{
+	const int fd = open_bound(SOCK_STREAM);
+	static size_t got[FDS_MAX];
+	static bool is_open[FDS_MAX];
+	unsigned accepted = 0, ended = 0, turns = 0, pieces = 0;
+	struct vma_completion_t completions[BATCH];
+	double until;
+
+	say_ready();
+	until = seconds() + PATIENCE_S;
+	while (ended < count && (++turns % 1024 != 0 || seconds() < until)) {
+		const int n = poll_some(fd, completions, turns % 2 != 0 ? BATCH : 1);
+
+		for (int i = 0; i < n; i++) {
+			struct vma_completion_t *c = &completions[i];
+			const int conn = (int)c->user_data;
+
+			expect_that(conn > 0 && conn < FDS_MAX && conn != fd, "a connection's completion");
+			if (c->events & VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED) {
+				expect_that(c->listen_fd == fd, "the listener is named");
+				expect_that(c->src.sin_port != 0 && c->src.sin_family == AF_INET, "so is the peer");
+				expect_that(!is_open[conn], "it is new");
+				is_open[conn] = true;
+				got[conn] = 0;
+				accepted++;
+			}
+			expect_that(is_open[conn], "it is known");
+			if (c->events & VMA_SOCKETXTREME_PACKET) {
+				pieces++;
+				wrong += !is_stream(c->packet.buff_lst, got[conn]);
+				got[conn] += c->packet.total_len;
+				send_all(conn, c->packet.buff_lst->payload, c->packet.total_len);
+				if (api->socketxtreme_free_vma_packets(&c->packet, 1) != 0)
+					fail("free");
+			}
+			if (c->events & EPOLLRDHUP) {
+				expect_that((c->events & EPOLLIN) != 0, "the end is EPOLLIN, too");
+				is_open[conn] = false;
+				close(conn);
+				ended++;
+			}
+		}
+	}
+	printf("accepted %u ended %u pieces %s wrong %u %s\n", accepted, ended, pieces != 0 ? "some" : "none", wrong,
+	       why);
+}
+
+static void do_client(void)
+{
+	const int fd = open_socket(SOCK_STREAM | SOCK_NONBLOCK);
+	static uint8_t chunk[4096];
+	size_t sent = 0, got = 0;
+	bool connected = false, ended = false;
+	const double until = seconds() + PATIENCE_S;
+
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 || errno != EINPROGRESS)
+		fail("connect");
+	while (!ended && seconds() < until) {
+		struct vma_completion_t c;
+
+		if (poll_some(fd, &c, 1) == 1) {
+			expect_that((int)c.user_data == fd, "its own completion");
+			connected |= (c.events & EPOLLOUT) != 0;
+			if (c.events & VMA_SOCKETXTREME_PACKET) {
+				wrong += !is_stream(c.packet.buff_lst, got);
+				got += c.packet.total_len;
+				api->socketxtreme_free_vma_packets(&c.packet, 1);
+			}
+			ended |= (c.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+		}
+		if (connected && sent < count) {
+			const size_t here = count - sent < sizeof(chunk) ? count - sent : sizeof(chunk);
+			ssize_t rc;
+
+			for (size_t i = 0; i < here; i++)
+				chunk[i] = stream_byte(sent + i);
+			rc = send(fd, chunk, here, MSG_DONTWAIT | MSG_NOSIGNAL);
+			sent += rc > 0 ? (size_t)rc : 0;
+			if (sent == count)
+				shutdown(fd, SHUT_WR);
+		}
+	}
+	printf("connected %d got %zu ended %d wrong %u %s\n", connected, got, ended, wrong, why);
+}
+
+/* Frees nothing until the peer has stood still for a second. */
+static void do_greedy(void)
+{
+	const int fd = open_bound(SOCK_STREAM);
+	static struct vma_completion_t held[HELD_MAX];
+	unsigned n_held = 0, turns = 0;
+	bool was_still = false, ended = false;
+	double until, last;
+	size_t got = 0;
+
+	say_ready();
+	until = last = seconds();
+	until += PATIENCE_S;
+	while (!ended && (++turns % 64 != 0 || seconds() < until)) {
+		struct vma_completion_t c;
+
+		if (poll_some(fd, &c, 1) == 1) {
+			last = seconds();
+			if (c.events & VMA_SOCKETXTREME_PACKET) {
+				wrong += !is_stream(c.packet.buff_lst, got);
+				got += c.packet.total_len;
+				if (was_still || n_held == HELD_MAX)
+					api->socketxtreme_free_vma_packets(&c.packet, 1);
+				else
+					held[n_held++] = c;
+			}
+			ended = (c.events & EPOLLRDHUP) != 0;
+		} else if (!was_still && got != 0 && seconds() > last + 1) {
+			was_still = true;
+			for (unsigned i = 0; i < n_held; i++)
+				wrong += api->socketxtreme_free_vma_packets(&held[i].packet, 1) != 0;
+		}
+	}
+	printf("still %d got %zu ended %d wrong %u %s\n", was_still, got, ended, wrong, why);
+}
+
+static void do_reset(void)
+{
+	const int fd = open_bound(SOCK_STREAM);
+	struct vma_completion_t c;
+	uint64_t events = 0;
+	int conn = -1, error = 0;
+	socklen_t len = sizeof(error);
+	double until;
+
+	say_ready();
+	until = seconds() + PATIENCE_S;
+	while ((events & EPOLLERR) == 0 && seconds() < until) {
+		if (poll_some(fd, &c, 1) == 0)
+			continue;
+		if (c.events & VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED)
+			conn = (int)c.user_data;
+		if (c.events & VMA_SOCKETXTREME_PACKET)
+			api->socketxtreme_free_vma_packets(&c.packet, 1);
+		events |= c.events;
+	}
+	getsockopt(conn, SOL_SOCKET, SO_ERROR, &error, &len);
+	printf("error %d hangup %d reason %s\n", (events & EPOLLERR) != 0, (events & EPOLLHUP) != 0,
+	       error == ECONNRESET ? "ECONNRESET" : strerror(error));
+}
+
+/* ---- main ---- */
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+	bool plain;
+} roles[] = {
+        {"send", do_send, true},    {"udp", do_udp, false},       {"flood", do_flood, false},
+        {"hold", do_hold, false},   {"misuse", do_misuse, false}, {"off", do_off, false},
+        {"tcp", do_tcp, false},     {"client", do_client, false}, {"greedy", do_greedy, false},
+        {"reset", do_reset, false},
+};
+
+int main(int argc, char **argv)
+{
+	if (argc < 5)
+		return 2;
+	address = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[3]))};
+	if (inet_pton(AF_INET, argv[2], &address.sin_addr) != 1)
+		return 2;
+	count = (unsigned)strtoul(argv[4], NULL, 10);
+	for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++) {
+		if (strcmp(argv[1], roles[i].name) != 0)
+			continue;
+		api = vma_get_api();
+		if (api == NULL && !roles[i].plain)
+			fail("no API");
+		roles[i].run();
+		return 0;
+	}
+	return 2;
+}
