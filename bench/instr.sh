@@ -92,6 +92,11 @@ awk '$1 == "tcp_bulk_in_1" { copied = $3 } $1 == "tcp_bulk_in_zcopy" { left = $3
 	END { if (left > copied * 0.7) { print "bench-instr: zero-copy receive: " left " instructions, " copied " with a copy"; exit 1 } }' \
 	"$scratch/now" || exit 1
 
+# What is above the ring: a poll of SocketXtreme and what gives back its packets, beside recv of as many datagrams.
+awk '$1 == "receive_burst" { ring = $3 } $1 == "recv_burst" { recv = $3 - ring } $1 == "udp_socketxtreme" { polled = $3 - ring }
+	END { if (polled > recv * 0.7) { print "bench-instr: SocketXtreme: " polled " instructions, " recv " by recv"; exit 1 } }' \
+	"$scratch/now" || exit 1
+
 if [ "${UPDATE:-0}" = 1 ]; then
 	cp "$scratch/now" "$known"
 	cat "$known"

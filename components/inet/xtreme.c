@@ -281,9 +281,12 @@ static void publish_more(struct place *place)
 
 static inline void stamp(struct vma_packet_desc_t *packet, uint64_t ns)
 {
-	packet->hw_timestamp = __builtin_expect(ns == 0, 1)
-	                               ? (struct timespec){0}
-	                               : (struct timespec){.tv_sec = (time_t)(ns / NSEC), .tv_nsec = (long)(ns % NSEC)};
+	packet->hw_timestamp.tv_sec = 0;
+	packet->hw_timestamp.tv_nsec = 0;
+	if (__builtin_expect(ns != 0, 0)) {
+		packet->hw_timestamp.tv_sec = (time_t)(ns / NSEC);
+		packet->hw_timestamp.tv_nsec = (long)(ns % NSEC);
+	}
 }
 
 /* The first one, and the chain behind it; NULL: the account is full, or no memory. */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <vma/sock_engine.h>
 #include <vma/sock_os.h>
@@ -293,6 +295,30 @@ static void test_file_lives_until_all_is_back(void **state)
 	assert_int_equal(atomic_load(&fake->file.refs), 1);
 }
 
+static void test_child_has_nothing_of_its_parents(void **state)
+{
+	struct vma_completion_t completion, own;
+	int status;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	child = fork();
+	if (child == 0) {
+		bool is_right;
+
+		vma_xtreme_fork_child();
+		vma_xtreme_forked(xtreme);
+		is_right = vma_xtreme_free_packets(&completion.packet, 1) == -EINVAL && vma_xtreme_held(xtreme) == 0 &&
+		           poll_packets(&own, 1, 1) == 1 && vma_xtreme_free_packets(&own.packet, 1) == 0;
+		_exit(is_right ? 0 : 1);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	assert_int_equal(vma_xtreme_held(xtreme), 100);
+	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
+}
+
 static void test_source_that_does_not_fit_is_told_in_the_next_poll(void **state)
 {
 	struct vma_xtreme_source *source = vma_xtreme_source_create(&fake->file, BIT);
@@ -417,6 +443,7 @@ int main(void)
 	        cmocka_unit_test_setup_teardown(test_buffers_outlive_their_socket, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_closed_account_gives_nothing, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_file_lives_until_all_is_back, setup_returned, teardown),
+	        cmocka_unit_test_setup_teardown(test_child_has_nothing_of_its_parents, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_source_that_does_not_fit_is_told_in_the_next_poll, setup,
 	                                        teardown),
 	        cmocka_unit_test_setup_teardown(test_sources_that_nobody_polls_do_not_pile_up, setup, teardown),
