@@ -204,10 +204,11 @@ static struct ring_file *ring_file_create(void)
 	atomic_store(&ring_file->file.own_poll, true);
 	ring_file->listener.heard = ring_file_heard;
 	ring_file->close_task.run = ring_file_close_number;
+	vma_file_get(&ring_file->file); /* the caller's: once it has a number, any thread may close it */
 	return ring_file;
 }
 
-/* A number of its own, to which nothing of a ring leads yet. */
+/* Referenced. A number of its own, to which nothing of a ring leads yet. */
 static int ring_file_open(struct ring_file **out)
 {
 	const int saved = errno;
@@ -222,8 +223,10 @@ static int ring_file_open(struct ring_file **out)
 		return fd;
 	if (fd >= 0)
 		syscall(SYS_close, fd);
-	if (*out != NULL)
+	if (*out != NULL) {
 		vma_file_put(&(*out)->file);
+		vma_file_put(&(*out)->file);
+	}
 	return rc;
 }
 
@@ -235,10 +238,12 @@ static int ring_file_number(const struct vma_ring_ctx *ring_ctx)
 
 /*
  * With a reference to the ring context. A file that has ended meanwhile (another thread has closed all descriptors that
- * it does not know) stays without a ring: ring_file_close comes after the mark, and takes the lock.
+ * it does not know) stays without a ring: ring_file_close comes after the mark, and takes the lock. One that has lost its
+ * last number, and whose close is on its way, is parted here.
  */
 static int ring_file_join(struct ring_file *ring_file, int fd, struct vma_ring_ctx *ring_ctx)
 {
+	struct ring_file *ended = NULL;
 	int there;
 
 	pthread_mutex_lock(&ring_files_lock);
@@ -246,6 +251,9 @@ static int ring_file_join(struct ring_file *ring_file, int fd, struct vma_ring_c
 	if (there < 0 && vma_file_has_ended(&ring_file->file)) {
 		there = -EBADF;
 	} else if (there < 0) {
+		ended = ring_ctx->file;
+		if (ended != NULL)
+			ring_file_part(ended, ring_ctx);
 		vma_file_get(&ring_file->file);
 		atomic_store_explicit(&ring_file->ring_ctx, ring_ctx, memory_order_release);
 		atomic_store_explicit(&ring_ctx->busy_mask, 0, memory_order_relaxed);
@@ -255,6 +263,8 @@ static int ring_file_join(struct ring_file *ring_file, int fd, struct vma_ring_c
 		there = fd;
 	}
 	pthread_mutex_unlock(&ring_files_lock);
+	if (ended != NULL)
+		vma_file_put(&ended->file);
 	return there;
 }
 
@@ -265,7 +275,6 @@ static int ring_file_open_for(struct vma_ring_ctx *ring_ctx)
 
 	if (fd < 0)
 		return fd;
-	vma_file_get(&ring_file->file); /* it may be closed meanwhile */
 	joined = ring_file_join(ring_file, fd, ring_ctx);
 	if (vma_ring_acquire(ring_ctx->ring))
 		vma_ring_release(ring_ctx->ring);
