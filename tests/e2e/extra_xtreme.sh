@@ -23,7 +23,7 @@ check_eq "without VMA_SOCKETXTREME the functions are missing, and say so" \
 
 before=$(snmp b Udp InDatagrams)
 serve echo udp 7101 4000
-check_eq "an echo server by socket and epoll descriptor answers every datagram whole" "$(ask 7101 4000)" \
+check_eq "an echo server by the descriptors of its ring, its socket and an epoll set answers every datagram whole" "$(ask 7101 4000)" \
 	"answers 4000 wrong 0"
 finish echo 60
 check_eq "and has seen each as one completion" "$(said echo)" "echoed 4000 wrong 0"

@@ -155,10 +155,19 @@ static void do_send(void)
 	printf("answers %u wrong %u\n", answers, wrong);
 }
 
-/* By ring (fd -1), socket or epoll set: all of them are polled in turn. */
+static int ring_of(int fd)
+{
+	int ring = -1;
+
+	if (api->get_socket_rings_fds(fd, &ring, 1) != 1)
+		fail("get_socket_rings_fds");
+	return ring;
+}
+
+/* Its ring, the socket and an epoll set are polled in turn. */
 static void do_udp(void)
 {
-	const int fd = open_bound(SOCK_DGRAM), set = epoll_create1(0);
+	const int fd = open_bound(SOCK_DGRAM), set = epoll_create1(0), ring = ring_of(fd);
 	struct epoll_event event = {.events = EPOLLIN};
 	struct vma_completion_t completions[BATCH];
 	unsigned echoed = 0, turns = 0;
@@ -169,7 +178,10 @@ static void do_udp(void)
 	say_ready();
 	until = seconds() + PATIENCE_S;
 	while (echoed < count && (++turns % 1024 != 0 || seconds() < until)) {
-		const int n = poll_some(turns % 2 != 0 ? fd : set, completions, turns % 3 != 0 ? BATCH : 1);
+		const int n = poll_some(turns % 3 == 0   ? ring
+		                        : turns % 3 == 1 ? fd
+		                                         : set,
+		                        completions, turns % 5 != 0 ? BATCH : 1);
 
 		for (int i = 0; i < n; i++) {
 			struct vma_completion_t *c = &completions[i];
@@ -371,7 +383,7 @@ static void send_all(int fd, const void *bytes, size_t len)
 /* Each connection's bytes go back from where they lie; its end is known by a completion. */
 static void do_tcp(void)
 {
-	const int fd = open_bound(SOCK_STREAM);
+	const int fd = open_bound(SOCK_STREAM), ring = ring_of(fd);
 	static size_t got[FDS_MAX];
 	static bool is_open[FDS_MAX];
 	unsigned accepted = 0, ended = 0, turns = 0, pieces = 0;
@@ -381,7 +393,7 @@ static void do_tcp(void)
 	say_ready();
 	until = seconds() + PATIENCE_S;
 	while (ended < count && (++turns % 1024 != 0 || seconds() < until)) {
-		const int n = poll_some(fd, completions, turns % 2 != 0 ? BATCH : 1);
+		const int n = poll_some(ring, completions, turns % 2 != 0 ? BATCH : 1);
 
 		for (int i = 0; i < n; i++) {
 			struct vma_completion_t *c = &completions[i];
