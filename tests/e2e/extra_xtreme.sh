@@ -58,13 +58,13 @@ while not os.path.exists('$WORK/$1.done'):
 	pours=$!
 }
 
-serve flood flood 7103 300000
+serve flood flood 7103 100000
 pour flood 7103
 finish flood 120
 touch "$WORK/flood.done"
 wait "$pours"
-check "300000 packets are whole, and memory does not grow with them" \
-	eval "said flood | grep -qE '^seen 3000[0-9][0-9] wrong 0 grown no'"
+check "100000 packets are whole, and memory does not grow with them" \
+	eval "said flood | grep -qE '^seen 1000[0-9][0-9] wrong 0 grown no'"
 
 serve greedy hold 7104 16000
 pour greedy 7104
