@@ -3,7 +3,7 @@
 #
 # A runner names its jobs with job_add and calls jobs_run. That calls the runner's job_ended for each job, in the order
 # in which they end, with the job's output in one piece; what is printed there is not mixed with other jobs' output.
-# At most AT_ONCE jobs run at once (default: two for each core and one, as most of them wait most of the time), longest
+# At most AT_ONCE jobs run at once (default: three for each core, as most of them wait most of the time), longest
 # first. Those marked alone follow, one after the other, when nothing else runs.
 #
 # A job's source may carry marks, each a line of its head comment (the first 30 lines), behind "# ", "/* " or " * ":
@@ -77,7 +77,7 @@ _jobs_end() { # EXIT_STATUS
 }
 
 jobs_run() {
-	local index at_once=${AT_ONCE:-$((2 * $(nproc) + 1))} together alone
+	local index at_once=${AT_ONCE:-$((3 * $(nproc)))} together alone
 	_jobs_folder=$(mktemp -d)
 	trap 'rm -rf "$_jobs_folder"' EXIT
 	trap '_jobs_end 130' INT

@@ -2,7 +2,7 @@
 # The Extra API on UDP, between two namespaces: packets without a copy and callbacks bring every datagram whole, and the
 # kernel none; who breaks the rules gets an error; frames that a process holds come back when it ends, however it ends;
 # dummy messages reach nobody.
-# seconds: 60
+# seconds: 14
 #
 #   a: extra_udp send (the kernel's sockets) ---- veth ---- b: extra_udp, preloaded
 EXTRA_PROGRAM=extra_udp

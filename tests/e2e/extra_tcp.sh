@@ -2,7 +2,7 @@
 # The Extra API on TCP, between two namespaces: every byte is in its place, without copies, with callbacks, and mixed
 # with plain receives; also if segments are lost. Who frees nothing stops its peer and nobody else; who breaks the rules
 # gets an error.
-# seconds: 30
+# seconds: 13
 #
 #   a: extra_tcp send (the kernel's sockets) ---- veth ---- b: extra_tcp, preloaded
 EXTRA_PROGRAM=extra_tcp

@@ -5,6 +5,7 @@
 #
 #   a (each program twice: on kernel sockets, and preloaded)  veth  (the same) b
 # seconds: 75
+# test-all: interfaces are made anew many times, and what programs do then is waited for
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 if [ "$SAN" = thread ]; then

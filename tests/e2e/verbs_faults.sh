@@ -3,7 +3,8 @@
 # the log, and what programs have said comes as they said it. And a killed process, whose peers learn of it.
 #
 #   a (10.9.0.1, a client on kernel sockets) vs_a ---- card ---- wire ---- card ---- vs_b (10.9.0.2, preloaded) b
-# seconds: 60
+# seconds: 25
+# test-all: each fault is waited for
 . "$(dirname "$0")/../lib_verbs.sh"
 need_cards
 command -v python3 >/dev/null || cannot_run "no python3"

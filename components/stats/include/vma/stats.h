@@ -42,8 +42,8 @@
 	X(rx_drop_no_flow, "dropped: no flow wants it")                                                                \
 	X(rx_drop_sink, "dropped: the flow refused it")                                                                \
 	X(rx_drop_chain, "dropped: broken or oversized multi-buffer frame")                                            \
-	X(rx_to_kernel, "given to the kernel: a rule of the device had taken what may be its")                         \
-	X(rx_drop_martian, "dropped: for the kernel, but it refuses such a source or destination")
+	X(rx_drop_martian, "dropped: for the kernel, but it refuses such a source or destination")                     \
+	X(rx_to_kernel, "given to the kernel: a rule of the device had taken what may be its")
 
 #define VMA_STATS_RING_TX(X)                                                                                           \
 	X(tx_packets, "packets handed to the NIC")                                                                     \
