@@ -31,31 +31,48 @@ static int extra_register_recv_callback(int s, vma_recv_callback_t callback, voi
 	return (int)call_end(&call, vma_extra_register_recv_callback(call.file, callback, context));
 }
 
+/* False: EFAULT. */
+static bool copy_program(void *to, const void *from, size_t size)
+{
+	struct vma_thread *self = vma_enter();
+	const bool copied = vma_copy(to, from, size) == 0;
+
+	vma_leave(self);
+	if (!copied)
+		errno = EFAULT;
+	return copied;
+}
+
 /* The kernel's recvmsg: of such a socket nothing is given without a copy. */
 static int recvfrom_kernel(int s, void *buf, size_t len, int *flags, struct sockaddr *from, socklen_t *fromlen)
 {
-	const bool forced = (*flags & MSG_VMA_ZCOPY_FORCE) != 0;
 	struct iovec piece = {.iov_base = buf, .iov_len = len};
 	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
+	const bool names = from != NULL && fromlen != NULL;
+	bool forced, faults;
+	socklen_t room = 0;
+	int wanted;
 	ssize_t rc;
 
+	if (!copy_program(&wanted, flags, sizeof(wanted)) || (names && !copy_program(&room, fromlen, sizeof(room))))
+		return -1;
+	forced = (wanted & MSG_VMA_ZCOPY_FORCE) != 0;
 	if (forced)
 		msg = (struct msghdr){0};
-	if (from != NULL && fromlen != NULL) {
+	if (names) {
 		msg.msg_name = from;
-		msg.msg_namelen = *fromlen;
+		msg.msg_namelen = room;
 	}
-	rc = vma_os.recvmsg(s, &msg, (*flags & ~(MSG_VMA_ZCOPY | MSG_VMA_ZCOPY_FORCE)) | (forced ? MSG_PEEK : 0));
+	rc = vma_os.recvmsg(s, &msg, (wanted & ~(MSG_VMA_ZCOPY | MSG_VMA_ZCOPY_FORCE)) | (forced ? MSG_PEEK : 0));
 	if (rc < 0)
 		return -1;
 	if (forced) {
 		errno = EIO;
 		return -1;
 	}
-	*flags = msg.msg_flags;
-	if (from != NULL && fromlen != NULL)
-		*fromlen = msg.msg_namelen;
-	return (int)rc;
+	faults = !copy_program(flags, &msg.msg_flags, sizeof(msg.msg_flags)) ||
+	         (names && !copy_program(fromlen, &msg.msg_namelen, sizeof(msg.msg_namelen)));
+	return faults ? -1 : (int)rc;
 }
 
 static int extra_recvfrom_zcopy(int s, void *buf, size_t len, int *flags, struct sockaddr *from, socklen_t *fromlen)
@@ -256,7 +273,6 @@ static const struct vma_own_api own_api = {
 
 static void mask_init(void)
 {
-	process_start();
 	api.vma_extra_supported_mask = vma_extra_mask();
 }
 

@@ -5,11 +5,16 @@
 #include <vma/inet_xtreme.h>
 #include <vma/sock_engine.h>
 
+/* Before the start nothing has been read yet, and a question starts nothing. */
 bool vma_extra_has_xtreme(void)
 {
-	const struct vma_engine *engine = vma_engine();
+	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
+	struct vma_conf own;
 
-	return engine != NULL && engine->conf.socketxtreme;
+	if (engine != NULL)
+		return engine->conf.socketxtreme;
+	vma_conf_peek(&own, environ);
+	return own.socketxtreme;
 }
 
 /* True: *rings are those that the descriptor stands for. */
@@ -21,6 +26,24 @@ static bool rings_of(struct vma_file *file, uint64_t *rings)
 		return false;
 	*rings = file->ops->rings(file);
 	return true;
+}
+
+/*
+ * A ring's descriptor is readable until a poll by it has found all that it had heard of. After a poll whose array is
+ * full there may be more.
+ */
+static int poll_rings(struct vma_file *file, uint64_t rings, struct vma_completion_t *completions, unsigned n)
+{
+	uint64_t heard;
+	int rc;
+
+	if (file->kind != VMA_FILE_RING)
+		return vma_xtreme_poll(rings, completions, n);
+	heard = vma_ring_file_heard(file);
+	rc = vma_xtreme_poll(rings, completions, n);
+	if (rc >= 0 && (unsigned)rc < n)
+		vma_ring_file_saw(file, heard);
+	return rc;
 }
 
 int vma_extra_xtreme_poll(struct vma_file *file, struct vma_completion_t *completions, unsigned n, int flags)
@@ -35,7 +58,7 @@ int vma_extra_xtreme_poll(struct vma_file *file, struct vma_completion_t *comple
 		return -EINVAL;
 	if (completions == NULL && n != 0)
 		return -EFAULT;
-	return n != 0 ? vma_xtreme_poll(rings, completions, n) : 0;
+	return n != 0 ? poll_rings(file, rings, completions, n) : 0;
 }
 
 int vma_extra_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)

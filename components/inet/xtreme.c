@@ -248,7 +248,8 @@ fill_more(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account, cons
 		place = place_take(ring);
 		if (place == NULL)
 			break;
-		place_fill(place, arena, account, &packet->fragments[i], packet->fragments[i].len, packet->connection);
+		place_fill(place, arena, account, &packet->fragments[i], packet->fragments[i].len + 1,
+		           packet->connection);
 		place->buff.next = first != NULL ? &first->buff : NULL;
 		atomic_store_explicit(&place->next, first != NULL ? (uint32_t)(first - map) + 1 : 0,
 		                      memory_order_relaxed);
@@ -289,14 +290,18 @@ static inline void stamp(struct vma_packet_desc_t *packet, uint64_t ns)
 	}
 }
 
-/* The first one, and the chain behind it; NULL: the account is full, or no memory. */
+/*
+ * The first one, and the chain behind it; NULL: the account is full, or no memory. Each buffer of a chain costs a byte
+ * more than it has: an account lives as long as something is charged to it, and a buffer may be empty.
+ */
 static inline struct place *place_packet(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account,
                                          const struct vma_xtreme_packet *packet)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
+	const uint32_t cost = packet->cost + (packet->n > 1 ? packet->n : 0);
 	struct place *place, *more = NULL;
 
-	if (!charge(account, packet->cost, packet->limit))
+	if (!charge(account, cost, packet->limit))
 		return NULL;
 	place = place_take(ring);
 	if (__builtin_expect(packet->n > 1, 0) && place != NULL) {
@@ -307,11 +312,11 @@ static inline struct place *place_packet(struct vma_xtreme_ring *ring, struct vm
 		}
 	}
 	if (__builtin_expect(place == NULL, 0)) {
-		uncharge(account, packet->cost);
+		uncharge(account, cost);
 		return NULL;
 	}
 	place_fill(place, arena, account, &packet->fragments[0],
-	           packet->n == 1 ? packet->cost : packet->cost - (packet->len - packet->fragments[0].len),
+	           packet->n == 1 ? cost : packet->cost - (packet->len - packet->fragments[0].len) + 1,
 	           packet->connection);
 	if (__builtin_expect(more == NULL, 1)) {
 		atomic_store_explicit(&place->next, 0, memory_order_relaxed);

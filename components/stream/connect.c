@@ -557,8 +557,10 @@ static int connect_begin(struct stream_sock *sock, int fd, const struct sockaddr
 		return 1;
 	}
 	*rc = started == 0 ? -EINPROGRESS : started;
-	if (started == 0)
+	if (started == 0) {
 		sock->attempt = STREAM_ATTEMPT;
+		stream_xtreme_attempt(sock);
+	}
 	stream_describe(sock);
 	return 0;
 }

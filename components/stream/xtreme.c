@@ -36,7 +36,10 @@ static void post_all(struct stream_xtreme *x, uint32_t events)
 		vma_xtreme_post(atomic_load_explicit(&x->source[__builtin_ctzll(bits)], memory_order_acquire), events);
 }
 
-/* Two threads may come with the same ring: one of them is first. */
+/*
+ * Two threads may come with the same ring: one of them is first. A file is marked as ended before stream_xtreme_close
+ * looks for sources: it finds this one, or the mark is seen here.
+ */
 static void add_source(struct stream_xtreme *x, unsigned bit)
 {
 	struct vma_xtreme_source *fresh = vma_xtreme_source_create(&x->sock->file, bit), *none = NULL;
@@ -45,6 +48,8 @@ static void add_source(struct stream_xtreme *x, unsigned bit)
 		return;
 	if (atomic_compare_exchange_strong(&x->source[bit], &none, fresh)) {
 		atomic_fetch_or(&x->bits, 1ULL << bit);
+		if (vma_file_has_ended(&x->sock->file))
+			vma_xtreme_source_end(fresh);
 	} else {
 		vma_xtreme_source_end(fresh);
 		vma_xtreme_source_put(fresh);
@@ -99,8 +104,11 @@ struct stream_xtreme *stream_xtreme_get(struct stream_sock *sock)
 	                                  .closed = xtreme_on_closed,
 	                                  .shadow = xtreme_on_shadow};
 	x->xtreme = vma_xtreme_create(&sock->file, xtreme_on_returned);
-	if (x->xtreme != NULL && atomic_compare_exchange_strong(&sock->xtreme, &none, x))
+	if (x->xtreme != NULL && atomic_compare_exchange_strong(&sock->xtreme, &none, x)) {
+		if (vma_file_has_ended(&sock->file)) /* as in add_source: else its account would keep the socket */
+			vma_xtreme_close(x->xtreme);
 		return x;
+	}
 	vma_xtreme_destroy(x->xtreme);
 	vma_free(x);
 	return none;
@@ -121,6 +129,17 @@ void stream_xtreme_watch_slow(struct stream_sock *sock, uint32_t events)
 	}
 	add_sources(x, stream_rings(&sock->file));
 	post_all(x, events);
+}
+
+void stream_xtreme_attempt(struct stream_sock *sock)
+{
+	struct stream_xtreme *x = xtreme_of(sock);
+
+	if (x == NULL)
+		return;
+	x->peer = sock->peer;
+	atomic_store_explicit(&x->failure_told, false, memory_order_relaxed);
+	atomic_store_explicit(&x->end_told, false, memory_order_relaxed);
 }
 
 /* Sources stay until nobody who is inside can see them: until the end of the object. */
@@ -284,8 +303,12 @@ static bool give_received(struct stream_sock *sock, struct stream_xtreme *x, str
 /* What is to be told of the state that the socket is in, and was not told yet. An end comes after all bytes. */
 static uint32_t news_of(struct stream_sock *sock, struct stream_xtreme *x, uint32_t events, bool more)
 {
-	const uint32_t now = stream_poll(&sock->file);
-	uint32_t news = 0;
+	uint32_t now = stream_poll(&sock->file), news = 0;
+
+	/* What MSG_ZEROCOPY has to tell is no end. */
+	if (stream_has_notifications(sock) && atomic_load_explicit(&sock->so_error, memory_order_relaxed) == 0 &&
+	    (now & EPOLLHUP) == 0)
+		now &= ~(uint32_t)EPOLLERR;
 
 	if (now & (EPOLLERR | EPOLLHUP) && (!more || now & EPOLLERR) &&
 	    !atomic_load_explicit(&x->failure_told, memory_order_relaxed))
@@ -338,7 +361,8 @@ static bool complete_listener(struct stream_sock *listener, struct vma_xtreme_po
 	const int listen_fd = atomic_load_explicit(&listener->file.fd, memory_order_relaxed);
 
 	while (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0) {
-		const struct stream_xtreme *child;
+		const struct stream_xtreme *child = NULL;
+		struct vma_file *file;
 		int fd;
 
 		if (vma_xtreme_next(poll) == NULL)
@@ -346,10 +370,15 @@ static bool complete_listener(struct stream_sock *listener, struct vma_xtreme_po
 		fd = stream_accept_waiting(listener);
 		if (fd < 0)
 			return fd != -EAGAIN;
-		child = xtreme_of(stream_sock(vma_fd_lookup(fd)));
+		file = vma_fd_lookup(fd);
+		if (file == NULL || file->kind != VMA_FILE_TCP)
+			continue; /* another thread has closed the number */
+		child = stream_xtreme_get(stream_sock(file));
 		if (child != NULL)
 			vma_xtreme_tell(poll, child->xtreme, VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED, &child->peer,
 			                listen_fd);
+		else
+			vma_os.close(fd); /* no memory, and nobody would know of it */
 	}
 	return false;
 }

@@ -48,6 +48,8 @@ static inline void stream_xtreme_watch(struct stream_sock *sock, uint32_t events
 	if (__builtin_expect(stream_xtreme_is_on(sock), 0))
 		stream_xtreme_watch_slow(sock, events);
 }
+/* file.lock. A connection is asked for: how the one before has ended does not matter to it. */
+void stream_xtreme_attempt(struct stream_sock *sock);
 void stream_xtreme_close(struct stream_sock *sock);
 void stream_xtreme_forked(struct stream_sock *sock);
 void stream_xtreme_destroy(struct stream_sock *sock);

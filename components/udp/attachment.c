@@ -191,7 +191,9 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 	 */
 	if (all == NULL)
 		vma_file_ready(&sock->file, EPOLLOUT); /* who asks for room asks the shadow from now on */
-	else if (udp_has_datagram(all))
+	else if (udp_has_datagram(all)) {
 		vma_file_ready(&sock->file, VMA_FILE_READABLE);
+		udp_xtreme_post(all->at[all->n - 1]); /* the same, for a poller; it looks into all queues */
+	}
 	vma_waitq_wake(&sock->file.waitq, true);
 }

@@ -440,6 +440,7 @@ static int run_misuse(void)
 	expect(api->register_recv_callback(unix_fd, rude, NULL), EINVAL, "a callback of a unix socket");
 	expect(api->register_recv_callback(-1, rude, NULL), EINVAL, "a callback of no descriptor");
 	expect(api->free_packets(unix_fd, &none, 1), EINVAL, "a unix socket's packet");
+	expect(api->recvfrom_zcopy(unix_fd, &none, 1, NULL, NULL, NULL), EFAULT, "no flags, of a unix socket");
 	expect(api->get_socket_rings_num(unix_fd), EINVAL, "a unix socket's rings");
 	expect(api->get_socket_network_header(unix_fd, NULL, &len), EINVAL, "a unix socket's headers");
 	expect(api->get_socket_network_header(fd, NULL, &len), ENOTCONN, "headers of what is not connected");

@@ -198,6 +198,9 @@ static void do_udp(void)
 			echoed++;
 		}
 	}
+	expect_that(poll_some(ring, completions, BATCH) == 0 &&
+	                    poll(&(struct pollfd){.fd = ring, .events = POLLIN}, 1, 0) == 0,
+	            "a ring whose packets were polled is not readable");
 	printf("echoed %u wrong %u\n", echoed, wrong);
 }
 

@@ -27,6 +27,7 @@ static struct {
 	unsigned packets, fragments, told, calls;
 	uint32_t events, cost;
 	uint64_t limit, stamp_ns;
+	unsigned empty_from; /* fragments that have nothing */
 	enum vma_xtreme_given last;
 	unsigned returned_bytes;
 	uint64_t returned_connection;
@@ -43,18 +44,19 @@ static struct vma_buf *get_buf(void)
 static void give_one(struct vma_xtreme_poll *poll)
 {
 	struct vma_fragment fragments[8];
-	struct vma_xtreme_packet packet = {.fragments = fragments,
-	                                   .n = tells.fragments,
-	                                   .len = 10 * tells.fragments,
-	                                   .cost = tells.cost,
-	                                   .limit = tells.limit,
-	                                   .stamp_ns = tells.stamp_ns,
-	                                   .connection = 9,
-	                                   .src = htonl(0x0a000002),
-	                                   .src_port_be = htons(4000)};
+	struct vma_xtreme_packet packet = {
+	        .fragments = fragments,
+	        .n = tells.fragments,
+	        .len = 10 * (tells.fragments < tells.empty_from ? tells.fragments : tells.empty_from),
+	        .cost = tells.cost,
+	        .limit = tells.limit,
+	        .stamp_ns = tells.stamp_ns,
+	        .connection = 9,
+	        .src = htonl(0x0a000002),
+	        .src_port_be = htons(4000)};
 
 	for (unsigned i = 0; i < tells.fragments; i++)
-		fragments[i] = (struct vma_fragment){.buf = get_buf(), .off = i, .len = 10};
+		fragments[i] = (struct vma_fragment){.buf = get_buf(), .off = i, .len = i < tells.empty_from ? 10 : 0};
 	tells.last = vma_xtreme_give(poll, xtreme, &packet);
 	for (unsigned i = 0; i < tells.fragments && tells.last != VMA_XTREME_GIVEN; i++)
 		vma_buf_put(vma_engine()->arena, fragments[i].buf);
@@ -94,6 +96,7 @@ static int begin(vma_xtreme_returned returned)
 	memset(&tells, 0, sizeof(tells));
 	tells.fragments = 1;
 	tells.cost = 100;
+	tells.empty_from = UINT32_MAX;
 	tells.limit = UINT32_MAX;
 	vma_enter();
 	xtreme = vma_xtreme_create(&fake->file, returned);
@@ -179,11 +182,34 @@ static void test_reference_keeps_a_buffer_after_its_packet(void **state)
 	assert_int_equal(vma_xtreme_ref(second), 2);
 	assert_int_equal(vma_xtreme_ref(second), 3);
 	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
-	assert_int_equal(vma_xtreme_held(xtreme), 10);
+	assert_int_equal(vma_xtreme_held(xtreme), 11);
 	assert_int_equal(vma_xtreme_free_buff(second), 1);
 	assert_int_equal(vma_xtreme_free_buff(second), 0);
 	assert_int_equal(vma_xtreme_free_buff(second), -ENOENT);
 	assert_int_equal(vma_xtreme_held(xtreme), 0);
+}
+
+/* Else the account would have ended with the first one, and be looked into by the others. */
+static void test_empty_buffers_count(void **state)
+{
+	struct vma_completion_t completion;
+	struct vma_buff_t *second, *third;
+
+	(void)state;
+	tells.fragments = 3;
+	tells.empty_from = 1;
+	tells.cost = 10;
+	assert_int_equal(poll_packets(&completion, 1, 1), 1);
+	second = completion.packet.buff_lst->next;
+	third = second->next;
+	assert_int_equal(third->len, 0);
+	vma_xtreme_close(xtreme);
+	assert_int_equal(vma_xtreme_free_buff(completion.packet.buff_lst), 0);
+	assert_int_equal(atomic_load(&fake->file.refs), 2); /* the account's */
+	assert_int_equal(vma_xtreme_free_buff(second), 0);
+	assert_int_equal(atomic_load(&fake->file.refs), 2);
+	assert_int_equal(vma_xtreme_free_buff(third), 0);
+	assert_int_equal(atomic_load(&fake->file.refs), 1);
 }
 
 static void test_what_the_program_overwrites_is_not_followed(void **state)
@@ -443,6 +469,8 @@ int main(void)
 	        cmocka_unit_test_setup_teardown(test_buffers_outlive_their_socket, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_closed_account_gives_nothing, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_file_lives_until_all_is_back, setup_returned, teardown),
+	        cmocka_unit_test_setup_teardown(test_empty_buffers_count, setup_returned, teardown),
+	        cmocka_unit_test_setup_teardown(test_empty_buffers_count, setup_returned, teardown),
 	        cmocka_unit_test_setup_teardown(test_child_has_nothing_of_its_parents, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_source_that_does_not_fit_is_told_in_the_next_poll, setup,
 	                                        teardown),

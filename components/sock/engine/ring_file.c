@@ -80,13 +80,22 @@ static void ring_file_heard(struct vma_ring_listener *listener)
 	ring_file_wake(&ring_file->file, VMA_FILE_READABLE);
 }
 
-void vma_ring_file_look(struct vma_file *file)
+uint64_t vma_ring_file_heard(struct vma_file *file)
+{
+	return atomic_load(&ring_file_of(file)->heard);
+}
+
+void vma_ring_file_saw(struct vma_file *file, uint64_t heard)
 {
 	struct ring_file *ring_file = ring_file_of(file);
-	const uint64_t heard = atomic_load(&ring_file->heard);
 
 	if (atomic_load_explicit(&ring_file->seen, memory_order_relaxed) != heard)
 		atomic_store(&ring_file->seen, heard);
+}
+
+void vma_ring_file_look(struct vma_file *file)
+{
+	vma_ring_file_saw(file, vma_ring_file_heard(file));
 }
 
 /* ---- what is asked of the file ---- */
@@ -176,8 +185,7 @@ static void ring_file_close_number(struct vma_task *task)
 	const int fd = atomic_load(&file->fd);
 
 	ring_file_wake(file, EPOLLHUP);
-	if (vma_fd_remove_file(fd, file))
-		syscall(SYS_close, fd);
+	vma_fd_close_file(fd, file);
 	vma_file_put(file);
 }
 
@@ -278,8 +286,8 @@ static int ring_file_open_for(struct vma_ring_ctx *ring_ctx)
 	joined = ring_file_join(ring_file, fd, ring_ctx);
 	if (vma_ring_acquire(ring_ctx->ring))
 		vma_ring_release(ring_ctx->ring);
-	if (joined != fd && vma_fd_remove_file(fd, &ring_file->file))
-		syscall(SYS_close, fd);
+	if (joined != fd)
+		vma_fd_close_file(fd, &ring_file->file);
 	vma_file_put(&ring_file->file);
 	return joined;
 }

@@ -17,5 +17,6 @@ void file_notify_closed(struct vma_file *file, int fd);
 /* table.c: the place of a number, made if need be; NULL: no memory, or no number that a kernel gives out. */
 struct vma_file *_Atomic *fd_slot(int fd);
 void fd_raise_highest(int fd);
+struct vma_file *fd_guard_file(void); /* what stands in the slots of the library's own descriptors */
 
 #endif

@@ -16,6 +16,11 @@
 static const struct vma_file_ops guard_ops = {.name = "internal"};
 static struct vma_file guard = {.ops = &guard_ops, .kind = VMA_FILE_INTERNAL};
 
+struct vma_file *fd_guard_file(void)
+{
+	return &guard;
+}
+
 int vma_fd_guard_here(int fd)
 {
 	struct vma_file *_Atomic *slot = fd_slot(fd);

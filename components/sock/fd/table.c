@@ -15,6 +15,8 @@
  */
 #include <errno.h>
 #include <limits.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "file.h"
 
@@ -229,14 +231,20 @@ void vma_fd_remove(int fd)
 	vma_leave(self);
 }
 
-bool vma_fd_remove_file(int fd, struct vma_file *file)
+/*
+ * The number stays marked until the kernel has it back. A program that closes it meanwhile gets EBADF; if it closed it
+ * before, the number might be another file's by now, and would be closed here.
+ */
+bool vma_fd_close_file(int fd, struct vma_file *file)
 {
 	struct vma_file *_Atomic *slot = fd_slot(fd);
-	struct vma_file *mine = file;
+	struct vma_file *guard = fd_guard_file(), *mine = file;
 	struct vma_thread *self;
 
-	if (slot == NULL || !atomic_compare_exchange_strong(slot, &mine, NULL))
+	if (slot == NULL || !atomic_compare_exchange_strong(slot, &mine, guard))
 		return false;
+	syscall(SYS_close, fd);
+	atomic_compare_exchange_strong(slot, &guard, NULL); /* but for a file that has the number by now */
 	self = vma_enter();
 	fd_drop_file(file, fd);
 	vma_leave(self);

@@ -332,8 +332,8 @@ int vma_fd_install(int fd, struct vma_file *file);
  * between. A number that is not ours is no error.
  */
 void vma_fd_remove(int fd);
-/* The same if the number leads to this file; false, and nothing is done: it does not. The caller closes it then. */
-bool vma_fd_remove_file(int fd, struct vma_file *file);
+/* The library itself closes number fd, if it leads to this file; false, and nothing is done: it does not. */
+bool vma_fd_close_file(int fd, struct vma_file *file);
 /* The highest number that may be ours, for close_range and closefrom; -1: none. */
 int vma_fd_highest(void);
 

@@ -254,6 +254,9 @@ struct vma_ring_ctx *vma_ring_file_ctx(const struct vma_file *file);
 struct vma_ring_ctx *vma_ring_file_hold(const struct vma_file *file);
 /* What was told so far is known: not readable for its sake any more. Data path, no lock. */
 void vma_ring_file_look(struct vma_file *file);
+/* The same in two steps: what it had heard of before a poll, and that the poll has found all of it. */
+uint64_t vma_ring_file_heard(struct vma_file *file);
+void vma_ring_file_saw(struct vma_file *file, uint64_t heard);
 
 /*
  * A socket has been closed. Where rings have descriptors, what it held of them is put soon, and not only when the
