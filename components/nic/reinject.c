@@ -48,7 +48,10 @@ static uint64_t coarse_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* As nic_route_type, of at most a second ago. A peer that forges sources has the kernel asked for each packet. */
+/*
+ * As nic_route_type, of at most a second ago; what failed for another reason than that there is no route is asked again.
+ * A peer that forges sources has the kernel asked for each packet.
+ */
 static int address_type(struct vma_reinject_addrs *addrs, const uint8_t *address)
 {
 	const uint64_t now_ns = coarse_now_ns();
@@ -58,9 +61,15 @@ static int address_type(struct vma_reinject_addrs *addrs, const uint8_t *address
 	memcpy(&word, address, 4);
 	at = &addrs->at[word * 0x9e3779b1u >> 26];
 	_Static_assert(VMA_REINJECT_ADDRS == 1 << (32 - 26), "so many bits of the hash");
-	if (at->until_ns <= now_ns || at->address != word)
+	if (at->until_ns <= now_ns || at->address != word) {
+		const int type = nic_route_type(addrs->fd, address);
+
 		*at = (struct vma_reinject_addr){
-		        .address = word, .type = nic_route_type(addrs->fd, address), .until_ns = now_ns + ASK_AGAIN_NS};
+		        .address = word,
+		        .type = type,
+		        .until_ns = type >= 0 || type == -ENETUNREACH ? now_ns + ASK_AGAIN_NS : 0,
+		};
+	}
 	return at->type;
 }
 

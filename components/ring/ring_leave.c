@@ -202,24 +202,26 @@ static void collect_deleting(struct vma_ring *ring, unsigned most, uint64_t unti
 
 /* `deleting` is changed with both the flag and the mutex, so it is read here with the mutex alone. -ENOENT: the rule
  * was revoked, or the owner that knew it has gone. */
-bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns)
+bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns, unsigned *deleted)
 {
 	struct ring_stale_rules *stale_rules = &ring->stale_rules;
 	bool more = true, due = true;
+	unsigned n = 0, none;
 
-	for (unsigned burst; most > 0 && due; most -= burst) {
+	deleted = deleted != NULL ? deleted : &none;
+	for (*deleted = 0; n < most && due; *deleted = n) {
 		if (!drive_acquire(&ring->rx))
 			return true;
 		if (pthread_mutex_trylock(&stale_rules->nic_lock) != 0) { /* somebody else is at it */
 			ring_rx_release(ring, drive_tid());
 			return true;
 		}
-		collect_deleting(ring, most < LEAVE_BURST ? most : LEAVE_BURST, until_ns);
-		burst = stale_rules->deleting_count;
+		collect_deleting(ring, most - n < LEAVE_BURST ? most - n : LEAVE_BURST, until_ns);
+		n += stale_rules->deleting_count;
 		more = !TAILQ_EMPTY(&stale_rules->waiting);
 		due = stale_rule_due(stale_rules, until_ns) != NULL;
 		ring_rx_release(ring, drive_tid());
-		for (unsigned i = 0; i < burst; i++)
+		for (unsigned i = 0; i < stale_rules->deleting_count; i++)
 			vma_nic_flow_del(ring->qp, &stale_rules->deleting[i]);
 		drive_acquire(&ring->rx);
 		ring_rule_left(ring);

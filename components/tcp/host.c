@@ -132,7 +132,7 @@ void vma_tcp_leave(struct vma_tcp *tcp)
 		leave_conn(conn);
 	timewait_end(tcp, LEAVE_MOST);
 	vma_ring_release(tcp->ring); /* a run: resets leave */
-	vma_ring_prune(tcp->ring, LEAVE_MOST, UINT64_MAX);
+	vma_ring_prune(tcp->ring, LEAVE_MOST, UINT64_MAX, NULL);
 }
 
 /* Recovery is over by then. */

@@ -529,8 +529,8 @@ static int listener_steer(struct vma_tcp_listener *listener)
 
 	if (rc == 0)
 		return 0;
+	vma_ring_acquire(tcp->ring); /* nothing is accepted between the two */
 	vma_ring_detach(tcp->ring, &listener->flow);
-	vma_ring_acquire(tcp->ring);
 	end_half_open(listener, false);
 	tcp_control_forget(tcp, &listener->flow);
 	unlink_listener(listener);

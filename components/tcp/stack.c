@@ -557,7 +557,7 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 		tcp->frames_count = 0;
 		vma_ring_release(tcp->ring);
 	}
-	vma_ring_prune(tcp->ring, UINT32_MAX, UINT64_MAX); /* those of TIME_WAIT, too */
+	vma_ring_prune(tcp->ring, UINT32_MAX, UINT64_MAX, NULL); /* those of TIME_WAIT, too */
 	vma_ring_attach_proto(tcp->ring, NULL);
 	tcp_conns_free(tcp);
 	port_memory_destroy(tcp);

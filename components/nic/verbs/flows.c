@@ -425,11 +425,21 @@ static void restore_rules(struct verbs_qp *qp, bool of_any)
 	}
 }
 
+/* What lingers in the device goes on lingering there; what the next queue cannot have has ended. */
+static void renew_revoked(struct verbs_qp *qp, struct verbs_flow *flow)
+{
+	for (; flow != NULL; flow = flow->next)
+		if (flow->qp == qp && flow->of_card != NULL)
+			rule_renew(flow);
+}
+
 /* Connections before their listener: it would give their packets to the kernel. */
 void verbs_flows_restore(struct verbs_qp *qp)
 {
 	restore_rules(qp, false);
 	restore_rules(qp, true);
+	renew_revoked(qp, qp->nic->revoked);
+	renew_revoked(qp, qp->nic->lingering);
 	show_count(qp);
 }
 

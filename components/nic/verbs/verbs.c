@@ -125,6 +125,10 @@ static void child_give_up(struct nic_forked *forked)
 			closed = qp->queue.device;
 			verbs_device_child_close(closed);
 		}
+		if (qp->before.device != NULL && qp->before.device != closed && qp->before.device != nic->device) {
+			closed = qp->before.device;
+			verbs_device_child_close(closed);
+		}
 		os_close(qp->epoll_fd);
 		os_close(qp->wake_fd);
 		os_close(qp->addrs.fd);
@@ -575,10 +579,8 @@ static int rebind_beside(struct verbs_qp *qp)
 	if (qp->before.device == NULL || qp->before.device->broken)
 		return -EAGAIN;
 	rc = bind_again(qp);
-	if (rc == 0) {
-		verbs_flows_end_revoked(qp);
+	if (rc == 0)
 		verbs_queue_close(&qp->before);
-	}
 	return rc;
 }
 

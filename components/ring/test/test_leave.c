@@ -96,9 +96,9 @@ static void test_a_flow_leaves_without_a_word_to_the_nic_and_its_rule_is_deleted
 	leave_detach(&conn);
 	assert_true(device_has(&key));
 	assert_null(vma_ring_flow(ring, &key));
-	assert_false(vma_ring_prune(ring, 1, UINT64_MAX));
+	assert_false(vma_ring_prune(ring, 1, UINT64_MAX, NULL));
 	assert_int_equal(device.count, 0);
-	assert_false(vma_ring_prune(ring, 1, UINT64_MAX));
+	assert_false(vma_ring_prune(ring, 1, UINT64_MAX, NULL));
 }
 
 static void test_the_oldest_rules_go_first_and_as_many_as_wanted(void **state)
@@ -110,14 +110,14 @@ static void test_the_oldest_rules_go_first_and_as_many_as_wanted(void **state)
 		attach_steered(&takers[i], (uint16_t)(1000 + i));
 	for (uint16_t i = 0; i < 40; i++)
 		leave_detach(&takers[i]);
-	assert_true(vma_ring_prune(ring, 30, UINT64_MAX));
+	assert_true(vma_ring_prune(ring, 30, UINT64_MAX, NULL));
 	assert_int_equal(device.count, 10);
 	for (uint16_t i = 30; i < 40; i++) {
 		struct vma_flow_key key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, (uint16_t)(1000 + i));
 
 		assert_true(device_has(&key));
 	}
-	assert_false(vma_ring_prune(ring, UINT32_MAX, UINT64_MAX));
+	assert_false(vma_ring_prune(ring, UINT32_MAX, UINT64_MAX, NULL));
 }
 
 static uint64_t leave_test_now_ns(void)
@@ -140,11 +140,11 @@ static void test_each_rule_stays_its_own_time_where_what_comes_late_would_be_the
 	between_ns = leave_test_now_ns();
 	usleep(1);
 	leave_detach(&other);
-	assert_true(vma_ring_prune(ring, 8, between_ns));
+	assert_true(vma_ring_prune(ring, 8, between_ns, NULL));
 	assert_int_equal(device.count, 1);
 	assert_true(device_has(&second));
-	assert_true(vma_ring_prune(ring, 8, between_ns));
-	assert_false(vma_ring_prune(ring, 8, leave_test_now_ns()));
+	assert_true(vma_ring_prune(ring, 8, between_ns, NULL));
+	assert_false(vma_ring_prune(ring, 8, leave_test_now_ns(), NULL));
 	assert_int_equal(device.count, 0);
 }
 
@@ -160,7 +160,7 @@ static void test_what_still_comes_goes_to_the_listener_or_to_nobody(void **state
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(listener.calls, 1);
 	vma_ring_detach(ring, &listener.flow);
-	vma_ring_prune(ring, 1, UINT64_MAX);
+	vma_ring_prune(ring, 1, UINT64_MAX, NULL);
 }
 
 static void test_a_successor_inherits_the_rule_and_leaves_it_as_its_own(void **state)
@@ -172,7 +172,7 @@ static void test_a_successor_inherits_the_rule_and_leaves_it_as_its_own(void **s
 	leave_detach(&conn);
 	asked = device.asked;
 	assert_int_equal(leave_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
-	assert_false(vma_ring_prune(ring, 8, UINT64_MAX));
+	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
 	assert_true(device_has(&other.flow.key));
 	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
 	assert_int_equal(device.asked, asked); /* it has no shadow that the NIC would have to know */
@@ -180,7 +180,7 @@ static void test_a_successor_inherits_the_rule_and_leaves_it_as_its_own(void **s
 	vma_ring_progress(ring);
 	assert_int_equal(other.calls, 1);
 	leave_detach(&other);
-	assert_false(vma_ring_prune(ring, 8, UINT64_MAX));
+	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
 	assert_int_equal(device.count, 0);
 }
 
@@ -202,7 +202,7 @@ static void test_a_connection_that_inherits_costs_no_question_although_it_has_a_
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(other.calls, 1);
 	leave_detach(&other);
-	assert_false(vma_ring_prune(ring, 8, UINT64_MAX));
+	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
 	assert_int_equal(device.count, 0);
 }
 
@@ -215,7 +215,7 @@ static void test_the_last_of_several_members_leaves_the_rule(void **state)
 	assert_int_equal(device.count, 1);
 	leave_detach(&other);
 	assert_int_equal(device.count, 1);
-	assert_false(vma_ring_prune(ring, 8, UINT64_MAX));
+	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
 }
 
 static void test_who_was_not_steered_leaves_no_rule_and_who_had_one_from_the_start_takes_it_along(void **state)
@@ -241,7 +241,7 @@ static void test_a_rule_that_the_nic_takes_back_meanwhile_is_forgotten(void **st
 	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &key, fake.attr.event_arg);
 	attach_steered(&conn, 1000); /* and may be had again */
 	leave_detach(&conn);
-	vma_ring_prune(ring, 1, UINT64_MAX);
+	vma_ring_prune(ring, 1, UINT64_MAX, NULL);
 }
 
 static void test_a_ring_ends_with_rules_that_wait(void **state)
@@ -267,7 +267,7 @@ static int slow_del(struct fake_nic *nic, const struct vma_flow_key *key)
 static void *leave_prune(void *arg)
 {
 	(void)arg;
-	vma_ring_prune(ring, 1, UINT64_MAX);
+	vma_ring_prune(ring, 1, UINT64_MAX, NULL);
 	return NULL;
 }
 
@@ -296,12 +296,12 @@ static void test_packets_are_delivered_while_a_slow_nic_deletes_a_rule(void **st
 	leave_arrive(1001);
 	assert_int_equal(vma_ring_progress(ring), 1); /* -EBUSY if the flag were held */
 	assert_int_equal(other.calls, 1);
-	assert_true(vma_ring_prune(ring, 1, UINT64_MAX)); /* another thread is at it */
-	assert_true(atomic_load(&asking));                /* the NIC has not answered yet */
+	assert_true(vma_ring_prune(ring, 1, UINT64_MAX, NULL)); /* another thread is at it */
+	assert_true(atomic_load(&asking));                      /* the NIC has not answered yet */
 	leave_detach(&other);
 	atomic_store(&silent, false);
 	pthread_join(thread, NULL);
-	assert_false(vma_ring_prune(ring, 8, UINT64_MAX));
+	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
 }
 
 static void test_a_rule_that_is_being_deleted_is_added_again_only_after_that(void **state)

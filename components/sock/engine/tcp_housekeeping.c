@@ -336,7 +336,7 @@ static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg
 	const bool late = prunes_late(ring_ctx);
 	const unsigned burst = late ? PRUNE_LATE_AT_ONCE : PRUNE_AT_ONCE;
 	const uint64_t now = vma_now_ns();
-	unsigned n = 0;
+	unsigned n = 0, deleted;
 	bool more;
 
 	(void)arg;
@@ -344,9 +344,9 @@ static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg
 	    (late && now < atomic_load(&ring_ctx->prune_ns)) || !atomic_exchange(&ring_ctx->to_prune, false))
 		return;
 	do {
-		more = vma_ring_prune(ring_ctx->ring, burst, late ? now - PRUNE_LATE_NS : UINT64_MAX);
-		n += burst;
-	} while (more && n < PRUNE_AT_ONCE && vma_now_ns() < now + RULES_NS);
+		more = vma_ring_prune(ring_ctx->ring, burst, late ? now - PRUNE_LATE_NS : UINT64_MAX, &deleted);
+		n += deleted;
+	} while (more && deleted == burst && n < PRUNE_AT_ONCE && vma_now_ns() < now + RULES_NS);
 	if (!more)
 		return;
 	if (late)
@@ -585,7 +585,7 @@ bool vma_engine_is_steering(void)
 
 static uint64_t housekeeping_run_steering(uint64_t now)
 {
-	const uint64_t until = now + RULES_NS;
+	const uint64_t until = vma_now_ns() + RULES_NS; /* rings have been served since `now` */
 
 	atomic_store(&housekeeping.steers, true); /* before they are taken: at each moment one of the two shows them */
 	grow_older(now);

@@ -243,30 +243,6 @@ static void test_second_connect_tells_as_the_first(void **state)
 	vma_tcp_listener_close(listener);
 }
 
-static void test_second_connect_tells_as_the_first(void **state)
-{
-	struct vma_tcp_listener *listener;
-	int fd = fixture_stream_socket(SOCK_NONBLOCK);
-	struct vma_completion_t c;
-	uint64_t seen = 0;
-
-	(void)state;
-	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7306), -EINPROGRESS); /* where nobody listens */
-	fixture_until(poll_one(fd, &c));
-	assert_true((c.events & EPOLLERR) != 0);
-	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7306), -ECONNREFUSED);
-	listener = fixture_peer_listen(7307);
-	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7307), -EINPROGRESS);
-	fixture_until(poll_one(fd, &c) && (c.events & EPOLLOUT) != 0);
-	fixture_until(fixture.accepted[0].conn != NULL);
-	vma_tcp_close(fixture.accepted[0].conn, false);
-	fixture_until(poll_one(fd, &c) && ((seen |= c.events) & EPOLLRDHUP) != 0);
-	do_close(fd);
-	fixture_peer_forget(&fixture.accepted[0]);
-	atomic_store(&fixture.n_accepted, 0);
-	vma_tcp_listener_close(listener);
-}
-
 static void test_what_is_held_outlives_the_close(void **state)
 {
 	struct fixture_conn peer;

@@ -60,7 +60,7 @@ static void test_the_end_of_a_connection_asks_the_nic_for_nothing(void **state)
 	fixture_run(MS);
 	assert_int_equal(deleted, 0);
 	assert_int_equal(prunes, 1);
-	assert_false(vma_ring_prune(side[0].ring, 16, UINT64_MAX));
+	assert_false(vma_ring_prune(side[0].ring, 16, UINT64_MAX, NULL));
 	assert_int_equal(deleted, 1);
 }
 
@@ -79,7 +79,7 @@ static void test_the_end_of_time_wait_neither(void **state)
 	fixture_run(61 * SEC);
 	assert_int_equal(prunes, 1);
 	assert_int_equal(deleted, 0);
-	assert_false(vma_ring_prune(side[0].ring, 16, UINT64_MAX));
+	assert_false(vma_ring_prune(side[0].ring, 16, UINT64_MAX, NULL));
 	assert_int_equal(deleted, 1);
 }
 

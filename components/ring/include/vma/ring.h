@@ -164,10 +164,10 @@ bool vma_ring_detach_later(struct vma_ring *ring, struct vma_flow *flow);
 /*
  * Control path. Has the NIC delete rules that detach_later has left, at most `most`, the oldest first; the receive flag
  * is not held while it is asked. If the NIC takes what is the kernel's (VMA_NIC_CAP_TO_KERNEL), only those of flows that
- * had left by until_ns (CLOCK_MONOTONIC; UINT64_MAX: all). True: some are left, or another thread is deleting some, or
- * this is a sink.
+ * had left by until_ns (CLOCK_MONOTONIC; UINT64_MAX: all). *deleted: how many (NULL: it does not matter). True: some are
+ * left, or another thread is deleting some, or this is a sink.
  */
-bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns);
+bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns, unsigned *deleted);
 
 /*
  * In a sink: the kernel gets a packet for which the NIC should have had no rule (vma_nic_to_kernel). The caller keeps
