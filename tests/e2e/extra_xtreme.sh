@@ -63,7 +63,7 @@ pour flood 7103
 finish flood 120
 touch "$WORK/flood.done"
 wait "$pours"
-check "100000 packets are whole, and memory does not grow with them" \
+check "100000 packets are whole, and memory does not grow with them ($(said flood))" \
 	eval "said flood | grep -qE '^seen 1000[0-9][0-9] wrong 0 grown no'"
 
 serve greedy hold 7104 16000

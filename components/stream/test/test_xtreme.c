@@ -224,13 +224,16 @@ static void test_second_connect_tells_as_the_first(void **state)
 	struct vma_tcp_listener *listener;
 	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 	struct vma_completion_t c;
+	struct vma_flow nobody;
 	uint64_t seen = 0;
 
 	(void)state;
-	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7306), -EINPROGRESS); /* where nobody listens */
+	fixture_peer_refuses(&nobody, 7306);
+	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7306), -EINPROGRESS);
 	fixture_until(poll_one(fd, &c));
 	assert_true((c.events & EPOLLERR) != 0);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7306), -ECONNREFUSED);
+	vma_ring_detach(fixture.peer_ring, &nobody);
 	listener = fixture_peer_listen(7307);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7307), -EINPROGRESS);
 	fixture_until(poll_one(fd, &c) && (c.events & EPOLLOUT) != 0);
