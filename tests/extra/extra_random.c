@@ -394,7 +394,7 @@ static void set_callback(void)
 
 static void ask(void)
 {
-	uint8_t header[256];
+	uint8_t header[256] = {0};
 	uint16_t len = (uint16_t)any(sizeof(header));
 	const int fd = any_fd();
 

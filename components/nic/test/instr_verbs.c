@@ -69,7 +69,7 @@ static void one_send(struct vma_nic_qp *qp, unsigned at, bool is_inline)
 	if (vma_bufpool_get(fake.tx_pool, &buf, 1) != 1)
 		abort();
 	seg.buf = buf;
-	for (int reap = 0; reap <= (at % 64 == 63); reap++) {
+	for (unsigned reap = 0; reap <= (at % 64) / 63; reap++) {
 		if (is_inline)
 			phase_verbs_send_inline(qp, reap ? NULL : &seg);
 		else
