@@ -49,7 +49,7 @@ static bool sets(const struct vma_ring_alloc_logic_attr *attr, uint32_t bit)
 	return (attr->comp_mask & bit) != 0;
 }
 
-static int wish_of(const struct vma_ring_alloc_logic_attr *attr, struct vma_ring_wish *wish)
+static int request_of(const struct vma_ring_alloc_logic_attr *attr, struct vma_ring_request *request)
 {
 	const uint32_t known = VMA_RING_ALLOC_MASK_RING_PROFILE_KEY | VMA_RING_ALLOC_MASK_RING_USER_ID |
 	                       VMA_RING_ALLOC_MASK_RING_INGRESS | VMA_RING_ALLOC_MASK_RING_ENGRESS;
@@ -59,19 +59,19 @@ static int wish_of(const struct vma_ring_alloc_logic_attr *attr, struct vma_ring
 		return -EINVAL;
 	if (attr->ring_alloc_logic == RING_LOGIC_PER_USER_ID && !sets(attr, VMA_RING_ALLOC_MASK_RING_USER_ID))
 		return -EINVAL;
-	*wish = (struct vma_ring_wish){.is_set = true, .logic = (enum vma_ring_logic)attr->ring_alloc_logic};
+	*request = (struct vma_ring_request){.is_set = true, .logic = (enum vma_ring_logic)attr->ring_alloc_logic};
 	if (sets(attr, VMA_RING_ALLOC_MASK_RING_USER_ID))
-		wish->user_id = attr->user_id;
+		request->user_id = attr->user_id;
 	if (!sets(attr, VMA_RING_ALLOC_MASK_RING_PROFILE_KEY))
 		return 0;
-	wish->profile = attr->ring_profile_key;
-	return wish->profile != 0 && wish->profile <= last ? 0 : -EINVAL;
+	request->profile = attr->ring_profile_key;
+	return request->profile != 0 && request->profile <= last ? 0 : -EINVAL;
 }
 
 int vma_inet_set_ring_option(struct vma_file *file, int name, const void *value, socklen_t len, bool has_rings)
 {
 	struct vma_ring_alloc_logic_attr attr;
-	struct vma_ring_wish wish;
+	struct vma_ring_request request;
 	bool rx, tx;
 	int rc;
 
@@ -81,7 +81,7 @@ int vma_inet_set_ring_option(struct vma_file *file, int name, const void *value,
 		return -EINVAL;
 	if (vma_copy(&attr, value, sizeof(attr)) != 0)
 		return -EFAULT;
-	rc = wish_of(&attr, &wish);
+	rc = request_of(&attr, &request);
 	rx = sets(&attr, VMA_RING_ALLOC_MASK_RING_INGRESS) && attr.ingress;
 	tx = sets(&attr, VMA_RING_ALLOC_MASK_RING_ENGRESS) && attr.engress;
 	if (rc < 0 || (!rx && !tx))
@@ -89,24 +89,24 @@ int vma_inet_set_ring_option(struct vma_file *file, int name, const void *value,
 	if (has_rings)
 		return -EPERM;
 	if (rx)
-		vma_file_wish_ring(file, VMA_RING_CTX_RX, &wish);
+		vma_file_set_ring_request(file, VMA_RING_CTX_RX, &request);
 	if (tx)
-		vma_file_wish_ring(file, VMA_RING_CTX_TX, &wish);
+		vma_file_set_ring_request(file, VMA_RING_CTX_TX, &request);
 	return 0;
 }
 
-static struct vma_ring_wish wish_or_conf(const struct vma_file *file, enum vma_ring_ctx_side side)
+static struct vma_ring_request request_or_conf(const struct vma_file *file, enum vma_ring_ctx_side side)
 {
-	struct vma_ring_wish wish = vma_file_ring_wish(file, side);
+	struct vma_ring_request request = vma_file_ring_request(file, side);
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
-	if (!wish.is_set && engine != NULL)
-		wish.logic = (enum vma_ring_logic)(side == VMA_RING_CTX_RX ? engine->conf.ring_allocation_logic_rx
-		                                                           : engine->conf.ring_allocation_logic_tx);
-	return wish;
+	if (!request.is_set && engine != NULL)
+		request.logic = (enum vma_ring_logic)(side == VMA_RING_CTX_RX ? engine->conf.ring_allocation_logic_rx
+		                                                              : engine->conf.ring_allocation_logic_tx);
+	return request;
 }
 
-static bool same_wish(const struct vma_ring_wish *a, const struct vma_ring_wish *b)
+static bool same_request(const struct vma_ring_request *a, const struct vma_ring_request *b)
 {
 	return a->logic == b->logic && a->user_id == b->user_id && a->profile == b->profile;
 }
@@ -114,14 +114,15 @@ static bool same_wish(const struct vma_ring_wish *a, const struct vma_ring_wish 
 /* That for receiving; engress says whether that for sending is the same. */
 int vma_inet_get_ring_option(const struct vma_file *file, int name, void *value, socklen_t *len)
 {
-	const struct vma_ring_wish rx = wish_or_conf(file, VMA_RING_CTX_RX), tx = wish_or_conf(file, VMA_RING_CTX_TX);
+	const struct vma_ring_request rx = request_or_conf(file, VMA_RING_CTX_RX),
+	                              tx = request_or_conf(file, VMA_RING_CTX_TX);
 	struct vma_ring_alloc_logic_attr attr = {
 	        .comp_mask = VMA_RING_ALLOC_MASK_RING_INGRESS | VMA_RING_ALLOC_MASK_RING_ENGRESS,
 	        .ring_alloc_logic = (ring_logic_t)rx.logic,
 	        .ring_profile_key = rx.profile,
 	        .user_id = rx.user_id,
 	        .ingress = 1,
-	        .engress = same_wish(&rx, &tx),
+	        .engress = same_request(&rx, &tx),
 	};
 	socklen_t room;
 

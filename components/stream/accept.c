@@ -203,7 +203,7 @@ static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, sock
 	}
 	atomic_store(&child->nonblocking, (flags & SOCK_NONBLOCK) != 0);
 	vma_file_made_here(&child->file);
-	vma_file_inherit_ring_wishes(&child->file, &listener->file);
+	vma_file_inherit_ring_requests(&child->file, &listener->file);
 	child_move_to_own_ring(child, listener);
 	child_settle(child, listener);
 	if (addr != NULL)

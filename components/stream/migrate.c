@@ -27,7 +27,7 @@
 static bool conn_may_migrate(const struct stream_sock *sock)
 {
 	return stream_phase(sock) == STREAM_CONNECTED && stream_conn(sock) != NULL && sock->ring_ctx != NULL &&
-	       !sock->file.os_only && !vma_file_wishes_ring(&sock->file) && !stream_has_ended(sock) &&
+	       !sock->file.os_only && !vma_file_has_ring_request(&sock->file) && !stream_has_ended(sock) &&
 	       !atomic_load(&sock->inherited);
 }
 

@@ -301,9 +301,9 @@ static bool give_received(struct stream_sock *sock, struct stream_xtreme *x, str
 /* ---- events ---- */
 
 /* What is to be told of the state that the socket is in, and was not told yet. An end comes after all bytes. */
-static uint32_t news_of(struct stream_sock *sock, struct stream_xtreme *x, uint32_t events, bool more)
+static uint32_t untold_of(struct stream_sock *sock, struct stream_xtreme *x, uint32_t events, bool more)
 {
-	uint32_t now = stream_poll(&sock->file), news = 0;
+	uint32_t now = stream_poll(&sock->file), untold = 0;
 
 	/* What MSG_ZEROCOPY has to tell is no end. */
 	if (stream_has_notifications(sock) && atomic_load_explicit(&sock->so_error, memory_order_relaxed) == 0 &&
@@ -312,31 +312,31 @@ static uint32_t news_of(struct stream_sock *sock, struct stream_xtreme *x, uint3
 
 	if (now & (EPOLLERR | EPOLLHUP) && (!more || now & EPOLLERR) &&
 	    !atomic_load_explicit(&x->failure_told, memory_order_relaxed))
-		news |= now & (EPOLLERR | EPOLLHUP);
+		untold |= now & (EPOLLERR | EPOLLHUP);
 	if ((now & (EPOLLERR | EPOLLHUP)) == 0 && events & EPOLLOUT)
-		news |= now & EPOLLOUT;
+		untold |= now & EPOLLOUT;
 	if (now & EPOLLRDHUP && (now & EPOLLERR) == 0 && !more &&
 	    !atomic_load_explicit(&x->end_told, memory_order_relaxed))
-		news |= EPOLLIN | EPOLLRDHUP;
-	return news;
+		untold |= EPOLLIN | EPOLLRDHUP;
+	return untold;
 }
 
-static void note_told(struct stream_xtreme *x, uint32_t news)
+static void note_told(struct stream_xtreme *x, uint32_t untold)
 {
-	if (news & (EPOLLERR | EPOLLHUP))
+	if (untold & (EPOLLERR | EPOLLHUP))
 		atomic_store_explicit(&x->failure_told, true, memory_order_relaxed);
-	if (news & (EPOLLRDHUP | EPOLLERR))
+	if (untold & (EPOLLRDHUP | EPOLLERR))
 		atomic_store_explicit(&x->end_told, true, memory_order_relaxed);
 }
 
 /* Into the last completion of this socket, if it has just got one. */
-static bool tell_news(struct stream_xtreme *x, struct vma_xtreme_poll *poll, bool given, uint32_t news)
+static bool tell_untold(struct stream_xtreme *x, struct vma_xtreme_poll *poll, bool given, uint32_t untold)
 {
 	if (given)
-		poll->at[-1].events |= news;
-	else if (!vma_xtreme_tell(poll, x->xtreme, news, &x->peer, 0))
+		poll->at[-1].events |= untold;
+	else if (!vma_xtreme_tell(poll, x->xtreme, untold, &x->peer, 0))
 		return false;
-	note_told(x, news);
+	note_told(x, untold);
 	return true;
 }
 
@@ -346,9 +346,9 @@ static bool complete_connection(struct stream_sock *sock, struct stream_xtreme *
 	const struct vma_completion_t *before = poll->at;
 	struct vma_tcp_conn *conn = stream_conn(sock);
 	bool more = conn != NULL && give_received(sock, x, conn, poll);
-	const uint32_t news = news_of(sock, x, *events, more);
+	const uint32_t untold = untold_of(sock, x, *events, more);
 
-	if (news == 0 || tell_news(x, poll, poll->at != before, news))
+	if (untold == 0 || tell_untold(x, poll, poll->at != before, untold))
 		*events = 0;
 	else
 		more = true;

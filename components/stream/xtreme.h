@@ -39,7 +39,7 @@ static inline bool stream_xtreme_is_on(const struct stream_sock *sock)
 /* NULL: no memory, or the mode is off. Any thread. */
 struct stream_xtreme *stream_xtreme_get(struct stream_sock *sock);
 /*
- * After connect, listen or accept: its events are told from now on, and what is there. events: EPOLLOUT, if it is news
+ * After connect, listen or accept: its events are told from now on, and what is there. events: EPOLLOUT, if it is new
  * that there is room. Without file.lock.
  */
 void stream_xtreme_watch_slow(struct stream_sock *sock, uint32_t events);

@@ -40,7 +40,7 @@
 
 static bool sock_may_move(const struct udp_sock *sock)
 {
-	return !sock->file.os_only && !vma_file_wishes_ring(&sock->file) && !vma_file_has_ended(&sock->file) &&
+	return !sock->file.os_only && !vma_file_has_ring_request(&sock->file) && !vma_file_has_ended(&sock->file) &&
 	       !atomic_load(&sock->inherited) && udp_fork_shared(sock) == NULL && !sock->left && !udp_is_deferred(sock);
 }
 

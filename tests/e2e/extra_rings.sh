@@ -29,7 +29,7 @@ done
 check_eq "the kernel of b saw no datagram" "$(snmp b Udp InDatagrams)" "$before"
 
 receive moderate moderate '' VMA_SELECT_POLL=0
-in_ns a "$program" send "$IP_B" $port 400 >/dev/null || true # the last ones meet no socket
+check "its datagrams are sent, the last ones to no socket" in_ns a "$program" send "$IP_B" $port 400
 finish moderate 60
 check_eq "count and period of a ring hold its sleeper back" "$(said moderate)" "wrong 0"
 

@@ -172,7 +172,7 @@ static void arm(int ring)
 	expect(api->vma_modify_ring(&attr) == 0, "arm");
 }
 
-/* By each wait at least one datagram has come, or, as other packets are news too, none; `waits` bounds that. */
+/* By each wait at least one datagram has come, or, as other packets are events too, none; `waits` bounds that. */
 static int run_wait(const char *call)
 {
 	const bool edge = strcmp(call, "edge") == 0, epoll = edge || strcmp(call, "epoll") == 0;
@@ -180,7 +180,7 @@ static int run_wait(const char *call)
 	int got = 0, waits = 0, number;
 
 	expect(api->get_socket_rings_num(ring) == -1, "a ring is no socket");
-	expect(events_of(ring, 0) == 0, "no news before the first packet");
+	expect(events_of(ring, 0) == 0, "no events before the first packet");
 	if (epoll)
 		add_to_set(ring, edge ? EPOLLIN | EPOLLET : EPOLLIN);
 	ready();
@@ -190,7 +190,7 @@ static int run_wait(const char *call)
 		                                             : wait_by_poll(ring);
 
 		if (rc != 1) {
-			expect(false, "news");
+			expect(false, "an event");
 			break;
 		}
 		waits++;
@@ -202,7 +202,7 @@ static int run_wait(const char *call)
 	expect(waits <= 2 * WANTED + 2, "a wait for each datagram, about");
 	if (!edge) {
 		arm(ring);
-		expect(events_of(ring, 0) == 0, "no news after the last");
+		expect(events_of(ring, 0) == 0, "no events after the last");
 	}
 	printf("got %d wrong %u\n", got, wrong);
 	return 0;
@@ -398,7 +398,7 @@ static int run_tcp(void)
 	char word[4];
 	int conn;
 
-	expect(events_of(ring, 0) == 0, "no news before the first packet");
+	expect(events_of(ring, 0) == 0, "no events before the first packet");
 	if (listen(fd, 8) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0)
 		fail("listen");
 	expect(ring_of(fd) == ring, "it listens on the ring that it had before");

@@ -28,34 +28,13 @@
 #include <mellanox/vma_extra.h>
 #include <vma/vma_api.h>
 
-enum { BYTES = 64, PATIENCE_MS = 60000, HELD_MAX = 8192 };
+#include "datagram.h"
+
+enum { PATIENCE_MS = 60000, HELD_MAX = 8192 };
 
 static struct vma_api_t *api;
 static unsigned count, wrong, seen_total;
 static struct sockaddr_in address;
-
-struct datagram {
-	uint32_t number;
-	uint8_t fill[BYTES - 4];
-};
-
-static void fill_datagram(struct datagram *datagram, uint32_t number)
-{
-	datagram->number = number;
-	for (unsigned i = 0; i < sizeof(datagram->fill); i++)
-		datagram->fill[i] = (uint8_t)(number * 7 + i);
-}
-
-static bool is_whole(const void *bytes, size_t len)
-{
-	struct datagram got, wanted;
-
-	if (len != sizeof(got))
-		return false;
-	memcpy(&got, bytes, sizeof(got));
-	fill_datagram(&wanted, got.number);
-	return memcmp(&got, &wanted, sizeof(got)) == 0;
-}
 
 static void fail(const char *what)
 {

@@ -28,36 +28,15 @@
 
 #include <mellanox/vma_extra.h>
 
+#include "datagram.h"
+
 /* GROWS_KIB: frames that a busy machine lets fill for the first time; 100000 packets that leak are 200 MB. */
-enum { BYTES = 64, BATCH = 16, PATIENCE_S = 60, HELD_MAX = 16384, FDS_MAX = 4096, GROWS_KIB = 32768 };
+enum { BATCH = 16, PATIENCE_S = 60, HELD_MAX = 16384, FDS_MAX = 4096, GROWS_KIB = 32768 };
 
 static struct vma_api_t *api;
 static unsigned count, wrong;
 static struct sockaddr_in address;
 static const char *why = "";
-
-struct datagram {
-	uint32_t number;
-	uint8_t fill[BYTES - 4];
-};
-
-static void fill_datagram(struct datagram *datagram, uint32_t number)
-{
-	datagram->number = number;
-	for (unsigned i = 0; i < sizeof(datagram->fill); i++)
-		datagram->fill[i] = (uint8_t)(number * 7 + i);
-}
-
-static bool is_whole(const void *bytes, size_t len)
-{
-	struct datagram got, wanted;
-
-	if (len != sizeof(got))
-		return false;
-	memcpy(&got, bytes, sizeof(got));
-	fill_datagram(&wanted, got.number);
-	return memcmp(&got, &wanted, sizeof(got)) == 0;
-}
 
 static void fail(const char *what)
 {

@@ -14,8 +14,8 @@ static struct vma_file file;
 static int clear(void **state)
 {
 	(void)state;
-	atomic_store(&file.ring_wishes[0], 0);
-	atomic_store(&file.ring_wishes[1], 0);
+	atomic_store(&file.ring_requests[0], 0);
+	atomic_store(&file.ring_requests[1], 0);
 	return 0;
 }
 
@@ -45,7 +45,7 @@ static void test_each_logic_of_the_field_is_taken_and_no_other(void **state)
 	}
 }
 
-static void test_a_wish_is_kept_for_the_directions_that_are_named(void **state)
+static void test_a_request_is_kept_for_the_directions_that_are_named(void **state)
 {
 	struct vma_ring_alloc_logic_attr attr = attr_of(RING_LOGIC_PER_USER_ID);
 
@@ -54,15 +54,15 @@ static void test_a_wish_is_kept_for_the_directions_that_are_named(void **state)
 	attr.user_id = UINT32_MAX;
 	attr.engress = 0;
 	assert_int_equal(set(&attr), 0);
-	assert_true(vma_file_ring_wish(&file, VMA_RING_CTX_RX).is_set);
-	assert_int_equal(vma_file_ring_wish(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
-	assert_int_equal(vma_file_ring_wish(&file, VMA_RING_CTX_RX).user_id, UINT32_MAX);
-	assert_false(vma_file_ring_wish(&file, VMA_RING_CTX_TX).is_set);
+	assert_true(vma_file_ring_request(&file, VMA_RING_CTX_RX).is_set);
+	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
+	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).user_id, UINT32_MAX);
+	assert_false(vma_file_ring_request(&file, VMA_RING_CTX_TX).is_set);
 	attr = attr_of(RING_LOGIC_PER_SOCKET);
 	attr.comp_mask = VMA_RING_ALLOC_MASK_RING_ENGRESS; /* `ingress` is not named */
 	assert_int_equal(set(&attr), 0);
-	assert_int_equal(vma_file_ring_wish(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
-	assert_int_equal(vma_file_ring_wish(&file, VMA_RING_CTX_TX).logic, VMA_RING_LOGIC_PER_SOCKET);
+	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
+	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_TX).logic, VMA_RING_LOGIC_PER_SOCKET);
 }
 
 static void test_what_makes_no_sense_is_refused_and_changes_nothing(void **state)
@@ -87,7 +87,7 @@ static void test_what_makes_no_sense_is_refused_and_changes_nothing(void **state
 	assert_int_equal(vma_inet_set_ring_option(&file, SO_VMA_RING_ALLOC_LOGIC, &good, sizeof(good), true), -EPERM);
 	assert_int_equal(vma_inet_set_ring_option(&file, SO_VMA_RING_USER_MEMORY, &good, sizeof(good), false),
 	                 -EOPNOTSUPP);
-	assert_false(vma_file_wishes_ring(&file));
+	assert_false(vma_file_has_ring_request(&file));
 }
 
 static void test_a_profile_has_a_key_that_must_be_known(void **state)
@@ -104,7 +104,7 @@ static void test_a_profile_has_a_key_that_must_be_known(void **state)
 	assert_int_not_equal(vma_inet_ring_profile_add(), key);
 	attr.ring_profile_key = (uint32_t)key;
 	assert_int_equal(set(&attr), 0);
-	assert_int_equal(vma_file_ring_wish(&file, VMA_RING_CTX_TX).profile, key);
+	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_TX).profile, key);
 	attr.ring_profile_key = 0;
 	assert_int_equal(set(&attr), -EINVAL);
 }
@@ -136,7 +136,7 @@ static void test_the_answer_is_what_holds_for_receiving(void **state)
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_each_logic_of_the_field_is_taken_and_no_other, clear),
-        cmocka_unit_test_setup(test_a_wish_is_kept_for_the_directions_that_are_named, clear),
+        cmocka_unit_test_setup(test_a_request_is_kept_for_the_directions_that_are_named, clear),
         cmocka_unit_test_setup(test_what_makes_no_sense_is_refused_and_changes_nothing, clear),
         cmocka_unit_test_setup(test_a_profile_has_a_key_that_must_be_known, clear),
         cmocka_unit_test_setup(test_the_answer_is_what_holds_for_receiving, clear),

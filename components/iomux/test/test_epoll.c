@@ -408,7 +408,7 @@ static uint32_t polls_of(int fd)
 
 /* A wait that looked at it might find events that are being told of, which would queue it once more: an edge told twice.
  */
-static void test_member_that_is_not_ready_waits_for_its_news(void **state)
+static void test_member_that_is_not_ready_waits_for_its_events(void **state)
 {
 	struct backend backend = {.kind = OFFLOADED};
 	struct epoll_event event;
@@ -583,7 +583,7 @@ int main(void)
 	        cmocka_unit_test(test_a_wait_ends_by_an_arrival_or_in_time),
 	        cmocka_unit_test(test_an_error_of_the_shadow_is_told),
 	        cmocka_unit_test(test_idle_members_cost_nothing),
-	        cmocka_unit_test(test_member_that_is_not_ready_waits_for_its_news),
+	        cmocka_unit_test(test_member_that_is_not_ready_waits_for_its_events),
 	        cmocka_unit_test(test_rings_of_a_set_are_those_of_its_members),
 	        cmocka_unit_test(test_a_shadow_that_is_not_the_file_is_not_asked),
 	        cmocka_unit_test(test_a_socket_that_is_kept_elsewhere_is_told_of_no_more),

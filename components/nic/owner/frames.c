@@ -159,12 +159,12 @@ int owner_frames_look(const struct xdp_owner *owner)
 static int owner_open_window(struct xdp_owner *owner, uint32_t window_bytes, bool huge)
 {
 	struct rlimit limit = {0};
-	uint32_t wished;
+	uint32_t requested;
 	int rc;
 
 	while ((uint64_t)(window_bytes >> XDP_FRAME_SHIFT) * owner->queues > XDP_FRAMES_MAX)
 		window_bytes /= 2;
-	wished = window_bytes;
+	requested = window_bytes;
 	for (;;) {
 		rc = try_window(owner, (size_t)window_bytes * owner->queues, huge);
 		if (rc != -ENOBUFS || window_bytes / 2 < WINDOW_LEAST)
@@ -172,14 +172,15 @@ static int owner_open_window(struct xdp_owner *owner, uint32_t window_bytes, boo
 		window_bytes /= 2;
 	}
 	getrlimit(RLIMIT_MEMLOCK, &limit);
-	if (rc == -ENOBUFS || (rc >= 0 && window_bytes != wished))
+	if (rc == -ENOBUFS || (rc >= 0 && window_bytes != requested))
 		warn_locked_memory(&limit);
 	if (rc == -ENOBUFS)
 		explain_no_room(owner, &limit);
-	else if (rc >= 0 && window_bytes != wished)
+	else if (rc >= 0 && window_bytes != requested)
 		vma_log_warn("%s: packet memory of %u KB instead of %u KB per device queue, because of RLIMIT_MEMLOCK "
 		             "(%llu KB): raise it, or give CAP_IPC_LOCK",
-		             owner->name, window_bytes >> 10, wished >> 10, (unsigned long long)limit.rlim_cur >> 10);
+		             owner->name, window_bytes >> 10, requested >> 10,
+		             (unsigned long long)limit.rlim_cur >> 10);
 	if (rc < 0)
 		return rc;
 	owner->queue_frames = window_bytes >> XDP_FRAME_SHIFT;

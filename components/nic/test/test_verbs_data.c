@@ -313,19 +313,26 @@ static void test_a_lost_queue_pair_does_nothing(void **state)
 	assert_int_equal(fake.sends, 1);
 }
 
+static void wipe(void)
+{
+	memset(qp->sent, 0, FAKE_DEPTH * sizeof(struct verbs_sent));
+	memset((void *)fake.lkeys, 0, FAKE_LKEYS_BYTES);
+}
+
 static void test_a_child_does_nothing_with_what_its_parent_has_queued(void **state)
 {
 	int status;
 	pid_t pid;
 
 	(void)state;
-	if (!fake.is_wiped)
-		skip();
 	post(4);
 	queue_one();
 	pid = fork();
-	if (pid == 0)
+	if (pid == 0) {
+		if (!fake.is_wiped) /* by the kernel: as child_give_up does it then */
+			wipe();
 		_exit(does_nothing() ? 0 : 1);
+	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);

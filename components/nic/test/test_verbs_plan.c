@@ -13,7 +13,7 @@ static bool plan(uint32_t left, uint32_t rx, uint32_t tx, uint32_t rx_bufs, stru
 	return verbs_plan(&in, out);
 }
 
-static void test_small_wishes_are_granted(void **state)
+static void test_small_requests_are_granted(void **state)
 {
 	struct verbs_plan out;
 
@@ -148,7 +148,7 @@ static void test_no_pace_and_one_above_all_that_the_device_can_are_no_limit(void
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(test_small_wishes_are_granted),
+	        cmocka_unit_test(test_small_requests_are_granted),
 	        cmocka_unit_test(test_a_queue_pair_leaves_half_of_the_memory_to_later_ones),
 	        cmocka_unit_test(test_a_queue_is_not_deeper_than_the_device_allows),
 	        cmocka_unit_test(test_long_packets_get_whole_receives),

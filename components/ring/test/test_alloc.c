@@ -25,7 +25,7 @@ static const struct {
         {"thread", {.thread_id = UINT64_C(1) << 40}, {.thread_id = 0}, {1, 1, 1, 1, 0, 1, 1}},
         {"core", {.core = 0}, {.core = 1}, {1, 1, 1, 1, 1, 0, 0}},
         {"profile", {.profile = 0}, {.profile = 1}, {0, 0, 0, 0, 0, 0, 0}},
-        {"wish", {.rx = {.is_set = true}}, {.tx = {.is_set = true, .user_id = 1}}, {1, 1, 1, 1, 1, 1, 1}},
+        {"request", {.rx = {.is_set = true}}, {.tx = {.is_set = true, .user_id = 1}}, {1, 1, 1, 1, 1, 1, 1}},
 };
 
 static void test_each_logic_looks_at_its_own_property_only(void **state)

@@ -36,7 +36,7 @@ int vma_engine_exception(int error, const char *fmt, ...)
 }
 
 /* It was asked for, there was nothing to offload, or it is too early to tell. Options are told when they are set. */
-static bool reason_is_wished(enum vma_sock_reason reason)
+static bool reason_is_requested(enum vma_sock_reason reason)
 {
 	switch (reason) {
 	case VMA_SOCK_OFFLOADED:
@@ -65,5 +65,6 @@ int vma_engine_fallback(enum vma_sock_reason reason, int error, const char *what
 {
 	if (reason_is_final(reason))
 		VMA_PROBE3(fallback, reason, vma_sock_reason_text(reason), what);
-	return reason_is_wished(reason) ? 0 : vma_engine_exception(error, "%s: %s", what, vma_sock_reason_text(reason));
+	return reason_is_requested(reason) ? 0
+	                                   : vma_engine_exception(error, "%s: %s", what, vma_sock_reason_text(reason));
 }

@@ -6,48 +6,50 @@
 
 #include "engine.h"
 
-/* ---- a wish: set << 63 | logic << 56 | profile << 32 | user id ---- */
+/* ---- a request: set << 63 | logic << 56 | profile << 32 | user id ---- */
 
-#define WISH_SET (1ULL << 63)
+#define REQUEST_SET (1ULL << 63)
 
-static _Atomic uint64_t *wish_of_side(struct vma_file *file, enum vma_ring_ctx_side side)
+static _Atomic uint64_t *request_of_side(struct vma_file *file, enum vma_ring_ctx_side side)
 {
-	return &file->ring_wishes[side == VMA_RING_CTX_TX];
+	return &file->ring_requests[side == VMA_RING_CTX_TX];
 }
 
-struct vma_ring_wish vma_file_ring_wish(const struct vma_file *file, enum vma_ring_ctx_side side)
+struct vma_ring_request vma_file_ring_request(const struct vma_file *file, enum vma_ring_ctx_side side)
 {
-	const uint64_t wish = atomic_load_explicit(&file->ring_wishes[side == VMA_RING_CTX_TX], memory_order_relaxed);
+	const uint64_t request =
+	        atomic_load_explicit(&file->ring_requests[side == VMA_RING_CTX_TX], memory_order_relaxed);
 
-	return (struct vma_ring_wish){.is_set = (wish & WISH_SET) != 0,
-	                              .logic = (enum vma_ring_logic)(wish >> 56 & 0x7f),
-	                              .profile = (uint32_t)(wish >> 32) & 0xffffff,
-	                              .user_id = (uint32_t)wish};
+	return (struct vma_ring_request){.is_set = (request & REQUEST_SET) != 0,
+	                                 .logic = (enum vma_ring_logic)(request >> 56 & 0x7f),
+	                                 .profile = (uint32_t)(request >> 32) & 0xffffff,
+	                                 .user_id = (uint32_t)request};
 }
 
-static bool wishes_logic(const struct vma_file *file, enum vma_ring_logic logic)
+static bool requests_logic(const struct vma_file *file, enum vma_ring_logic logic)
 {
-	const struct vma_ring_wish rx = vma_file_ring_wish(file, VMA_RING_CTX_RX),
-	                           tx = vma_file_ring_wish(file, VMA_RING_CTX_TX);
+	const struct vma_ring_request rx = vma_file_ring_request(file, VMA_RING_CTX_RX),
+	                              tx = vma_file_ring_request(file, VMA_RING_CTX_TX);
 
 	return (rx.is_set && rx.logic == logic) || (tx.is_set && tx.logic == logic);
 }
 
-void vma_file_inherit_ring_wishes(struct vma_file *file, const struct vma_file *from)
+void vma_file_inherit_ring_requests(struct vma_file *file, const struct vma_file *from)
 {
 	for (unsigned side = 0; side < 2; side++)
-		atomic_store_explicit(&file->ring_wishes[side],
-		                      atomic_load_explicit(&from->ring_wishes[side], memory_order_relaxed),
+		atomic_store_explicit(&file->ring_requests[side],
+		                      atomic_load_explicit(&from->ring_requests[side], memory_order_relaxed),
 		                      memory_order_relaxed);
-	if (vma_file_wishes_ring(file))
+	if (vma_file_has_ring_request(file))
 		vma_file_made_here(file);
 }
 
-void vma_file_wish_ring(struct vma_file *file, enum vma_ring_ctx_side side, const struct vma_ring_wish *wish)
+void vma_file_set_ring_request(struct vma_file *file, enum vma_ring_ctx_side side,
+                               const struct vma_ring_request *request)
 {
-	atomic_store_explicit(wish_of_side(file, side),
-	                      WISH_SET | (uint64_t)wish->logic << 56 | (uint64_t)(wish->profile & 0xffffff) << 32 |
-	                              wish->user_id,
+	atomic_store_explicit(request_of_side(file, side),
+	                      REQUEST_SET | (uint64_t)request->logic << 56 |
+	                              (uint64_t)(request->profile & 0xffffff) << 32 | request->user_id,
 	                      memory_order_relaxed);
 	vma_file_made_here(file);
 }
@@ -57,7 +59,7 @@ void vma_file_wish_ring(struct vma_file *file, enum vma_ring_ctx_side side, cons
 static bool has_logic(const struct vma_conf *conf, const struct vma_file *file, enum vma_ring_logic logic)
 {
 	return conf->ring_allocation_logic_rx == (int64_t)logic || conf->ring_allocation_logic_tx == (int64_t)logic ||
-	       (vma_file_wishes_ring(file) && wishes_logic(file, logic));
+	       (vma_file_has_ring_request(file) && requests_logic(file, logic));
 }
 
 static uint32_t core_of_maker(const struct vma_conf *conf, const struct vma_file *file, struct vma_thread *self)
@@ -91,8 +93,8 @@ struct vma_ring_where vma_file_where(const struct vma_file *file, const void *lo
 	struct vma_ring_where where = {
 	        .socket_id = file->id, .thread_id = file->maker_thread, .core = file->maker_core};
 
-	where.rx = vma_file_ring_wish(file, VMA_RING_CTX_RX);
-	where.tx = vma_file_ring_wish(file, VMA_RING_CTX_TX);
+	where.rx = vma_file_ring_request(file, VMA_RING_CTX_RX);
+	where.tx = vma_file_ring_request(file, VMA_RING_CTX_TX);
 
 	memcpy(where.local, local, 4);
 	return where;
@@ -109,9 +111,9 @@ enum vma_ring_logic ring_ctx_logic(const struct vma_conf *conf, enum vma_ring_ct
 	return (enum vma_ring_logic)logic;
 }
 
-/* Of a connection: the wish for receiving, else, where nothing is configured for that, the one for sending. */
-static const struct vma_ring_wish *wish_for(const struct vma_conf *conf, enum vma_ring_ctx_side side,
-                                            const struct vma_ring_where *where)
+/* Of a connection: the request for receiving, else, where nothing is configured for that, the one for sending. */
+static const struct vma_ring_request *request_for(const struct vma_conf *conf, enum vma_ring_ctx_side side,
+                                                  const struct vma_ring_where *where)
 {
 	if (side == VMA_RING_CTX_TX)
 		return &where->tx;
@@ -124,15 +126,15 @@ static const struct vma_ring_wish *wish_for(const struct vma_conf *conf, enum vm
 struct vma_ring_key ring_ctx_key(const struct vma_conf *conf, enum vma_ring_ctx_side side,
                                  const struct vma_ring_where *where)
 {
-	const struct vma_ring_wish *wish = wish_for(conf, side, where);
+	const struct vma_ring_request *request = request_for(conf, side, where);
 	struct vma_ring_where own;
 
-	if (!wish->is_set)
+	if (!request->is_set)
 		return vma_ring_key(ring_ctx_logic(conf, side), where);
 	own = *where;
-	own.user_id = wish->user_id;
-	own.profile = wish->profile;
-	return vma_ring_key(wish->logic, &own);
+	own.user_id = request->user_id;
+	own.profile = request->profile;
+	return vma_ring_key(request->logic, &own);
 }
 
 static struct vma_ring_key key_on(const struct vma_engine *engine, const struct vma_file *file,
@@ -155,7 +157,7 @@ bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_f
 
 bool vma_ring_ctx_is_by_maker(const struct vma_engine *engine, const struct vma_file *file)
 {
-	const struct vma_ring_wish rx = vma_file_ring_wish(file, VMA_RING_CTX_RX);
+	const struct vma_ring_request rx = vma_file_ring_request(file, VMA_RING_CTX_RX);
 
 	if (engine == NULL)
 		return false;

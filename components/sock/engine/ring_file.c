@@ -1,5 +1,5 @@
 /*
- * ring_file - the descriptor of a ring, which a program polls: it is readable while the ring has news: packets have
+ * ring_file - the descriptor of a ring, which a program polls: it is readable while the ring has events: packets have
  * been handled since the program looked. A wait for it drives the ring, as a wait for a socket does.
  *
  *   program ── descriptor ──> vma_file ── ring_file ──> ring context ──> ring
@@ -12,7 +12,7 @@
  *                             the number, as who puts the last reference may hold locks that watchers want
  *   fork                      in the child the file leads nowhere; the number stays until the child closes it
  *
- * No news is missed. Who handles packets has put what they bring into queues (A), then counts them in `heard` (B), then
+ * No event is missed. Who handles packets has put what they bring into queues (A), then counts them in `heard` (B), then
  * looks for sleepers and epoll sets. Who looks copies `heard` to `seen` (C), then looks into queues (D). If D misses A,
  * then B comes after C, and the two counts differ until the next look. A sleeper stands in the file's queue before it
  * compares the counts; B and the queue's own fences (wait/waitq.c) order that. Of two looks at a time the older count may
@@ -59,7 +59,7 @@ struct vma_ring_ctx *vma_ring_file_hold(const struct vma_file *file)
 	return ring_ctx != NULL && vma_ring_ctx_hold(ring_ctx) ? ring_ctx : NULL;
 }
 
-/* ---- news ---- */
+/* ---- events ---- */
 
 /* Everybody: sleepers wait for different things. */
 static void ring_file_wake(struct vma_file *file, uint32_t events)

@@ -181,11 +181,11 @@ static void test_exception_handling_says_whether_the_kernel_does_it(void **state
 	vma_log_set_level(VMA_LOG_WARN);
 }
 
-static void test_a_socket_that_the_kernel_gets_is_an_exception_unless_somebody_wishes_it(void **state)
+static void test_a_socket_that_the_kernel_gets_is_an_exception_unless_somebody_requests_it(void **state)
 {
-	static const enum vma_sock_reason wished[] = {VMA_SOCK_OFFLOADED, VMA_SOCK_NEW,    VMA_SOCK_DEFERRED,
-	                                              VMA_SOCK_DISABLED,  VMA_SOCK_RULE,   VMA_SOCK_LOCAL,
-	                                              VMA_SOCK_IO_URING,  VMA_SOCK_OPTION, VMA_SOCK_INHERITED};
+	static const enum vma_sock_reason requested[] = {VMA_SOCK_OFFLOADED, VMA_SOCK_NEW,    VMA_SOCK_DEFERRED,
+	                                                 VMA_SOCK_DISABLED,  VMA_SOCK_RULE,   VMA_SOCK_LOCAL,
+	                                                 VMA_SOCK_IO_URING,  VMA_SOCK_OPTION, VMA_SOCK_INHERITED};
 	static const enum vma_sock_reason told[] = {VMA_SOCK_IPV6,        VMA_SOCK_NO_DEVICE, VMA_SOCK_NO_MEMBERSHIP,
 	                                            VMA_SOCK_PORT_SHARED, VMA_SOCK_FORKED,    VMA_SOCK_HANDS_OVER,
 	                                            VMA_SOCK_EXEC,        VMA_SOCK_PASSED_ON, VMA_SOCK_REROUTED,
@@ -201,8 +201,8 @@ static void test_a_socket_that_the_kernel_gets_is_an_exception_unless_somebody_w
 		assert_int_equal(vma_engine_fallback(told[i], ENETUNREACH, "a socket"), 0);
 	}
 	engine->conf.exception_handling = VMA_EXCEPTION_ABORT;
-	for (size_t i = 0; i < sizeof(wished) / sizeof(wished[0]); i++)
-		assert_int_equal(vma_engine_fallback(wished[i], ENETUNREACH, "a socket"), 0);
+	for (size_t i = 0; i < sizeof(requested) / sizeof(requested[0]); i++)
+		assert_int_equal(vma_engine_fallback(requested[i], ENETUNREACH, "a socket"), 0);
 	engine->conf.exception_handling = VMA_EXCEPTION_DEBUG;
 	vma_log_set_level(VMA_LOG_WARN);
 }
@@ -749,7 +749,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_task_runs_once_for_all_posts_before_it_ran),
         cmocka_unit_test(test_a_task_that_has_time_runs_soon_although_the_thread_may_be_falling_asleep),
         cmocka_unit_test(test_exception_handling_says_whether_the_kernel_does_it),
-        cmocka_unit_test(test_a_socket_that_the_kernel_gets_is_an_exception_unless_somebody_wishes_it),
+        cmocka_unit_test(test_a_socket_that_the_kernel_gets_is_an_exception_unless_somebody_requests_it),
         cmocka_unit_test(test_as_many_sockets_are_counted_as_configured),
         cmocka_unit_test(test_closed_sockets_do_not_count_as_configured_though_they_live_on),
         cmocka_unit_test(test_loopback_and_what_is_not_there_are_refused),

@@ -1,4 +1,4 @@
-/* The descriptor of a ring: one at a time, readable while there is news, and what ends it. */
+/* The descriptor of a ring: one at a time, readable while there are events, and what ends it. */
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>

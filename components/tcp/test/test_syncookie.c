@@ -265,7 +265,7 @@ static void test_no_cookie_is_sent_or_taken_where_there_are_to_be_none(void **st
 	assert_int_equal(counts_of(0).syns_dropped, 1);
 }
 
-static void test_cookies_always_if_so_wished(void **state)
+static void test_cookies_always_if_so_requested(void **state)
 {
 	(void)state;
 	side[0].options.syncookies = 2;
@@ -323,7 +323,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_a_connection_of_before_stays_until_the_cookie_is_back),
         RAW_CASE(test_full_queue_of_the_owner_takes_the_cookie_later),
         RAW_CASE(test_no_cookie_is_sent_or_taken_where_there_are_to_be_none),
-        RAW_CASE(test_cookies_always_if_so_wished),
+        RAW_CASE(test_cookies_always_if_so_requested),
         RAW_CASE(test_flood_takes_no_memory),
         RAW_CASE(test_cookie_without_memory_is_as_good_as_lost),
 };

@@ -149,7 +149,7 @@ static void test_how_calls_wait_is_followed(void **state)
 	assert_true(atomic_load(&control_fixture_sock_of(other)->nonblocking));
 }
 
-static void test_what_comes_along_with_data_is_followed_and_the_look_stays_wished(void **state)
+static void test_what_comes_along_with_data_is_followed_and_the_look_stays_requested(void **state)
 {
 	(void)state;
 	control_fixture_set(fd, IPPROTO_IP, IP_RECVTTL, 1);
@@ -261,7 +261,7 @@ static const struct CMUnitTest tests[] = {
         T(options_of_headers_are_followed),
         T(a_ttl_that_nobody_has_set_stays_the_systems),
         T(how_calls_wait_is_followed),
-        T(what_comes_along_with_data_is_followed_and_the_look_stays_wished),
+        T(what_comes_along_with_data_is_followed_and_the_look_stays_requested),
         T(an_option_of_the_kernels_ends_the_flows_everywhere_as_long_as_it_is_set),
         T(memberships_that_another_one_gives_up_are_forgotten),
         T(names_are_followed),

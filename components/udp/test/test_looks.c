@@ -119,7 +119,7 @@ static void test_who_does_not_wait_asks_the_os_once_in_so_many_calls(void **stat
 	assert_int_equal(asks_without_waiting(0), 0);
 }
 
-static void test_the_core_is_given_to_others_if_that_is_wished(void **state)
+static void test_the_core_is_given_to_others_if_that_is_requested(void **state)
 {
 	(void)state;
 	vma_engine()->conf.rx_poll = LOOKS;
@@ -150,7 +150,7 @@ static void test_a_socket_that_has_nothing_offloaded_has_a_bound_of_its_own(void
 static const struct CMUnitTest tests[] = {
         CASE(test_a_wait_asks_the_os_once_in_so_many_looks),
         CASE(test_who_does_not_wait_asks_the_os_once_in_so_many_calls),
-        CASE(test_the_core_is_given_to_others_if_that_is_wished),
+        CASE(test_the_core_is_given_to_others_if_that_is_requested),
         CASE(test_a_socket_that_has_nothing_offloaded_has_a_bound_of_its_own),
 };
 

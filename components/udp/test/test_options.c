@@ -112,7 +112,7 @@ static void test_software_stamps_of_reception_are_ours_and_those_of_sending_the_
 	assert_false(atomic_load(&sock->os_send));
 }
 
-static void test_stamps_of_the_hardware_are_wished_for_by_either_flag(void **state)
+static void test_stamps_of_the_hardware_are_requested_for_by_either_flag(void **state)
 {
 	(void)state;
 	control_fixture_set(fd, SOL_SOCKET, SO_TIMESTAMPING_OLD, SOF_TIMESTAMPING_RX_HARDWARE);
@@ -136,7 +136,7 @@ static void test_hardware_stamps_cannot_be_switched_on_where_no_card_gives_them(
 	assert_int_equal(options_control(SIOCSHWTSTAMP, NULL), -EFAULT);
 }
 
-static void test_each_control_message_is_wished_for_by_its_option(void **state)
+static void test_each_control_message_is_requested_for_by_its_option(void **state)
 {
 	static const struct {
 		int level, name;
@@ -453,9 +453,9 @@ static const struct CMUnitTest tests[] = {
         T(timeouts_by_old_and_new_names),
         T(time_stamps_exclude_each_other_as_in_the_kernel),
         T(software_stamps_of_reception_are_ours_and_those_of_sending_the_kernel_s),
-        T(stamps_of_the_hardware_are_wished_for_by_either_flag),
+        T(stamps_of_the_hardware_are_requested_for_by_either_flag),
         T(hardware_stamps_cannot_be_switched_on_where_no_card_gives_them),
-        T(each_control_message_is_wished_for_by_its_option),
+        T(each_control_message_is_requested_for_by_its_option),
         T(header_options_take_a_byte_as_well_and_end_the_templates),
         T(what_the_kernel_refuses_is_not_mirrored),
         T(the_interface_of_groups_by_number_by_address_and_none),

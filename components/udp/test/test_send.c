@@ -759,7 +759,7 @@ static void test_full_queue_is_eagain_and_nothing_is_lost(void **state)
 	assert_peer_gets("again");
 }
 
-static void test_full_queue_drops_what_does_not_wait_where_that_is_wished(void **state)
+static void test_full_queue_drops_what_does_not_wait_where_that_is_requested(void **state)
 {
 	unsigned n;
 
@@ -982,7 +982,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_latency_profile_kicks_each),
         CASE(test_full_queue_is_eagain_and_nothing_is_lost),
         CASE(test_lost_queue_pair_leaves_its_sends_to_the_kernel),
-        CASE(test_full_queue_drops_what_does_not_wait_where_that_is_wished),
+        CASE(test_full_queue_drops_what_does_not_wait_where_that_is_requested),
         CASE(test_blocking_send_waits_for_room),
         CASE(test_send_timeout_ends_with_eagain),
 };

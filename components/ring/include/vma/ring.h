@@ -350,7 +350,7 @@ enum vma_ring_logic {
 	VMA_RING_LOGIC_PER_CORE = 30,
 	VMA_RING_LOGIC_PER_CORE_ATTACH_THREADS = 31,
 };
-struct vma_ring_wish { /* of one socket, in place of what is configured */
+struct vma_ring_request { /* of one socket, in place of what is configured */
 	bool is_set;
 	enum vma_ring_logic logic;
 	uint32_t user_id, profile;
@@ -361,7 +361,7 @@ struct vma_ring_where { /* who asks */
 	uint64_t thread_id;
 	uint32_t core;
 	uint32_t profile; /* of rings, 0: none */
-	struct vma_ring_wish rx, tx;
+	struct vma_ring_request rx, tx;
 };
 struct vma_ring_key { /* equal keys share a ring */
 	enum vma_ring_logic logic;

@@ -221,7 +221,7 @@ struct vma_file {
 	_Atomic int deferred_error;
 	_Atomic uint32_t rule_line; /* of the rule that is the reason (VMA_SOCK_RULE), or leaves sends to the kernel */
 	_Atomic uint32_t maker_thread, maker_core; /* that made the socket, or accepted it: vma_file_made_here */
-	_Atomic uint64_t ring_wishes[2];           /* for receiving, for sending: vma_file_wish_ring; 0: none */
+	_Atomic uint64_t ring_requests[2];         /* for receiving, for sending: vma_file_set_ring_request; 0: none */
 	struct vma_retired retired;
 };
 #define VMA_FILE_ENDED (1U << 31)

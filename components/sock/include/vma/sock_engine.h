@@ -196,13 +196,14 @@ void vma_file_moved(struct vma_file *file, const struct vma_ring_where *where);
  * it has a ring context of that side. Logics of thread and core mean the calling thread's. profile: below 2^24.
  */
 enum vma_ring_ctx_side { VMA_RING_CTX_RX, VMA_RING_CTX_TX, VMA_RING_CTX_TCP };
-void vma_file_wish_ring(struct vma_file *file, enum vma_ring_ctx_side side, const struct vma_ring_wish *wish);
-struct vma_ring_wish vma_file_ring_wish(const struct vma_file *file, enum vma_ring_ctx_side side);
-void vma_file_inherit_ring_wishes(struct vma_file *file, const struct vma_file *from);
-static inline bool vma_file_wishes_ring(const struct vma_file *file)
+void vma_file_set_ring_request(struct vma_file *file, enum vma_ring_ctx_side side,
+                               const struct vma_ring_request *request);
+struct vma_ring_request vma_file_ring_request(const struct vma_file *file, enum vma_ring_ctx_side side);
+void vma_file_inherit_ring_requests(struct vma_file *file, const struct vma_file *from);
+static inline bool vma_file_has_ring_request(const struct vma_file *file)
 {
-	return (atomic_load_explicit(&file->ring_wishes[0], memory_order_relaxed) |
-	        atomic_load_explicit(&file->ring_wishes[1], memory_order_relaxed)) != 0;
+	return (atomic_load_explicit(&file->ring_requests[0], memory_order_relaxed) |
+	        atomic_load_explicit(&file->ring_requests[1], memory_order_relaxed)) != 0;
 }
 /* What the allocation logic goes by, for a socket on the local address of 4 bytes. */
 struct vma_ring_where vma_file_where(const struct vma_file *file, const void *local);

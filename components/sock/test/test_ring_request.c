@@ -1,8 +1,8 @@
 /* The ring that a socket asks for itself, in place of the configured logic. */
 #include "wait_fixture.h"
 
-static struct vma_ring_ctx *ring_ctx_by_wish(enum vma_ring_ctx_side side, uint64_t socket, struct vma_ring_wish rx,
-                                             struct vma_ring_wish tx)
+static struct vma_ring_ctx *ring_ctx_by_request(enum vma_ring_ctx_side side, uint64_t socket,
+                                                struct vma_ring_request rx, struct vma_ring_request tx)
 {
 	const struct vma_ring_where where = {.socket_id = socket, .rx = rx, .tx = tx};
 	struct vma_ring_ctx *ring_ctx = NULL;
@@ -15,11 +15,11 @@ static struct vma_ring_ctx *ring_ctx_by_wish(enum vma_ring_ctx_side side, uint64
 
 static void test_a_socket_gets_the_ring_that_it_asks_for(void **state)
 {
-	const struct vma_ring_wish none = {0},
-	                           one = {.is_set = true, .logic = VMA_RING_LOGIC_PER_USER_ID, .user_id = 1},
-	                           two = {.is_set = true, .logic = VMA_RING_LOGIC_PER_USER_ID, .user_id = 2},
-	                           profile = {.is_set = true, .logic = VMA_RING_LOGIC_PER_INTERFACE, .profile = 1},
-	                           plain = {.is_set = true, .logic = VMA_RING_LOGIC_PER_INTERFACE};
+	const struct vma_ring_request none = {0},
+	                              one = {.is_set = true, .logic = VMA_RING_LOGIC_PER_USER_ID, .user_id = 1},
+	                              two = {.is_set = true, .logic = VMA_RING_LOGIC_PER_USER_ID, .user_id = 2},
+	                              profile = {.is_set = true, .logic = VMA_RING_LOGIC_PER_INTERFACE, .profile = 1},
+	                              plain = {.is_set = true, .logic = VMA_RING_LOGIC_PER_INTERFACE};
 	const struct vma_ring_where at_one = {.rx = one}, at_two = {.rx = two}, at_profile = {.rx = profile};
 	struct vma_ring_ctx *first, *second, *third, *all = NULL;
 	const struct vma_ring_where anywhere = {0};
@@ -31,21 +31,21 @@ static void test_a_socket_gets_the_ring_that_it_asks_for(void **state)
 	assert_int_equal(vma_ring_ctx_get(&fixture.device, VMA_RING_CTX_TX, &anywhere, &all), 0); /* logic 0 */
 	assert_ptr_not_equal(first, second);
 	assert_ptr_not_equal(third, all);
-	assert_ptr_equal(ring_ctx_by_wish(VMA_RING_CTX_RX, 5, one, two), first);
-	assert_ptr_equal(ring_ctx_by_wish(VMA_RING_CTX_RX, 6, two, one), second);
-	assert_ptr_equal(ring_ctx_by_wish(VMA_RING_CTX_TX, 6, two, one), first);
-	assert_ptr_equal(ring_ctx_by_wish(VMA_RING_CTX_RX, 7, plain, none), all);
-	assert_ptr_equal(ring_ctx_by_wish(VMA_RING_CTX_TX, 7, plain, none), all); /* as configured */
-	assert_ptr_equal(ring_ctx_by_wish(VMA_RING_CTX_TCP, 8, one, two), first);
+	assert_ptr_equal(ring_ctx_by_request(VMA_RING_CTX_RX, 5, one, two), first);
+	assert_ptr_equal(ring_ctx_by_request(VMA_RING_CTX_RX, 6, two, one), second);
+	assert_ptr_equal(ring_ctx_by_request(VMA_RING_CTX_TX, 6, two, one), first);
+	assert_ptr_equal(ring_ctx_by_request(VMA_RING_CTX_RX, 7, plain, none), all);
+	assert_ptr_equal(ring_ctx_by_request(VMA_RING_CTX_TX, 7, plain, none), all); /* as configured */
+	assert_ptr_equal(ring_ctx_by_request(VMA_RING_CTX_TCP, 8, one, two), first);
 	vma_ring_ctx_put(first);
 	vma_ring_ctx_put(second);
 	vma_ring_ctx_put(third);
 	vma_ring_ctx_put(all);
 }
 
-static void test_a_connection_goes_by_its_wish_for_sending_where_none_is_for_receiving(void **state)
+static void test_a_connection_goes_by_its_request_for_sending_where_none_is_for_receiving(void **state)
 {
-	const struct vma_ring_wish one = {.is_set = true, .logic = VMA_RING_LOGIC_PER_USER_ID, .user_id = 1};
+	const struct vma_ring_request one = {.is_set = true, .logic = VMA_RING_LOGIC_PER_USER_ID, .user_id = 1};
 	const struct vma_ring_where where = {.socket_id = 9, .tx = one};
 	struct vma_engine *engine = vma_engine();
 	const int64_t logic = engine->conf.ring_allocation_logic_rx;
@@ -66,7 +66,7 @@ static void test_a_connection_goes_by_its_wish_for_sending_where_none_is_for_rec
 static void test_an_accepted_socket_inherits_what_its_listener_asked_for(void **state)
 {
 	static struct vma_file listener, child;
-	const struct vma_ring_wish wish = {.is_set = true, .logic = VMA_RING_LOGIC_PER_USER_ID, .user_id = 3};
+	const struct vma_ring_request request = {.is_set = true, .logic = VMA_RING_LOGIC_PER_USER_ID, .user_id = 3};
 	struct vma_engine *engine = vma_engine();
 	const int64_t logic = engine->conf.ring_allocation_logic_rx;
 
@@ -74,10 +74,10 @@ static void test_an_accepted_socket_inherits_what_its_listener_asked_for(void **
 	engine->conf.ring_allocation_logic_rx = VMA_RING_LOGIC_PER_INTERFACE;
 	listener.id = 1;
 	child.id = 2;
-	vma_file_wish_ring(&listener, VMA_RING_CTX_RX, &wish);
+	vma_file_set_ring_request(&listener, VMA_RING_CTX_RX, &request);
 	assert_true(vma_ring_ctx_may_differ(engine, &child, &listener));
-	vma_file_inherit_ring_wishes(&child, &listener);
-	assert_int_equal(vma_file_ring_wish(&child, VMA_RING_CTX_RX).user_id, 3);
+	vma_file_inherit_ring_requests(&child, &listener);
+	assert_int_equal(vma_file_ring_request(&child, VMA_RING_CTX_RX).user_id, 3);
 	assert_false(vma_ring_ctx_may_differ(engine, &child, &listener));
 	assert_true(vma_ring_ctx_is_by_maker(engine, &child));
 	engine->conf.ring_allocation_logic_rx = logic;
@@ -85,7 +85,7 @@ static void test_an_accepted_socket_inherits_what_its_listener_asked_for(void **
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_socket_gets_the_ring_that_it_asks_for),
-        cmocka_unit_test(test_a_connection_goes_by_its_wish_for_sending_where_none_is_for_receiving),
+        cmocka_unit_test(test_a_connection_goes_by_its_request_for_sending_where_none_is_for_receiving),
         cmocka_unit_test(test_an_accepted_socket_inherits_what_its_listener_asked_for),
 };
 
