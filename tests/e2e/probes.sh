@@ -48,6 +48,10 @@ trace() { # LABEL PROGRAM...: bpftrace, until it is stopped by INT; its maps are
 	start "$1" b bpftrace -e "$2 BEGIN { printf(\"tracing\\n\"); }"
 	wait_for 30 log_has "$1" "^tracing"
 }
+# Ends it. On a busy machine it takes long to let go of its probes, and prints its maps after that.
+told() { # LABEL
+	kill -INT "${PID[$1]}" && finish "$1" 60
+}
 
 # A server that runs already is traced, as a user would.
 start server b env "$with" $TRAFFIC udp "$IP_B" 7001 1000000000
@@ -61,7 +65,7 @@ usdt:$LIB:vma:delivered /pid == ${PID[server]}/ { @to[(int32)arg0, (arg2 >> 8) |
 usdt:$LIB:vma:sent /pid == ${PID[server]} && (int32)arg1 == 0/ { @out = sum(arg0); }"
 start asker a $TRAFFIC ask "$IP_B" 7001 $ROUNDS
 check "$ROUNDS round trips" finish asker 60
-stop packets INT
+check "bpftrace tells what it has seen" told packets
 maps=$(grep '^@' "$WORK/packets.log" | sort)
 check_eq "each packet is seen once, with length, descriptor and port" "$maps" "$(sort <<END
 @in: $ROUNDS
@@ -88,7 +92,7 @@ stop client
 check "the server has seen its end" wait_for 20 log_has listener "^ended"
 start local b env "$with" $TRAFFIC udp 127.0.0.1 7003 1
 check "a server on loopback starts" wait_for 20 log_has local "^ready"
-stop others INT
+check "bpftrace tells what it has seen" told others
 note "$(cat "$WORK/others.log")"
 check "a connection became established (1)" grep -qE '^@state\[[0-9]+, 1\]: 1$' "$WORK/others.log"
 check "and its peer closed it: CLOSE_WAIT (8)" grep -qE '^@state\[1, 8\]: 1$' "$WORK/others.log"
@@ -109,7 +113,7 @@ in_ns a python3 -c "import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for _ in range(500): s.sendto(bytes(1000), ('$IP_B', 7004))"
 sleep 0.5
-stop drops INT
+check "bpftrace tells what it has seen" told drops
 value() { sed -n "s/^@$1: //p" "$WORK/drops.log"; }
 note "$(cat "$WORK/drops.log")"
 check_eq "only the socket drops" "$(grep -o '^@dropped.*\]' "$WORK/drops.log")" "@dropped[rx_drop_sink]"
