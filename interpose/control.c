@@ -34,10 +34,15 @@ CALL_OURS(int, getsockopt, (int fd, int level, int name, void *value, socklen_t 
           (fd, level, name, value, len), (call.file, fd, level, name, value, len))
 EXPORT(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *len))
 {
+	int rc;
+
 	if (IS_PLAIN(fd))
 		return vma_os.getsockopt(fd, level, name, value, len);
-	if (fd == -1 && extra_get_api(level, name, value, len))
-		return 0;
+	if (fd == -1 && (rc = extra_get_api(level, name, value, len)) != -ENOENT) {
+		if (rc != 0)
+			errno = -rc;
+		return rc == 0 ? 0 : -1;
+	}
 	return getsockopt_ours(fd, level, name, value, len);
 }
 CONTROL_CALL(int, getsockname, (int fd, struct sockaddr *addr, socklen_t *len), fd, (fd, addr, len),

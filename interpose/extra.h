@@ -2,11 +2,10 @@
 #ifndef VMA_INTERPOSE_EXTRA_H
 #define VMA_INTERPOSE_EXTRA_H
 
-#include <stdbool.h>
 #include <sys/socket.h>
 
-/* getsockopt(-1, ...): whether this is the question, or that of vma_get_own_api(), which then is answered. */
-bool extra_get_api(int level, int name, void *value, const socklen_t *len);
+/* getsockopt(-1, ...): 0: it was the question, or that of vma_get_own_api(), and is answered. -EFAULT; -ENOENT: another. */
+int extra_get_api(int level, int name, void *value, const socklen_t *len);
 
 /* Exported (control.c): <vma/vma_api.h>. */
 const char *vma_get_version(void);

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <mellanox/vma_extra.h>
@@ -408,6 +409,19 @@ static void wait_calls(int fd, unsigned until)
 	}
 }
 
+/* The question of vma_get_api() itself, before there is a socket. */
+static void ask_badly(void)
+{
+	void *bad = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *table = NULL;
+	socklen_t len = sizeof(table), short_len = sizeof(table) - 1;
+
+	expect(getsockopt(-1, SOL_SOCKET, SO_VMA_GET_API, bad, &len), EFAULT, "a table that cannot be written");
+	expect(getsockopt(-1, SOL_SOCKET, SO_VMA_GET_API, &table, bad), EFAULT, "a length that cannot be read");
+	expect(getsockopt(-1, SOL_SOCKET, SO_VMA_GET_API, &table, &short_len), EBADF, "no room for a pointer");
+	expect(getsockopt(-1, SOL_SOCKET, SO_VMA_GET_API, &table, &len), 0, "a good question");
+	munmap(bad, 4096);
+}
+
 static int run_misuse(void)
 {
 	const int fd = bound_socket(), other = socket(AF_INET, SOCK_DGRAM, 0), unix_fd = socket(AF_UNIX, SOCK_DGRAM, 0);
@@ -552,8 +566,10 @@ int main(int argc, char **argv)
 		return run_hold();
 	if (strcmp(role, "closed") == 0)
 		return run_closed();
-	if (strcmp(role, "misuse") == 0)
+	if (strcmp(role, "misuse") == 0) {
+		ask_badly();
 		return run_misuse();
+	}
 	if (strcmp(role, "dummy") == 0)
 		return run_dummy(argc > 4 && strcmp(argv[4], "tcp") == 0);
 	if (strcmp(role, "missing") == 0)
