@@ -187,6 +187,21 @@ int vma_nic_stamp(struct vma_nic *nic)
 	return nic->ops->stamp(nic);
 }
 
+int vma_nic_exempt(struct vma_nic *nic, const struct vma_flow_key *key)
+{
+	if (nic->ops->exempt == NULL)
+		return -EOPNOTSUPP;
+	if (vma_flow_key_check(key) != 0 || key->proto != IPPROTO_TCP || key->peer_port_be == 0)
+		return -EINVAL;
+	return nic->ops->exempt(nic, key);
+}
+
+void vma_nic_unexempt(struct vma_nic *nic, const struct vma_flow_key *key)
+{
+	if (nic->ops->unexempt != NULL)
+		nic->ops->unexempt(nic, key);
+}
+
 int vma_nic_mem_register(struct vma_nic *nic, uint32_t first, uint32_t count)
 {
 	if (nic->ops->mem_register == NULL)

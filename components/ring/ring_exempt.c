@@ -11,6 +11,9 @@
  *
  * The sweep holds the flag for SWEEP_BURST exemptions at a time, each found by its key: packets wait for no more.
  *
+ * A NIC that can is asked to leave the connection to the kernel by itself (vma_nic_exempt), without the flag. What comes
+ * before that, or if the NIC has let go of it, meets the entry in the table.
+ *
  * Threads: the list is changed with the receive flag. One that the sweep has read may only be gone by another sweep:
  * it names them by key.
  */
@@ -25,6 +28,7 @@
 struct ring_exempt {
 	struct vma_flow flow; /* first */
 	TAILQ_ENTRY(ring_exempt) link;
+	bool in_nic;
 };
 
 static bool exempt_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -99,8 +103,11 @@ void ring_exempts_fini(struct vma_ring *ring)
 {
 	struct ring_exempt *exempt;
 
-	while ((exempt = TAILQ_FIRST(&ring->exempts)) != NULL)
+	while ((exempt = TAILQ_FIRST(&ring->exempts)) != NULL) {
+		if (exempt->in_nic)
+			vma_nic_unexempt(ring->nic, &exempt->flow.key);
 		exempt_end(ring, exempt);
+	}
 }
 
 /* ---- control path ---- */
@@ -131,6 +138,33 @@ static bool exempt_all(struct vma_ring *ring, const struct vma_flow_key *keys, u
 	return any;
 }
 
+/* Whether there is an exemption that the NIC does not know of. If so, it is `known` from now on. */
+static bool exempt_is_new(struct vma_ring *ring, const struct vma_flow_key *key, bool known)
+{
+	const bool acquired = vma_ring_acquire(ring);
+	struct ring_exempt *exempt = exempt_find(ring, key);
+	const bool is_new = exempt != NULL && !exempt->in_nic;
+
+	if (is_new)
+		exempt->in_nic = known;
+	if (acquired)
+		vma_ring_release(ring);
+	return is_new;
+}
+
+static void exempt_all_in_nic(struct vma_ring *ring, const struct vma_flow_key *keys, unsigned n)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < n && rc != -EOPNOTSUPP; i++) {
+		if (!exempt_is_new(ring, &keys[i], false))
+			continue;
+		rc = vma_nic_exempt(ring->nic, &keys[i]);
+		if (rc == 0 && !exempt_is_new(ring, &keys[i], true)) /* it has ended, or another thread was faster */
+			vma_nic_unexempt(ring->nic, &keys[i]);
+	}
+}
+
 bool vma_ring_exempt(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct found found = {.room = RING_EXEMPTS_MAX};
@@ -138,12 +172,16 @@ bool vma_ring_exempt(struct vma_ring *ring, const struct vma_flow_key *key)
 
 	if (!ring->rules.to_kernel || key->proto != IPPROTO_TCP)
 		return false;
-	if (key->peer_port_be != 0)
-		return exempt_all(ring, key, 1);
+	if (key->peer_port_be != 0) {
+		any = exempt_all(ring, key, 1);
+		exempt_all_in_nic(ring, key, 1);
+		return any;
+	}
 	found.keys = malloc(found.room * sizeof(*found.keys));
 	if (found.keys == NULL || vma_nic_kernel_connections(ring->nic, key, found_add, &found) < 0)
 		found.n = 0;
 	any = exempt_all(ring, found.keys, found.n);
+	exempt_all_in_nic(ring, found.keys, found.n);
 	free(found.keys);
 	return any;
 }
@@ -159,15 +197,17 @@ static unsigned exempts_collect(struct vma_ring *ring, struct vma_flow_key *keys
 	return n;
 }
 
-/* Those that the kernel has no more, and those that nothing covers: these the NIC leaves to the kernel. */
-static void exempts_end_burst(struct vma_ring *ring, const struct vma_flow_key *keys, const bool *has, unsigned n)
+/*
+ * Those that the kernel has no more, and those that nothing covers: these the NIC leaves to the kernel. has[i]: whether
+ * the kernel has it; from now on whether the NIC is to be told of its end.
+ */
+static void exempts_end_burst(struct vma_ring *ring, const struct vma_flow_key *keys, bool *has, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		struct ring_exempt *exempt;
+		const bool goes_on = has[i] && has_cover(ring, &keys[i]);
+		struct ring_exempt *exempt = goes_on ? NULL : exempt_find(ring, &keys[i]);
 
-		if (has[i] && has_cover(ring, &keys[i]))
-			continue;
-		exempt = exempt_find(ring, &keys[i]);
+		has[i] = exempt != NULL && exempt->in_nic;
 		if (exempt != NULL)
 			exempt_end(ring, exempt);
 	}
@@ -191,6 +231,9 @@ bool vma_ring_exempt_sweep(struct vma_ring *ring)
 			exempts_end_burst(ring, keys + at, has + at, burst);
 			any = !TAILQ_EMPTY(&ring->exempts);
 			ring_rx_release(ring, drive_tid());
+			for (unsigned i = 0; i < burst; i++)
+				if (has[at + i])
+					vma_nic_unexempt(ring->nic, &keys[at + i]);
 			at += burst;
 		} while (at < n);
 	}

@@ -77,6 +77,7 @@ struct card_qp {
 	X(rx_tap_lost, "of these, those that the kernel's interface did not take")                                     \
 	X(rx_matched, "received frames that a rule took")                                                              \
 	X(rx_copies, "copies of them that reached a queue pair's memory")                                              \
+	X(rx_missed_by_rule, "received frames that a rule has left to the kernel")                                     \
 	X(rx_dropped_by_rule, "received frames that a rule has dropped")                                               \
 	X(rx_no_buffer, "copies lost because nothing was posted")                                                      \
 	X(rx_not_ready, "copies lost because the queue pair was not in RTR or RTS")                                    \

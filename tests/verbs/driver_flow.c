@@ -2,7 +2,9 @@
 #include "driver.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <infiniband/mlx5dv.h>
 #include <netinet/in.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -137,19 +139,14 @@ static void sleep_ms(uint32_t ms)
 		;
 }
 
-struct ibv_flow *soft_create_flow(struct ibv_qp *ibv_qp, struct ibv_flow_attr *attr)
+/* NULL, with errno. */
+static struct ibv_flow *flow_create(struct soft_context *context, const struct card_rule *rule)
 {
-	struct soft_context *context = soft_context(ibv_qp->context);
-	struct card_request request = {.type = CARD_FLOW_CREATE};
+	struct card_request request = {.type = CARD_FLOW_CREATE, .flow.rule = *rule};
 	struct card_reply reply = {0};
 	struct soft_flow *flow;
-	int error = soft_check(context, &soft_qp(ibv_qp)->object);
+	int error = soft_ask(context, &request, &reply, NULL);
 
-	if (!error)
-		error = rule_read(&request.flow.rule, attr);
-	request.flow.rule.qp_num = ibv_qp->qp_num;
-	if (!error)
-		error = soft_ask(context, &request, &reply, NULL);
 	if (error == EAGAIN) {
 		/* A slow card keeps the caller waiting, and nobody else. */
 		sleep_ms(reply.wait_ms);
@@ -166,9 +163,23 @@ struct ibv_flow *soft_create_flow(struct ibv_qp *ibv_qp, struct ibv_flow_attr *a
 		errno = ENOMEM;
 		return NULL;
 	}
-	flow->flow.context = ibv_qp->context;
+	flow->flow.context = &context->ibv.context;
 	flow->flow.handle = reply.object;
 	return &flow->flow;
+}
+
+struct ibv_flow *soft_create_flow(struct ibv_qp *ibv_qp, struct ibv_flow_attr *attr)
+{
+	struct soft_context *context = soft_context(ibv_qp->context);
+	struct card_rule rule = {.qp_num = ibv_qp->qp_num};
+	int error = soft_check(context, &soft_qp(ibv_qp)->object);
+
+	if (!error)
+		error = rule_read(&rule, attr);
+	if (!error)
+		return flow_create(context, &rule);
+	errno = error;
+	return NULL;
 }
 
 int soft_destroy_flow(struct ibv_flow *ibv_flow)
@@ -182,4 +193,112 @@ int soft_destroy_flow(struct ibv_flow *ibv_flow)
 	if (!error)
 		soft_object_end(&flow->object);
 	return error;
+}
+
+/* ---- what the library of mlx5 has for rules, with VMASOFT_MLX5=1 (a program finds it as libmlx5.so.1) ---- */
+
+#define EXPORT __attribute__((visibility("default")))
+#define MATCH_BYTES 64
+#define MATCH_CVLAN 0x80
+
+struct mlx5dv_flow_matcher {
+	struct soft_object object;
+	struct soft_context *context;
+	uint16_t priority;
+	uint8_t mask[MATCH_BYTES];
+};
+
+EXPORT bool mlx5dv_is_supported(struct ibv_device *device)
+{
+	const char *wanted = getenv("VMASOFT_MLX5");
+
+	(void)device;
+	return wanted && strcmp(wanted, "1") == 0;
+}
+
+EXPORT struct mlx5dv_flow_matcher *mlx5dv_create_flow_matcher(struct ibv_context *ibv_context,
+                                                              struct mlx5dv_flow_matcher_attr *attr)
+{
+	struct soft_context *context = soft_context(ibv_context);
+	struct mlx5dv_flow_matcher *matcher;
+	int error = soft_check(context, NULL);
+
+	if (!error && (attr->type != IBV_FLOW_ATTR_NORMAL || attr->flags || attr->comp_mask ||
+	               attr->match_criteria_enable != 1 || attr->match_mask->match_sz != MATCH_BYTES))
+		error = EINVAL;
+	matcher = error ? NULL
+	                : soft_object_new(context, sizeof(*matcher), offsetof(struct mlx5dv_flow_matcher, object),
+	                                  "matcher");
+	if (!matcher) {
+		errno = error ? error : ENOMEM;
+		return NULL;
+	}
+	matcher->context = context;
+	matcher->priority = attr->priority;
+	memcpy(matcher->mask, attr->match_mask->match_buf, MATCH_BYTES);
+	return matcher;
+}
+
+EXPORT int mlx5dv_destroy_flow_matcher(struct mlx5dv_flow_matcher *matcher)
+{
+	int error = soft_check(matcher->context, &matcher->object);
+
+	if (!error)
+		soft_object_end(&matcher->object);
+	return error;
+}
+
+/* Of the headers, as the device's manual has them, those that the card compares. */
+static void match_read(struct card_match *match, const uint8_t *at)
+{
+	memcpy(match->src_mac, at, 6);
+	memcpy(&match->ether_type, at + 6, 2);
+	memcpy(match->dst_mac, at + 8, 6);
+	memcpy(&match->vlan_tag, at + 14, 2);
+	match->proto = at[16];
+	match->has_tag = at[18] & MATCH_CVLAN ? 1 : 0;
+	memcpy(&match->src_port, at + 20, 2);
+	memcpy(&match->dst_port, at + 22, 2);
+	memcpy(&match->src_ip4, at + 44, 4);
+	memcpy(&match->dst_ip4, at + 60, 4);
+}
+
+/* Bits that this card does not compare, or a value outside its mask: the device refuses, too. */
+static bool match_is_known(const uint8_t *value, const uint8_t *mask)
+{
+	static const struct {
+		uint8_t from, to;
+	} unknown[] = {{17, 18}, {19, 20}, {24, 44}, {48, 60}};
+
+	for (int i = 0; i < MATCH_BYTES; i++)
+		if (value[i] & ~mask[i])
+			return false;
+	for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
+		for (int at = unknown[i].from; at < unknown[i].to; at++)
+			if (mask[at])
+				return false;
+	return !(mask[18] & ~MATCH_CVLAN);
+}
+
+EXPORT struct ibv_flow *mlx5dv_create_flow(struct mlx5dv_flow_matcher *matcher,
+                                           struct mlx5dv_flow_match_parameters *value, size_t n,
+                                           struct mlx5dv_flow_action_attr actions[])
+{
+	struct card_rule rule = {.priority = matcher->priority, .misses = 1};
+	uint8_t headers[MATCH_BYTES];
+	int error = soft_check(matcher->context, &matcher->object);
+
+	if (!error && (n != 1 || actions[0].type != MLX5DV_FLOW_ACTION_DEFAULT_MISS || value->match_sz != MATCH_BYTES))
+		error = EOPNOTSUPP;
+	if (!error) {
+		memcpy(headers, value->match_buf, MATCH_BYTES);
+		error = match_is_known(headers, matcher->mask) ? 0 : EINVAL;
+	}
+	if (error) {
+		errno = error;
+		return NULL;
+	}
+	match_read(&rule.value, headers);
+	match_read(&rule.mask, matcher->mask);
+	return flow_create(matcher->context, &rule);
 }

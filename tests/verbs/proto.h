@@ -148,6 +148,8 @@ struct card_rule {
 	uint16_t priority;  /* 0 is looked at first */
 	uint8_t is_default; /* IBV_FLOW_ATTR_ALL_DEFAULT: behind all others */
 	uint8_t drops;
+	uint8_t misses; /* to the kernel, as if no rule took it; of no queue pair */
+	uint8_t reserved[3];
 };
 
 struct card_request {

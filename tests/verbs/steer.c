@@ -36,7 +36,8 @@ static void rule_normalise(struct card_rule *rule)
 static bool rule_is_same(const struct card_rule *a, const struct card_rule *b)
 {
 	return a->is_default == b->is_default && a->priority == b->priority && a->drops == b->drops &&
-	       memcmp(&a->mask, &b->mask, sizeof(a->mask)) == 0 && memcmp(&a->value, &b->value, sizeof(a->value)) == 0;
+	       a->misses == b->misses && memcmp(&a->mask, &b->mask, sizeof(a->mask)) == 0 &&
+	       memcmp(&a->value, &b->value, sizeof(a->value)) == 0;
 }
 
 int steer_add(struct card_client *client, const struct card_rule *asked, uint32_t *number)
@@ -46,7 +47,7 @@ int steer_add(struct card_client *client, const struct card_rule *asked, uint32_
 
 	if (card.faults.rules_error)
 		return card.faults.rules_error;
-	if (!qp_find(client, rule.qp_num))
+	if (!rule.misses && !qp_find(client, rule.qp_num))
 		return EINVAL;
 	if (n_rules == CARD_MAX_RULES)
 		return ENOMEM;
@@ -79,7 +80,7 @@ int steer_remove(struct card_client *client, uint32_t number)
 bool steer_uses_qp(uint32_t qp_num)
 {
 	for (int i = 0; i < n_rules; i++)
-		if (rules[i].rule.qp_num == qp_num)
+		if (!rules[i].rule.misses && rules[i].rule.qp_num == qp_num)
 			return true;
 	return false;
 }
@@ -122,7 +123,11 @@ void steer_frame(const uint8_t *frame, size_t len)
 		rule->hits++;
 		if (rule->rule.drops)
 			card.counts.rx_dropped_by_rule++;
-		else
+		else if (rule->rule.misses) {
+			card.counts.rx_missed_by_rule++;
+			port_to_tap(frame, len);
+			return;
+		} else
 			qp_receive(&card.qps[rule->rule.qp_num % CARD_MAX_QPS], frame, len, rule->rule.flow_tag);
 	}
 	if (!first)
@@ -141,9 +146,10 @@ int steer_print(char *text, size_t size)
 		inet_ntop(AF_INET, &value->src_ip4, src, sizeof(src));
 		inet_ntop(AF_INET, &value->dst_ip4, dst, sizeof(dst));
 		len += snprintf(text + len, size - (size_t)len,
-		                "rule %u qp 0x%x priority %u proto %u %s:%u %s:%u hits %llu\n", rules[i].number,
-		                rules[i].rule.qp_num, rules[i].rule.priority, value->proto, src, ntohs(value->src_port),
-		                dst, ntohs(value->dst_port), (unsigned long long)rules[i].hits);
+		                "rule %u %s 0x%x priority %u proto %u %s:%u %s:%u hits %llu\n", rules[i].number,
+		                rules[i].rule.misses ? "kernel" : "qp", rules[i].rule.qp_num, rules[i].rule.priority,
+		                value->proto, src, ntohs(value->src_port), dst, ntohs(value->dst_port),
+		                (unsigned long long)rules[i].hits);
 	}
 	return len;
 }

@@ -125,6 +125,7 @@ static void say_why(const char *name, const struct verbs_place *place, const cha
 
 static void close_device(struct verbs_device *device)
 {
+	verbs_exempts_fini(&device->exempts);
 	if (device->pd != NULL)
 		device->lib->ibv_dealloc_pd(device->pd);
 	if (device->context != NULL) {

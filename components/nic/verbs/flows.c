@@ -264,6 +264,7 @@ static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule
 		return -EPIPE;
 	if (rule_lingers(nic, &rule->key))
 		return -EADDRINUSE;
+	verbs_exempt_end(nic, &rule->key); /* the kernel has had such a connection */
 	rc = flows_reserve(nic);
 	flow = rc == 0 ? calloc(1, sizeof(*flow)) : NULL;
 	if (flow == NULL)
@@ -301,6 +302,30 @@ int verbs_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	if (rc == 0 && rule->key.peer_port_be == 0)
 		verbs_thread_wake(qp->nic); /* which looks for conflicts from now on */
 	return rc;
+}
+
+int verbs_flow_exempt(struct vma_nic *base, const struct vma_flow_key *key)
+{
+	struct nic_verbs *nic = (struct nic_verbs *)base;
+	int rc;
+
+	if (!verbs_opened_here(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	rc = flow_find(nic, key) == NULL ? verbs_exempt_add(nic, key) : -EEXIST;
+	pthread_mutex_unlock(&nic->lock);
+	return rc;
+}
+
+void verbs_flow_unexempt(struct vma_nic *base, const struct vma_flow_key *key)
+{
+	struct nic_verbs *nic = (struct nic_verbs *)base;
+
+	if (!verbs_opened_here(nic))
+		return;
+	pthread_mutex_lock(&nic->lock);
+	verbs_exempt_del(nic, key);
+	pthread_mutex_unlock(&nic->lock);
 }
 
 /* The first of a list that is this queue pair's, key NULL: whatever its key, is ended. */

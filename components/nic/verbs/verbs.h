@@ -7,7 +7,7 @@
  *   plan.h     depths, completions to ask for   data.c     the hot path
  *   flows.c    rules of all queue pairs         thread.c   windows to come, broken queues, events
  *   claims.c   flows that two processes want    verbs.c    open, close, queue pairs, rebind
- *   conflicts.c   flows that kernel sockets want
+ *   conflicts.c   flows that kernel sockets want   exempts.c   connections that the card leaves to the kernel
  *   clock.h    the card's clock as the system's stamps.c   time stamps of what is received
  *
  *   struct nic_verbs       one vma_nic_open, with a thread of its own
@@ -39,6 +39,7 @@
 #include "../kernel_sock.h"
 #include "../sock_cookies.h"
 #include "clock.h"
+#include "exempts.h"
 #include "find.h"
 #include "lib.h"
 #include "plan.h"
@@ -76,7 +77,8 @@ struct verbs_device {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
 	struct verbs_limits limits;
-	bool broken; /* under the nic's lock */
+	struct verbs_exempts exempts; /* under the nic's lock, as the next */
+	bool broken;
 };
 
 /* 0; -EPERM, -EOPNOTSUPP, ...: the log has the line, `name` is the interface's. */
@@ -322,7 +324,15 @@ static inline char *verbs_frame(const struct verbs_qp *qp, const struct vma_buf 
 	return qp->frames + (((uintptr_t)buf - qp->bufs) << qp->frame_of_buf_shift);
 }
 
-/* ---- flows.c; lock held but for the first three ---- */
+/* ---- exempts.c; lock held ---- */
+int verbs_exempt_add(struct nic_verbs *nic, const struct vma_flow_key *key);
+void verbs_exempt_del(struct nic_verbs *nic, const struct vma_flow_key *key);
+void verbs_exempt_end(struct nic_verbs *nic, const struct vma_flow_key *key); /* whoever has asked for it */
+void verbs_exempts_fini(struct verbs_exempts *exempts);                       /* its device is closed next */
+
+/* ---- flows.c; lock held but for the first five ---- */
+int verbs_flow_exempt(struct vma_nic *nic, const struct vma_flow_key *key);
+void verbs_flow_unexempt(struct vma_nic *nic, const struct vma_flow_key *key);
 int verbs_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int verbs_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);

@@ -63,6 +63,8 @@ struct fake_nic {
 	int (*in_flow_add)(struct fake_nic *fake, const struct vma_flow_rule *rule);
 	int (*in_flow_del)(struct fake_nic *fake, const struct vma_flow_key *key);
 	void (*in_destroy)(struct fake_nic *fake);
+	int (*in_exempt)(struct fake_nic *fake, const struct vma_flow_key *key); /* NULL: -EOPNOTSUPP */
+	unsigned exempts;                                                        /* that have not ended */
 	struct fake_frame *sent;
 	unsigned sent_count;
 	int event_fd;
@@ -297,6 +299,21 @@ static int fake_to_kernel(struct vma_nic_qp *qp, const struct vma_buf *packet)
 	return fake->to_kernel_result;
 }
 
+static int fake_exempt(struct vma_nic *nic, const struct vma_flow_key *key)
+{
+	struct fake_nic *fake = (struct fake_nic *)nic;
+	const int rc = fake->in_exempt != NULL ? fake->in_exempt(fake, key) : -EOPNOTSUPP;
+
+	fake->exempts += rc == 0;
+	return rc;
+}
+
+static void fake_unexempt(struct vma_nic *nic, const struct vma_flow_key *key)
+{
+	(void)key;
+	assert_true(((struct fake_nic *)nic)->exempts-- > 0);
+}
+
 static const struct vma_nic_ops fake_ops = {
         .name = "fake",
         .qp_create = fake_qp_create,
@@ -304,6 +321,8 @@ static const struct vma_nic_ops fake_ops = {
         .qp_rebind = fake_qp_rebind,
         .flow_add = fake_flow_add,
         .flow_del = fake_flow_del,
+        .exempt = fake_exempt,
+        .unexempt = fake_unexempt,
         .post_rx = fake_post_rx,
         .poll_rx = fake_poll_rx,
         .rx_is_empty = fake_rx_is_quiet,

@@ -278,6 +278,70 @@ static void test_the_end_of_an_exemption_leaves_a_connection_of_the_same_key(voi
 	vma_ring_detach(ring, &ours);
 }
 
+/* ---- a NIC that leaves connections to the kernel by itself ---- */
+
+static int exempt_without_flag(struct fake_nic *nic, const struct vma_flow_key *key)
+{
+	(void)nic, (void)key;
+	assert_false(drive_is_held(&ring->rx));
+	return 0;
+}
+
+static int exempt_one(struct fake_nic *nic, const struct vma_flow_key *key)
+{
+	(void)key;
+	return nic->exempts == 0 ? 0 : -ENOSPC;
+}
+
+static void test_the_nic_is_asked_once_for_each_and_told_of_their_end(void **state)
+{
+	(void)state;
+	fake.in_exempt = exempt_without_flag;
+	kernel_has(1000);
+	kernel_has(1001);
+	vma_ring_exempt(ring, &listener.key);
+	vma_ring_exempt(ring, &listener.key);
+	vma_ring_exempt(ring, &kernel.keys[0]);
+	assert_int_equal(fake.exempts, 2);
+	segment_comes(1000); /* that came before */
+	assert_int_equal(fake.to_kernel, 1);
+	kernel.n = 1;
+	assert_true(vma_ring_exempt_sweep(ring));
+	assert_int_equal(fake.exempts, 1);
+	kernel.n = 0;
+	assert_false(vma_ring_exempt_sweep(ring));
+	assert_int_equal(fake.exempts, 0);
+}
+
+static void test_a_nic_without_room_leaves_the_rest_to_the_table(void **state)
+{
+	(void)state;
+	fake.in_exempt = exempt_one;
+	kernel_has(1000);
+	kernel_has(1001);
+	vma_ring_exempt(ring, &listener.key);
+	assert_int_equal(fake.exempts, 1);
+	segment_comes(1001);
+	assert_int_equal(fake.to_kernel, 1);
+	kernel.n = 0;
+	assert_false(vma_ring_exempt_sweep(ring));
+	assert_int_equal(fake.exempts, 0);
+}
+
+static void test_the_rings_end_tells_the_nic(void **state)
+{
+	(void)state;
+	fake.in_exempt = exempt_without_flag;
+	kernel_has(1000);
+	vma_ring_exempt(ring, &listener.key);
+	assert_int_equal(fake.exempts, 1);
+	vma_ring_detach(ring, &listener);
+	vma_ring_destroy(ring);
+	assert_int_equal(fake.exempts, 0);
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	assert_int_equal(vma_ring_attach(ring, &listener), 0);
+}
+
 static void test_a_ring_without_the_listener_refuses(void **state)
 {
 	struct vma_flow_key key = connection_key(1000);
@@ -307,6 +371,9 @@ static const struct CMUnitTest tests[] = {
         CASE(test_what_the_kernel_refuses_for_its_addresses_is_counted_as_that),
         CASE(test_a_sweep_of_many_lets_the_ring_go_on_in_between),
         CASE(test_the_end_of_an_exemption_leaves_a_connection_of_the_same_key),
+        CASE(test_the_nic_is_asked_once_for_each_and_told_of_their_end),
+        CASE(test_a_nic_without_room_leaves_the_rest_to_the_table),
+        CASE(test_the_rings_end_tells_the_nic),
         CASE(test_a_ring_without_the_listener_refuses),
         cmocka_unit_test_setup_teardown(test_a_nic_that_asks_the_kernel_itself_has_none, setup_without, teardown),
 };

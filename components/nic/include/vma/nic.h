@@ -245,6 +245,8 @@ struct vma_nic_ops {
 	int (*flow_del)(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 	int (*flow_move)(struct vma_nic_qp *from, struct vma_nic_qp *to,
 	                 const struct vma_flow_key *key);                           /* NULL: a rule stays */
+	int (*exempt)(struct vma_nic *nic, const struct vma_flow_key *key); /* NULL: the kernel's packets come here */
+	void (*unexempt)(struct vma_nic *nic, const struct vma_flow_key *key);
 	int (*flow_retire)(struct vma_nic_qp *qp, const struct vma_flow_key *key);  /* NULL: there are no groups */
 	bool (*port_is_named)(const struct vma_nic_qp *qp, uint16_t local_port_be); /* NULL: may be */
 	bool (*is_alone)(const struct vma_nic_qp *qp);                              /* NULL: it is */
@@ -358,6 +360,15 @@ int vma_nic_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisoc
 int vma_nic_kernel_connections(const struct vma_nic *nic, const struct vma_flow_key *key,
                                void (*see)(const struct vma_flow_key *connection, void *arg), void *arg);
 int vma_nic_kernel_has(const struct vma_nic *nic, const struct vma_flow_key *keys, unsigned n, bool *has);
+
+/*
+ * The same NIC, if its device can: from now on it leaves what comes for a connection of TCP to the kernel by itself,
+ * although a flow from any peer takes it. Each exempt that succeeds asks for an unexempt. A flow that is added with this
+ * key ends the exemption, and so does the device's end: then packets come here again. May take as long as a rule.
+ * 0; -EOPNOTSUPP: the device cannot; -EEXIST: there is a flow with this key; -ENOSPC, -EINVAL or the device's error.
+ */
+int vma_nic_exempt(struct vma_nic *nic, const struct vma_flow_key *key);
+void vma_nic_unexempt(struct vma_nic *nic, const struct vma_flow_key *key);
 
 /* Interrupt moderation: an armed queue reports after `count` packets or `period_usec` from the first. -EOPNOTSUPP
  * where the device has none. Receive half. */
