@@ -93,18 +93,23 @@ test-hostile: programs
 
 # What is too long for `make test`: the tests that only the debug build has, the fuzz targets, the scripts that are
 # marked so.
+LONG_STEPS := '$(DEBUG_TESTS:%=test-%) VARIANT=debug' 'fuzz FUZZ_SMOKE=1'
 test-long:
-	+$(Q)exec mk/tally '$(DEBUG_TESTS:%=test-%) VARIANT=debug' 'fuzz FUZZ_SMOKE=1' test-long-scripts
+	+$(Q)exec mk/tally $(LONG_STEPS) test-long-scripts
 test-long-scripts: all build/deps-packages.stamp
 	$(Q)exec env ALL=only BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/build tests/e2e
 
 # The other compiler, and the unit tests under the sanitizers that see bad memory and undefined steps. The race detector
 # and the end-to-end tests under all three are `make test-san`.
 test-compilers:
-	+$(Q)exec mk/tally 'programs test-programs CC=clang' 'unit-test SAN=address,undefined TEST_TIMEOUT=600'
+	+$(Q)exec mk/tally 'programs test-programs CC=clang OPT=-O0' 'unit-test SAN=address,undefined TEST_TIMEOUT=600'
 
+# All scripts that `make test` leaves out run side by side: at the end of each folder cores would be idle.
 test-all:
-	+$(Q)exec mk/tally test test-long test-servers test-hostile test-compilers
+	+$(Q)exec mk/tally test $(LONG_STEPS) test-all-scripts test-compilers
+test-all-scripts: all build/deps-packages.stamp build/deps-all.stamp
+	$(Q)exec env ALL=only TEST_TIMEOUT=900 BUILD=$(BUILD) UNPRIVILEGED='$(UNPRIVILEGED)' tests/run tests/build tests/e2e \
+		tests/servers/*.sh tests/hostile/*.sh
 
 # ---- fuzzing ----
 
@@ -140,6 +145,6 @@ show-build:
 help:
 	@cat mk/help.txt
 
-.PHONY: all programs libs test test-san unit-test soak test-build test-scripts test-e2e test-servers test-hostile test-long test-long-scripts test-compilers test-all fuzz fuzz-run lint format deps clean distclean \
+.PHONY: all programs libs test test-san unit-test soak test-build test-scripts test-e2e test-servers test-hostile test-long test-long-scripts test-compilers test-all test-all-scripts fuzz fuzz-run lint format deps clean distclean \
 	show-build \
 	help test-programs

@@ -31,7 +31,7 @@ comma := ,
 variant_dir := $(subst $(space),-,$(strip $(if $(filter fuzz,$(VARIANT)),,$(if $(findstring clang,$(CC)),clang)) $(VARIANT)))
 BUILD := build$(if $(variant_dir),/$(variant_dir))
 
-OPT := $(if $(SAN),-O1 -g -fno-omit-frame-pointer,-O2 -g)
+OPT := $(if $(SAN),-O1 -g1 -fno-omit-frame-pointer,-O2 -g)
 CPPFLAGS_ALL := -D_GNU_SOURCE $(if $(VARIANT),-DVMA_DEBUG=1)
 CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror $(OPT) -fPIC -fvisibility=hidden -fno-strict-aliasing -pthread
 LDFLAGS_ALL := -pthread
@@ -42,7 +42,7 @@ LTO_OBJECT := $(if $(LTO),-flto -ffat-lto-objects)
 LTO_OFF := $(if $(LTO),-fno-lto)
 # Unit tests of the plain build are built as fast as can be, and without debug information: VARIANT=debug has it.
 TEST_DEBUG := $(if $(VARIANT)$(SAN),,-g0)
-TEST_LINK := $(if $(VARIANT)$(SAN),,$(if $(shell command -v ld.gold),-fuse-ld=gold) -Wl,-S)
+TEST_LINK := $(if $(shell command -v ld.gold),-fuse-ld=gold) $(if $(VARIANT)$(SAN),,-Wl,-S)
 ifneq ($(SAN),)
 CFLAGS_ALL += -fsanitize=$(SAN) $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=all)
 # Instrumentation hides from gcc what it sees in the plain build, where this warning is an error.

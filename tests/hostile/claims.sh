@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # An admitted client without capabilities (nobody) asks vmad for the flows of ports that others have: sockets of root's
 # in the kernel, and a listener of another client. It is given what it shows a socket for, and nothing else.
+#
+# seconds: 8
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 combination server

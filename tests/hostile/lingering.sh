@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Processes pass vmad sockets whose last close waits for a peer that does not read, in every way in which they can have
 # vmad close them. It answers others all the time, and lets go of them.
+#
+# seconds: 32
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # A listener is passed on by SCM_RIGHTS, and a process of nobody's that does not have it answers for it: it is not
 # believed, nobody hangs, and who has got the listener serves it. And such a process that asks for the listener gets nothing.
+#
+# seconds: 5
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 combination server

@@ -4,6 +4,8 @@
 #
 #   a (10.9.0.1): askers of the kernel's  ---- veth ----  b (10.9.0.2): vmad, two servers, two more that are killed, and
 #                                                         one of the kernel's, which shows what the machine does
+#
+# seconds: 70
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 KILL_SECONDS=${KILL_SECONDS:-60}

@@ -6,6 +6,8 @@
 #   a (attacker by raw frames, honest clients) ---- veth ---- b (servers: with the library, and the kernel's)
 #
 # ATTACK_SECONDS=60 ATTACK_RATE=20000 ATTACKS='holes sacks' say how long each is, with how many packets a second, which.
+#
+# seconds: 160
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 combination server

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Another user's process holds vmad's abstract name, and its fdstore's: vmad owns the interface all the same, and says
 # who that is. Its own socket lies in a folder that only root writes; a folder that is not so is not used.
+#
+# seconds: 30
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair

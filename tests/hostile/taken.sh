@@ -2,6 +2,8 @@
 # An offloaded connection, and processes that want it by the way of pidfd_getfd, or are in the way: another user floods its
 # owner with questions, root asks without having the socket, another user has bound the owner's name. The connection goes
 # on past the kernel, nobody hangs, and a process that has it gets it also while others flood.
+#
+# seconds: 35
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 combination server

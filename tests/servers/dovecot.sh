@@ -2,6 +2,8 @@
 # dovecot as shipped: its master polls the listener of IMAP, and a program that it forks and executes, as another user
 # and in another root directory, accepts from it. Clients log in and read a message, one after the other and many at a
 # time, the first one before any such program runs.
+#
+# seconds: 7
 . "$(dirname "$0")/../lib_programs.sh"
 . "$(dirname "$0")/../lib_servers.sh"
 net_pair

@@ -2,6 +2,8 @@
 # HTTP servers as they are shipped, with worker processes, users of their own and listeners on "::", behind the library:
 # every byte is right, and the kernel's TCP carries none of it. The clients use kernel sockets.
 # SERVERS_ONLY='nginx*' picks by name; PROGRAMS_KERNEL=1 runs all on kernel sockets.
+#
+# seconds: 80
 . "$(dirname "$0")/../lib_programs.sh"
 . "$(dirname "$0")/../lib_servers.sh"
 net_pair

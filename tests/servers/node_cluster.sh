@@ -3,6 +3,8 @@
 # connection on to a worker over a unix socket, or passes the listener itself (SCHED_NONE). Every byte is right, every
 # worker answers, nobody hangs. A server that is alone is offloaded, and so are workers that have the listener; a
 # connection that is passed on is the kernel's.
+#
+# seconds: 20
 . "$(dirname "$0")/../lib_programs.sh"
 . "$(dirname "$0")/../lib_servers.sh"
 net_pair

@@ -3,6 +3,8 @@
 # clients that compare every byte: no byte is lost, nothing hangs, and nothing is left over (descriptors, flows, frames,
 # processes that repair sockets). Each of the servers is asked for MIX_SECONDS (10; a soak takes 300); MIX_SEED says what
 # comes.
+#
+# seconds: 50
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 combination server

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # redis through BGSAVE (a forked child that closes what it inherited) and with a replica; iperf3 with its defaults, which
 # listens on "::". The kernel's TCP carries none of what comes over the wire.
+#
+# seconds: 20
 . "$(dirname "$0")/../lib_programs.sh"
 . "$(dirname "$0")/../lib_servers.sh"
 net_pair

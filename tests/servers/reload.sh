@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # nginx and haproxy are told to reload each second for twenty seconds, while clients make a connection for each request: no
 # request fails. Old workers finish what they have, new ones take over.
+#
+# seconds: 60
 . "$(dirname "$0")/../lib_programs.sh"
 . "$(dirname "$0")/../lib_servers.sh"
 net_pair

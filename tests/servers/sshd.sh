@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # sshd as shipped, a process for each connection: twenty files are copied at the same time by scp, there and back.
+#
+# seconds: 6
 . "$(dirname "$0")/../lib_programs.sh"
 . "$(dirname "$0")/../lib_servers.sh"
 net_pair
