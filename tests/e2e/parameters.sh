@@ -333,7 +333,9 @@ while True:
     if frame[20:22] == b"\0\1":
         print("to all" if frame[:6] == b"\xff" * 6 else "to one", socket.inet_ntoa(frame[38:42]), flush=True)
 END
-asked_for() { # HOW IP PROGRAM...: how many requests of that kind for the address come while the program runs
+# How many requests of that kind for the address come while the program runs; to one: until the first to all, as what
+# comes then is the kernel's.
+asked_for() { # HOW IP PROGRAM...
 	local how=$1 ip=$2
 	shift 2
 	start arps b python3 "$WORK/arps.py"
@@ -341,7 +343,8 @@ asked_for() { # HOW IP PROGRAM...: how many requests of that kind for the addres
 	"$@"
 	sleep 0.2
 	stop arps
-	grep -c "^to $how ${ip//./\\.}\$" "$WORK/arps.log"
+	awk -v how="$how" -v ip="$ip" '$3 == ip { if ($2 == how) n++; else if (how == "one") exit } END { print n + 0 }' \
+		"$WORK/arps.log"
 }
 stale() { # ENVIRONMENT...: datagrams to a neighbour that is not confirmed, and does not answer
 	in_ns b sh -c 'echo 8 >/proc/sys/net/ipv4/conf/all/arp_ignore'
